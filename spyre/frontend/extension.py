@@ -31,6 +31,7 @@ from spyre.torch_backend.registration import (
     pass_autocast,
     patches,
     register_casts,
+    register_composites,
     register_kernels,
 )
 
@@ -111,6 +112,7 @@ def _register() -> None:
             "record_stream": _record_stream,
         }
     )
+    register_composites({"scaled_dot_product_attention": attention})
     pass_autocast()
     register_casts(without=_NOT_CAST)
     patches.install_accelerator()
@@ -118,6 +120,30 @@ def _register() -> None:
 
 def _choose_attention(*_: Any, **__: Any) -> int:
     return int(torch.nn.attention.SDPBackend.OVERRIDEABLE.value)
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """aten::scaled_dot_product_attention, always in one operation, as torch-spyre chooses.
+
+    ATen asks for the choice in C++ only, and takes devices that have not answered there apart.
+    """
+    bias = attn_mask
+    if bias is not None and bias.dtype is torch.bool:
+        nothing = torch.zeros_like(bias, dtype=query.dtype)
+        bias = nothing.masked_fill(bias.logical_not(), float("-inf"))
+    fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    output: torch.Tensor = fused(query, key, value, bias, dropout_p, is_causal, scale=scale)[0]
+    return output
 
 
 def _record_stream(tensor: torch.Tensor, stream: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_spyre._C as native
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from spyre.frontend.copies import PAIRS
 from spyre.frontend.formats import formats_of
@@ -228,6 +229,18 @@ def test_memory_is_counted():
     assert during["allocation.all.current"] == before["allocation.all.current"] + 1
     del card
     assert native._spyre_get_allocator_stats(0) == before
+
+
+def test_attention_is_one_operation():
+    def attend(q, mask):
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, mask)
+
+    q, mask = torch.empty(2, 4, 64, 64, dtype=H), torch.empty(64, 64, dtype=torch.bool)
+    with torch.no_grad():
+        graph = make_fx(attend, tracing_mode="fake")(q.to("spyre"), mask.to("spyre")).graph
+    targets = {str(node.target) for node in graph.nodes}
+    assert "aten._scaled_dot_product_fused_attention_overrideable.default" in targets
+    assert "aten.bmm.default" not in targets
 
 
 # --- kernels --------------------------------------------------------------------------------------
