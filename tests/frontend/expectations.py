@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tests.frontend.plugin.spyre_recording import load_yaml
+
 CONFIGS = "tests/configs/torch_spyre_tests"
 ROOT = "${TORCH_DEVICE_ROOT}/"
 MANDATORY = "mandatory_success"
@@ -75,7 +77,5 @@ class Expectations:
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    import yaml
-
-    document = yaml.safe_load(path.read_text()) or {}
+    document = load_yaml(path.read_text()) or {}
     yield from (document.get("test_suite_config") or {}).get("files") or ()

@@ -25,6 +25,22 @@ if not hasattr(typing, "override"):  # Python 3.11, which torch-spyre's tests do
 
     typing.override = typing_extensions.override  # type: ignore[attr-defined]
 
+
+def load_yaml(text: Any) -> Any:
+    """As ``yaml.safe_load``, by libyaml where there is one: twenty times as fast."""
+    import yaml
+
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """torch-spyre's conftest reads megabytes of configuration in every process."""
+    import yaml
+
+    yaml.safe_load = load_yaml
+
+
 _settings: dict[str, Any] = json.loads(os.environ.get(SETTINGS, "{}"))
 
 
