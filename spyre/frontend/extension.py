@@ -16,6 +16,7 @@ from spyre.frontend import (
     device,
     formats,
     kernels,
+    layout_solver,
     layouts,
     native_logging,
     provenance,
@@ -57,6 +58,7 @@ _OF_MODULES: dict[Any, tuple[str, ...]] = {
 EXPORTS: dict[str, Any] = {
     **{name: getattr(module, name) for module, names in _OF_MODULES.items() for name in names},
     **device.FUNCTIONS,
+    "NativePermutationLayoutSolver": layout_solver.LayoutSolver,
     "SpyreTensorLayout": layouts.FrontendLayout,
     "JobPlan": kernels.PreparedKernel,
     "_SpyreStreamBase": device.FrontendStream,
@@ -70,26 +72,9 @@ EXPORTS: dict[str, Any] = {
 """Everything in the module, by name."""
 
 
-def _permutation_solver(*args: Any, **kwargs: Any) -> Any:
-    """torch-spyre has the solver twice, bit for bit the same; this is the one in Python."""
-    from importlib import import_module
-
-    module = import_module("torch_spyre._inductor.scratchpad.permutation_layout")
-    return module.PermutationBasedLayoutSolver(*args, **kwargs)
-
-
-@formats.named_as_extension("NativePermutationLayoutSolver")
-class PermutationSolver:
-    """Makes torch-spyre's own solver of layouts in scratchpads."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return _permutation_solver(*args, **kwargs)
-
-
 def populate(module: ModuleType) -> None:
     """Make ``module`` the extension, and register its parts with torch; once per process."""
     vars(module).update(EXPORTS)
-    module.__dict__["NativePermutationLayoutSolver"] = PermutationSolver
     module.__dict__["_logging"] = native_logging.make_module()
     module.__doc__ = f"{EXTENSION} on the simulator: `docs/frontend.md` of spyre."
     _register()

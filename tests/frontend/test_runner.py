@@ -49,6 +49,7 @@ def test_modes(checkout):
         ("failed", "xfail", "expected failure"),
         ("expected failure", "mandatory_success", "expected failure"),
         ("passed", "xfail", "passes, not demanded"),
+        ("unexpected pass", "mandatory_success", "passes, not demanded"),
         ("skipped", "mandatory_success", "skipped"),
         ("failed", "unconfigured", "fails, not demanded"),
     ],
