@@ -20,8 +20,7 @@ import numpy as np
 from benchmarks.results import Figure, run
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.launch_plan import kernel_launch
+from spyre.runtime.flex.job import JobPlan, kernel_launch
 from spyre.runtime.memory.storage import SpyreTensor
 from tests.runtime.flex import kernels
 

@@ -1,6 +1,3 @@
-from .allocation_history import (
-    AllocationHistory as AllocationHistory,
-)
 from .device_memory import (
     KEEP_BYTES as KEEP_BYTES,
     DeviceMemory as DeviceMemory,
@@ -12,6 +9,7 @@ from .device_memory import (
 from .regions import (
     PROGRAM_REGION as PROGRAM_REGION,
     TENSOR_REGIONS as TENSOR_REGIONS,
+    AllocationHistory as AllocationHistory,
     RegionAllocator as RegionAllocator,
     RegionUsage as RegionUsage,
 )

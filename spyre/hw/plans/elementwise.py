@@ -13,15 +13,16 @@ import numpy as np
 from spyre.errors import SdscError
 from spyre.hw.access import TensorAccess
 from spyre.hw.plans.context import (
+    CoreGroup,
     Mask,
     PlanContext,
     RowWriter,
     check_covered,
     find_mask,
+    fold_cores,
     outer_count,
     walk_axes,
 )
-from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import (
     BINARY,

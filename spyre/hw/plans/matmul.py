@@ -12,8 +12,14 @@ from math import prod
 
 from spyre.errors import SdscError
 from spyre.hw.access import per_core
-from spyre.hw.plans.context import PlanContext, RowWriter, check_shared_output, walk_axes
-from spyre.hw.plans.core_axes import CoreGroup, fold_cores
+from spyre.hw.plans.context import (
+    CoreGroup,
+    PlanContext,
+    RowWriter,
+    check_shared_output,
+    fold_cores,
+    walk_axes,
+)
 from spyre.hw.table import CHUNK_MATMUL_KIND, MATMUL_KIND, matmul as mt, plan as tb
 from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 

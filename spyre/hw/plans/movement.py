@@ -20,10 +20,10 @@ from spyre.hw.plans.context import (
     PlanContext,
     RowWriter,
     check_covered,
+    fold_cores,
     outer_count,
     walk_axes,
 )
-from spyre.hw.plans.core_axes import fold_cores
 from spyre.hw.table import (
     CONVERSIONS,
     CONVERT_KIND,

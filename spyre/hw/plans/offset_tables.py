@@ -1,6 +1,6 @@
 """Iteration spaces as offset tables: per dim, a vector of bit offsets for every operand.
 
-Unlike the axes of :mod:`spyre.hw.plans.core_axes`, such a vector needs no constant pitch, so
+Unlike the axes of :mod:`spyre.hw.plans.context`, such a vector needs no constant pitch, so
 packed
 and interleaved sticks (operations reference §5) and windows are vectors too. The address of an
 element is
@@ -19,8 +19,7 @@ import numpy as np
 from spyre.dtypes import find_stored_format
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, per_core
-from spyre.hw.plans.context import PlanContext, check_shared_output
-from spyre.hw.plans.core_axes import CoreGroup, fold_cores
+from spyre.hw.plans.context import CoreGroup, PlanContext, check_shared_output, fold_cores
 from spyre.hw.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
 from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array

@@ -13,6 +13,7 @@ import numpy as np
 
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
+    CoreGroup,
     Mask,
     PlanContext,
     RowWriter,
@@ -20,10 +21,10 @@ from spyre.hw.plans.context import (
     check_shared_output,
     find_mask,
     float_word,
+    fold_cores,
     outer_count,
     walk_axes,
 )
-from spyre.hw.plans.core_axes import CoreGroup, fold_cores
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import TOKEN_MAXIMUM

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from spyre.errors import SdscError
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import topk_dims
-from spyre.hw.plans.context import PlanContext, RowWriter, walk_axes
-from spyre.hw.plans.core_axes import fold_cores
+from spyre.hw.plans.context import PlanContext, RowWriter, fold_cores, walk_axes
 from spyre.hw.table import TOPK, TOPK_KIND, plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 

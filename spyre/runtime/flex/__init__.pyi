@@ -10,14 +10,12 @@ from .device import (
     flex_device_of as flex_device_of,
 )
 from .job import (
+    LaunchPlan as LaunchPlan,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,
     to_device_plan as to_device_plan,
     to_host_plan as to_host_plan,
-)
-from .launch_plan import (
-    LaunchPlan as LaunchPlan,
 )
 from .loaded_kernel import (
     LoadedKernel as LoadedKernel,

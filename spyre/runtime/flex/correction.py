@@ -17,8 +17,7 @@ import numpy as np
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.program import Parameter
-from spyre.runtime.flex.job import DMA, HostOperation, LaunchContext, MemoryRange
-from spyre.runtime.flex.launch_plan import kernel_launch
+from spyre.runtime.flex.job import DMA, HostOperation, LaunchContext, MemoryRange, kernel_launch
 from spyre.runtime.kernel import LaunchSignature
 from spyre.runtime.memory import ProgramMemory
 from spyre.runtime.program import owner_of

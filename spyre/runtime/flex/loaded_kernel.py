@@ -33,11 +33,13 @@ from spyre.runtime.flex.job import (
     NO_VALUES,
     DeviceCompute,
     JobPlan,
+    KernelLaunch,
     LaunchContext,
+    LaunchPlan,
     MemoryRange,
     bytes_to_device,
+    kernel_launch,
 )
-from spyre.runtime.flex.launch_plan import KernelLaunch, LaunchPlan, kernel_launch
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner, TilingOptions
 from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor
 from spyre.runtime.program import LaunchSpec

@@ -32,11 +32,11 @@ from spyre.runtime.flex.job import (
     JobPlan,
     LaunchContext,
     LaunchOutcome,
+    LaunchPlan,
     bytes_to_device,
     to_device_plan,
     to_host_plan,
 )
-from spyre.runtime.flex.launch_plan import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
 from spyre.runtime.flex.scheduler import StreamHasFailed
 from spyre.runtime.flex.scheduling import (

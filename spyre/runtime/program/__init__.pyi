@@ -8,6 +8,7 @@ from .compiled import (
 from .launch_spec import (
     DERIVED_EMITTER as DERIVED_EMITTER,
     LAUNCH_SPEC_FILE as LAUNCH_SPEC_FILE,
+    POOL as POOL,
     SPYRE_CODE_DIRECTORY as SPYRE_CODE_DIRECTORY,
     VERSION as VERSION,
     LaunchArgument as LaunchArgument,
@@ -17,15 +18,12 @@ from .launch_spec import (
     SymbolKind as SymbolKind,
     find_launch_spec as find_launch_spec,
     format_launch_spec as format_launch_spec,
+    owner_of as owner_of,
     parse_launch_spec as parse_launch_spec,
     read_launch_spec as read_launch_spec,
+    require_no_size as require_no_size,
 )
 from .plan_cache import (
     load_compiled_files as load_compiled_files,
     load_source as load_source,
-)
-from .symbols import (
-    POOL as POOL,
-    owner_of as owner_of,
-    require_no_size as require_no_size,
 )

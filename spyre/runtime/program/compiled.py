@@ -30,8 +30,8 @@ from spyre.runtime.program.launch_spec import (
     is_derived_spec,
     parse_launch_spec,
     spec_text,
+    symbol_kinds,
 )
-from spyre.runtime.program.symbols import symbol_kinds
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle

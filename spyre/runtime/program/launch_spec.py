@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from spyre.errors import BundleError, JsonLocation, SpyreError
+from spyre.errors import BundleError, JsonLocation, LaunchError, SpyreError
 from spyre.files import atomic_write, read_regular
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.program import Parameter
 
 LAUNCH_SPEC_FILE = "launch_spec.json"
 SPYRE_CODE_DIRECTORY = "spyreCodeDir"
@@ -230,3 +232,57 @@ def _check_shape(argument: LaunchArgument, location: JsonLocation) -> None:
             expected="0 or more elements",
             found=str(negative[0]),
         )
+
+
+# --- parameters of bundle.mlir ----------------------------------------------------------------
+
+
+_ARGUMENT_NAME = re.compile(r"arg_(\d+)_base_addr")
+"""Name of the parameter that holds the address of argument K."""
+_POOL_NAME = "pool_base_addr"
+POOL = -1
+"""The pool, where argument indices name memory."""
+
+
+def symbol_kinds(parameters: Sequence[Parameter]) -> tuple[SymbolKind, ...]:
+    """A kind per parameter, in the order they are declared."""
+    return tuple(map(symbol_kind, parameters))
+
+
+def symbol_kind(parameter: Parameter) -> SymbolKind:
+    """``kernel`` (address of argument arg_index), ``pool`` (its address) or ``dimension``.
+
+    A dimension is a runtime size or any other integer that a launch gives by name: pytorch_sym.
+    """
+    owner = None if parameter.is_size else owner_of(parameter.name)
+    if owner is not None:
+        return SymbolKind("pool") if owner == POOL else SymbolKind("kernel", arg_index=owner)
+    return SymbolKind(
+        "dimension",
+        granularity=parameter.granularity,
+        max_value=parameter.max_value,
+        pytorch_sym=parameter.name,
+    )
+
+
+def owner_of(name: str) -> int | None:
+    """What the address in parameter ``name`` is of: argument index, POOL; None for a value."""
+    if name == _POOL_NAME:
+        return POOL
+    match = _ARGUMENT_NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def require_no_size(parameter: Parameter, values: Mapping[str, int]) -> None:
+    """LaunchError SPY366 for a runtime size, which has to be among ``values`` by name."""
+    if not parameter.is_size:
+        return
+    steps = parameter.granularity or 1
+    most = "" if parameter.max_value is None else f" up to {parameter.max_value}"
+    raise LaunchError(
+        "SPY366",
+        f"runtime size {parameter.name} has no value",
+        parameter.location,
+        expected=f"a value for {parameter.name}: a positive multiple of {steps}{most}",
+        found=", ".join(values) or "no values",
+    )

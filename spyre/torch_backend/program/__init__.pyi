@@ -19,7 +19,11 @@ from .emit import (
 )
 from .emitter import (
     Bases as Bases,
+    CoreDivision as CoreDivision,
     IteratedOp as IteratedOp,
+    IterationDim as IterationDim,
+    ScratchpadPlace as ScratchpadPlace,
+    cut as cut,
 )
 from .indexing import (
     MAX_ROWS as MAX_ROWS,
@@ -34,12 +38,6 @@ from .indexing import (
     running_sum as running_sum,
     stored_elements as stored_elements,
     wrapped_positions as wrapped_positions,
-)
-from .iteration import (
-    CoreDivision as CoreDivision,
-    IterationDim as IterationDim,
-    ScratchpadPlace as ScratchpadPlace,
-    cut as cut,
 )
 from .op_spec import (
     DeviceOp as DeviceOp,

@@ -17,13 +17,15 @@ from spyre.mlir.builder import BufferAddress, OperandSpec, OperationSpec
 from spyre.mlir.operation import MASK_CONSTANT, OVERFLOW_CONSTANT, Indirection
 from spyre.torch_backend.program.emitter import (
     Bases,
+    CoreDivision,
     Emitter,
     IteratedOp,
+    IterationDim,
     TensorOperand,
+    common_iteration,
     lane_index,
     unit_lane,
 )
-from spyre.torch_backend.program.iteration import CoreDivision, IterationDim, common_iteration
 from spyre.torch_backend.program.op_spec import (
     DeviceOp,
     LoweringError,

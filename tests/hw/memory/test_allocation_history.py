@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 
 from spyre.hw.device.device import Device
-from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.hw.memory.regions import AllocationHistory
 from spyre.hw.spec import REGIONS
 
 

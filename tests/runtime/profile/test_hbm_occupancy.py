@@ -9,7 +9,7 @@ import pytest
 
 import spyre
 from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
-from spyre.hw.memory.allocation_history import AllocationHistory
+from spyre.hw.memory.regions import AllocationHistory
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.profile.data import Activity, HbmOccupancy, hbm_occupancy
 from spyre.runtime.profile.profile import profile_of_recording

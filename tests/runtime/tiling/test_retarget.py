@@ -11,8 +11,7 @@ from spyre.errors import LaunchError
 from spyre.hw.access import core_boxes
 from spyre.hw.linking.binding import TileMap
 from spyre.mlir.operation.footprint import footprint
-from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.program.symbols import POOL
+from spyre.runtime.program.launch_spec import POOL, Role
 from spyre.runtime.tiling.operand_uses import OperandUse, operand_uses
 from spyre.runtime.tiling.retarget import retarget
 from tests.runtime.tiling import kernels

@@ -8,7 +8,7 @@ import pytest
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.layout.device_view import device_view
-from spyre.torch_backend.program.iteration import common_iteration
+from spyre.torch_backend.program.emitter import common_iteration
 from spyre.torch_backend.program.op_spec import LoweringError
 
 
