@@ -31,13 +31,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of xdist take files in the order of `pytest_collection_modifyitems`."""
+    config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of the files in slow.txt are marked ``slow``, as those that carry the mark."""
-    slow = set((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split())
+    """Tests of the files in slow.txt are marked ``slow``, as those that carry the mark.
+
+    Workers of xdist begin with these files, in the order of the list: the longest first, so that no
+    worker is left alone with one at the end.
+    """
+    slow = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split()
     assert all((config.rootpath / name).is_file() for name in slow)
+    places = {name: place for place, name in enumerate(slow)}
     for item in items:
-        if item.nodeid.partition("::")[0] in slow:
+        if _file_of(item) in places:
             item.add_marker("slow")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: places.get(_file_of(item), len(places)))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,6 +1,6 @@
-"""One operation per reading, engine against reference; the results' digests, one a line.
+"""One operation per reading, engine against reference; digests of the results.
 
-Run by test_readings in a process whose readings may differ from the defaults.
+Run by `test_spec_choices` in its own process, and in one whose readings differ from the defaults.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ CASES: dict[str, OperationSpec] = {
 }
 
 
-def compare_all() -> None:
-    """AssertionError where engine and reference differ; prints "reading digest" per reading."""
+def compare_all() -> dict[str, str]:
+    """A digest per reading; AssertionError where engine and reference differ."""
+    digests = {}
     for name, spec in CASES.items():
         trial = Trial(normals if name == "GELU_FORM" else small_numbers, ulps=1)
         compare(spec, trial)
         digest = hashlib.sha256(output_bytes(build_operation(spec), trial)).hexdigest()
-        print(name, digest[:16])
+        digests[name] = digest[:16]
+    return digests

@@ -70,8 +70,9 @@ def made_cards() -> list[FlexDevice]:
 
 
 def _made() -> list[FlexDevice]:
-    module = sys.modules.get("spyre.runtime.flex.device")
-    return [] if module is None else module.made_devices()
+    # None also while another thread imports the module
+    made = getattr(sys.modules.get("spyre.runtime.flex.device"), "made_devices", None)
+    return [] if made is None else made()
 
 
 def _begin() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -56,15 +57,19 @@ def encoded_of(operation: str, codes: Any) -> Any:
         return encoded(OPERATIONS[operation](decoded(ALL_CODES), decoded(codes)))
 
 
-def run(emit: Any, vectors: Any, *arrays: Any) -> Any:
-    """The loop over whole arrays; gives the last one, ``count`` is its size."""
+def loop_over(emit: Any, vectors: Any) -> Callable[..., Any]:
+    """The loop over whole arrays, compiled once; gives the last one, ``count`` is its size."""
     loop = dl16_vectors.make(emit, *vectors)
 
+    @_compiled
     def call(operands, count):
         loop(operands, count)
 
-    _compiled(call)(tuple(array.ctypes.data for array in arrays), arrays[-1].size)
-    return arrays[-1]
+    def run(*arrays: Any) -> Any:
+        call(tuple(array.ctypes.data for array in arrays), arrays[-1].size)
+        return arrays[-1]
+
+    return run
 
 
 def partners() -> list[Any]:
@@ -77,7 +82,8 @@ def partners() -> list[Any]:
 
 @vectors
 def test_every_code_is_decoded_alike(vectors: Any) -> None:
-    values = run(dl16_vectors.emit_decode, vectors, ALL_CODES, np.empty(1 << 16, np.float32))
+    decode = loop_over(dl16_vectors.emit_decode, vectors)
+    values = decode(ALL_CODES, np.empty(1 << 16, np.float32))
     np.testing.assert_array_equal(values.view(np.uint32), decoded(ALL_CODES).view(np.uint32))
 
 
@@ -89,7 +95,8 @@ def test_every_kind_of_float_is_encoded_alike(vectors: Any) -> None:
     spread = np.arange(0, 1 << 32, 4099)[: 1 << 20]
     floats = np.concatenate([around.ravel(), spread]).astype(np.uint32).view(np.float32)
     floats = floats[: floats.size // 64 * 64].copy()
-    codes = run(dl16_vectors.emit_encode, vectors, floats, np.empty(floats.size, np.uint16))
+    encode = loop_over(dl16_vectors.emit_encode, vectors)
+    codes = encode(floats, np.empty(floats.size, np.uint16))
     np.testing.assert_array_equal(codes, encoded(floats))
 
 
@@ -97,8 +104,9 @@ def test_every_kind_of_float_is_encoded_alike(vectors: Any) -> None:
 @vectors
 def test_arithmetic_is_that_of_single_elements(operation: str, vectors: Any) -> None:
     emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, operation))
+    compute = loop_over(emit, vectors)
     for codes in partners():
-        found = run(emit, vectors, ALL_CODES, codes, np.empty_like(codes))
+        found = compute(ALL_CODES, codes, np.empty_like(codes))
         np.testing.assert_array_equal(found, encoded_of(operation, codes))
 
 
@@ -121,13 +129,14 @@ def test_a_code_for_every_stick(operation: str, vectors: Any) -> None:
 @vectors
 def test_extremes_compare_numbers(vectors: Any) -> None:
     values = decoded(ALL_CODES)
-    for codes in partners():
-        other = decoded(codes)
-        zeros = (values == 0) & (other == 0)
-        for comparison, choose, tie in ((">", np.maximum, np.bitwise_and),
-                                        ("<", np.minimum, np.bitwise_or)):  # fmt: skip
-            emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.extreme, comparison))
-            found = run(emit, vectors, ALL_CODES, codes, np.empty_like(codes))
+    for comparison, choose, tie in ((">", np.maximum, np.bitwise_and),
+                                    ("<", np.minimum, np.bitwise_or)):  # fmt: skip
+        emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.extreme, comparison))
+        compute = loop_over(emit, vectors)
+        for codes in partners():
+            other = decoded(codes)
+            zeros = (values == 0) & (other == 0)
+            found = compute(ALL_CODES, codes, np.empty_like(codes))
             np.testing.assert_array_equal(decoded(found), choose(values, other))
             np.testing.assert_array_equal(found[zeros], tie(ALL_CODES, codes)[zeros])
 
@@ -142,20 +151,20 @@ def test_signs_and_choices(vectors: Any) -> None:
     }
     for operation, result in expected.items():
         emit = partial(dl16_vectors.emit_elementwise, operation)
-        found = run(emit, vectors, ALL_CODES, np.empty_like(ALL_CODES))
+        found = loop_over(emit, vectors)(ALL_CODES, np.empty_like(ALL_CODES))
         np.testing.assert_array_equal(found, encoded(result))
     emit = partial(dl16_vectors.emit_elementwise, dl16_vectors.where)
     yes, no = ALL_CODES[::-1].copy(), ALL_CODES ^ np.uint16(0x1234)
-    found = run(emit, vectors, ALL_CODES, yes, no, np.empty_like(no))
+    found = loop_over(emit, vectors)(ALL_CODES, yes, no, np.empty_like(no))
     np.testing.assert_array_equal(found, np.where(values != 0, yes, no))
 
 
 @vectors
 def test_in_place(vectors: Any) -> None:
     emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, "fadd"))
-    codes = ALL_CODES.copy()
-    expected = run(emit, vectors, ALL_CODES, ALL_CODES, np.empty_like(codes))
-    np.testing.assert_array_equal(run(emit, vectors, codes, codes, codes), expected)
+    compute, codes = loop_over(emit, vectors), ALL_CODES.copy()
+    expected = compute(ALL_CODES, ALL_CODES, np.empty_like(codes))
+    np.testing.assert_array_equal(compute(codes, codes, codes), expected)
 
 
 @vectors
@@ -165,7 +174,7 @@ def test_four_runs_are_added_in_pairs(vectors: Any) -> None:
     start = rng.standard_normal(4096).astype(np.float32)
     a, b, c, d = map(decoded, runs)
     expected = start + ((a + b) + (c + d))
-    found = run(dl16_vectors.emit_add_four, vectors, *runs, start.copy())
+    found = loop_over(dl16_vectors.emit_add_four, vectors)(*runs, start.copy())
     np.testing.assert_array_equal(found, expected)
 
 

@@ -13,6 +13,7 @@ from spyre import config
 from spyre.hw import spec_choices
 from spyre.hw.ops.names import SPEC_NAMES
 from spyre.hw.ops.table import find_op
+from tests.hw.spec_choices_script import compare_all
 from tools.docs import reading_rows, readings_of
 
 OTHERS = {
@@ -30,7 +31,8 @@ SCRIPT = """
 from spyre.hw import spec_choices
 vars(spec_choices).update({others!r})
 from tests.hw.spec_choices_script import compare_all
-compare_all()
+for name, digest in compare_all().items():
+    print(name, digest)
 """
 
 
@@ -49,7 +51,7 @@ def test_readings_name_operations_of_the_table():
             assert row.name in readings_of(name)
 
 
-def digests(others: dict[str, object], cache: str) -> dict[str, str]:
+def digests_with(others: dict[str, object], cache: str) -> dict[str, str]:
     """Result of every reading's operation, in a process of its own: kernels take the positions
     when they are compiled.
     """
@@ -66,9 +68,9 @@ def digests(others: dict[str, object], cache: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_kernels_and_twin_take_the_same_position():
-    default = digests({}, str(config.cache_directory()))
+    default = compare_all()
     # Kernels with other choices have the same sources: they need a cache of their own.
     choices = hashlib.sha256(repr(OTHERS).encode()).hexdigest()[:16]
-    other = digests(OTHERS, str(config.cache_directory() / f"choices-{choices}"))
+    other = digests_with(OTHERS, str(config.cache_directory() / f"choices-{choices}"))
     assert set(default) == set(other) == set(OTHERS)
     assert [name for name in OTHERS if default[name] == other[name]] == []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 
 import pytest
 import torch
 
 from spyre.errors import LaunchError
 from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
+from spyre.torch_backend.device import cards
 from spyre.torch_backend.registration.device_module import EXPORTS
 from tests.torch_backend.processes import run
 
@@ -131,6 +134,14 @@ def test_nothing_is_made_before_it_is_needed():
         assert torch.spyre.is_initialized()
     """
     run(code)
+
+
+def test_a_thread_may_ask_while_another_imports_the_runtime(monkeypatch):
+    """The module is there already, and has nothing yet."""
+    name = "spyre.runtime.flex.device"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert not cards.is_initialized()
+    assert cards.made_cards() == []
 
 
 FORK = """
