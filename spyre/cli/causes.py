@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
 from spyre.errors import Finding, Severity, SpyreError
-from spyre.runtime.addresses import bundle_findings, case_launches, check_addresses
+from spyre.runtime.addresses import bundle_launches, case_launches, check_addresses
 from spyre.runtime.arguments import parse_tensor_spec, read_arguments
 from spyre.runtime.cases import case_directory, read_case
 
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 Load = Callable[[str], "LoweredBundle"]
 
 
-def address_findings(options: Options, load: Load) -> tuple[Finding, ...]:
+def address_findings(options: Options, load: Load, is_wrong: bool = False) -> tuple[Finding, ...]:
     """Tiles that contradict the layouts of the arguments, the likeliest cause first.
 
-    ``load`` gives the bundle in a directory. SpyreErrors of reading the bundle and its arguments.
+    ``load`` gives the bundle in a directory. ``is_wrong``: its outputs are. SpyreErrors of reading
+    the bundle and its arguments.
     """
     directory = case_directory(options.path)
     if directory is not None and not is_bundle_run(options):
         spec = read_case(directory).spec
-        return check_addresses(case_launches(spec, lambda name: load(str(directory / name))))
+        launches = case_launches(spec, lambda name: load(str(directory / name)))
+        return check_addresses(launches, is_wrong)
     values, shapes = dict(options.values), [parse_tensor_spec(text) for text in options.shapes]
     bundle = load(options.path)
     arguments = read_arguments(bundle, values, shapes, dict(options.strides), dict(options.aliases))
-    return bundle_findings(bundle, arguments, values)
+    return check_addresses(bundle_launches(bundle, arguments, values), is_wrong)
 
 
 def is_bundle_run(options: Options) -> bool:
@@ -51,11 +53,18 @@ def causes_of_difference(
     """
     from spyre.runtime.program import load_source
 
-    by_address = address_findings(options, load_source)
+    by_address = address_findings(options, load_source, is_wrong=True)
     told = {finding.code for finding in by_address}
     others = [finding for finding in sanitized() if finding.code not in told]
     others.sort(key=lambda finding: finding.severity is not Severity.ERROR)
     return (*by_address, *others)
+
+
+def causes_of_fault(options: Options, error: SpyreError) -> tuple[Finding, ...]:
+    """What may explain that the card faulted, or computed other numbers than its reference."""
+    from spyre.runtime.program import load_source
+
+    return (*address_findings(options, load_source, is_wrong=True), *error.observed)
 
 
 def findings_before(error: SpyreError) -> tuple[Finding, ...]:

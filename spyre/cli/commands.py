@@ -16,6 +16,7 @@ from spyre import config
 from spyre.cli.causes import (
     address_findings,
     causes_of_difference,
+    causes_of_fault,
     findings_before,
     is_bundle_run,
 )
@@ -91,7 +92,7 @@ def run_and_report(options: Options) -> int:
         compared = _run_and_dump(options, recorder)
     except SpyreError as error:
         if error.exit_code == 1:
-            error.observed = (*address_findings(options, load_source), *error.observed)
+            error.observed = causes_of_fault(options, error)
         recorder.report_after(error)
         raise
     recorder.write_trace()

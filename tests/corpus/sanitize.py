@@ -94,6 +94,7 @@ ARGUMENTS = {("x", "y"): [0, 1], ("p", "x", "y"): [-1, 0, 1]}
 
 CASES = (
     *(case for name in programs.WRONG for case in program_cases(name)),
+    found("core_of_another_slice", "SPY706", "--check", written_by(programs.two_writers)),
     found("past_the_end", "SPY705", "--check", written_by(programs.past_the_end)),
     found(
         "check_tiling_by_host_strides",

@@ -1,6 +1,6 @@
 from .causes import (
     AddressCheck as AddressCheck,
-    bundle_findings as bundle_findings,
+    bundle_launches as bundle_launches,
     check_addresses as check_addresses,
 )
 from .operands import (

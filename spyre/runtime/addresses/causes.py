@@ -9,7 +9,7 @@ why. What is odd but may be meant is a suspicion, told only where outputs are kn
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,8 @@ from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.access import Box, core_boxes, is_indirect
 from spyre.hw.ops import Family, find_op
 from spyre.layout import Int64Array
+from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.runtime.addresses.dataflow import misread, unread, uses_of
 from spyre.runtime.addresses.operands import (
     BoolArray,
     Memory,
@@ -28,7 +30,7 @@ from spyre.runtime.addresses.operands import (
     argument_memories,
     trace_executes,
 )
-from spyre.runtime.addresses.tiles import Tile, TileGroup, tile_groups
+from spyre.runtime.addresses.tiles import Tile, TileGroup, core_offsets, tile_groups
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.program import LoweredBundle
 
@@ -71,6 +73,12 @@ class AddressCheck:
         causes = [_Judged(self, group) for group in self.groups]
         wrong = [finding for judged in causes for finding in judged.findings()]
         return (*wrong, *self._uncovered())
+
+    def suspicions(self) -> tuple[Finding, ...]:
+        """What may be meant, but explains outputs that are known to be wrong."""
+        uses = uses_of(self.executes)
+        stepping = [f for group in self.groups for f in _Judged(self, group).odd_steps()]
+        return (*misread(uses), *stepping, *unread(uses))
 
     def _uncovered(self) -> Iterator[Finding]:
         for walks in _writers(self.executes).values():
@@ -119,6 +127,40 @@ class _Judged:
         )
 
     def findings(self) -> Iterator[Finding]:
+        for walk in self.group.walks:
+            yield from self._cores(walk)
+        for member in self.group.members:
+            for tensor in member.op.tensors:
+                yield from _scratchpads(member, tensor)
+        yield from self._tiles()
+
+    def _cores(self, walk: Walk) -> Iterator[Finding]:
+        """Cores that start elsewhere than their work slices lie."""
+        if is_indirect(walk.tensor) or walk.tensor in self.group.op.index_tensors:
+            return
+        expected = core_offsets(self.group.op, walk.tensor)
+        if expected is None or walk.tensor.is_local:
+            return
+        bases = walk.offsets - expected
+        common = _most_common(bases)
+        wrong = bases != common[:, None]
+        if not wrong.any():
+            return
+        row, position = (int(i) for i in np.argwhere(wrong)[0])
+        traced, instance = self.group.execution(row)
+        op, core = self.group.op, self.group.op.cores[position]
+        start, due = int(walk.offsets[row, position]), int(common[row] + expected[position])
+        yield Finding(
+            "SPY706",
+            Severity.WARNING,
+            f"{op.name}: core {core} starts at byte {start:,} of {walk.memory.name}, expected "
+            f"{due:,} for its work slice of {walk.tensor.name}",
+            replace(_location(traced, walk, instance), core=core),
+            f"byte {due:,}: {_slice_text(op, position)}",
+            f"byte {start:,}; {int(wrong[row].sum())} of {len(op.cores)} cores start elsewhere",
+        )
+
+    def _tiles(self) -> Iterator[Finding]:
         tiles = [
             (walk, tile)
             for walk, tile in zip(self.group.walks, self.group.tiles, strict=True)
@@ -148,7 +190,15 @@ class _Judged:
             or self._misses(walk)
             or tile.leaves_its_dims(starts).any()
             or (starts % STICK_BYTES).any()
+            or starts.min() < 0
+            or starts.max() + tile.span_bytes > tile.memory.size_bytes
         )
+
+    def odd_steps(self) -> Iterator[Finding]:
+        """Steps that the layout does not have, of tiles that show nothing else."""
+        for walk, tile in zip(self.group.walks, self.group.tiles, strict=True):
+            if tile is not None and tile.memory.dims:
+                yield from self._steps(walk, tile, even_still=True)
 
     def _pitch(self, walk: Walk, tile: Tile) -> Finding:
         wrong = [dim for dim in tile.dims if dim.dim in tile.wrong]
@@ -168,19 +218,29 @@ class _Judged:
             "pitches",
         )
 
-    def _steps(self, walk: Walk, tile: Tile) -> Iterator[Finding]:
-        """Loops that advance the tile by what is no step of the layout."""
-        nest = self.group.nest
-        for level, step in enumerate(self.group.steps(walk)):
-            candidates = tile.level_steps(nest, level)
-            allowed = {bytes_ for bytes_, _ in candidates}
-            # A tile that stays is meant, unless it is to fill its output.
-            stays = step == 0 and not any(self._misses(w) for w in self.group.walks)
-            if not candidates or step is None or step in allowed or stays:
+    def _steps(self, walk: Walk, tile: Tile, even_still: bool = False) -> Iterator[Finding]:
+        """Loops that advance the tile by what is no step of the layout.
+
+        A tile that stays is meant, unless (``even_still``) no other loop takes it through the dim,
+        or it is to fill its output.
+        """
+        nest, steps = self.group.nest, self.group.steps(walk)
+        allowed = [dict(tile.level_steps(nest, level)) for level in range(len(nest))]
+        walked = {places[s] for s, places in zip(steps, allowed, strict=True) if s in places}
+        fills = any(map(self._misses, self.group.walks))
+        for level, (step, places) in enumerate(zip(steps, allowed, strict=True)):
+            left = {bytes_: place for bytes_, place in places.items() if place not in walked}
+            due = left if step == 0 and not fills else places
+            if (
+                not due
+                or step is None
+                or step in places
+                or (step == 0 and not (fills or even_still))
+            ):
                 continue
+            expected, place = next(iter(due.items()))
             row = self.group.row_of_level(level)
             traced, instance = self.group.execution(row)
-            expected, place = candidates[0]
             extent, stride = tile.memory.dims[place].extent, tile.memory.dims[place].pitches[0]
             yield Finding(
                 "SPY704",
@@ -216,24 +276,28 @@ class _Judged:
         return f"; also in {others} more executes" if others else ""
 
 
-def check_addresses(launches: Sequence[TracedLaunch]) -> tuple[Finding, ...]:
+def check_addresses(
+    launches: Sequence[TracedLaunch], is_wrong: bool = False
+) -> tuple[Finding, ...]:
     """What the addresses of the launches of one run show, the likeliest cause first.
 
-    All are warnings: a program may be right in ways that a layout does not tell. LaunchErrors as of
+    All are warnings: a program may be right in ways that a layout does not tell. ``is_wrong``:
+    its outputs are known to be wrong, so also what is only odd. LaunchErrors as of
     `trace_executes`.
     """
-    return AddressCheck(launches).findings()
+    check = AddressCheck(launches)
+    found = check.findings()
+    odd = check.suspicions() if is_wrong else ()
+    return (*found, *(finding for finding in odd if finding not in found))
 
 
-def bundle_findings(
+def bundle_launches(
     bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
-) -> tuple[Finding, ...]:
-    """`check_addresses` of one launch of a bundle; nothing where its layouts are derived from its
-    own addresses.
-    """
+) -> list[TracedLaunch]:
+    """One launch of a bundle; none where its layouts are derived from its own addresses."""
     if arguments.is_derived:
-        return ()
-    return check_addresses([TracedLaunch(bundle, argument_memories(arguments), values)])
+        return []
+    return [TracedLaunch(bundle, argument_memories(arguments), values)]
 
 
 # --- coverage ---------------------------------------------------------------------------------
@@ -276,6 +340,30 @@ def _boxes(traced: TracedExecute, walk: Walk) -> Iterator[tuple[Box, Int64Array]
         yield box, np.unique(walk.offsets[:, cores])
 
 
+def _scratchpads(traced: TracedExecute, tensor: Tensor) -> Iterator[Finding]:
+    """A core whose part of a tensor in LX lies elsewhere than in the other cores' scratchpads."""
+    if tensor.component is not Component.LX or tensor.own_core_slices:
+        return
+    starts = np.array([tensor.starts], np.int64)
+    wrong = starts[0] != (common := _most_common(starts)[0])
+    if not wrong.any():
+        return
+    position = int(np.argmax(wrong))
+    core, start = traced.op.cores[position], int(starts[0, position])
+    place = DeviceLocation(
+        traced.sdsc, traced.number, core, tensor.name, source=traced.execute.location
+    )
+    yield Finding(
+        "SPY706",
+        Severity.WARNING,
+        f"{traced.op.name}: core {core} has {tensor.name} at byte {start:,} of its LX, expected "
+        f"{int(common):,} as the other cores",
+        place,
+        f"byte {int(common):,}",
+        f"byte {start:,}; {int(wrong.sum())} of {len(traced.op.cores)} cores start elsewhere",
+    )
+
+
 # --- texts ------------------------------------------------------------------------------------
 
 
@@ -289,6 +377,23 @@ def _location(traced: TracedExecute, walk: Walk, instance: int | None = None) ->
         loop_indices=loops,
         source=traced.execute.location,
     )
+
+
+def _most_common(bases: Int64Array) -> Int64Array:
+    """The value that most entries of each row have."""
+    rows, inverse = np.unique(bases, axis=0, return_inverse=True)
+    modes = []
+    for row in rows:
+        values, counts = np.unique(row, return_counts=True)
+        modes.append(values[np.argmax(counts)])
+    return np.array(modes, np.int64)[inverse.ravel()]
+
+
+def _slice_text(op: Operation, position: int) -> str:
+    """Which work slice a core has."""
+    slices = op.core_slices[position]
+    shown = [f"slice {slices.get(d, 0)} of {n} along {d}" for d, n in op.slices.items() if n > 1]
+    return ", ".join(shown) or "the only slice"
 
 
 def _layout_text(memory: Memory) -> str:

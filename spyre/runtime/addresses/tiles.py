@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from spyre.dtypes import STICK_BYTES
 from spyre.hw.access import contradicting_dims, is_indirect
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation, Tensor, footprint, stick_elements
@@ -52,6 +53,11 @@ class Tile:
             if dim.place is not None:
                 self._spread(extents, dim, dim.place)
         return tuple(extents)
+
+    @property
+    def span_bytes(self) -> int:
+        """From the first stick to the end of the last."""
+        return STICK_BYTES + sum((dim.steps - 1) * dim.pitch_bytes for dim in self.dims)
 
     def _spread(self, extents: list[int], dim: TileDim, place: int) -> None:
         """A dim may go on into the layout's dims outside of the one it begins in."""
@@ -117,6 +123,26 @@ def make_tile(op: Operation, tensor: Tensor, memory: Memory) -> Tile | None:
         inner = inner if place is None else place
         dims.append(TileDim(dim, steps, pitches[dim], place, expected))
     return Tile(memory, tuple(dims), wrong)
+
+
+def core_offsets(op: Operation, tensor: Tensor) -> Int64Array | None:
+    """Where each core's work slice lies in ``tensor``, bytes from that of the slice 0 of all dims.
+
+    None where slices do not say it: tensors with slices of their own, parts of a stick.
+    """
+    if tensor.own_core_slices or any(op.window_of(tensor, dim) for dim in op.dims):
+        return None
+    sticks, pitches = stick_elements(tensor), footprint(op, tensor).pitch_bytes
+    total = np.zeros(len(op.cores), np.int64)
+    for dim in dict.fromkeys(tensor.dims):
+        if not tensor.holds(dim) or op.slices.get(dim, 1) == 1:
+            continue
+        steps, rest = divmod(op.core_extent(dim), sticks.get(dim, 1))
+        if rest:
+            return None
+        indices = [slices.get(dim, 0) for slices in op.core_slices]
+        total += np.array(indices, np.int64) * (steps * pitches[dim])
+    return total
 
 
 def _place(
@@ -219,7 +245,7 @@ def _kind(traced: TracedExecute) -> object:
         for t in op.tensors
     )
     memories = tuple((walk.operand, id(walk.memory)) for walk in traced.walks)
-    slices = tuple(op.slices.items())
+    slices = tuple(op.slices.items()), tuple(tuple(s.items()) for s in op.core_slices)
     return id(traced.launch), op.name, tuple(op.extents.items()), slices, operands, memories
 
 

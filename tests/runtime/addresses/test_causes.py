@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 from spyre.cli.causes import address_findings
 from spyre.cli.options import Options
 from spyre.errors import Finding
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.addresses.tiles import infer_nest
+from tests.cause_mutants.mutants import make_mutants
 from tests.conformance.cases import find_cases
 from tests.sanitizer import programs
 
@@ -74,6 +78,34 @@ def test_programs_of_ours(name: str, tmp_path: Path):
 @pytest.mark.parametrize("program", programs.RIGHT.values(), ids=str)
 def test_right_programs_of_ours(program, tmp_path: Path):
     assert findings_of(program(tmp_path)) == ()
+
+
+def through_lx(directory: Path, *places: int) -> Path:
+    """|x| into LX at every place but the last, which is read: -y."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    *written, read = map(programs.lx, places)
+    for place in written:
+        builder.add(pointwise("abs", programs.SHAPE, [HostOperand(x.at())], place, {"mb": 4}))
+    builder.add(pointwise("neg", programs.SHAPE, [read], HostOperand(y.at()), {"mb": 4}))
+    return programs.write(builder, directory, [programs.READ, programs.WRITTEN])
+
+
+@pytest.mark.parametrize(
+    ("places", "codes"), [((0, 0), []), ((0, 128), ["SPY707"]), ((0, 0, 0), ["SPY708"])]
+)
+def test_intermediates(places: tuple[int, ...], codes: list[str], tmp_path: Path):
+    options = Options(str(through_lx(tmp_path, *places)))
+    assert address_findings(options, load_bundle) == ()
+    found = address_findings(options, load_bundle, is_wrong=True)
+    assert [finding.code for finding in found] == codes
+
+
+@pytest.mark.shared
+def test_mutants_are_explained_first(shared_dir: Path, tmp_path: Path):
+    rng = random.Random(1)
+    mutants = list(make_mutants(shared_dir / "bundles", 8, rng, tmp_path))
+    assert [str(mutant) for mutant in mutants if not mutant.is_named] == []
 
 
 @pytest.mark.parametrize(
