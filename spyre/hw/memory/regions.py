@@ -1,4 +1,4 @@
-"""The memory regions of a card and what is allocated in them.
+"""The memory regions of a card and what is allocated in them, now and over time.
 
 Up to eight regions; tensors go to regions 0 to 6, programs to region 7 and nowhere else (runtime
 reference §4.1, §4.2). A region is 16 GiB of addresses, of which its capacity can be allocated.

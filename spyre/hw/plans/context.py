@@ -2,6 +2,10 @@
 
 A planner gets a :class:`PlanContext` (operation, op-table row, operand accesses, start addresses)
 and yields int64 rows of :mod:`spyre.hw.table.plan`.
+
+Because the start addresses of the cores are affine in their work-slice indices, cores become
+ordinary axes of the walk over operands; kernels then know nothing of cores, and threads split
+blocks instead. Where starts are not affine, the cores are split into groups that are.
 """
 
 from __future__ import annotations

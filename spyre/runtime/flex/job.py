@@ -3,6 +3,10 @@
 Names of the pipeline RFC: a `Job` has a `JobPlan`, an ordered list of `HostOperation`, `DMA` and
 `DeviceCompute`; an `ExecutionPlan` is a list of jobs. A plan is immutable and shared by all its
 launches; a `LaunchContext` belongs to one launch. Runtime reference §5 and §8.
+
+What launches of a kernel over tensors of one signature have in common is found once, as a
+`LaunchPlan`: the kernel as it is, or retargeted to tiles of larger tensors with the offset of every
+tile. A `KernelLaunch` is one launch of it, at its addresses.
 """
 
 from __future__ import annotations

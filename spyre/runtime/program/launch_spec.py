@@ -2,7 +2,8 @@
 
 Neither bundle.mlir nor the SDSC files carry them, so launches, transfers and ``spyre-run`` read
 this file; the torch backend writes it. Version 1 of the schema (runtime reference §5): keys we do
-not know are ignored, a newer version is refused, every error names its JSON path.
+not know are ignored, a newer version is refused, every error names its JSON path. What the
+parameters of bundle.mlir stand for is known by their names and annotations (bundle reference §3.2).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import msgspec
 from spyre.errors import BundleError, JsonLocation
 from spyre.files import read_regular
 from spyre.runtime.program import SymbolKind
-from spyre.runtime.spyrecode.code_rules import check_code
 from spyre.runtime.spyrecode.commands import (
     Allocate,
     ComputeOnDevice,
@@ -26,6 +25,7 @@ from spyre.runtime.spyrecode.commands import (
     InitTransfer,
     PreparationCommand,
     SpyreCode,
+    check_code,
 )
 
 _UNSIGNED = re.compile(r"[0-9]{1,20}")

@@ -21,8 +21,10 @@ from spyre.runtime.flex import CommandStream, FlexDevice, devices
 from spyre.runtime.trace import TimeAxis, check_trace_file, write_trace
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
 from spyre.torch_backend.device import card_at, made_cards
+from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 
 if TYPE_CHECKING:
+    from spyre.hw.linking import LinkedProgram
     from spyre.hw.sanitizer import SanitizerFinding
     from spyre.runtime.kernel import Runner
 
@@ -183,3 +185,28 @@ class counting(CardObserver[LaunchCounts]):
     def counters(self) -> Counters:
         """Their work, computed when it is asked for."""
         return reduce(add, (each.counters for each in self.cards.values()), Counters())
+
+
+# --- programs that a thread launches ----------------------------------------------------------
+
+
+class Launches:
+    """Programs launched, in order, with the addresses of their arguments."""
+
+    def __init__(self) -> None:
+        self.programs: list[tuple[CompiledProgram, tuple[int, ...]]] = []
+
+    @property
+    def linked(self) -> tuple[LinkedProgram, ...]:
+        """What the driver ran for each, linked again where it is no longer known."""
+        return tuple(program.linked_at(addresses) for program, addresses in self.programs)
+
+
+@contextmanager
+def launches_noted() -> Iterator[Launches]:
+    """Programs that this thread launches in the block; copies are none."""
+    launches = Launches()
+    with launches_reported_to(
+        lambda program, addresses: launches.programs.append((program, addresses))
+    ):
+        yield launches

@@ -1,5 +1,8 @@
 """`IteratedOp`: an operation over common dims, and the description of it the SDSC writer takes.
 
+Common dims are those that one pitch per operand describes: host dims are cut where any operand's
+pitches change, and joined again where all of them allow it.
+
 Dims are named as the frontends do: `out` (and `in`) run along lanes, the others are mb, x, y and
 so on. A view whose innermost steps are wider than a stick gets a dim of extent 1 below them, whose
 stored extent says how wide.
@@ -18,6 +21,8 @@ from spyre.mlir.builder import Base, OperandSpec, OperationSpec, round_up
 from spyre.mlir.operation import Component
 from spyre.torch_backend.device import usable_cores
 from spyre.torch_backend.program.op_spec import LoweringError, OpKind, UnevenDivision
+
+# --- common dims of several views -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,7 @@ class CoreDivision:
     order: Sequence[int] = ()
 
 
-# --- common dims of several views -------------------------------------------------------------
+# --- operations over common dims --------------------------------------------------------------
 
 
 def divide(steps: Mapping[str, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from spyre.torch_backend.inductor.auto_tile import choose
-from spyre.torch_backend.inductor.auto_tile.search import Outcome
+from spyre.torch_backend.inductor.auto_tile.choose import Outcome
 from spyre.torch_backend.inductor.base.compat import inductor_config
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.hooks import pre_scheduling

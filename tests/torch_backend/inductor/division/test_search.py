@@ -17,8 +17,7 @@ from spyre.torch_backend.inductor.division.iteration import (
     splits_within,
 )
 from spyre.torch_backend.inductor.division.matmul import PLANNERS, divide_matmul, matmul_dims
-from spyre.torch_backend.inductor.division.plan import distribute
-from spyre.torch_backend.inductor.division.span import reduce_spans, spans_bytes
+from spyre.torch_backend.inductor.division.plan import distribute, reduce_spans, spans_bytes
 from tests.torch_backend.inductor.division import reference
 from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise, reduction, splits_of
 

@@ -9,7 +9,7 @@ from torch._inductor import ir
 
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, tile_layout
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
-from spyre.torch_backend.inductor.hooks.loop_nodes import CountedLoopSchedulerNode
+from spyre.torch_backend.inductor.hooks.scheduling import CountedLoopSchedulerNode
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
 

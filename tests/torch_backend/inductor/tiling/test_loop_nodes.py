@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.hooks.loop_nodes import (
+from spyre.torch_backend.inductor.hooks.scheduling import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
     leaf_nodes,

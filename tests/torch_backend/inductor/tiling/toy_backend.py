@@ -30,7 +30,7 @@ from spyre.errors import SpyreError
 from spyre.layout import SpyreTensorLayout
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
 from spyre.torch_backend.inductor.hints import names_of_inputs
-from spyre.torch_backend.inductor.hooks.loop_nodes import (
+from spyre.torch_backend.inductor.hooks.scheduling import (
     CountedLoopSchedulerNode,
     build_loop_scheduler_nodes,
 )
