@@ -57,7 +57,9 @@ SANITIZE = Variable(
     "checks of the sanitizer on the PyTorch device's cards: 1 (all) or names, such as init,race; "
     "default: none",
 )
-
+PROGRESS = Variable(
+    "SPYRE_PROGRESS", "1", "0: what takes more than a second does not say so on standard error"
+)
 
 FLEX_DEVICE = Variable(
     "FLEX_DEVICE", "VF", "mode of the flex runtime: PF (16 GiB regions), VF (12 GiB) or MOCK"
@@ -207,6 +209,11 @@ def thread_count() -> int:
     if text.isdigit() and int(text) > 0:
         return int(text)
     return len(os.sched_getaffinity(0))
+
+
+def shows_progress() -> bool:
+    """False when SPYRE_PROGRESS says so."""
+    return PROGRESS.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def keeps_plans() -> bool:

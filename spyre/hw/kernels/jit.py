@@ -33,6 +33,7 @@ from numba.core.runtime import rtsys
 from spyre import config
 from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
 from spyre.files import read_regular
+from spyre.hw.kernels.notice import compile_notice
 
 TESTED_VERSIONS = ("0.68.1",)
 
@@ -132,6 +133,8 @@ ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
 
 
+compile_notice()
+
 _numba_config = threading.RLock()
 """Held while numba's process-wide configuration differs: threads may import kernels at once."""
 _IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
@@ -181,11 +184,18 @@ def _source(module: str) -> Path:
     return stub if stub.exists() else base / "__init__.py"
 
 
+WITHOUT_CODE = frozenset({"spyre.cache", "spyre.config", "spyre.files", "spyre.hw.kernels.notice"})
+"""Modules that say where compiled code is kept, or that it is compiled. What they hold changes none
+of it: the one setting that kernels are compiled by is part of the key."""
+
+
 def imported_sources(module: str) -> tuple[Path, ...]:
-    """Source of ``module`` and of everything it imports from this package, sorted."""
+    """Source of ``module`` and of everything it imports from this package, sorted; without
+    `WITHOUT_CODE`.
+    """
     seen, rest = {module}, [module]
     while rest:
-        new = [name for name in _imports(rest.pop()) if name not in seen]
+        new = [name for name in _imports(rest.pop()) if name not in seen | WITHOUT_CODE]
         seen.update(new)
         rest += new
     return tuple(sorted(_source(name) for name in seen))

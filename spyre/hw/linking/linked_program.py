@@ -430,7 +430,9 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
 
     Kernels are compiled, or loaded from the disk cache, on first use.
     """
+    from spyre.hw.kernels.notice import compile_notice  # imports numba
+
     addresses = np.zeros(len(_ENTRIES), np.int64)
-    for kind in kinds:
+    for kind in compile_notice().counted(kinds):
         addresses[kind] = _address(kind)
     return addresses
