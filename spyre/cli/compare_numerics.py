@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from spyre import config
 from spyre.cli.commands import load_expected, load_inputs, override_tolerance
+from spyre.cli.entry import print_coloured
 from spyre.cli.json_report import finding_object, print_object
 from spyre.cli.options import Options
 from spyre.cli.text_report import MAX_WARNINGS, print_table
@@ -116,7 +117,7 @@ def print_report(report: NumericsReport, findings: Sequence[Finding], options: O
     """Table of executes, lines of outputs, the verdict; with ``-q`` only the verdict."""
     if not options.quiet:
         for finding in findings if options.verbose else findings[:MAX_WARNINGS]:
-            print(finding, file=sys.stderr)
+            print_coloured(finding, sys.stderr)
         print(f"{report.first} against {report.second}: every execute from equal operands")
         print_table(_execute_table(_shown(report.executes, options.verbose)))
         for output in report.outputs:

@@ -33,10 +33,20 @@ class Diagnosis:
 def diagnose_and_report(options: Options) -> int:
     """Diagnose a bundle or case and print what was found; returns the exit code."""
     diagnosis = diagnose(options)
-    if options.json:
+    form = "json" if options.json else options.format
+    if form == "json":
         from spyre.cli.json_report import diagnosis_object, print_object
 
         print_object(diagnosis_object(diagnosis))
+    elif form == "sarif":
+        from spyre.cli.exchange import sarif_object
+        from spyre.cli.json_report import print_text_of
+
+        print_text_of(sarif_object(diagnosis.findings))
+    elif form == "junit":
+        from spyre.cli.exchange import junit_text
+
+        print(junit_text(diagnosis.path, diagnosis.findings))
     else:
         from spyre.cli.text_report import print_diagnosis
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from spyre.errors import SpyreError
@@ -180,8 +180,32 @@ def _print_error(program: str, error: SpyreError, json: bool) -> None:
         print_object(error_object(error))
         return
     for finding in error.observed:
-        print(finding, file=sys.stderr)
-    print(f"{program}: {error}", file=sys.stderr)
+        print_coloured(finding, sys.stderr)
+    print_coloured(f"{program}: {error}", sys.stderr)
+
+
+def print_coloured(finding: object, stream: TextIO) -> None:
+    """Print a finding or a text that ends in one; in colours where a person looks at a terminal
+    (NO_COLOR and FORCE_COLOR are heeded).
+    """
+    if not stream.isatty() and "FORCE_COLOR" not in os.environ:
+        print(finding, file=stream)
+        return
+    from rich.console import Console
+    from rich.highlighter import RegexHighlighter
+    from rich.theme import Theme
+
+    class Highlighter(RegexHighlighter):
+        highlights = [  # noqa: RUF012
+            r"(?P<error>error SPY\d+)",
+            r"(?P<warning>warning SPY\d+)",
+            r"(?m)^  (?P<label>expected|found|hint):",
+            r"(?m)^ +(?P<caret>\^)$",
+        ]
+
+    styles = {"error": "bold red", "warning": "bold yellow", "label": "cyan", "caret": "bold red"}
+    console = Console(file=stream, theme=Theme(styles), soft_wrap=True)
+    console.print(Highlighter()(str(finding)))
 
 
 def _silence_streams() -> None:

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 
+SCHEMA = 1
+"""Of the objects that are printed. Keys that are added leave it; it grows when one changes."""
+
+
 def print_object(content: Object) -> None:
+    """Print a report, with the version of its keys first."""
+    print_text_of({"schema": SCHEMA} | content)
+
+
+def print_text_of(content: Object) -> None:
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
     sys.stdout.write(text.decode() + "\n")
 

@@ -72,6 +72,7 @@ class Options:
     report: str | None = None
     compare: tuple[str, str] | None = None
     json: bool = False
+    format: str = "text"
     quiet: bool = False
     verbose: bool = False
 
@@ -429,6 +430,15 @@ def _add_machine(group: argparse._ActionsContainer) -> None:
     )
 
 
+def _add_format(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "sarif", "junit"),
+        default="text",
+        help="text (default); json, as --json; sarif or junit for other tools",
+    )
+
+
 @dataclass(frozen=True)
 class Form:
     """What a command takes. ``fixed``: options that it stands for, with their values."""
@@ -448,7 +458,7 @@ FORMS = {
     "check": Form(
         "Print everything that can be found wrong with a bundle without running it.",
         _add_path,
-        (_add_values, _add_output),
+        (_add_values, _add_output, _add_format),
         (("check", True),),
     ),
     "explain": Form(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from spyre.cli.entry import print_coloured
 from spyre.cli.options import Options
 from spyre.errors import Finding, Severity
 from spyre.runtime.units import format_bytes, format_count, format_ns
@@ -183,7 +184,7 @@ def print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
     """Findings, the explanations asked for, and a summary."""
     for finding in diagnosis.findings:
         if not (options.quiet and finding.severity is Severity.WARNING):
-            print(finding)
+            print_coloured(finding, sys.stdout)
     for name, text in diagnosis.explanations:
         print(f"{name}\n{text}")
     if options.check and not options.quiet:
@@ -209,7 +210,7 @@ def print_run(compared: ComparedRun) -> None:
         print_causes(compared.causes)
     errors = [f for f in result.findings if f.severity is Severity.ERROR]
     for finding in errors:
-        print(finding, file=sys.stderr)
+        print_coloured(finding, sys.stderr)
     if not options.quiet:
         print_warnings([f for f in result.findings if f not in errors], options.verbose)
         if options.verbose:
@@ -237,7 +238,7 @@ def print_causes(causes: Sequence[Finding]) -> None:
     for each of the others.
     """
     for finding in causes[:1]:
-        print(finding, file=sys.stderr)
+        print_coloured(finding, sys.stderr)
     for finding in causes[1:]:
         print(str(finding).partition("\n")[0], file=sys.stderr)
 
@@ -246,7 +247,7 @@ def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:
     """Findings on stderr: all, or the first MAX_WARNINGS and how many more there are."""
     shown = findings if show_all else findings[:MAX_WARNINGS]
     for finding in shown:
-        print(finding, file=sys.stderr)
+        print_coloured(finding, sys.stderr)
     if len(shown) < len(findings):
         print(f"… {len(findings) - len(shown)} more warnings (-v shows all)", file=sys.stderr)
 

@@ -7,13 +7,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from spyre import __main__ as command
 from spyre.cli import doctor
+from spyre.cli.exchange import sarif_object
 from spyre.cli.run import main as spyre_run
 from spyre.codes import diagnostic_codes
+from spyre.errors import DeviceLocation, Finding, JsonLocation, Severity, SourceLocation
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOFTMAX = str(EXAMPLES / "softmax")
@@ -142,3 +145,66 @@ def test_the_doctor_names_what_fails_and_looks_further(capsys, monkeypatch):
         ["failed", "torch"],
     ]
     assert "the PyTorch device needs torch 2.13.0" in text
+
+
+# --- findings for other tools -------------------------------------------------------------------
+
+
+@pytest.fixture
+def wrong(tmp_path):
+    """A bundle with a name that is not defined."""
+    directory = shutil.copytree(EXAMPLES / "add_loop", tmp_path / "wrong & odd")
+    text = (directory / "bundle.mlir").read_text()
+    (directory / "bundle.mlir").write_text(text.replace("(%i_0)[%arg_0]", "(%i_0)[%arg_9]"))
+    return directory
+
+
+def test_findings_as_sarif(wrong, capsys):
+    code, text = printed(capsys, command.main, "check", str(wrong), "--format", "sarif")
+    (run,) = json.loads(text)["runs"]
+    result = run["results"][0]
+    assert code == 2
+    assert (result["ruleId"], result["level"]) == ("SPY130", "error")
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "SPY130"
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == (wrong / "bundle.mlir").as_uri()
+    assert place["region"]["startLine"] == 29
+
+
+def test_every_kind_of_place_is_one_of_sarif():
+    source = SourceLocation("a b/bundle.mlir", 3, 5)
+    device = DeviceLocation("sdsc_0.json", 2, core=7, source=source)
+    places = [
+        sarif_object([Finding("SPY702", Severity.WARNING, "m", location)])["runs"][0]["results"][0]
+        for location in (None, JsonLocation("sdsc_0.json", "$.x"), device)
+    ]
+    nowhere, in_json, on_device = (each["locations"] for each in places)
+    assert nowhere == []
+    assert in_json[0]["logicalLocations"] == [{"fullyQualifiedName": "$.x"}]
+    assert on_device[0]["physicalLocation"]["artifactLocation"]["uri"] == "a%20b/bundle.mlir"
+    assert on_device[0]["physicalLocation"]["region"] == {"startLine": 3, "startColumn": 5}
+    assert "core 7" in on_device[0]["logicalLocations"][0]["fullyQualifiedName"]
+
+
+def test_findings_as_junit(wrong, capsys):
+    code, text = printed(capsys, command.main, "check", str(wrong), "--format", "junit")
+    (suite,) = ElementTree.fromstring(text)
+    assert code == 2
+    assert suite.get("name") == str(wrong)
+    assert int(suite.get("failures")) == len(suite.findall("testcase/failure")) >= 1
+    assert "bundle.mlir:29" in suite.find("testcase/failure").text
+    _, text = printed(capsys, command.main, "check", SOFTMAX, "--format", "junit")
+    (suite,) = ElementTree.fromstring(text)
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+
+
+def test_findings_are_coloured_for_people_only(wrong, capsys, monkeypatch):
+    command.main(["run", str(wrong)])
+    assert "\033[" not in capsys.readouterr().err
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    command.main(["run", str(wrong)])
+    coloured = capsys.readouterr().err
+    assert "\033[1;31merror SPY130\033[0m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    command.main(["run", str(wrong)])
+    assert "\033[1;31m" not in capsys.readouterr().err
