@@ -3,6 +3,7 @@ from .collectives import (
     CollectiveTime as CollectiveTime,
     bus_gbps as bus_gbps,
     collective_time as collective_time,
+    fastest_time as fastest_time,
 )
 from .machine import (
     MachineSpec as MachineSpec,

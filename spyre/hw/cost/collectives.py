@@ -9,7 +9,7 @@ latency of card-to-card transfers is published: every result is modelled from un
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spyre.hw.cost.machine import Hardware, MachineSpec
 
@@ -20,11 +20,13 @@ CAVEAT = "modelled from unmeasured constants"
 class CollectiveTime:
     """Nanoseconds of one collective, by term; ``steps``: exchanges one after the other.
 
-    ``sent_bytes``: by each rank (by the root in a broadcast). ``bus_factor``: bytes over the
-    bandwidth of the bus, per byte of the tensor, as nccl-tests counts them.
+    ``adds``: of them, those behind which cards add what came. ``sent_bytes``: by each rank (by the
+    root in a broadcast). ``bus_factor``: bytes over the bandwidth of the bus, per byte of the
+    tensor, as nccl-tests counts them.
     """
 
     steps: int
+    adds: int
     sent_bytes: float
     step_ns: float
     link_ns: float
@@ -34,7 +36,21 @@ class CollectiveTime:
     @property
     def total_ns(self) -> float:
         """All terms."""
-        return self.step_ns + self.link_ns + self.add_ns
+        return self.exchange_ns + self.add_ns
+
+    @property
+    def exchange_ns(self) -> float:
+        """What the cards' links are busy for."""
+        return self.step_ns + self.link_ns
+
+    @property
+    def phases(self) -> tuple[tuple[float, float], ...]:
+        """One behind the other: nanoseconds of exchanges, and of the adds behind them."""
+        if not self.steps:
+            return ()
+        each_ns, rest = self.exchange_ns / self.steps, self.steps - self.adds
+        adding = ((each_ns, self.add_ns / self.adds),) * self.adds if self.adds else ()
+        return (*adding, (each_ns * rest, 0.0)) if rest else adding
 
     def bus_gbps(self, size_bytes: int) -> float:
         """Bus bandwidth in GB/s of a tensor of ``size_bytes``."""
@@ -78,6 +94,16 @@ def _exchange(ranks: int) -> _Schedule:
     return _Schedule(ranks - 1, part, 0, part)
 
 
+def _reduce(ranks: int) -> _Schedule:
+    """The chunks that the ranks have reduced go to the root: as long as an all-reduce."""
+    return replace(_all_reduce(ranks), bus_factor=1)
+
+
+def _message(ranks: int) -> _Schedule:
+    """From one rank to another."""
+    return _Schedule(1, 1, 0, 1)
+
+
 def _broadcast(ranks: int) -> _Schedule:
     """From the root to each rank in turn."""
     return _Schedule(ranks - 1, ranks - 1, 0, 1)
@@ -93,6 +119,11 @@ SCHEDULES: Mapping[str, Callable[[int], _Schedule]] = {
     "reduce_scatter": _reduce_scatter,
     "all_gather": _exchange,
     "all_to_all": _exchange,
+    "gather": _exchange,
+    "scatter": _exchange,
+    "reduce": _reduce,
+    "send": _message,
+    "recv": _message,
     "broadcast": _broadcast,
     "barrier": _barrier,
 }
@@ -103,16 +134,26 @@ def collective_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec
     """The modelled time of a collective of :data:`SCHEDULES` over a tensor of ``size_bytes``.
 
     ``size_bytes``: of the largest tensor of a rank: the argument of a reduction or broadcast, the
-    result of an all-gather. KeyError for a name that is none.
+    result of an all-gather or gather. KeyError for a name that is none.
     """
-    schedule = SCHEDULES[name](ranks)
+    schedule = SCHEDULES[name](ranks) if ranks > 1 else _Schedule(0, 0, 0, 0)
     hardware: Hardware = machine.hardware
     sent = schedule.sent * size_bytes
     return CollectiveTime(
         schedule.steps,
+        ranks - 1 if schedule.added else 0,
         sent,
         schedule.steps * hardware.card_step_us * 1e3,
         sent / hardware.card_link_gbps,
         schedule.added * size_bytes / hardware.card_add_gbps,
         schedule.bus_factor,
     )
+
+
+def fastest_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec) -> CollectiveTime:
+    """As `collective_time`; of an all-reduce that of the faster schedule, as IBM's estimator picks
+    one.
+    """
+    names = ("all_reduce", "all_gather_sum") if name == "all_reduce" else (name,)
+    times = (collective_time(each, size_bytes, ranks, machine) for each in names)
+    return min(times, key=lambda time: time.total_ns)

@@ -39,6 +39,8 @@ class TaskKind(StrEnum):
     COPY_OUT = "copy to host"
     LAUNCH = "launch"
     COMPUTE = "compute"
+    EXCHANGE = "exchange between cards"
+    ADD = "adds of a collective"
 
 
 RESOURCE_OF: dict[TaskKind, Resource] = {
@@ -47,7 +49,10 @@ RESOURCE_OF: dict[TaskKind, Resource] = {
     TaskKind.COPY_OUT: Resource.DMA,
     TaskKind.LAUNCH: Resource.LAUNCH,
     TaskKind.COMPUTE: Resource.COMPUTE,
+    TaskKind.EXCHANGE: Resource.DMA,
+    TaskKind.ADD: Resource.COMPUTE,
 }
+COLLECTIVES = (TaskKind.EXCHANGE, TaskKind.ADD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +137,12 @@ def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
     delayed: list[Task] = []
     for number, task in enumerate(tasks):
         stream = streams.setdefault(task.stream, _Stream())
+        if task.kind in COLLECTIVES:  # the cards have one set of buffers for what they exchange
+            delayed.append(task)
+            continue
         # Waits within the stream are what the second set of buffers relaxes; the others stay.
         waits = {k for k in task.after if tasks[k].stream != task.stream}
-        waits |= {k for k in task.after if tasks[k].kind is TaskKind.HOST}
+        waits |= {k for k in task.after if tasks[k].kind in (TaskKind.HOST, *COLLECTIVES)}
         delayed.append(
             replace(task, after=tuple(sorted(waits | _tasks_to_wait_for(task.kind, stream))))
         )

@@ -41,14 +41,32 @@ SMALL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRecord:
-    """One collective as it was run. ``seconds``: of the host; ``size_bytes``: of the argument."""
+    """One collective as a rank ran it, or a message of ``send`` and ``recv``.
 
+    ``operation``: its name in the cost model. ``size_bytes``: of the rank's largest tensor, which
+    an all-gather writes. ``begin_ns``/``end_ns``: host clock. ``sent_bytes``/``received_bytes``: by
+    rank at the other end. ``combined_bytes``: that this rank reduced.
+    """
+
+    operation: str
     name: str
     detail: str
     sequence: int
+    rank: int
     size_bytes: int
-    seconds: float
+    begin_ns: int
+    end_ns: int
+    sent_bytes: tuple[int, ...]
+    received_bytes: tuple[int, ...]
     combined_bytes: int
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+        return len(self.sent_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.detail}".rstrip()
 
 
 class _Given(NamedTuple):
@@ -84,6 +102,7 @@ class Communicator:
         self.failure: SpyreError | None = None
         self._sequence = 0
         self._combined_bytes = 0
+        self._received_bytes = [0] * transport.size
 
     @property
     def rank(self) -> int:
@@ -139,7 +158,9 @@ class Communicator:
         with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
             self._fill(current, 0, 0, run)
             runs = [
-                current.read(k, 0, 0, boxes[0].sizes) if k != self.rank else current.piece(0, 0)
+                self._read(current, k, 0, 0, boxes[0].sizes)
+                if k != self.rank
+                else current.piece(0, 0)
                 for k in range(self.size)
             ]
             for owner, (start, end) in enumerate(chunk_bounds(run.size, self.size)):
@@ -179,7 +200,9 @@ class Communicator:
                 return
             own = _part(run, starts[self.rank], index)
             runs = [
-                own if k == self.rank else current.read(k, self.rank, index, sizes[self.rank])
+                own
+                if k == self.rank
+                else self._read(current, k, self.rank, index, sizes[self.rank])
                 for k in range(self.size)
             ]
             result = current.piece(self.size, index)
@@ -191,7 +214,7 @@ class Communicator:
         def take(current: Round, index: int) -> None:
             for c in self._followers:
                 if takes and index < len(sizes[c]):
-                    result = current.read(c, self.size, index, sizes[c])
+                    result = self._read(current, c, self.size, index, sizes[c])
                     _part(run, starts[c], index)[:] = result
 
         with self._round(name, detail, boxes, run.size, deadline) as current:
@@ -223,7 +246,7 @@ class Communicator:
                 return
             own = np.ascontiguousarray(parts[self.rank][own_blocks[index]]).reshape(-1)
             runs = [
-                own if k == self.rank else current.read(k, self.rank, index, sizes)
+                own if k == self.rank else self._read(current, k, self.rank, index, sizes)
                 for k in range(self.size)
             ]
             result = np.empty_like(own)
@@ -242,7 +265,7 @@ class Communicator:
         at_root = self.rank == root
         given = {0: _Given(part, self._others)} if at_root else {}
         taken = {} if at_root else {root: _Taken(part, 0)}
-        self._copy(f"broadcast from {root}", given, taken, detail, deadline)
+        self._copy(f"broadcast from {root}", part.size, given, taken, detail, deadline)
 
     def all_gather(
         self, outs: Sequence[Bytes], own: Bytes, detail: str, deadline: Deadline
@@ -250,7 +273,9 @@ class Communicator:
         """``outs[k]`` = what rank k gives as ``own``."""
         given = {0: _Given(own, self._others)}
         taken = {k: _Taken(outs[k], 0) for k in self._others}
-        self._copy("all_gather", given, taken, detail, deadline, (outs[self.rank], own))
+        size_bytes = sum(out.size for out in outs)
+        itself = outs[self.rank], own
+        self._copy("all_gather", size_bytes, given, taken, detail, deadline, itself)
 
     def gather(
         self, outs: Sequence[Bytes], own: Bytes, root: int, detail: str, deadline: Deadline
@@ -259,9 +284,11 @@ class Communicator:
         name = f"gather to {root}"
         if self.rank == root:
             taken = {k: _Taken(outs[k], root) for k in self._others}
-            self._copy(name, {}, taken, detail, deadline, (outs[root], own))
+            size_bytes = sum(out.size for out in outs)
+            self._copy(name, size_bytes, {}, taken, detail, deadline, (outs[root], own))
         else:
-            self._copy(name, {root: _Given(own, (root,))}, {}, detail, deadline)
+            given = {root: _Given(own, (root,))}
+            self._copy(name, own.size * self.size, given, {}, detail, deadline)
 
     def scatter(
         self, out: Bytes, parts: Sequence[Bytes], root: int, detail: str, deadline: Deadline
@@ -270,9 +297,11 @@ class Communicator:
         name = f"scatter from {root}"
         if self.rank == root:
             given = {k: _Given(parts[k], (k,)) for k in self._others}
-            self._copy(name, given, {}, detail, deadline, (out, parts[root]))
+            size_bytes = sum(part.size for part in parts)
+            self._copy(name, size_bytes, given, {}, detail, deadline, (out, parts[root]))
         else:
-            self._copy(name, {}, {root: _Taken(out, self.rank)}, detail, deadline)
+            taken = {root: _Taken(out, self.rank)}
+            self._copy(name, out.size * self.size, {}, taken, detail, deadline)
 
     def all_to_all(
         self, outs: Sequence[Bytes], parts: Sequence[Bytes], detail: str, deadline: Deadline
@@ -281,15 +310,17 @@ class Communicator:
         given = {k: _Given(parts[k], (k,)) for k in self._others}
         taken = {k: _Taken(outs[k], self.rank) for k in self._others}
         itself = outs[self.rank], parts[self.rank]
-        self._copy("all_to_all", given, taken, detail, deadline, itself)
+        size_bytes = sum(part.size for part in parts)
+        self._copy("all_to_all", size_bytes, given, taken, detail, deadline, itself)
 
     def barrier(self, detail: str, deadline: Deadline) -> None:
         """Return when all ranks have come."""
-        self._copy("barrier", {}, {}, detail, deadline)
+        self._copy("barrier", 0, {}, {}, detail, deadline)
 
     def _copy(
         self,
         name: str,
+        size_bytes: int,
         given: dict[int, _Given],
         taken: dict[int, _Taken],
         detail: str,
@@ -314,11 +345,9 @@ class Communicator:
                 if k in taken and index < len(expected[k]):
                     sizes = block_bytes(expected[k])
                     target = taken[k].part[expected[k][index]]
-                    content = current.read(k, taken[k].box, index, sizes)
+                    content = self._read(current, k, taken[k].box, index, sizes)
                     target[...] = content.reshape(target.shape)
 
-        parts = [item.part for item in (given or taken).values()]
-        size_bytes = sum(part.size for part in parts)
         with self._round(name, detail, boxes, size_bytes, deadline) as current:
             steps = max(map(len, (*layout.values(), *expected.values())), default=0)
             _pipeline(current, steps, (give, take))
@@ -343,7 +372,8 @@ class Communicator:
         self.check()
         self._sequence += 1
         self._combined_bytes = 0
-        start = time.perf_counter()
+        self._received_bytes = [0] * self.size
+        begin_ns = time.perf_counter_ns()
         header = f"{f'{name} {detail}'.rstrip()} (operation {self._sequence} of the group)"
         try:
             with self.transport.round(header, boxes, deadline) as current:
@@ -356,11 +386,25 @@ class Communicator:
             self.fail(CollectiveError("SPY957", reason))
             raise
         if self.observer is not None:
-            seconds = time.perf_counter() - start
-            combined = self._combined_bytes
             self.observer(
-                CollectiveRecord(name, detail, self._sequence, size_bytes, seconds, combined)
+                CollectiveRecord(
+                    name.partition(" ")[0],
+                    name,
+                    detail,
+                    self._sequence,
+                    self.rank,
+                    size_bytes,
+                    begin_ns,
+                    time.perf_counter_ns(),
+                    _sent_bytes(boxes, self.size),
+                    tuple(self._received_bytes),
+                    self._combined_bytes,
+                )
             )
+
+    def _read(self, current: Round, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
+        self._received_bytes[rank] += sizes[index]
+        return current.read(rank, box, index, sizes)
 
     @staticmethod
     def _fill(current: Round, box: int, index: int, content: Bytes) -> None:
@@ -379,6 +423,14 @@ def _pipeline(current: Round, pieces: int, stages: Sequence[Callable[[Round, int
         for lag, stage in enumerate(stages):
             if 0 <= step - lag < pieces:
                 stage(current, step - lag)
+
+
+def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:
+    sent = [0] * ranks
+    for box in boxes:
+        for reader in box.readers:
+            sent[reader] += box.size_bytes
+    return tuple(sent)
 
 
 def _part(run: Bytes, edges: Sequence[int], index: int) -> Bytes:

@@ -2,6 +2,7 @@ from .command_stream import (
     Command as Command,
     CommandStream as CommandStream,
     launch_of as launch_of,
+    noted_block_of as noted_block_of,
 )
 from .device import (
     Devices as Devices,
@@ -10,7 +11,10 @@ from .device import (
     flex_device_of as flex_device_of,
 )
 from .job import (
+    ControlBlock as ControlBlock,
     LaunchPlan as LaunchPlan,
+    MemoryRange as MemoryRange,
+    NotedBlock as NotedBlock,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,

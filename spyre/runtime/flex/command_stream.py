@@ -8,7 +8,7 @@ from typing import Any
 
 from spyre.errors import SpyreError
 from spyre.hw.memory import AllocationHistory
-from spyre.runtime.flex.job import ControlBlock, LaunchContext
+from spyre.runtime.flex.job import ControlBlock, LaunchContext, NotedBlock
 from spyre.runtime.flex.scheduling import Engine, Label, Work, WorkUnit, label_text
 from spyre.runtime.kernel import ExecutedLaunch
 
@@ -60,6 +60,8 @@ class CommandStream:
         """Note a unit: one iteration of one stage. ``error``: what it raised."""
         work, stage, iteration = unit.work, unit.stage, unit.first
         assert work.stream is not None
+        if isinstance(work.payload, NotedBlock):
+            begin_ns, end_ns = work.payload.begin_ns, work.payload.end_ns
         # Whoever observes runs single iterations of single stages, so a unit is one command.
         self.add(
             Command(
@@ -127,11 +129,15 @@ def _block(work: Work, stage: int, iteration: int) -> ControlBlock:
     context = work.payload
     if isinstance(context, LaunchContext):
         return context.plan.steps[stage].describe(context, iteration)
+    if isinstance(context, NotedBlock):
+        return context.block
     return ControlBlock("host", "callback")
 
 
 def _detail(work: Work, stage: int) -> Any:
     context = work.payload
+    if isinstance(context, NotedBlock):
+        return context
     compute = work.stages.engines[stage] is Engine.COMPUTE
     return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
 
@@ -165,3 +171,8 @@ def launch_of(command: Command) -> ExecutedLaunch | None:
     if isinstance(detail, ExecutedLaunch) and detail.begin_ns >= command.begin_ns:
         return detail
     return None
+
+
+def noted_block_of(command: Command) -> NotedBlock | None:
+    """What a command shows that the scheduler did not do; None for others."""
+    return command.detail if isinstance(command.detail, NotedBlock) else None

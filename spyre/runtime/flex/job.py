@@ -64,6 +64,24 @@ class ControlBlock:
         return f"{self.kind} {self.name}{size}{places}"
 
 
+@dataclass(frozen=True, slots=True)
+class NotedBlock:
+    """What the card's DMA engine did for somebody else than a launch, such as a collective.
+
+    ``place_bytes``: of each place of the block. ``begin_ns``/``end_ns``: host clock. ``channel``:
+    what does one at a time, such as a group of cards. ``detail``: what it was; ``shown``: what
+    traces show of it.
+    """
+
+    block: ControlBlock
+    place_bytes: tuple[int, ...]
+    begin_ns: int
+    end_ns: int
+    channel: str
+    detail: object
+    shown: Mapping[str, object]
+
+
 NO_VALUES: Mapping[str, int] = {}
 LARGE_BYTES = 1 << 18
 """Tensor bytes from which a job is worth a second thread."""

@@ -33,6 +33,7 @@ from spyre.runtime.flex.job import (
     LaunchContext,
     LaunchOutcome,
     LaunchPlan,
+    NotedBlock,
     bytes_to_device,
     to_device_plan,
     to_host_plan,
@@ -180,6 +181,10 @@ class FlexStream:
         """Call ``function`` on the host in stream order; the stream waits until it returns."""
         self.submit(Work(_CALLBACK, 1, function))
 
+    def note(self, block: NotedBlock) -> None:
+        """Show in recordings, in the order of the stream, what was done without the scheduler."""
+        self.submit(Work(_NOTED, 1, block))
+
     def submit(self, work: Work) -> None:
         """Append work. StreamError SPY870 when the stream has failed and does not recover."""
         try:
@@ -307,6 +312,13 @@ def _call(function: Callable[[], None], first: int, last: int) -> None:
 
 
 _CALLBACK = Stages((Stage(Engine.HOST, _call),))
+
+
+def _nothing(block: NotedBlock, first: int, last: int) -> None:
+    """It has been done."""
+
+
+_NOTED = Stages((Stage(Engine.DMA, _nothing),))
 
 
 def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:

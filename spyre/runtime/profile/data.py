@@ -8,6 +8,7 @@ report) take this.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -19,8 +20,10 @@ from spyre.hw.cost import MachineSpec, Model, Overlap, Resource, Span, TaskKind,
 from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.layout import Int64Array
-from spyre.runtime.flex import Command, Engine, launch_of
+from spyre.runtime.comms import CollectiveRecord
+from spyre.runtime.flex import Command, Engine, launch_of, noted_block_of
 from spyre.runtime.kernel import UNLABELLED
+from spyre.runtime.profile.collectives import record_of
 from spyre.runtime.profile.kernels import (
     CoreBalance,
     ExecuteProfile,
@@ -39,7 +42,8 @@ class Activity:
     ``label``: its name among the others; ``after``: labels of what had to be complete before; those
     that nothing has mean nothing. ``size_bytes``: what a copy moves. ``program``:
     what a launch ran, None where a compute block ran none, and ``labels`` of its executes.
-    ``ended_ns``: host clock when it had ended, 0 where it was not recorded.
+    ``ended_ns``: host clock when it had ended, 0 where it was not recorded. ``collective``: what
+    the cards exchanged, None for anything else.
     """
 
     label: str
@@ -51,31 +55,75 @@ class Activity:
     program: ProgramView | None = None
     labels: ExecuteLabels = UNLABELLED
     ended_ns: int = 0
+    collective: CollectiveRecord | None = None
 
 
 def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
     """Those of a recording, without what failed. ``card``: makes labels and streams differ."""
-    return tuple(_of_command(command, card) for command in commands if not command.error)
+    used = _ExchangedMemory()
+    return tuple(_of_command(command, card, used) for command in commands if not command.error)
 
 
-def _of_command(command: Command, card: int) -> Activity:
+class _ExchangedMemory:
+    """Device memory of the collectives until now, and the label of the last one that used it.
+
+    A collective has a stream of its own, and the host waits before it uses the result: no stream
+    says that what does so comes behind it.
+    """
+
+    def __init__(self) -> None:
+        self._starts: dict[int, list[int]] = {}
+        self._users: dict[tuple[int, int], tuple[int, str]] = {}
+
+    def labels(self, command: Command) -> tuple[str, ...]:
+        """Of collectives whose memory a command names."""
+        places = (place.address for place in command.block.places)
+        found = (self._user(each.region_id, each.offset) for each in places)
+        return tuple(dict.fromkeys(label for label in found if label))
+
+    def _user(self, region: int, offset: int) -> str:
+        starts = self._starts.get(region, [])
+        at = bisect_right(starts, offset) - 1
+        if at < 0:
+            return ""
+        end, label = self._users[region, starts[at]]
+        return label if offset < end else ""
+
+    def note(self, command: Command) -> None:
+        """Remember the memory of a collective."""
+        noted = noted_block_of(command)
+        if noted is None:
+            return
+        for place, size_bytes in zip(noted.block.places, noted.place_bytes, strict=True):
+            region, offset = place.address.region_id, place.address.offset
+            if (region, offset) not in self._users:
+                insort(self._starts.setdefault(region, []), offset)
+            self._users[region, offset] = offset + size_bytes, command.label
+
+
+def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity:
     launched = launch_of(command)
+    after = dict.fromkeys((*command.after, *used.labels(command)))
+    used.note(command)
     return Activity(
         f"{card}: {command.label}",
         _kind(command),
         command.block.name,
         command.stream_id,
         command.block.size_bytes,
-        tuple(f"{card}: {label}" for label in command.after),
+        tuple(f"{card}: {label}" for label in after),
         None if launched is None else launched.linked.view,
         UNLABELLED if launched is None else launched.label,
         command.end_ns,
+        record_of(command),
     )
 
 
 def _kind(command: Command) -> TaskKind:
     if command.engine is Engine.HOST:
         return TaskKind.HOST
+    if noted_block_of(command) is not None:
+        return TaskKind.EXCHANGE
     if command.engine is Engine.COMPUTE:
         return TaskKind.COMPUTE
     return TaskKind.COPY_IN if command.block.kind == "dma to device" else TaskKind.COPY_OUT
@@ -225,6 +273,12 @@ class ProfileData:
         for kernel in self.kernels:
             for execute in kernel.executes:
                 yield kernel, execute
+
+    @property
+    def collectives(self) -> tuple[CollectiveRecord, ...]:
+        """What this card exchanged with others, in order."""
+        found = (activity.collective for activity in self.activities)
+        return tuple(record for record in found if record is not None)
 
     @property
     def counters(self) -> Counters:

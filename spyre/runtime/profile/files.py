@@ -19,6 +19,7 @@ import numpy as np
 from spyre.errors import JsonLocation, ProfileError
 from spyre.files import atomic_write, read_regular, writable_target
 from spyre.hw.cost import Resource, TaskKind
+from spyre.runtime.profile.collectives import collective_object, collective_rows
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
 from spyre.runtime.profile.table import ProfileRow, execute_rows, kernel_rows, time_text
@@ -70,6 +71,7 @@ def profile_object(profile: ProfileData) -> Object:
             _row_object(row) | {"launches": kernel.launches, "lx": _lx_object(kernel)}
             for row, kernel in zip(kernel_rows(profile), profile.kernels, strict=True)
         ],
+        "collectives": [collective_object(row) for row in collective_rows(profile)],
         "totals": totals_object(profile),
         "hbm": None if profile.hbm is None else _hbm_object(profile.hbm),
     }

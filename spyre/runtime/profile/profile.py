@@ -21,7 +21,9 @@ from spyre.hw.cost import (
 )
 from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
+from spyre.runtime.comms import CollectiveRecord
 from spyre.runtime.flex import CommandStream
+from spyre.runtime.profile.collectives import modelled_time
 from spyre.runtime.profile.data import (
     Activity,
     ProfileData,
@@ -157,8 +159,23 @@ def _tasks(
     elif activity.kind is TaskKind.COMPUTE:
         yield Task(TaskKind.LAUNCH, hw.launch_us * 1000.0, stream, after)
         yield Task(TaskKind.COMPUTE, time_ns, stream, (*after, number))
+    elif activity.collective is not None:
+        yield from _exchanges(activity.collective, stream, after, machine, number)
     else:
         yield Task(activity.kind, activity.size_bytes / hw.pcie_gbps, stream, after)
+
+
+def _exchanges(
+    record: CollectiveRecord, stream: int, after: tuple[int, ...], machine: MachineSpec, number: int
+) -> Iterator[Task]:
+    """A collective: exchanges on the DMA engine, adds on the cores behind those that need them."""
+    phases = modelled_time(record, machine).phases or ((0.0, 0.0),)
+    for exchange_ns, add_ns in phases:
+        yield Task(TaskKind.EXCHANGE, exchange_ns, stream, after)
+        after, number = (number,), number + 1
+        if add_ns:
+            yield Task(TaskKind.ADD, add_ns, stream, after)
+            after, number = (number,), number + 1
 
 
 @dataclass

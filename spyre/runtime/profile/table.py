@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import Counters
+from spyre.runtime.profile.collectives import collective_summary, make_collective_table
 from spyre.runtime.profile.data import HbmOccupancy, PeakRates, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
@@ -256,6 +257,7 @@ def summary_lines(profile: ProfileData) -> list[str]:
         f"launches: {count}, {time_text(profile.launch_ns)} beside "
         f"{time_text(profile.compute_ns)} on the cores",
         f"copies: {', '.join(moved) or 'none'}",
+        *collective_summary(profile),
         _lx_line(profile.lx_peak_bytes, hw.lx_bytes),
         _hbm_line(profile.hbm, hw.hbm_bytes),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
@@ -292,7 +294,11 @@ def _busy(profile: ProfileData, resource: Resource) -> str:
 
 def profile_text(profile: ProfileData, every: bool = False, width: int = TEXT_WIDTH) -> str:
     """The table and the lines under it as plain text."""
-    return "\n".join((*table_lines(make_table(profile, every), width), *summary_lines(profile)))
+    tables = [make_table(profile, every)]
+    if profile.collectives:
+        tables.append(make_collective_table(profile))
+    lines = [line for table in tables for line in table_lines(table, width)]
+    return "\n".join((*lines, *summary_lines(profile)))
 
 
 def table_lines(table: Table, width: int) -> Sequence[str]:

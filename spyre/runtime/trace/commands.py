@@ -15,6 +15,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from spyre.errors import LaunchError
 from spyre.files import atomic_write, writable_target
 from spyre.hw.memory import AllocationHistory
-from spyre.runtime.flex import Command, CommandStream, Engine, launch_of
+from spyre.runtime.flex import Command, CommandStream, Engine, launch_of, noted_block_of
 from spyre.runtime.kernel import ExecutedLaunch
 from spyre.runtime.trace.events import (
     HBM_TRACK,
@@ -84,6 +85,7 @@ def used_cores(command: Command) -> frozenset[int]:
 
 _STREAMS = 1000
 _ENGINES = 2000
+_GROUPS = 900
 _LINES = len(Engine)
 """Lines of a stream at most: it has one span per engine at a time."""
 
@@ -99,6 +101,18 @@ def stream_track(stream_id: int, line: int) -> Track:
 def engine_track(engine: Engine) -> Track:
     """The track of an engine."""
     return Track(_ENGINES + engine, f"engine {engine.name.lower()}")
+
+
+@cache
+def group_track(group: str) -> Track:
+    """The track of what one group of cards exchanges: that of several may overlap."""
+    return Track(_ENGINES + len(Engine) + crc32(group.encode()) % _GROUPS, group)
+
+
+def place_track(command: Command) -> Track:
+    """The track of what does a command."""
+    noted = noted_block_of(command)
+    return engine_track(command.engine) if noted is None else group_track(noted.channel)
 
 
 def lanes_of(commands: CommandStream) -> list[Track]:
@@ -121,7 +135,7 @@ def _begin_of(numbered: tuple[int, Command]) -> tuple[int, int]:
 def used_tracks(commands: CommandStream, lanes: Sequence[Track]) -> Iterator[Track]:
     """The tracks on which something is shown, in order."""
     yield from sorted(set(lanes))
-    yield from sorted({engine_track(c.engine) for c in commands})
+    yield from sorted({place_track(c) for c in commands})
     cores = frozenset[int]().union(*(used_cores(c) for c in commands))
     yield from (core_track(core) for core in sorted(cores))
 
@@ -257,10 +271,13 @@ class _CardTrace:
             "bytes": block.size_bytes,
             "addresses": [str(place) for place in block.places],
         }
+        noted = noted_block_of(command)
+        if noted is not None:
+            details |= noted.shown
         if command.error:
             details["error"] = command.error
         name, span = f"{block.kind} {block.name}", (command.begin_ns, command.end_ns)
-        for track in (lane, engine_track(command.engine)):
+        for track in (lane, place_track(command)):
             yield self._span(name, block.kind, track, span, details)
         for part in core_spans(command):
             for core in part.cores:

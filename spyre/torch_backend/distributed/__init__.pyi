@@ -3,6 +3,7 @@ from .group import (
     close_all as close_all,
     close_group as close_group,
     live_groups as live_groups,
+    observing as observing,
 )
 from .operators import (
     register_operators as register_operators,

@@ -16,9 +16,10 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from spyre.errors import SpyreError
 from spyre.runtime.comms import (
     ALGORITHMS,
     CollectiveError,
+    CollectiveRecord,
     Communicator,
     Deadline,
     MessageTransport,
@@ -37,9 +39,13 @@ from spyre.runtime.comms import (
     join_processes,
     join_threads,
 )
-from spyre.torch_backend.device import Stream, current_stream
+from spyre.runtime.flex import ControlBlock, MemoryRange, NotedBlock
+from spyre.torch_backend.device import Stream, card_at, current_stream
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
+
+if TYPE_CHECKING:
+    from spyre.runtime.flex import FlexDevice
 
 Job = Callable[[Deadline], None]
 TRANSPORTS = ("auto", "shm", "gloo", "local")
@@ -84,7 +90,9 @@ class CardGroup:
         self.timeout: float = options.timeout.total_seconds()
         self.gloo = gloo
         algorithm = _choice("COLL_ALLREDUCE_ALGO", config.ALLREDUCE_ALGORITHM.read(), ALGORITHMS)
-        self.communicator = Communicator(_join(options), algorithm)
+        self.name = str(options.group_id)
+        self.communicator = Communicator(_join(options), algorithm, self.note)
+        self._running = threading.local()
         self._lanes: dict[str, _Lane] = {}
         self._lock = threading.Lock()
 
@@ -113,6 +121,26 @@ class CardGroup:
         events = [current_stream(index).record_event() for index in _cards(tensors)]
         call = _Call(name, list(tensors), job, list(result), future, events, timeout)
         return self._lane(lane).take(call, is_async)
+
+    @contextmanager
+    def running(self, call: _Call) -> Iterator[None]:
+        """What the calling thread notes within belongs to ``call``."""
+        self._running.call = call
+        try:
+            yield
+        finally:
+            self._running.call = None
+
+    def note(self, record: CollectiveRecord) -> None:
+        """Tell observers what the running call has done, and show it in recordings of its cards."""
+        for observer in _observers:
+            observer(self.name, record)
+        call: _Call = self._running.call
+        for index in _cards(call.tensors):
+            card = card_at(index)
+            if card.is_recorded:
+                used = [t for t in call.tensors if t.device.index == index and t.numel()]
+                card.streams.current.note(_noted(record, self.name, card, used))
 
     def _check_alive(self) -> None:
         try:
@@ -199,6 +227,9 @@ class _Lane:
     def _run(self, call: _Call) -> None:
         try:
             self._enter_streams(call)
+            for event, index in zip(call.events, _cards(call.tensors), strict=True):
+                if card_at(index).is_recorded:
+                    event.wait()  # what is recorded says what it stands behind
             self._do(call)
         except BaseException as error:
             call.future.set_result(self._failed(call, error))
@@ -221,7 +252,7 @@ class _Lane:
     def _do(self, call: _Call) -> None:
         try:
             # tensors made in this mode may be written in no other, and all others may be in it
-            with self._turn, torch.inference_mode():
+            with self._turn, torch.inference_mode(), self._group.running(call):
                 for event in call.events:
                     event.synchronize()
                 call.job(Deadline.after(call.timeout))
@@ -246,6 +277,55 @@ class _Lane:
         for tensor in call.result:
             _failures[buffer_of(tensor)] = failure
         return failure
+
+
+def _noted(
+    record: CollectiveRecord, group: str, card: FlexDevice, tensors: Sequence[torch.Tensor]
+) -> NotedBlock:
+    """What recordings of a card show of a collective over ``tensors``."""
+    buffers = [buffer_of(tensor) for tensor in tensors]
+    laid_out = [(b.address_bytes, b.base.layout.device_bytes) for b in buffers if b.base]
+    resolve = card.allocator.virtual_address
+    places = tuple(MemoryRange("tensor", resolve(address)) for address, _ in laid_out)
+    shown = {
+        "group": group,
+        "rank": record.rank,
+        "ranks": record.ranks,
+        "operation": record.sequence,
+        "sent_bytes": list(record.sent_bytes),
+        "received_bytes": list(record.received_bytes),
+        "combined_bytes": record.combined_bytes,
+    }
+    return NotedBlock(
+        ControlBlock("collective", str(record), places, record.size_bytes),
+        tuple(size_bytes for _, size_bytes in laid_out),
+        record.begin_ns,
+        record.end_ns,
+        f"rank {record.rank} of group {group}",
+        record,
+        shown,
+    )
+
+
+Observer = Callable[[str, CollectiveRecord], object]
+"""Told of the group's name and of what a rank of this process has done, on the thread that did."""
+_observers: tuple[Observer, ...] = ()
+
+
+_observers_lock = threading.Lock()
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """``observer`` is told of all collectives that end in the block."""
+    global _observers
+    with _observers_lock:
+        _observers = (*_observers, observer)
+    try:
+        yield
+    finally:
+        with _observers_lock:
+            _observers = tuple(each for each in _observers if each is not observer)
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:

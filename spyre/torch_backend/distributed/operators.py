@@ -7,6 +7,7 @@ else as codes in C order.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from spyre.hw.device import Combiner
-from spyre.runtime.comms import CollectiveError, Deadline
+from spyre.runtime.comms import CollectiveError, CollectiveRecord, Deadline
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.group import (
@@ -302,15 +303,32 @@ def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int
 
 def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job:
     def job(deadline: Deadline) -> None:
+        begin_ns = time.perf_counter_ns()
         content = torch.from_numpy(codes(tensor)[0])
         for message in (_message_header(tensor), content):
             group.gloo.send([message], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+        group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
 
     return job
 
 
+def _message_record(
+    operation: str, name: str, group: CardGroup, tensor: torch.Tensor, peer: int, begin_ns: int
+) -> CollectiveRecord:
+    moved = [0] * group.size
+    moved[peer] = size_bytes = code_bytes(tensor)
+    none = [0] * group.size
+    sent, received = (moved, none) if operation == "send" else (none, moved)
+    end_ns, detail = time.perf_counter_ns(), _detail(tensor)
+    return CollectiveRecord(
+        operation, name, detail, 0, group.rank, size_bytes, begin_ns, end_ns,
+        tuple(sent), tuple(received), 0,
+    )  # fmt: skip
+
+
 def _receive(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job:
     def job(deadline: Deadline) -> None:
+        begin_ns = time.perf_counter_ns()
         expected, header = _message_header(tensor), _message_header(tensor).clone()
         content = torch.empty(code_bytes(tensor), dtype=torch.uint8, device="cpu")
         group.gloo.recv([header], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
@@ -323,6 +341,7 @@ def _receive(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job
             )
         group.gloo.recv([content], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
         put_codes(tensor, content.numpy().reshape(1, -1))
+        group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
 
     return job
 

@@ -21,12 +21,15 @@ from spyre.runtime.flex import CommandStream, FlexDevice, devices
 from spyre.runtime.trace import TimeAxis, check_trace_file, write_trace
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
 from spyre.torch_backend.device import card_at, made_cards
+from spyre.torch_backend.distributed import observing
 from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 
 if TYPE_CHECKING:
     from spyre.hw.linking import LinkedProgram
     from spyre.hw.sanitizer import SanitizerFinding
+    from spyre.runtime.comms import CollectiveRecord
     from spyre.runtime.kernel import Runner
+    from spyre.runtime.profile.collectives import LinkCounts
 
 T = TypeVar("T")
 _observed = threading.Lock()
@@ -170,6 +173,25 @@ class counting(CardObserver[LaunchCounts]):
 
     def __init__(self) -> None:
         super().__init__(FlexDevice.counting)
+        self._records: dict[tuple[str, int], list[CollectiveRecord]] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._records.clear()
+        self._stack.enter_context(observing(self._note))
+        return self
+
+    def _note(self, group: str, record: CollectiveRecord) -> None:
+        self._records.setdefault((group, record.rank), []).append(record)
+
+    @property
+    def links(self) -> dict[tuple[str, int], LinkCounts]:
+        """Collectives that ended in the block, and bytes by link, by (name of the group, rank in
+        it) of the ranks of this process.
+        """
+        from spyre.runtime.profile.collectives import link_counts
+
+        return {key: link_counts(records) for key, records in self._records.items()}
 
     @property
     def cards(self) -> dict[int, LaunchCounts]:

@@ -84,6 +84,8 @@ _TASK_CLASSES = {
     TaskKind.COPY_OUT: "bound-ring",
     TaskKind.LAUNCH: "bound-launch",
     TaskKind.COMPUTE: "bound-pt",
+    TaskKind.EXCHANGE: "bound-lx",
+    TaskKind.ADD: "bound-sfu",
 }
 
 ROOFLINE_FRAME = Frame(height=440.0)

@@ -6,14 +6,19 @@ in. Columns of tables sort by what they mean: cells carry their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from spyre import __version__
-from spyre.hw.cost import Bound
+from spyre.hw.cost import CAVEAT, Bound
+from spyre.runtime.profile.collectives import (
+    CELLS as COLLECTIVE_CELLS,
+    CollectiveRow,
+    collective_rows,
+)
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.kernels import LAUNCH, KernelProfile
@@ -46,7 +51,7 @@ from spyre.runtime.profile.table import (
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
 
-LEFT = (*LEFT_COLUMNS, "counter")
+LEFT = (*LEFT_COLUMNS, "counter", "collective")
 MAX_ROWS = 2000
 """Executes that are listed at most: those that take longest."""
 
@@ -229,6 +234,8 @@ def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
     """Key, name and content of every section."""
     yield "summary", "Summary", _summary(profile)
     yield "kernels", "Kernels", _kernels(profile)
+    if profile.collectives:
+        yield "collectives", "Collectives", _collectives(profile)
     yield "roofline", "Roofline", _roofline(profile)
     yield "lx", "LX over time", _lx(profile)
     yield "hbm", "HBM over time", _hbm(profile)
@@ -251,12 +258,14 @@ def _summary(profile: ProfileData) -> Markup:
     )
     shown = [tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles]
     lines = tag("ul", [tag("li", line) for line in summary_lines(profile)], class_="facts")
-    names = (
+    names = [
         ("bound-memory", "copy to card"),
         ("bound-ring", "copy to host"),
         ("bound-launch", "launch"),
         ("bound-pt", "compute"),
-    )
+    ]
+    if profile.collectives:
+        names += [("bound-lx", "exchange between cards"), ("bound-sfu", "adds of a collective")]
     timeline = [tag("h3", "Timeline"), timeline_chart(profile), legend(names)]
     return inside([tag("dl", shown, class_="tiles"), *timeline, lines])
 
@@ -275,6 +284,29 @@ def _kernels(profile: ProfileData) -> Markup:
     executes = [tag("summary", "Every execute"), execute_table(profile)]
     is_open = len(profile.kernels) == 1
     return inside([kernel_table(profile), tag("details", executes, open=is_open)])
+
+
+def _collectives(profile: ProfileData) -> Markup:
+    numbers: dict[str, Callable[[CollectiveRow], float]] = {
+        "ranks": lambda row: row.ranks,
+        "calls": lambda row: row.calls,
+        "bytes": lambda row: row.size_bytes,
+        "steps": lambda row: row.time.steps,
+        "time": lambda row: row.total_ns,
+        "busbw GB/s": lambda row: row.bus_gbps,
+        "sent": lambda row: row.sent_bytes,
+        "received": lambda row: row.received_bytes,
+        "added": lambda row: row.combined_bytes,
+    }
+    rows = (
+        [
+            Cell(text(row), numbers[name](row) if name in numbers else None, name == "collective")
+            for name, text in COLLECTIVE_CELLS.items()
+        ]
+        for row in collective_rows(profile)
+    )
+    caption = f"Collectives: time and bus bandwidth are {CAVEAT}"
+    return sortable("collectives-table", caption, list(COLLECTIVE_CELLS), rows)
 
 
 def _roofline(profile: ProfileData) -> Markup:
