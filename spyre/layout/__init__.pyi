@@ -9,9 +9,9 @@ from .access_map import (
     sort_axes as sort_axes,
 )
 from .conversion import (
+    DEVICE as DEVICE,
+    HOST as HOST,
     DataConversionInfo as DataConversionInfo,
-    StrideInfo as StrideInfo,
-    ZeroFill as ZeroFill,
     conversion_info as conversion_info,
 )
 from .device_view import (

@@ -155,6 +155,20 @@ class AccessMap:
         inside: npt.NDArray[np.bool_] = (rest >= 0) & (rest < size)
         return inside
 
+    def part(self, spans: Sequence[tuple[int, int]]) -> AccessMap:
+        """Of each axis the steps of a span: the first of them, and how many."""
+        starts = [first for first, _ in spans]
+        axes = [
+            axis if steps == axis.extent else Axis(steps, axis.pitches)
+            for axis, (_, steps) in zip(self.axes, spans, strict=True)
+        ]
+        return AccessMap(self.at(starts) if any(starts) else self.first, tuple(axes))
+
+    def shifted(self, distances: Sequence[int]) -> AccessMap:
+        """The same walk from a place so far away in each space."""
+        first = (start + way for start, way in zip(self.first, distances, strict=True))
+        return AccessMap(tuple(first), self.axes)
+
     def picked(self, spaces: Sequence[int]) -> AccessMap:
         """The walk in some of the spaces, in the order given."""
         axes = (Axis(a.extent, tuple(a.pitches[k] for k in spaces)) for a in self.axes)

@@ -1,8 +1,9 @@
 """Data-conversion descriptors: a host ↔ device copy as plain loop nests.
 
 What a copy between a host tensor and a device tensor does, all of it: its formats, the loop nests
-that move elements, and on the way in the nests whose device positions become zero. The compiled
-copies execute these descriptors and nothing else; they print as text (`str`) and as JSON.
+that move elements, and on the way in the nests whose device positions become zero. A nest is an
+`AccessMap` over elements, of the host and of the device. The compiled copies execute these
+descriptors and nothing else; they print as text (`str`) and as JSON.
 `conversion_info` makes them: the device dims become axes (an element arrangement splits two of them
 into its digits), the axes of each host dim are cut into boxes, and each choice of one box per host
 dim is a nest. Rule: runtime reference §3; arrangements: operations reference §6.
@@ -13,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
 from typing import Any
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
+from spyre.layout.access_map import AccessMap, Axis
 from spyre.layout.geometry import TransferGeometry, fold_sizes, transfer_geometry
 from spyre.layout.tensor_layout import Digit, SpyreTensorLayout, arrangement_digits
 
@@ -58,35 +59,8 @@ DESCRIPTOR_NAME = "DCI-Tensor-0"
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StrideInfo:
-    """One loop nest: element ``host_offset + Σ i·host_strides`` ↔ the same of the device.
-
-    Everything innermost first and in elements; a host stride is 0 where the loop has one step or,
-    on the way in, where all its steps read one host element.
-    """
-
-    sizes: Ints
-    host_strides: Ints
-    device_strides: Ints
-    host_offset: int
-    device_offset: int
-
-    @property
-    def host_range(self) -> tuple[int, int]:
-        """Lowest and highest host element that the nest touches."""
-        reaches = [(n - 1) * s for n, s in zip(self.sizes, self.host_strides, strict=True)]
-        low = sum(r for r in reaches if r < 0)
-        return self.host_offset + low, self.host_offset + sum(r for r in reaches if r > 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ZeroFill:
-    """Device positions without host element, zeroed on the way in: sizes and strides likewise."""
-
-    sizes: Ints
-    device_strides: Ints
-    device_offset: int
+HOST, DEVICE = 0, 1
+"""Spaces of a nest; in both, positions are elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +68,11 @@ class DataConversionInfo:
     """A copy of one tensor.
 
     ``host_format``/``device_format``: names in `spyre.dtypes.FORMATS`; ``input_shape`` and
-    ``output_shape``: extents of source and destination, innermost first; ``nests``: every host
-    element exactly once (but for expanded layouts, whose device positions are all written);
-    ``zero_fill``: all other device positions, empty on the way out. ``element_arrangement`` is for
-    the reader: its order of elements is part of the nests.
+    ``output_shape``: extents of source and destination, innermost first; ``nests``: which element
+    of the host is which of the device, every host element exactly once (but for expanded layouts,
+    whose device positions are all written; a host pitch is 0 where all steps read one element);
+    ``zero_fill``: all other device positions, empty on the way out. Axes go by falling device
+    pitch. ``element_arrangement`` is for the reader: its order of elements is part of the nests.
     """
 
     to_device: bool
@@ -105,8 +80,8 @@ class DataConversionInfo:
     device_format: str
     input_shape: Ints
     output_shape: Ints
-    nests: tuple[StrideInfo, ...]
-    zero_fill: tuple[ZeroFill, ...] = ()
+    nests: tuple[AccessMap, ...]
+    zero_fill: tuple[AccessMap, ...] = ()
     element_arrangement: str = "STANDARD"
     name: str = DESCRIPTOR_NAME
 
@@ -117,19 +92,23 @@ class DataConversionInfo:
         return pair if self.to_device else pair[::-1]
 
     @property
+    def _sides(self) -> tuple[int, int]:
+        """Spaces of destination and source."""
+        return (DEVICE, HOST) if self.to_device else (HOST, DEVICE)
+
+    @property
     def host_range(self) -> tuple[int, int] | None:
         """Lowest and highest host element that the copy touches; None if it touches none."""
         if not self.nests:
             return None
-        lows, highs = zip(*(nest.host_range for nest in self.nests), strict=True)
-        return min(lows), max(highs)
+        lows = min(nest.lowest(HOST) for nest in self.nests)
+        return lows, max(nest.highest(HOST) for nest in self.nests)
 
     def moved(self, host_elements: int) -> DataConversionInfo:
         """The same copy with a host tensor that begins ``host_elements`` later."""
         if host_elements == 0:
             return self
-        nests = (replace(n, host_offset=n.host_offset + host_elements) for n in self.nests)
-        return replace(self, nests=tuple(nests))
+        return replace(self, nests=tuple(n.shifted((host_elements, 0)) for n in self.nests))
 
     def to_json(self) -> dict[str, Any]:
         """JSON object in the key names of torch-spyre's descriptor; ``zero_fill`` is ours."""
@@ -142,8 +121,8 @@ class DataConversionInfo:
             "input_shape": list(self.input_shape),
             "output_shape": list(self.output_shape),
             "element_arrangement": self.element_arrangement,
-            "stride_infos": [_nest_json(nest, self.to_device) for nest in self.nests],
-            "zero_fill": [_fill_json(fill) for fill in self.zero_fill],
+            "stride_infos": [_nest_json(nest, *self._sides) for nest in self.nests],
+            "zero_fill": [_nest_json(fill, dst=0) for fill in self.zero_fill],
         }
 
     def __str__(self) -> str:
@@ -155,42 +134,39 @@ class DataConversionInfo:
         if self.element_arrangement != "STANDARD":
             lines.append(f"  element arrangement {self.element_arrangement}")
         for k, nest in enumerate(self.nests):
-            lines += [f"nest {k}", f"  sizes          {_numbers(nest.sizes)}"]
-            lines.append(f"  host strides   {_numbers(nest.host_strides)} from {nest.host_offset}")
-            lines.append(_device_line(nest))
+            lines += [f"nest {k}", _sizes_line(nest), _strides_line("host", nest, HOST)]
+            lines.append(_strides_line("device", nest, DEVICE))
         for k, fill in enumerate(self.zero_fill):
-            lines += [f"zero fill {k}", f"  sizes          {_numbers(fill.sizes)}"]
-            lines.append(_device_line(fill))
+            lines += [f"zero fill {k}", _sizes_line(fill), _strides_line("device", fill, 0)]
         return "\n".join(lines)
 
 
-def _device_line(nest: StrideInfo | ZeroFill) -> str:
-    return f"  device strides {_numbers(nest.device_strides)} from {nest.device_offset}"
+def _sizes(nest: AccessMap) -> list[int]:
+    return [axis.extent for axis in reversed(nest.axes)]
+
+
+def _strides(nest: AccessMap, space: int) -> list[int]:
+    return [axis.pitches[space] for axis in reversed(nest.axes)]
+
+
+def _sizes_line(nest: AccessMap) -> str:
+    return f"  sizes          {_numbers(_sizes(nest))}"
+
+
+def _strides_line(side: str, nest: AccessMap, space: int) -> str:
+    return f"  {side + ' strides':<15}{_numbers(_strides(nest, space))} from {nest.first[space]}"
 
 
 def _numbers(values: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, values)) + "]"
 
 
-def _nest_json(nest: StrideInfo, to_device: bool) -> dict[str, Any]:
-    host = (list(nest.host_strides), nest.host_offset)
-    device = (list(nest.device_strides), nest.device_offset)
-    source, destination = (host, device) if to_device else (device, host)
-    return {
-        "size_": list(nest.sizes),
-        "stride_src_": source[0],
-        "stride_dst_": destination[0],
-        "offset_src_": source[1],
-        "offset_dst_": destination[1],
-    }
-
-
-def _fill_json(fill: ZeroFill) -> dict[str, Any]:
-    return {
-        "size_": list(fill.sizes),
-        "stride_dst_": list(fill.device_strides),
-        "offset_dst_": fill.device_offset,
-    }
+def _nest_json(nest: AccessMap, dst: int, src: int | None = None) -> dict[str, Any]:
+    """A nest in the key names of torch-spyre; ``dst``, ``src``: spaces of the two sides."""
+    sides = {"dst": dst} if src is None else {"src": src, "dst": dst}
+    strides = {f"stride_{side}_": _strides(nest, space) for side, space in sides.items()}
+    offsets = {f"offset_{side}_": nest.first[space] for side, space in sides.items()}
+    return {"size_": _sizes(nest), **strides, **offsets}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +220,7 @@ def conversion_info(
             found=f"strides {list(strides)}",
         )
     if 0 in dma_sizes:
-        nests: tuple[StrideInfo, ...] = ()
+        nests: tuple[AccessMap, ...] = ()
         zero_fill = _fill_all(layout)
     else:
         geometry = transfer_geometry(layout, dma_sizes, dma_strides)
@@ -253,8 +229,9 @@ def conversion_info(
         if not to_device:
             _check_targets(axes, strides)
         groups = _groups(axes, geometry.host_sizes)
-        nests = tuple(_nests(axes, groups, strides, host_offset))
-        zero_fill = tuple(_zero_fill(axes, groups))
+        walk = _walk_over(axes, strides, host_offset)
+        nests = tuple(_nests(walk, groups))
+        zero_fill = tuple(_zero_fill(walk.picked((DEVICE,)), groups))
     shapes = (tuple(dma_sizes)[::-1], layout.device_size[::-1])
     return DataConversionInfo(
         to_device=to_device,
@@ -268,21 +245,22 @@ def conversion_info(
     )
 
 
-def _fill_all(layout: SpyreTensorLayout) -> tuple[ZeroFill, ...]:
+def _fill_all(layout: SpyreTensorLayout) -> tuple[AccessMap, ...]:
     """The whole device tensor of an empty host tensor, if it has any bytes."""
     if layout.device_bytes == 0:
         return ()
-    return (ZeroFill(layout.device_size[::-1], layout.device_strides[::-1], 0),)
+    pairs = zip(layout.device_size, layout.device_strides, strict=True)
+    return (AccessMap((0,), tuple(Axis(extent, (stride,)) for extent, stride in pairs)),)
 
 
 def _axes(
     geometry: TransferGeometry, layout: SpyreTensorLayout, to_device: bool
 ) -> Iterator[_Axis]:
     """All axes by rising device stride."""
-    last = len(geometry.device_size) - 1
+    last, strides = len(geometry.device_size) - 1, layout.device_strides
     lane_digits, stick_digits = _digits(geometry)
     for k in range(last, -1, -1):
-        extent, stride = geometry.device_size[k], layout.device_strides[k]
+        extent, stride = geometry.device_size[k], strides[k]
         host_dim, multiplier = geometry.host_dims[k], geometry.multipliers[k]
         digits = {last: lane_digits, geometry.stick_axis: stick_digits}.get(k, ())
         for n, columns in digits:
@@ -359,46 +337,36 @@ def _unwalked(axis: _Axis, k: int) -> _Group:
     return _Group((k,), held, padding, ((0, axis.extent),))
 
 
-def _nests(
-    axes: Sequence[_Axis], groups: Sequence[_Group], host_strides: Sequence[int], host_offset: int
-) -> Iterator[StrideInfo]:
+def _walk_over(axes: Sequence[_Axis], host_strides: Sequence[int], host_offset: int) -> AccessMap:
+    """All device positions, padding included, and the host elements that would lie there."""
+    host_pitches = [
+        axis.multiplier * host_strides[axis.host_dim] if axis.host_dim >= 0 else 0 for axis in axes
+    ]
+    pairs = zip(axes, host_pitches, strict=True)
+    loops = [Axis(axis.extent, (host_pitch, axis.device_stride)) for axis, host_pitch in pairs]
+    return AccessMap((host_offset, 0), tuple(reversed(loops)))
+
+
+def _nests(walk: AccessMap, groups: Sequence[_Group]) -> Iterator[AccessMap]:
     for boxes in product(*(group.held for group in groups)):
-        spans = _spans(groups, boxes)
-        steps = [_host_step(axis, host_strides) for axis in axes]
-        yield StrideInfo(
-            tuple(count for _, count in spans),
-            tuple(steps),
-            tuple(axis.device_stride for axis in axes),
-            host_offset + sum(first * s for (first, _), s in zip(spans, steps, strict=True)),
-            _device_offset(axes, spans),
-        )
+        yield walk.part(_spans(groups, boxes))
 
 
-def _zero_fill(axes: Sequence[_Axis], groups: Sequence[_Group]) -> Iterator[ZeroFill]:
+def _zero_fill(walk: AccessMap, groups: Sequence[_Group]) -> Iterator[AccessMap]:
     """Positions outside of all nests: padding in one group, elements before, anything after."""
     for k in range(len(groups)):
         before, after = [g.held for g in groups[:k]], [(g.whole,) for g in groups[k + 1 :]]
         for boxes in product(*before, groups[k].padding, *after):
-            spans = _spans(groups, boxes)
-            sizes = tuple(count for _, count in spans)
-            if prod(sizes):
-                strides = tuple(axis.device_stride for axis in axes)
-                yield ZeroFill(sizes, strides, _device_offset(axes, spans))
+            fill = walk.part(_spans(groups, boxes))
+            if fill.count:
+                yield fill
 
 
-def _spans(groups: Sequence[_Group], boxes: Sequence[Box]) -> list[tuple[int, int]]:
-    """The spans of all axes, by axis."""
+def _spans(groups: Sequence[_Group], boxes: Sequence[Box]) -> list[Span]:
+    """The spans of all axes, the outermost first."""
     by_axis = {
         k: span
         for group, box in zip(groups, boxes, strict=True)
         for k, span in zip(group.axes, box, strict=True)
     }
-    return [by_axis[k] for k in range(len(by_axis))]
-
-
-def _host_step(axis: _Axis, host_strides: Sequence[int]) -> int:
-    return axis.multiplier * host_strides[axis.host_dim] if axis.host_dim >= 0 else 0
-
-
-def _device_offset(axes: Sequence[_Axis], spans: Sequence[tuple[int, int]]) -> int:
-    return sum(first * a.device_stride for (first, _), a in zip(spans, axes, strict=True))
+    return [by_axis[k] for k in reversed(range(len(by_axis)))]

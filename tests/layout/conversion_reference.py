@@ -25,15 +25,12 @@ def walk(info: DataConversionInfo, device_elements: int) -> Touched:
     host = np.full(device_elements, -1, np.int64)
     times = np.zeros(device_elements, np.int64)
     for nest in info.nests:
-        for index in np.ndindex(*nest.sizes):
-            at = nest.device_offset + _dot(index, nest.device_strides)
-            host[at] = nest.host_offset + _dot(index, nest.host_strides)
+        for index in np.ndindex(*(axis.extent for axis in nest.axes)):
+            host_element, at = nest.at(index)
+            host[at] = host_element
             times[at] += 1
     for fill in info.zero_fill:
-        for index in np.ndindex(*fill.sizes):
-            times[fill.device_offset + _dot(index, fill.device_strides)] += 1
+        for index in np.ndindex(*(axis.extent for axis in fill.axes)):
+            (at,) = fill.at(index)
+            times[at] += 1
     return Touched(host, times)
-
-
-def _dot(index: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return sum(i * s for i, s in zip(index, strides, strict=True))

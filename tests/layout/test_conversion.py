@@ -12,10 +12,11 @@ from hypothesis import given
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout import (
+    HOST,
+    AccessMap,
+    Axis,
     DataConversionInfo,
     SpyreTensorLayout,
-    StrideInfo,
-    ZeroFill,
     contiguous_strides,
     conversion_info,
     device_coordinate,
@@ -38,12 +39,35 @@ from tests.layout.transfer_cases import (
     tilings,
 )
 
+Ints = tuple[int, ...]
+
 
 def default_info(
     sizes: tuple[int, ...], dtype: str = "float16", to_device: bool = True
 ) -> DataConversionInfo:
     layout = SpyreTensorLayout.from_host(sizes, dtype)
     return conversion_info(layout, sizes, contiguous_strides(sizes), dtype, to_device)
+
+
+def nest(
+    sizes: Ints, host_strides: Ints, device_strides: Ints, host_offset: int, device_offset: int
+) -> AccessMap:
+    """Sizes and strides innermost first, as a descriptor prints them."""
+    axes = zip(sizes, zip(host_strides, device_strides, strict=True), strict=True)
+    return AccessMap((host_offset, device_offset), tuple(Axis(*axis) for axis in axes)[::-1])
+
+
+def fill(sizes: Ints, device_strides: Ints, device_offset: int) -> AccessMap:
+    axes = zip(sizes, device_strides, strict=True)
+    return AccessMap((device_offset,), tuple(Axis(n, (stride,)) for n, stride in axes)[::-1])
+
+
+def sizes_of(walked: AccessMap) -> Ints:
+    return tuple(axis.extent for axis in walked.axes[::-1])
+
+
+def host_strides_of(walked: AccessMap) -> Ints:
+    return tuple(axis.pitches[HOST] for axis in walked.axes[::-1])
 
 
 def info_of(case: Case, to_device: bool) -> DataConversionInfo:
@@ -58,17 +82,17 @@ def test_partial_sticks_of_a_matrix_are_a_nest_of_their_own():
     """The worked example of the runtime reference, §3: [100, 150] → [3, 100, 64]."""
     info = default_info((100, 150))
     assert info.nests == (
-        StrideInfo((64, 100, 2), (1, 150, 64), (1, 64, 6400), 0, 0),
-        StrideInfo((22, 100, 1), (1, 150, 64), (1, 64, 6400), 128, 12800),
+        nest((64, 100, 2), (1, 150, 64), (1, 64, 6400), 0, 0),
+        nest((22, 100, 1), (1, 150, 64), (1, 64, 6400), 128, 12800),
     )
-    assert info.zero_fill == (ZeroFill((42, 100, 1), (1, 64, 6400), 12822),)
+    assert info.zero_fill == (fill((42, 100, 1), (1, 64, 6400), 12822),)
 
 
 def test_partial_sticks_of_a_cube():
     """The second worked example: [5, 7, 150], whose middle dim is the outermost on the device."""
     first, second = default_info((5, 7, 150)).nests
-    assert first == StrideInfo((64, 5, 2, 7), (1, 1050, 64, 150), (1, 64, 320, 960), 0, 0)
-    assert second == StrideInfo((22, 5, 1, 7), (1, 1050, 64, 150), (1, 64, 320, 960), 128, 640)
+    assert first == nest((64, 5, 2, 7), (1, 1050, 64, 150), (1, 64, 320, 960), 0, 0)
+    assert second == nest((22, 5, 1, 7), (1, 1050, 64, 150), (1, 64, 320, 960), 128, 640)
 
 
 def test_shapes_are_innermost_first_and_swap_with_the_direction():
@@ -83,32 +107,30 @@ def test_shapes_are_innermost_first_and_swap_with_the_direction():
 
 def test_a_scalar_is_one_element():
     info = default_info(())
-    assert info.nests == (StrideInfo((1, 1), (0, 0), (1, 64), 0, 0),)
-    assert info.zero_fill == (ZeroFill((63, 1), (1, 64), 1),)
+    assert info.nests == (nest((1, 1), (0, 0), (1, 64), 0, 0),)
+    assert info.zero_fill == (fill((63, 1), (1, 64), 1),)
 
 
 @pytest.mark.parametrize("sizes", [(0,), (3, 0), (2, 0, 70)])
 def test_an_empty_tensor_has_no_nests(sizes: tuple[int, ...]):
     info = default_info(sizes)
     assert (info.nests, info.host_range) == ((), None)
-    assert sum(prod(fill.sizes) for fill in info.zero_fill) == prod(info.output_shape)
+    assert sum(fill.count for fill in info.zero_fill) == prod(info.output_shape)
 
 
 def test_a_transposed_host_keeps_the_device_side():
     layout = SpyreTensorLayout.from_host((100, 150), "float16")
     info = conversion_info(layout, (100, 150), (150, 1), "float32", True, (1, 100), 7)
-    assert info.nests[1] == StrideInfo(
-        (22, 100, 1), (100, 1, 6400), (1, 64, 6400), 7 + 12800, 12800
-    )
+    assert info.nests[1] == nest((22, 100, 1), (100, 1, 6400), (1, 64, 6400), 7 + 12800, 12800)
     assert info.host_format == "IEEE_FP32"
     assert info.host_range == (7, 7 + 14999)
 
 
 def test_expanded_layouts_are_read_at_their_first_copy():
     case = raw_case("expanded")
-    assert info_of(case, True).nests[0].sizes == (64, 1, 5)
-    assert info_of(case, True).nests[0].host_strides == (1, 64, 0)
-    assert info_of(case, False).nests[0].sizes == (64, 1, 1)
+    assert sizes_of(info_of(case, True).nests[0]) == (64, 1, 5)
+    assert host_strides_of(info_of(case, True).nests[0]) == (1, 64, 0)
+    assert sizes_of(info_of(case, False).nests[0]) == (64, 1, 1)
 
 
 TEXT = """\
@@ -252,7 +274,7 @@ def test_folded_dims_have_to_continue_each_other_in_memory():
     case = raw_case("folded")
     layout, sizes = case.layout, case.sizes
     info = conversion_info(layout, sizes, case.strides, "float16", True, (256, 2))
-    assert info.nests == (StrideInfo((64, 12), (2, 128), (1, 64), 0, 0),)
+    assert info.nests == (nest((64, 12), (2, 128), (1, 64), 0, 0),)
     with pytest.raises(LaunchError, match="SPY322: the layout walks several host dims as one"):
         conversion_info(layout, sizes, case.strides, "float16", True, (1, 6))
     with pytest.raises(LaunchError, match="SPY322"):
@@ -307,7 +329,8 @@ def test_strides_that_do_not_divide():
 def test_a_host_tensor_whose_elements_share_memory_is_only_read():
     layout = SpyreTensorLayout.from_host((5, 64), "float16")
     extents = ((5, 64), (64, 1), "float16")
-    assert conversion_info(layout, *extents, True, (0, 1)).nests[0].host_strides == (1, 0, 0)
+    info = conversion_info(layout, *extents, True, (0, 1))
+    assert host_strides_of(info.nests[0]) == (1, 0, 0)
     with pytest.raises(LaunchError, match="SPY811: elements along dim 0"):
         conversion_info(layout, *extents, False, (0, 1))
 

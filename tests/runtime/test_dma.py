@@ -15,6 +15,7 @@ from spyre.hw.device.device import Device
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout import (
+    HOST,
     SpyreTensorLayout,
     contiguous_strides,
     device_to_host_reference,
@@ -194,7 +195,7 @@ def test_what_was_executed_is_what_describe_says(recorder: Recorder):
     described = recorder.engine.describe(DmaDirection.TO_DEVICE, tensor, host)
     assert made.descriptor is not None
     assert made.descriptor.moved(20) == described
-    assert [nest.host_offset for nest in described.nests] == [20, 20 + 12800]
+    assert [nest.first[HOST] for nest in described.nests] == [20, 20 + 12800]
     recorder.engine.to_host(tensor)
     out = recorder.engine.describe(DmaDirection.FROM_DEVICE, tensor)
     assert recorder.copies[-1].descriptor == out

@@ -22,11 +22,13 @@ from spyre.hw.device.threads import ThreadPool
 from spyre.hw.numerics import Numerics
 from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb, transfer as tt
 from spyre.layout import (
+    DEVICE,
+    HOST,
+    AccessMap,
     Axis,
     DataConversionInfo,
     Int64Array,
     SpyreTensorLayout,
-    StrideInfo,
     conversion_info,
     drop_unit_axes,
 )
@@ -155,8 +157,8 @@ _TILE = 16
 _UNIT_RUNS = 2048
 """Most runs of a unit, so that threads find several."""
 _FARTHEST = 1 << 56
-_HOST, _DEVICE, _TAIL = 0, 1, 2
-"""What the loops of a row walk."""
+_TAIL = 2
+"""What the loops of a row walk besides elements: steps along the axis that a tail continues."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +183,7 @@ class TransferPlan:
 class _Run:
     """A nest with the zeros after each of its runs of ``count``; both 0 where there is none."""
 
-    nest: StrideInfo
+    nest: AccessMap
     count: int
     fill: int
 
@@ -231,16 +233,20 @@ def plan_transfer(
 def _runs(info: DataConversionInfo) -> list[_Run]:
     """One run per nest, with the zero fill that completes its sticks, and one per other fill."""
     lanes = (info.output_shape if info.to_device else info.input_shape)[0]
-    fills = {(f.device_offset, f.sizes[1:], f.device_strides): f.sizes[0] for f in info.zero_fill}
+    # all nests of a copy have the same device pitches
+    fills = {(f.first[0], *[a.extent for a in f.axes[:-1]]): f for f in info.zero_fill}
     runs = []
     for nest in info.nests:
-        count = nest.sizes[0]
-        after = (nest.device_offset + count, nest.sizes[1:], nest.device_strides)
-        fill = fills.pop(after) if count + fills.get(after, lanes) <= lanes else 0
+        count = nest.axes[-1].extent
+        behind = nest.first[DEVICE] + count, *[axis.extent for axis in nest.axes[:-1]]
+        zeros = fills[behind].axes[-1].extent if behind in fills else lanes
+        fill = zeros if count + zeros <= lanes else 0
+        if fill:
+            del fills[behind]
         runs.append(_Run(nest, count, fill))
-    for (offset, outer, strides), count in fills.items():
-        nest = StrideInfo((count, *outer), (0,) * len(strides), strides, 0, offset)
-        runs.append(_Run(nest, 0, count))
+    for places in fills.values():
+        axes = tuple(Axis(axis.extent, (0, *axis.pitches)) for axis in places.axes)
+        runs.append(_Run(AccessMap((0, *places.first), axes), 0, axes[-1].extent))
     return runs
 
 
@@ -259,26 +265,25 @@ def _rows(runs: Sequence[_Run]) -> list[_Row]:
 def _continued_axis(row: _Row, run: _Run) -> int | None:
     """Axis along which ``run`` is one step more of ``row``; None if there is none."""
     one, two = row.run.nest, run.nest
-    differing = [k for k in range(1, len(one.sizes)) if one.sizes[k] != two.sizes[k]]
+    pairs = list(zip(one.axes[:-1], two.axes[:-1], strict=True))
+    differing = [k for k, (mine, its) in enumerate(pairs) if mine.extent != its.extent]
     if row.tail is not None or not (row.run.count and run.count) or len(differing) != 1:
         return None
-    axis, steps = differing[0], one.sizes[differing[0]]
-    host = one.host_offset + steps * one.host_strides[axis]
-    device = one.device_offset + steps * one.device_strides[axis]
-    fits = (host, device, 1) == (two.host_offset, two.device_offset, two.sizes[axis])
-    return axis if fits else None
+    (k,) = differing
+    behind = one.at([axis.extent if n == k else 0 for n, axis in enumerate(one.axes)])
+    return k if behind == two.first and two.axes[k].extent == 1 else None
 
 
 def _loops(row: _Row) -> list[Axis]:
-    """The loops above the runs that have more than one step.
+    """The loops above the runs that have more than one step, the innermost first.
 
     They walk host elements, device elements, and steps along the axis that a tail continues.
     """
-    nest = row.run.nest
-    more = [row.tail is not None and k == row.tail_axis for k in range(len(nest.sizes))]
-    sizes = [n + extra for n, extra in zip(nest.sizes, more, strict=True)]
-    pitches = zip(nest.host_strides, nest.device_strides, map(int, more), strict=True)
-    return drop_unit_axes(list(map(Axis, sizes, pitches))[1:])
+    loops = []
+    for k, axis in enumerate(row.run.nest.axes[:-1]):
+        more = int(row.tail is not None and k == row.tail_axis)
+        loops.append(Axis(axis.extent + more, (*axis.pitches, more)))
+    return drop_unit_axes(loops[::-1])
 
 
 def _table(
@@ -303,13 +308,13 @@ def _table(
 def _write_run(words: Int64Array, row: _Row, element_bytes: int) -> None:
     run, tail, nest = row.run, row.tail, row.run.nest
     words[tt.COUNT], words[tt.FILL] = run.count, run.fill
-    words[tt.LANE_STRIDE] = nest.host_strides[0]
-    words[tt.HOST_OFFSET] = nest.host_offset
-    words[tt.DEVICE_OFFSET] = nest.device_offset * element_bytes
+    words[tt.LANE_STRIDE] = nest.axes[-1].pitches[HOST]
+    words[tt.HOST_OFFSET] = nest.first[HOST]
+    words[tt.DEVICE_OFFSET] = nest.first[DEVICE] * element_bytes
     words[tt.TAIL_AT] = -1
     if tail is not None:
         words[tt.TAIL_COUNT], words[tt.TAIL_FILL] = tail.count, tail.fill
-        words[tt.TAIL_AT] = nest.sizes[row.tail_axis]
+        words[tt.TAIL_AT] = nest.axes[row.tail_axis].extent
 
 
 def _write_axes(words: Int64Array, axes: Sequence[Axis], element_bytes: int) -> None:
@@ -318,8 +323,8 @@ def _write_axes(words: Int64Array, axes: Sequence[Axis], element_bytes: int) -> 
     words[tt.EXTENT : tt.EXTENT + tt.AXES] = 1
     for slot, axis in enumerate(axes, first):
         words[tt.EXTENT + slot] = axis.extent
-        words[tt.HOST_STEP + slot] = axis.pitches[_HOST]
-        words[tt.DEVICE_STEP + slot] = axis.pitches[_DEVICE] * element_bytes
+        words[tt.HOST_STEP + slot] = axis.pitches[HOST]
+        words[tt.DEVICE_STEP + slot] = axis.pitches[DEVICE] * element_bytes
         words[tt.TAIL_STEP + slot] = axis.pitches[_TAIL]
 
 
@@ -337,9 +342,9 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
             expected=f"at most {tt.MAX_LOOPS} device dims larger than 1 above the stick",
             found=f"{len(loops)} of them, extents {[loop.extent for loop in loops[::-1]]}",
         )
-    near = min(loops, key=lambda loop: loop.pitches[_DEVICE])
+    near = min(loops, key=lambda loop: loop.pitches[DEVICE])
     others = [loop for loop in loops if loop is not near]
-    others.sort(key=lambda loop: -abs(loop.pitches[_HOST]))
+    others.sort(key=lambda loop: -abs(loop.pitches[HOST]))
     # neighbours on the device innermost: a line of either side is touched once per tile
     near, inner = near.split(_divisor(near, _TILE))
     if not others:
@@ -350,7 +355,9 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
 
 def _divisor(axis: Axis, most: int) -> int:
     """The largest number of steps up to ``most`` that divides the axis."""
-    return max(n for n in range(1, most + 1) if axis.extent % n == 0)
+    if axis.extent <= most:
+        return axis.extent
+    return next(n for n in range(most, 0, -1) if axis.extent % n == 0)
 
 
 def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numerics) -> None:
