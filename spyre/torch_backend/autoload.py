@@ -99,8 +99,6 @@ _FACTORIES = {
 
 
 _HOST_OPERATIONS = {
-    "convolution_overrideable": "convolution",
-    "convolution_backward_overrideable": "convolution_backward",
     "mse_loss": "mse_loss",
     "smooth_l1_loss": "smooth_l1_loss",
 }

@@ -1,4 +1,4 @@
-"""Softmax, layer norm and their backward passes."""
+"""Softmax, layer norm, batch norm and their backward passes."""
 
 from __future__ import annotations
 
@@ -75,6 +75,72 @@ def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value
     factors = {kind: low.convert(w, dtype) for kind, w in zip(kinds, weights, strict=True)}
     affine = [factors.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
     return low.pointwise("layernormnorm", x, mean, scale, *affine), mean, scale
+
+
+def batch_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
+    """Normalised x by the statistics given, or by its own, with those: mean, 1/√(var + eps), var.
+
+    ``kinds``: what the values behind x are, each with an element per channel. Its own statistics
+    are those of `layer_norm`, over all dims but that of channels.
+    """
+    *values, kinds, eps, dtype = args
+    rank = len(x.sizes)
+    dims = (0, *range(2, rank))
+    x = low.convert(x, dtype)
+    given = {
+        kind: _per_channel(low.convert(v, dtype), rank)
+        for kind, v in zip(kinds, values, strict=True)
+    }
+    own = "mean" not in given
+    mean = low.mean(x, dims) if own else given["mean"]
+    if own:
+        centred = low.pointwise("sub", x, mean)
+        variance = low.mean(low.pointwise("mul", centred, centred), dims)
+    else:
+        variance = given["variance"]
+    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, dtype)))
+    affine = [given.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
+    result = low.pointwise("layernormnorm", x, mean, scale, *affine)
+    if not own:
+        return (result,)
+    return result, *(v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
+
+
+def _per_channel(row: Value, rank: int) -> Value:
+    row = row.unsqueezed(0)
+    for k in range(2, rank):
+        row = row.unsqueezed(k)
+    return row
+
+
+def batch_norm_backward(
+    low: Lowering,
+    grad: Value,
+    x: Value,
+    mean: Value,
+    scale: Value,
+    weight: Value,
+    own: bool,
+    dtype: str,
+) -> tuple[Value, ...]:
+    """Gradients of x, weight and bias, in float32; ``own``: statistics were those of x."""
+    rank = len(x.sizes)
+    dims = (0, *range(2, rank))
+    grad, x = low.convert(grad, "float32"), low.convert(x, "float32")
+    mean, scale, weight = (
+        _per_channel(low.convert(v, "float32"), rank) for v in (mean, scale, weight)
+    )
+    normal = low.pointwise("mul", low.pointwise("sub", x, mean), scale)
+    grad_bias = low.reduce("sum", grad, dims)
+    grad_weight = low.reduce("sum", low.pointwise("mul", grad, normal), dims)
+    if own:
+        share = low.constant(1.0 / (grad.numel // grad.sizes[1]), "float32")
+        grad = low.pointwise("sub", grad, low.pointwise("mul", grad_bias, share))
+        tilt = low.pointwise("mul", normal, low.pointwise("mul", grad_weight, share))
+        grad = low.pointwise("sub", grad, tilt)
+    grad = low.pointwise("mul", grad, low.pointwise("mul", scale, weight))
+    sums = (v.reshaped((x.sizes[1],)) for v in (grad_weight, grad_bias))
+    return low.convert(grad, dtype), *(low.convert(v, dtype) for v in sums)
 
 
 # --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
@@ -175,6 +241,77 @@ def native_group_norm(x: torch.Tensor, *args: Any) -> Any:
     return results
 
 
+def native_batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """aten::native_batch_norm: the result, mean and reciprocal deviation where they are x's own.
+
+    Running statistics that are given move towards those.
+    """
+    named = {"weight": weight, "bias": bias}
+    if not training:
+        named |= {"mean": running_mean, "variance": running_var}
+    kinds = tuple(kind for kind, t in named.items() if t is not None)
+    operands = [x, *(t for t in named.values() if t is not None)]
+    result, *own = run("batch_norm", batch_norm, operands, (kinds, float(eps), name_of(x.dtype)))
+    if not training:
+        return result, x.new_empty(0), x.new_empty(0)
+    mean, scale, variance = own
+    count = x.numel() // x.shape[1]
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    if running_var is not None:
+        unbiased = variance.to(running_var.dtype) * (count / max(count - 1, 1))
+        running_var.lerp_(unbiased, momentum)
+    return result, mean, scale
+
+
+def _takes_batch_norm(x: torch.Tensor, *tensors: torch.Tensor | bool | float | None) -> bool:
+    given = [t for t in tensors if isinstance(t, torch.Tensor)]
+    floats = all(t.dtype in FLOATS and t.device == x.device for t in (x, *given))
+    known = tensors[4] or None not in tensors[2:4]
+    return floats and known and x.dim() > 1 and x.numel() > 0
+
+
+def native_batch_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    save_mean: torch.Tensor | None,
+    save_invstd: torch.Tensor | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """aten::native_batch_norm_backward."""
+    mean, scale = save_mean, save_invstd
+    if not train:
+        assert running_var is not None
+        mean, scale = running_mean, torch.rsqrt(running_var.float() + eps)
+    assert mean is not None
+    assert scale is not None
+    factor = weight if weight is not None else torch.ones_like(mean)
+    operands = [grad, x, mean, scale, factor]
+    grads = run("batch_norm_backward", batch_norm_backward, operands, (train, name_of(x.dtype)))
+    return tuple(g if wanted else None for g, wanted in zip(grads, output_mask, strict=True))
+
+
+def _takes_batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> bool:
+    given = [t for t in args if isinstance(t, torch.Tensor)]
+    floats = all(t.dtype in FLOATS for t in (grad, x, *given))
+    known = args[-3] or None not in args[1:3]
+    return floats and known and grad.numel() > 0
+
+
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "_softmax.out": {FLOAT: EagerKernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
     "_log_softmax.out": {
@@ -189,6 +326,10 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
         FLOAT: EagerKernel(
             partial(_backward, "log_softmax_backward", log_softmax_backward), _takes_backward
         )
+    },
+    "native_batch_norm": {FLOAT: EagerKernel(native_batch_norm, _takes_batch_norm)},
+    "native_batch_norm_backward": {
+        FLOAT: EagerKernel(native_batch_norm_backward, _takes_batch_norm_backward)
     },
     "native_group_norm": {ANY: EagerKernel(native_group_norm)},
     "native_layer_norm": {

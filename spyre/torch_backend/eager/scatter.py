@@ -1,5 +1,4 @@
-"""Writing through indices: index_copy, index_put, index_add, index_fill, scatter, embedding's
-backward pass.
+"""Writing through indices: index_copy, index_put, scatter, sums of rows, gradients of embeddings.
 
 The cores read through indices but do not write through them, so every row of the result asks which
 index names it: the numbers of all rows are compared with all indices, and the last index that

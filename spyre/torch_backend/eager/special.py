@@ -97,11 +97,11 @@ def _polynomial(low: Lowering, z: Value, coefficients: Sequence[float]) -> Value
     *lower, highest = coefficients
     total = low.constant(highest, "float32")
     for coefficient in reversed(lower):
-        total = _multiply_add(low, total, z, low.constant(coefficient, "float32"))
+        total = multiply_add(low, total, z, low.constant(coefficient, "float32"))
     return total
 
 
-def _multiply_add(low: Lowering, a: Value, b: Value, c: Value) -> Value:
+def multiply_add(low: Lowering, a: Value, b: Value, c: Value) -> Value:
     """a · b + c in float32, rounded once: `layernormnorm` with nothing else to do."""
     return _scaled_product_add(low, a, b, 1.0, c)
 
@@ -132,7 +132,7 @@ def tangent(low: Lowering, x: Value, dtype: str) -> Value:
     small = low.pointwise("mul", x, _polynomial(low, square, _TANH))
     s = low.pointwise("sigmoid", low.pointwise("add", x, x))
     two, minus_one = low.constant(2.0, dtype), low.constant(-1.0, dtype)
-    large = _multiply_add(low, s, two, minus_one)
+    large = multiply_add(low, s, two, minus_one)
     near = low.pointwise("lesserthan", square, low.constant(_TANH_END**2, dtype))
     return low.pointwise("where3", near, small, large)
 
@@ -150,12 +150,12 @@ def normal_tail(low: Lowering, a: Value) -> tuple[Value, Value]:
     √(2π), and e^(-a²/2).
     """
     one, half = low.constant(1.0, "float32"), low.constant(0.5, "float32")
-    scaled = _multiply_add(low, a, low.constant(_MILLS_SCALE, "float32"), one)
+    scaled = multiply_add(low, a, low.constant(_MILLS_SCALE, "float32"), one)
     t = low.pointwise("reciprocal", scaled)
     ratio = low.pointwise("mul", t, _polynomial(low, t, _MILLS))
     square = low.pointwise("mul", low.pointwise("neg", a), a)
     # what rounding took from the square would be half of it times 2^-24 of the result
-    rest = _multiply_add(low, a, a, square)
+    rest = multiply_add(low, a, a, square)
     e = low.pointwise("exp", low.pointwise("mul", square, half))
     return ratio, _scaled_product_add(low, e, rest, -0.5, e)
 

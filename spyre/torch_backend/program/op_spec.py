@@ -149,22 +149,23 @@ def range_constants(name: str, dtype: str) -> dict[str, int]:
     return {OVERFLOW_CONSTANT: 1} if makes_integers and dtype == "int64" else {}
 
 
-def narrowed(value: Value, dim: int, start: int, length: int) -> Value:
-    """``length`` steps of ``dim`` from ``start`` on; along lanes from the start of a stick.
+def narrowed(value: Value, dim: int, start: int, length: int, step: int = 1) -> Value:
+    """``length`` elements of ``dim`` from ``start`` on, every ``step``-th; along lanes all of them,
+    from the start of a stick.
 
     LoweringError where pitches cannot say so.
     """
     view = value.view
     if value.sizes[dim] == length:
         return value
-    if len(view.dims[dim]) > 1:
-        raise LoweringError(f"{length} steps from {start} along {view.dims[dim]}")
+    if len(view.dims[dim]) > 1 or (step > 1 and view.dims[dim][0].lane):
+        raise LoweringError(f"{length} steps of {step} from {start} along {view.dims[dim]}")
     (factor,) = view.dims[dim]
     unit = view.elements_per_stick if factor.lane else 1
     if start % unit:
         raise LoweringError(f"{start} is within a stick")
-    taken = (replace(factor, extent=length),) if length > 1 else ()
-    dims = (*view.dims[:dim], taken, *view.dims[dim + 1 :])
+    stepped = replace(factor, extent=length, pitch_bytes=factor.pitch_bytes * step)
+    dims = (*view.dims[:dim], (stepped,) if length > 1 else (), *view.dims[dim + 1 :])
     offset = view.offset_bytes + start // unit * factor.pitch_bytes
     return replace(value, view=replace(view, dims=dims, offset_bytes=offset), order=None)
 

@@ -1,6 +1,6 @@
 """Operations that always run on the CPU, and under which name.
 
-Convolutions have names of their own for devices such as this. Two losses warn of resizing when they
+Two losses warn of resizing when they
 are computed into a given tensor, as the fallback would have it, but not when they make their own.
 They are counted under the names users know. Some composite operations go through float64 or complex
 numbers, which the card has no format for; what goes in and comes out are dtypes it has. These run
@@ -11,7 +11,7 @@ gradients flow as through any other operation.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,28 +26,8 @@ def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     return cpu_fallback(op, *args, **kwargs)
 
 
-convolution = functools.partial(_on_cpu, aten.convolution.default)
 mse_loss = functools.partial(_on_cpu, aten.mse_loss.default)
 smooth_l1_loss = functools.partial(_on_cpu, aten.smooth_l1_loss.default)
-
-
-def convolution_backward(
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Any:
-    """aten::convolution_backward_overrideable, by aten::convolution_backward."""
-    bias_sizes = [grad_output.size(1)] if output_mask[2] else None
-    tensors = (grad_output, input, weight, bias_sizes)
-    sizes = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
-    return _on_cpu(aten.convolution_backward.default, *tensors, *sizes)
 
 
 Kernel = Callable[..., Any]

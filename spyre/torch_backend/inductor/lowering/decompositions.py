@@ -76,6 +76,11 @@ HOST_MADE = (
 )
 """Beginnings of names whose kernels work on the host."""
 
+IN_PLACE = ("native_batch_norm",)
+"""Operations that write to arguments of which their schema does not say so; Inductor takes them
+apart.
+"""
+
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
 """Operations whose kernels are made of other aten operations."""
 FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
@@ -92,7 +97,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {}
     for name, kernel in kernels.items():
         op = operator(name)
-        if name in FUNCTIONAL_VARIANTS or name.startswith(HOST_MADE) or _writes_operands(op):
+        if name in (*FUNCTIONAL_VARIANTS, *IN_PLACE) or name.startswith(HOST_MADE):
+            continue
+        if _writes_operands(op):
             continue
         if name in COMPOSITES:
             table[op] = _composite(kernel)

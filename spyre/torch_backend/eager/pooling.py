@@ -1,0 +1,358 @@
+"""Pooling: the largest element or the mean of what windows see, with their backward passes.
+
+The places of the window are visited one after the other, each for all positions at once. Backward
+passes add up, in float32 and in memory of the padded input, what every place hands back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.dispatch import (
+    FLOAT,
+    FLOATS,
+    ArgumentClass,
+    EagerKernel,
+    copy_into,
+)
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.scatter import row_numbers
+from spyre.torch_backend.eager.windows import Windows, filled, padded_input
+from spyre.torch_backend.program import DeviceOp, Ints, Lowering, OpKind, Value
+
+# --- lowerings -----------------------------------------------------------------------------------
+
+
+def largest_in_windows(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value]:
+    """The largest elements, the first of equal ones, and their places in the spatial dims (int64).
+
+    NaN counts as larger than every number.
+    """
+    *lines, windows, dtype = args
+    padded = padded_input(low, low.convert(x, dtype), windows, float("-inf"))
+    base = _flat_positions(low, lines, windows)
+    best = best_position = None
+    for place in windows.places():
+        seen, position = windows.seen(padded, place), _moved(low, base, windows, place)
+        if best is None or best_position is None:
+            best, best_position = low.copy(seen), low.broadcast(position, seen.sizes)
+            continue
+        better = low.pointwise("greaterthan", seen, best)
+        if dtype == "float32":
+            is_nan = low.pointwise("notequal", seen, seen)
+            better = low.pointwise("maximum", better, is_nan)
+        best = low.pointwise("where3", better, seen, best)
+        better = low.convert(better, "float32")
+        best_position = low.pointwise("where3", better, position, best_position)
+    assert best is not None
+    assert best_position is not None
+    return best, low.convert(best_position, "int64")
+
+
+def _flat_positions(low: Lowering, lines: Sequence[Value], windows: Windows) -> Value:
+    """[1, 1, *positions] in float32: where windows begin, counted through the spatial dims."""
+    total: Value | None = None
+    for k, line in enumerate(lines):
+        pitch = prod(windows.extents[k + 1 :])
+        for _ in range(2 + k):
+            line = line.unsqueezed(0)
+        for _ in range(len(lines) - k - 1):
+            line = line.unsqueezed(len(line.sizes))
+        step = low.constant(windows.stride[k] * pitch, "float32")
+        first = low.constant(-windows.before[k] * pitch, "float32")
+        line = low.pointwise("add", low.pointwise("mul", line, step), first)
+        total = line if total is None else low.pointwise("add", total, line)
+    assert total is not None
+    return total
+
+
+def _moved(low: Lowering, base: Value, windows: Windows, place: Ints) -> Value:
+    """Positions in the input of a place of all windows."""
+    steps = zip(place, windows.dilation, strict=True)
+    offset = sum(n * d * prod(windows.extents[k + 1 :]) for k, (n, d) in enumerate(steps))
+    return low.pointwise("add", base, low.constant(offset, "float32")) if offset else base
+
+
+def largest_backward(low: Lowering, grad: Value, positions: Value, *args: Any) -> Value:
+    """Gradients, each to the element that was the largest."""
+    *lines, windows, dtype = args
+    grad = low.convert(grad, "float32")
+    chosen = low.convert(positions, "float32")
+    base, zero = _flat_positions(low, lines, windows), low.constant(0.0, "float32")
+
+    def share(place: Ints) -> Value:
+        hit = low.pointwise("equal", chosen, _moved(low, base, windows, place))
+        return low.pointwise("where3", hit, grad, zero)
+
+    return low.convert(_handed_back(low, grad, windows, share), dtype)
+
+
+def _handed_back(
+    low: Lowering, grad: Value, windows: Windows, share: Callable[[Ints], Value]
+) -> Value:
+    """[batch, channels, *extents]: sums of what every place hands back to the elements it saw."""
+    lane = 1 if grad.sizes[1] > 1 else -1
+    total = filled(low, (*grad.sizes[:2], *windows.padded), "float32", lane, 0.0)
+    for place in windows.places():
+        seen = windows.seen(total, place)
+        part = low.with_lane(share(place), lane)
+        low.builder.add(DeviceOp(OpKind.POINTWISE, "add", (seen, part), seen))
+    return low.copy(windows.inner(total))
+
+
+def mean_in_windows(low: Lowering, x: Value, *args: Any) -> Value:
+    """Σ over the window, in float32, times a number or a factor per position."""
+    *factors, windows, number, dtype = args
+    padded = padded_input(low, low.convert(x, "float32"), windows)
+    total: Value | None = None
+    for place in windows.places():
+        seen = windows.seen(padded, place)
+        total = low.copy(seen) if total is None else low.pointwise("add", total, seen)
+    assert total is not None
+    return low.convert(_scaled(low, total, factors, number), dtype)
+
+
+def mean_backward(low: Lowering, grad: Value, *args: Any) -> Value:
+    """Every element's gradients, scaled as its window's mean was."""
+    *factors, windows, number, dtype = args
+    share = _scaled(low, low.convert(grad, "float32"), factors, number)
+    return low.convert(_handed_back(low, share, windows, lambda _: share), dtype)
+
+
+def _scaled(low: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
+    factor = factors[0] if factors else low.constant(number, "float32")
+    return low.pointwise("mul", x, factor)
+
+
+# --- windows of aten's arguments -----------------------------------------------------------------
+
+
+def _listed(numbers: Sequence[int], count: int, default: Sequence[int] = ()) -> list[int]:
+    numbers = list(numbers) or list(default)
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+def _pool_windows(
+    x: torch.Tensor,
+    positions: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int] = (1,),
+) -> Windows:
+    rank = len(positions)
+    kernel = _listed(kernel, rank)
+    lists = (_listed(stride, rank, kernel), _listed(padding, rank), _listed(dilation, rank))
+    return Windows.of(x.shape[-rank:], positions, kernel, *lists)
+
+
+def _lines(windows: Windows, device: torch.device) -> list[torch.Tensor]:
+    return [row_numbers(n, device) for n in windows.positions]
+
+
+def _batched(x: torch.Tensor, rank: int) -> torch.Tensor:
+    """With a batch dim where there is none."""
+    return x if x.dim() == rank + 2 else x.unsqueeze(0)
+
+
+# --- kernels: spatial rank, then aten's arguments ------------------------------------------------
+
+
+def max_pool(
+    rank: int,
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+    *,
+    out: torch.Tensor,
+    indices: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::max_pool2d_with_indices.out and max_pool3d_with_indices."""
+    windows = _pool_windows(x, out.shape[-rank:], kernel, stride, padding, dilation)
+    operands = [_batched(x, rank), *_lines(windows, x.device)]
+    parameters = (windows, name_of(x.dtype))
+    values, positions = run("max_pool", largest_in_windows, operands, parameters)
+    found = values.reshape(out.shape), positions.reshape(out.shape)
+    return copy_into(out, found[0]), copy_into(indices, found[1])
+
+
+def _takes_max_pool(rank: int, x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return _takes(x) and prod(x.shape[-rank:]) < 1 << 24
+
+
+def _takes(*tensors: torch.Tensor) -> bool:
+    same = len({(t.dtype, t.device) for t in tensors}) == 1
+    return same and tensors[0].dtype in FLOATS and all(t.numel() for t in tensors)
+
+
+def max_pool_backward(
+    rank: int,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: torch.Tensor,
+    *,
+    grad_input: torch.Tensor,
+) -> torch.Tensor:
+    """aten::max_pool2d_with_indices_backward.grad_input, and that of three dims."""
+    windows = _pool_windows(x, grad.shape[-rank:], kernel, stride, padding, dilation)
+    operands = [_batched(grad, rank), _batched(indices, rank), *_lines(windows, x.device)]
+    parameters = (windows, name_of(x.dtype))
+    (result,) = run("max_pool backward", largest_backward, operands, parameters)
+    return copy_into(grad_input, result.reshape(x.shape))
+
+
+def max_pool3d(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::max_pool3d_with_indices, which makes its results itself."""
+    meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    like = torch.ops.aten.max_pool3d_with_indices(meta, *args)
+    out, indices = (torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like)
+    return max_pool(3, x, *args, out=out, indices=indices)
+
+
+def max_pool3d_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torch.Tensor:
+    """aten::max_pool3d_with_indices_backward."""
+    return max_pool_backward(3, grad, x, *args, grad_input=torch.empty_like(x))
+
+
+def _takes_max_pool_backward(
+    rank: int, grad: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any
+) -> bool:
+    return _takes(grad, x) and prod(x.shape[-rank:]) < 1 << 24
+
+
+def avg_pool(
+    rank: int,
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::avg_pool2d.out and avg_pool3d.out."""
+    windows = _pool_windows(x, out.shape[-rank:], kernel, stride, padding)
+    factors, number = _factors(x, windows, count_include_pad, divisor_override)
+    parameters = (windows, number, name_of(x.dtype))
+    (result,) = run("avg_pool", mean_in_windows, [_batched(x, rank), *factors], parameters)
+    return copy_into(out, result.reshape(out.shape))
+
+
+def avg_pool_backward(
+    rank: int,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    *,
+    grad_input: torch.Tensor,
+) -> torch.Tensor:
+    """aten::avg_pool2d_backward.grad_input, and that of three dims."""
+    windows = _pool_windows(x, grad.shape[-rank:], kernel, stride, padding)
+    factors, number = _factors(x, windows, count_include_pad, divisor_override)
+    parameters = (windows, number, name_of(x.dtype))
+    operands = [_batched(grad, rank), *factors]
+    (result,) = run("avg_pool backward", mean_backward, operands, parameters)
+    return copy_into(grad_input, result.reshape(x.shape))
+
+
+def _factors(
+    x: torch.Tensor, windows: Windows, counts_padding: bool, divisor: int | None
+) -> tuple[list[torch.Tensor], float]:
+    """What sums are multiplied by: one number, or a factor per position."""
+    if divisor:
+        return [], 1.0 / divisor
+    counts = torch.ones(())
+    for k, positions in enumerate(windows.positions):
+        extent, padding = windows.extents[k], windows.before[k]
+        first = torch.arange(positions) * windows.stride[k] - padding
+        end = (first + windows.size[k]).clamp(max=extent + padding)
+        if not counts_padding:
+            first, end = first.clamp(min=0), end.clamp(max=extent)
+        counts = counts.unsqueeze(-1) * (end - first)
+    if counts.min() == counts.max():
+        return [], 1.0 / counts.min().item()
+    return [(1.0 / counts).to(x.device)], 0.0
+
+
+def adaptive_avg_pool(rank: int, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """aten::_adaptive_avg_pool2d and 3d, where windows are equal."""
+    kernel = [n // p for n, p in zip(x.shape[-rank:], sizes, strict=True)]
+    pool = (torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[rank - 2]
+    result: torch.Tensor = pool(x, kernel)
+    return result
+
+
+def _takes_adaptive(rank: int, x: torch.Tensor, sizes: Sequence[int]) -> bool:
+    columns = zip(x.shape[-rank:], sizes, strict=True)
+    return _takes(x) and all(p and n % p == 0 for n, p in columns)
+
+
+def adaptive_avg_pool_backward(rank: int, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Their backward passes."""
+    windows_kernel = [n // p for n, p in zip(x.shape[-rank:], grad.shape[-rank:], strict=True)]
+    arguments = (windows_kernel, windows_kernel, [0] * rank, False, True, None)
+    backward = (torch.ops.aten.avg_pool2d_backward, torch.ops.aten.avg_pool3d_backward)[rank - 2]
+    result: torch.Tensor = backward(grad, x, *arguments)
+    return result
+
+
+def _takes_adaptive_backward(rank: int, grad: torch.Tensor, x: torch.Tensor) -> bool:
+    return _takes(grad, x) and _takes_adaptive(rank, x, grad.shape[-rank:])
+
+
+def _kernel(
+    function: Callable[..., Any], takes: Callable[..., bool], rank: int
+) -> dict[ArgumentClass, EagerKernel]:
+    return {FLOAT: EagerKernel(partial(function, rank), partial(takes, rank))}
+
+
+def _takes_pool(rank: int, *args: Any, **_: Any) -> bool:
+    return _takes(*(t for t in args if isinstance(t, torch.Tensor)))
+
+
+KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
+    name: _kernel(function, takes, rank)
+    for rank in (2, 3)
+    for name, function, takes in (
+        (f"max_pool{rank}d_with_indices.out", max_pool, _takes_max_pool),
+        (
+            f"max_pool{rank}d_with_indices_backward.grad_input",
+            max_pool_backward,
+            _takes_max_pool_backward,
+        ),
+        (f"avg_pool{rank}d.out", avg_pool, _takes_pool),
+        (f"avg_pool{rank}d_backward.grad_input", avg_pool_backward, _takes_pool),
+        (f"_adaptive_avg_pool{rank}d", adaptive_avg_pool, _takes_adaptive),
+        (
+            f"_adaptive_avg_pool{rank}d_backward",
+            adaptive_avg_pool_backward,
+            _takes_adaptive_backward,
+        ),
+    )
+} | {
+    "max_pool3d_with_indices": {FLOAT: EagerKernel(max_pool3d, partial(_takes_max_pool, 3))},
+    "max_pool3d_with_indices_backward": {
+        FLOAT: EagerKernel(max_pool3d_backward, partial(_takes_max_pool_backward, 3))
+    },
+}
