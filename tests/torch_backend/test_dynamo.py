@@ -52,6 +52,20 @@ def test_streams(card, host):
     assert torch.equal(torch.compile(function, backend="eager")(card).cpu(), host + 1)
 
 
+def test_device_module_where_a_graph_is_broken(card):
+    from torch.testing._utils import freeze_rng_state
+
+    def function(x):
+        with freeze_rng_state():
+            return torch.rand_like(x)
+
+    torch.compiler.reset()
+    state = torch.spyre.get_rng_state()
+    compiled = torch.compile(function, backend="eager")
+    assert torch.equal(compiled(card), function(card))
+    assert torch.equal(torch.spyre.get_rng_state(), state)
+
+
 def test_script():
     @torch.jit.script
     def function(x: torch.Tensor):

@@ -70,6 +70,11 @@ class DeviceModule(types.ModuleType):
         if home is None:
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
         value = getattr(importlib.import_module(home), name)
+        if isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__"):
+            from spyre.torch_backend.compat import skip_in_dynamo
+
+            # As the device modules of torch: a graph break does not make it part of a graph.
+            skip_in_dynamo(value)
         setattr(self, name, value)
         return value
 
