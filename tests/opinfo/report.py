@@ -18,7 +18,7 @@ from tests.opinfo import outcome as o
 from tests.opinfo.outcome import OpResult
 from tests.opinfo.rules import EMPTY, RANDOM, RANDOM_WITH
 from tests.opinfo.summary import delivered, shortcomings, summaries
-from tests.opinfo.tolerances import DEFAULT_REASONS, DEFAULTS, OVERRIDES, Override
+from tests.opinfo.tolerances import DEFAULT_REASONS, DEFAULTS, GRADIENT, OVERRIDES, Override
 
 COLUMNS = (o.PASSED, o.UNSUPPORTED, o.REFUSED, o.RAISED, o.WRONG, o.TIMEOUT, o.CRASHED)
 
@@ -117,7 +117,7 @@ def _tolerances() -> Table:
     for dtype, one in DEFAULTS.items():
         figures = (f"{one.rtol:.3g}", f"{one.atol:.3g}", f"{one.native:g}", f"{one.condition:g}")
         table.add_row(str(dtype), *figures, DEFAULT_REASONS[dtype])
-    for override, ops in _grouped().items():
+    for override, ops in {**_grouped(), GRADIENT: ["gradients, at least"]}.items():
         atol = "" if override.atol is None else f"{override.atol:.3g}"
         figures = (f"× {override.roundings:g}", atol, "", f"{override.condition:g}")
         table.add_row(", ".join(ops), *figures, override.why)

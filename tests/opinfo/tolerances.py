@@ -8,7 +8,8 @@ An element passes when ``|actual - reference| <= atol + rtol·|reference| + E + 
   is what the format explains (:mod:`.stored`).
 - ``C`` is ``condition`` times how far the float32 result moves when every float input is changed
   by half a unit in the last place of the format (the largest of several fixed changes). Only
-  operators in :data:`OVERRIDES` have it: those that add many rounded terms, cancel or amplify.
+  operators in :data:`OVERRIDES` have it, those that add many rounded terms, cancel or amplify,
+  and gradients.
 
 Results that are not floats must be equal to the float32 result or to the CPU's in the dtype.
 """
@@ -139,7 +140,11 @@ OVERRIDES: dict[str, Override] = {
 """Operators that are allowed more (or less) than their dtype, with the reason."""
 
 
-def tolerance_of(op: str, run: torch.dtype, result: torch.dtype) -> Tolerance:
+GRADIENT = Override(4, 4, "a chain of rounded operations, which sum and amplify")
+"""What gradients are allowed at least."""
+
+
+def tolerance_of(op: str, run: torch.dtype, result: torch.dtype, way: str = "forward") -> Tolerance:
     """What ``op`` is allowed for results of dtype ``result`` in a run of dtype ``run``.
 
     The coarser of the two dtypes counts: float16 inputs make a float32 result inexact.
@@ -147,6 +152,8 @@ def tolerance_of(op: str, run: torch.dtype, result: torch.dtype) -> Tolerance:
     known = [DEFAULTS[dtype] for dtype in (run, result) if dtype in DEFAULTS]
     base = max(known, key=lambda tolerance: tolerance.rtol, default=DEFAULTS[torch.float32])
     extra = OVERRIDES.get(op)
+    if way == "backward":
+        extra = _coarser(extra)
     if extra is None:
         return base
     if extra.roundings == 0 and base.native == 0.0:
@@ -156,6 +163,17 @@ def tolerance_of(op: str, run: torch.dtype, result: torch.dtype) -> Tolerance:
         rtol=base.rtol * extra.roundings,
         atol=base.atol if extra.atol is None or base.native == 0.0 else extra.atol,
         condition=extra.condition,
+    )
+
+
+def _coarser(known: Override | None) -> Override:
+    """Of what an operator is allowed and what gradients are, the larger."""
+    if known is None or known.roundings == 0:
+        return GRADIENT
+    return replace(
+        known,
+        roundings=max(known.roundings, GRADIENT.roundings),
+        condition=max(known.condition, GRADIENT.condition),
     )
 
 
