@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_an_out_that_is_not_used_is_found() -> None:
         return out.set_(torch.exp(x))  # type: ignore[call-overload,no-any-return]
 
     for wrong in (elsewhere, resized):
-        target = Other(lambda call, *args, own=wrong: type(call)(own, call.make)(*args))
+        target = Other(lambda call, *args, own=wrong: replace(call, op=own)(*args))
         assert judged("out", target).outcome == o.WRONG
 
 

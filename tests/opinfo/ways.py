@@ -64,7 +64,10 @@ def _forward(op: Any, sample: Any, number: int) -> Iterator[Call]:
 
 
 def _noncontiguous(op: Any, sample: Any, number: int) -> Iterator[Call]:
-    yield Call(Sample.of(sample.noncontiguous()), op.op)
+    own = Sample.of(sample)
+    tensors = [t for t in leaves((own.args, own.kwargs)) if isinstance(t, torch.Tensor)]
+    if all(tensor.layout is torch.strided for tensor in tensors):
+        yield Call(Sample.of(sample.noncontiguous()), op.op)
 
 
 def _compiled(op: Any, sample: Any, number: int) -> Iterator[Call]:
@@ -154,16 +157,18 @@ FEW = 4
 
 def _out(op: Any, sample: Any, number: int) -> Iterator[Call]:
     for make in OUTS if number < FEW else (OUTS[number % len(OUTS)],):
-        yield Call(Sample.of(sample), _Out(op.op, make))
+        yield Call(Sample.of(sample), _Out(op.op, make, written=False), _Out(op.op, make))
 
 
 @dataclass(frozen=True)
 class _Out:
     """Calls ``op`` with ``out=`` tensors of the right dtype; returns them, their strides, and
-    whether what it returned are they."""
+    whether what it returned are they. Not ``written``: returns what should be in them, as some
+    CPU operators write nothing to a tensor that has gaps."""
 
     op: Operator
     make: Callable[[torch.Tensor], torch.Tensor]
+    written: bool = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         plain = self.op(*args, **kwargs)
@@ -171,7 +176,8 @@ class _Out:
         out = outs[0] if isinstance(plain, torch.Tensor) else tuple(outs)
         returned = self.op(*args, **kwargs, out=out)
         same = all(one is other for one, other in zip(leaves(returned), outs, strict=True))
-        return outs, [list(out.stride()) for out in outs], same
+        strides = [list(out.stride()) for out in outs]
+        return outs if self.written else leaves(plain), strides, same
 
 
 def _in_place(op: Any, sample: Any, number: int) -> Iterator[Call]:

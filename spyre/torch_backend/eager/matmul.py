@@ -108,8 +108,9 @@ def _empty_addmm(
     out: torch.Tensor,
     **_: Any,
 ) -> torch.Tensor:
+    scaled = bias * beta if beta else None  # in place, out is the bias
     _empty_product(left, right, out=out)
-    return out.copy_(bias * beta) if beta else out
+    return out if scaled is None else out.copy_(scaled)
 
 
 def _takes_empty(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:

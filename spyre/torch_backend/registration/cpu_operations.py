@@ -57,6 +57,9 @@ OUT_VARIANTS = (
 WITH_FORMULA = ("linalg_pinv.atol_rtol_tensor",)
 """Torch has a gradient for the whole, and makes only the result of other operations."""
 
+FOR_NAMED_DEVICES = ("mode.values",)
+"""Torch makes the result of other operations, but for the devices it names only."""
+
 
 def composite_kernels() -> dict[str, Kernel]:
     """For the dispatch keys that come before torch takes the operation apart."""
@@ -66,7 +69,7 @@ def composite_kernels() -> dict[str, Kernel]:
 
 def formula_kernels() -> dict[str, Kernel]:
     """For the device's own dispatch key."""
-    return {name: _kernel(name, _on_cpu) for name in WITH_FORMULA}
+    return {name: _kernel(name, _on_cpu) for name in (*WITH_FORMULA, *FOR_NAMED_DEVICES)}
 
 
 def _kernel(name: str, run: Kernel) -> Kernel:

@@ -159,8 +159,13 @@ def resize_tensor(
     *,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """aten::resize_: more elements than the storage has give the tensor a new storage."""
-    stride = contiguous_strides(size)
+    """aten::resize_: more elements than the storage has give the tensor a new storage.
+
+    A tensor that has the sizes already keeps its strides, unless a memory format is asked for.
+    """
+    if memory_format is None and tensor.shape == tuple(size):
+        return tensor
+    stride = _strides(size, memory_format)
     offset = tensor.storage_offset()
     needed = (storage_elements(size, stride) + offset) * tensor.dtype.itemsize
     storage = tensor.untyped_storage()
@@ -173,6 +178,13 @@ def resize_tensor(
             _copy_bytes(host_storage(buffer), new)
         storage = new.untyped_storage()
     return set_storage(tensor, storage, offset, size, stride)
+
+
+def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> Sequence[int]:
+    if memory_format in (None, torch.contiguous_format):
+        return contiguous_strides(size)
+    like: torch.Tensor = torch.empty(size, device="meta", memory_format=memory_format)
+    return like.stride()
 
 
 def set_storage(

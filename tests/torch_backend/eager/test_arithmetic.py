@@ -236,6 +236,18 @@ def test_products_of_transposed_operands(dtype):
     agrees(dtype, lambda c, x, w: torch.addmm(c, x, w, beta=0.5, alpha=2), randoms(70), a.t(), b)
 
 
+def test_an_empty_product_is_added_in_place():
+    def function(c, x, w):
+        return c.clone().addmm_(x, w, beta=0.25), c.clone().addmm_(x, w, beta=0)
+
+    for one in range(2):
+        agrees(
+            torch.float32,
+            lambda *given, one=one: function(*given)[one],
+            *(randoms(4, 6), torch.empty(4, 0), torch.empty(0, 6)),
+        )
+
+
 def test_padding_of_an_operand_does_not_matter():
     """What lies beyond the columns of x is the exponential of garbage."""
     agrees(

@@ -92,6 +92,15 @@ def _dtype(name):
     return torch.int64 if "rank" in name else torch.float32
 
 
+def test_most_frequent_numbers_into_given_tensors(matrix):
+    x = matrix.round()
+    wanted = torch.mode(x)
+    out = (torch.empty(0, device="spyre"), torch.empty(0, dtype=torch.int64, device="spyre"))
+    found = torch.mode(x.to("spyre"), out=out)
+    assert found.values is out[0]
+    assert torch.equal(out[0].cpu(), wanted.values)
+
+
 def test_they_are_counted_and_refused_as_fallbacks(matrix, monkeypatch):
     x = matrix.to("spyre")
     torch.spyre.reset_fallbacks()

@@ -124,6 +124,22 @@ def test_raw_memory_can_be_freed():
     assert len(storage.tolist()) == 6
 
 
+def test_a_tensor_of_the_size_asked_for_keeps_its_strides():
+    wide = torch.arange(12.0).to("spyre").view(6, 2)[:, 1]
+    assert wide.resize_(6).stride() == (2,)
+    assert torch.ones(6, out=wide) is wide
+    assert wide.stride() == (2,)
+    assert wide.tolist() == [1.0] * 6
+
+
+def test_resize_to_a_memory_format(card):
+    x = card.resize_(2, 2, 2, 3, memory_format=torch.channels_last)
+    assert x.stride() == (12, 1, 6, 2)
+    assert x.resize_(2, 2, 2, 3, memory_format=torch.contiguous_format).is_contiguous()
+    with pytest.raises(RuntimeError, match="rank 4 tensor to use channels_last"):
+        card.resize_(6, memory_format=torch.channels_last)
+
+
 def test_tensor_resize_keeps_elements(card, host):
     x = card.resize_(6, 8)
     assert x.shape == (6, 8)
