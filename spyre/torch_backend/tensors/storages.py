@@ -183,8 +183,9 @@ def resize_tensor(
 def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> Sequence[int]:
     if memory_format in (None, torch.contiguous_format):
         return contiguous_strides(size)
-    like: torch.Tensor = torch.empty(size, device="meta", memory_format=memory_format)
-    return like.stride()
+    like = torch.empty(size, device="meta", memory_format=memory_format)
+    strides: tuple[int, ...] = like.stride()
+    return strides
 
 
 def set_storage(
