@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ from spyre import config
 from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
 from spyre.files import read_regular
 from spyre.hw.kernels.notice import compile_notice
+from spyre.interrupts import interrupts
 
 TESTED_VERSIONS = ("0.68.1",)
 
@@ -184,7 +185,9 @@ def _source(module: str) -> Path:
     return stub if stub.exists() else base / "__init__.py"
 
 
-WITHOUT_CODE = frozenset({"spyre.cache", "spyre.config", "spyre.files", "spyre.hw.kernels.notice"})
+WITHOUT_CODE = frozenset(
+    {"spyre.cache", "spyre.config", "spyre.files", "spyre.hw.kernels.notice", "spyre.interrupts"}
+)
 """Modules that say where compiled code is kept, or that it is compiled. What they hold changes none
 of it: the one setting that kernels are compiled by is part of the key."""
 
@@ -234,6 +237,7 @@ def kernel(function: F) -> F:
 
     def decorate(directory: str | None) -> Any:
         compiled = numba.njit(cache=directory is not None, **options)(function)
+        compiled.compile = _uninterrupted(compiled.compile)
         if directory is not None:
             check_files(compiled._cache, directory)
             load_lightly(compiled._cache)
@@ -241,6 +245,17 @@ def kernel(function: F) -> F:
 
     result: F = _cached(function, decorate)
     return result
+
+
+def _uninterrupted(compile_for: F) -> F:
+    """A compilation that Ctrl-C comes after: numba would leave locks of its own behind."""
+
+    @wraps(compile_for)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with interrupts:
+            return compile_for(*args, **kwargs)
+
+    return run  # type: ignore[return-value]
 
 
 def inline(function: F) -> F:
@@ -261,9 +276,10 @@ class Entry:
         """Host address of the machine code, which stays as long as this object."""
         if self._compiled is None:
             # one thread compiles: the code of a second compilation would be freed with it
-            with _numba_config:
+            with interrupts, _numba_config:
                 if self._compiled is None:
                     self._compiled = _cached(self._function, self._compile)
+            interrupts.poll()
         address: int = self._compiled.address
         return address
 

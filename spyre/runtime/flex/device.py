@@ -15,6 +15,7 @@ from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.counters import LaunchCounts
 from spyre.hw.device import Device
 from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory
+from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import DmaEngine, host_like
@@ -82,11 +83,12 @@ class FlexDevice:
         ``region``: where it should lie, if there is room. ``uncleared``: see
         `FlexAllocator.allocate`.
         """
-        if region is None:
-            index = self.allocator.allocate(size_bytes, uncleared=uncleared)
-        else:
-            index = self._place(size_bytes, region)
-        return DeviceStorage(self.allocator, index, size_bytes, self.index)
+        with interrupts:
+            if region is None:
+                index = self.allocator.allocate(size_bytes, uncleared=uncleared)
+            else:
+                index = self._place(size_bytes, region)
+            return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
     def _place(self, size_bytes: int, region: int) -> AllocationIndex:
         if 0 <= region < TENSOR_REGIONS:
@@ -98,8 +100,9 @@ class FlexDevice:
 
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
-        index = self.allocator.allocate(size_bytes, PROGRAM)
-        storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
+        with interrupts:
+            index = self.allocator.allocate(size_bytes, PROGRAM)
+            storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
         return ProgramMemory.whole(storage)
 
     def empty(

@@ -19,6 +19,7 @@ import numpy as np
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.spec import STICK_BYTES
+from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments, given_launch_spec
@@ -304,7 +305,8 @@ class LoadedKernel:
         if runner is None:
             device.executor.run(linked)
         else:
-            launch.outcome.detail = runner(device, linked)
+            with interrupts.allowed():  # it may take long, as a verification does
+                launch.outcome.detail = runner(device, linked)
 
     def _run_tiles(
         self, launch: KernelLaunch, signature: LaunchSignature, addresses: Int64Array

@@ -7,8 +7,6 @@ switch; the scheduler's own threads make work go on that nobody waits for. They 
 
 from __future__ import annotations
 
-# What ``signal`` wraps: making enums of handlers takes longer than all the rest here.
-import _signal  # type: ignore[import-not-found]
 import atexit
 import os
 import threading
@@ -16,10 +14,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from signal import SIGINT
-from types import FrameType
-from typing import Any
 
+from spyre.interrupts import interrupts
 from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue, Work, WorkUnit
 from spyre.runtime.flex.virtual_time import VirtualTime
 
@@ -37,71 +33,6 @@ DOZES = 40
 Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
 """Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
 under the lock."""
-
-
-class Interrupts:
-    """Ctrl-C waits while the main thread keeps the scheduler's books: an interrupt between two
-    lines that belong together would leave engines taken that nobody gives back. It comes while a
-    unit runs or the thread sleeps. Only the main thread gets any; in others the methods do nothing.
-
-    The handler is exchanged once for all that a thread waits for: two system calls, which a small
-    launch would feel around each unit.
-    """
-
-    def __init__(self) -> None:
-        self._handler: Callable[[int, FrameType | None], Any] | None = None
-        self._owner: int | None = None  # the main thread, between `begin` and `end`
-        self._holds = False
-        self._came = False
-
-    def begin(self) -> bool:
-        """Take the handler's place and hold off interrupts; True if ``end`` is to be called."""
-        if self._owner is not None or not _in_main_thread():
-            return False
-        handler = _signal.getsignal(SIGINT)
-        if not callable(handler):  # interrupts are ignored or end the process
-            return False
-        # Before the exchange: what comes right after it is noted.
-        self._holds, self._came = True, False
-        _signal.signal(SIGINT, self._note)
-        self._handler, self._owner = handler, threading.get_ident()
-        return True
-
-    def end(self) -> None:
-        """Give the handler its place back, and call it for what came meanwhile."""
-        handler, self._handler, self._owner = self._handler, None, None
-        if _signal.getsignal(SIGINT) == self._note:  # else a unit installed one, which stays
-            _signal.signal(SIGINT, handler)
-        self._deliver(handler)
-
-    def hold_off(self) -> None:
-        """Note interrupts from now on."""
-        if self._owner == threading.get_ident():
-            self._holds = True
-
-    def let_in(self) -> None:
-        """Call the handler for what came meanwhile, and from now on at once."""
-        if self._owner == threading.get_ident():
-            self._holds = False
-            self._deliver(self._handler)
-
-    def _deliver(self, handler: Callable[[int, FrameType | None], Any] | None) -> None:
-        if self._came and handler is not None:
-            self._came = False
-            handler(SIGINT, None)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._holds or self._handler is None:
-            self._came = True
-        else:
-            self._handler(number, frame)
-
-
-def _in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
-
-
-_interrupts = Interrupts()
 
 
 class Scheduler:
@@ -215,12 +146,9 @@ class Scheduler:
         begin = self._state.clock() if observed else 0
         error: BaseException | None = None
         try:
-            _interrupts.let_in()
             unit.run()
-            _interrupts.hold_off()
         except BaseException as raised:
             error = raised
-            _interrupts.hold_off()
         self._complete(unit, error, begin, self._state.clock() if observed else 0)
         if error is not None and not isinstance(error, Exception):
             raise error
@@ -264,13 +192,14 @@ class Scheduler:
         virtual = self._virtual
         if virtual is not None and virtual[0] == threading.get_ident():
             virtual[1].run()
-        interrupts_held = _interrupts.begin()
+        held = interrupts.begin()
         # While helpers are counted, own threads leave small units to them: a launch that is waited
         # for at once then runs in the thread that waits, without a switch.
         self._count_helper(1)
         try:
             while not done():
                 if self.step():
+                    interrupts.poll()
                     continue
                 if self._finished:
                     self._report_ends()
@@ -281,8 +210,8 @@ class Scheduler:
             self._count_helper(-1)
             if self._state.pending or self._inbox:
                 self._wake()
-            if interrupts_held:
-                _interrupts.end()
+            if held:
+                interrupts.end()
 
     def _sleep_until_some_end(self, done: Callable[[], bool]) -> None:
         """Sleep until some work ends, unless there is something to do after all."""
@@ -298,10 +227,9 @@ class Scheduler:
         try:
             if self._inbox:
                 self._wake()
-            _interrupts.let_in()
-            waiter.acquire()
+            with interrupts.allowed():
+                waiter.acquire()
         finally:
-            _interrupts.hold_off()
             self._count_helper(1)
 
     def _count_helper(self, change: int) -> None:

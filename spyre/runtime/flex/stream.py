@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from spyre.errors import LaunchError, SpyreError, StreamError
 from spyre.hw.memory import DeviceTensor
+from spyre.interrupts import interrupts
 from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex.job import (
@@ -308,7 +309,8 @@ def _first_line(error: BaseException | None) -> str:
 
 
 def _call(function: Callable[[], None], first: int, last: int) -> None:
-    function()
+    with interrupts.allowed():
+        function()
 
 
 _CALLBACK = Stages((Stage(Engine.HOST, _call),))

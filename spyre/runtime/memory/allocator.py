@@ -3,15 +3,14 @@
 A handle is a number that says nothing about the place; `resolve` and `composite` are for the flex
 layer. Handles are never used twice. All methods may be called from any thread.
 
-The lock is the one of the device's regions. A finalizer may run at any moment, also in a thread
-that holds the lock, so owners give back through `give_back`, which only queues the handle when the
-lock is taken; whoever takes the lock next settles the queue first.
+The lock is the one of the device's regions. An owner may be collected at any moment, also in a
+thread that holds the lock: its handle is among `departures` then, and whoever takes the lock next
+settles those first.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +20,7 @@ from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
 from spyre.hw.device import Device
 from spyre.hw.memory import PROGRAM_REGION, TENSOR_REGIONS, RegionUsage
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, STICK_BYTES
+from spyre.interrupts import Departures
 from spyre.runtime.memory.flex_mode import FlexMode, read_mode, region_capacities
 
 AllocationIndex = NewType("AllocationIndex", int)
@@ -211,7 +211,8 @@ class FlexAllocator:
         """Handles whose place somebody has been told; the memory of others cannot have changed."""
         self._uncleared: set[int] = set()
         """Handles of memory that need not be cleared."""
-        self._given_back: deque[int] = deque()
+        self.departures: Departures[AllocationIndex] = Departures()
+        """Handles whose owners have been collected."""
         self._last = self._void = 0
         """The last handle handed out; the last one that a device reset made void."""
         self._resets = device.resets
@@ -244,27 +245,17 @@ class FlexAllocator:
         """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
-                if self._given_back or self._resets != self.device.resets:
+                if self.departures or self._resets != self.device.resets:
                     self._settle()
                 self._drop(index)
 
     def give_back(self, index: AllocationIndex) -> None:
-        """`deallocate` for finalizers: never waits for the lock.
+        """`deallocate` for owners, which may live longer than a reset of the device: nothing then.
 
-        When another call is just at work the memory is free for the next one. Nothing to do after a
-        reset of the device. LaunchError SPY800 when somebody else gave the reference back.
+        LaunchError SPY800 when somebody else gave the reference back.
         """
-        if not index or self._is_void(index):
-            return
-        if index not in self._places:
-            raise _unknown(index)
-        # First the queue, then the attempt: whoever has the lock now, or takes it next, settles it.
-        self._given_back.append(index)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._settle()
-            finally:
-                self._lock.release()
+        if index and not self._is_void(index):
+            self.deallocate(index)
 
     def retain(self, index: AllocationIndex) -> None:
         """Another reference to an allocation. LaunchError SPY800 for a void handle."""
@@ -290,7 +281,7 @@ class FlexAllocator:
         if not index:
             raise LaunchError("SPY801", "the null handle has no address")
         with self._lock:
-            if self._given_back or self._resets != self.device.resets:
+            if self.departures or self._resets != self.device.resets:
                 self._settle()
             address = self._expose(index)
         if isinstance(address, int):
@@ -339,7 +330,7 @@ class FlexAllocator:
         self, size_bytes: int, directive: AllocationDirective, uncleared: bool
     ) -> AllocationIndex:
         with self._lock:
-            if self._given_back or self._resets != self.device.resets:
+            if self.departures or self._resets != self.device.resets:
                 self._settle()
             chunks: int | tuple[int, ...]
             if directive is BIND:
@@ -392,8 +383,7 @@ class FlexAllocator:
         """Do what has happened without the lock: a device reset, references given back."""
         if self._resets != self.device.resets:
             self._forget()
-        while self._given_back:
-            index = self._given_back.popleft()
+        for index in self.departures.taken():
             if index > self._void:
                 self._drop(index)
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
+from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.runtime.memory.allocator import (
     AllocationIndex,
@@ -22,7 +23,8 @@ from spyre.runtime.memory.allocator import (
 
 
 class DeviceStorage:
-    """Holds one reference to an allocation and gives it back when closed or collected.
+    """Holds one reference to an allocation and gives it back when closed or collected; then the
+    memory is free for the next call of the allocator.
 
     ``size_bytes``: as asked for. ``device_index``: the card it is on. It shows neither address nor
     pointer, and it cannot be copied or pickled, since that would give the reference back twice.
@@ -30,7 +32,7 @@ class DeviceStorage:
     interpreter ends.
     """
 
-    __slots__ = ("__weakref__", "_allocator", "_held", "device_index", "size_bytes")
+    __slots__ = ("__weakref__", "_allocator", "_departure", "_held", "device_index", "size_bytes")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class DeviceStorage:
         self._allocator = allocator
         # A list, since `pop` is atomic: of two threads that close it, one gives the handle back.
         self._held = [index]
+        self._departure = allocator.departures.watch(self, index)
         self.size_bytes = size_bytes
         self.device_index = device_index
 
@@ -63,21 +66,20 @@ class DeviceStorage:
 
     def share(self) -> DeviceStorage:
         """Another owner of the same allocation, for a launch that must outlive this one."""
-        index = self.index
-        self._allocator.retain(index)
-        return DeviceStorage(self._allocator, index, self.size_bytes, self.device_index)
+        with interrupts:
+            index = self.index
+            self._allocator.retain(index)
+            return DeviceStorage(self._allocator, index, self.size_bytes, self.device_index)
 
     def close(self) -> None:
         """Give the reference back; nothing happens the second time."""
-        try:
-            index = self._held.pop()
-        except IndexError:
-            return
-        self._allocator.give_back(index)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_held"):  # unless __init__ has failed
-            self.close()
+        with interrupts:
+            try:
+                index = self._held.pop()
+            except IndexError:
+                return
+            self._allocator.departures.cancel(self._departure)
+            self._allocator.give_back(index)
 
     def __enter__(self) -> DeviceStorage:
         return self
@@ -105,8 +107,9 @@ class SpyreAllocator:
 
         0 bytes give an owner of the null handle. Raises as FlexAllocator.allocate.
         """
-        index = self.flex.allocate(size_bytes)
-        return DeviceStorage(self.flex, index, size_bytes, self.device_index)
+        with interrupts:
+            index = self.flex.allocate(size_bytes)
+            return DeviceStorage(self.flex, index, size_bytes, self.device_index)
 
     def report_and_delete(self, storage: DeviceStorage) -> None:
         """What torch calls when the last tensor of a storage is gone: counts and frees."""

@@ -9,12 +9,13 @@ was submitted with it has run. Any thread.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spyre.errors import DeviceOutOfMemory
+from spyre.interrupts import Departures, interrupts
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
@@ -24,42 +25,44 @@ if TYPE_CHECKING:
 
 
 class TensorMemory:
-    """Counters of one card. Any thread; `give_back` may be called by finalizers at any moment."""
+    """Counters of one card. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # Finalizers run at any moment, also while this thread has the lock: they only append here.
-        self._given_back: deque[int] = deque()
+        self._departures: Departures[int] = Departures()
         self._out_of_memory = 0
         self._bytes = self._peak_bytes = self._total_bytes = 0
         self._count = self._peak_count = self._total_count = 0
 
-    def replace(self, before_bytes: int, after_bytes: int) -> None:
-        """Memory of a storage, in whole sticks, before (0: it is new) and after a change."""
-        with self._lock:
+    def count(self, owner: object, size_bytes: int, before: int = 0) -> int:
+        """Count whole sticks of memory for as long as ``owner`` lives; the number of this count.
+
+        ``before``: the number of the count it takes the place of. 0 for 0 bytes: nothing counts.
+        """
+        number = 0
+        with interrupts, self._lock:
             self._settle()
-            if before_bytes:
+            before_bytes = self._departures.cancel(before)
+            if before_bytes is not None:
                 self._bytes -= before_bytes
                 self._count -= 1
-            if after_bytes:
-                self._bytes += after_bytes
+            if size_bytes:
+                number = self._departures.watch(owner, size_bytes)
+                self._bytes += size_bytes
                 self._count += 1
-                self._total_bytes += after_bytes
+                self._total_bytes += size_bytes
                 self._total_count += 1
             self._peak_bytes = max(self._peak_bytes, self._bytes)
             self._peak_count = max(self._peak_count, self._count)
-
-    def give_back(self, size_bytes: int) -> None:
-        """A storage is gone."""
-        self._given_back.append(size_bytes)
+        return number
 
     def note_out_of_memory(self) -> None:
         with self._lock:
             self._out_of_memory += 1
 
     def _settle(self) -> None:
-        while self._given_back:
-            self._bytes -= self._given_back.popleft()
+        for size_bytes in self._departures.taken():
+            self._bytes -= size_bytes
             self._count -= 1
 
     def counters(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spyre import config
+from spyre.interrupts import interrupts
 from spyre.torch_backend.compat import CPU_KEYS, operator, skip_in_dynamo
 
 Kernel = Callable[..., Any]
@@ -35,7 +36,21 @@ def register_kernels(kernels: dict[str, Kernel]) -> None:
     library = torch.library.Library("aten", "IMPL", "PrivateUse1")
     _libraries.append(library)
     for name, kernel in _logged(kernels).items():
-        library.impl(name, skip_in_dynamo(kernel))
+        library.impl(name, skip_in_dynamo(_uninterrupted(kernel)))
+
+
+def _uninterrupted(kernel: Kernel) -> Kernel:
+    """The kernel, where Ctrl-C comes while it waits or compiles, or when it is done."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        held = interrupts.begin()
+        try:
+            return kernel(*args, **kwargs)
+        finally:
+            if held:
+                interrupts.end()
+
+    return run
 
 
 def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
@@ -56,7 +71,7 @@ def register_fallback(kernel: Kernel) -> None:
         from spyre.torch_backend.registration.debug_log import logged
 
         kernel = logged(kernel)
-    library.fallback(kernel, "PrivateUse1")
+    library.fallback(_uninterrupted(kernel), "PrivateUse1")
 
 
 def register_composites(kernels: dict[str, Kernel]) -> None:

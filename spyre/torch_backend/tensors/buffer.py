@@ -72,7 +72,7 @@ class DeviceBuffer:
     __slots__ = (
         "__weakref__",
         "_anchor",
-        "_counted_bytes",
+        "_count",
         "address_bytes",
         "base",
         "card",
@@ -92,7 +92,7 @@ class DeviceBuffer:
         self.raw: npt.NDArray[np.uint8] | None = None
         self.zero_padded = False
         self._anchor: DeviceStorage | None = None
-        self._counted_bytes = 0
+        self._count = 0
         self.pointer = 0
 
     @property
@@ -142,8 +142,7 @@ class DeviceBuffer:
                 self.pointer = self._pointer_to(self._anchor)
             _by_pointer[self.pointer] = self
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
-        tensor_memory(self.card).replace(self._counted_bytes, counted_bytes)
-        self._counted_bytes = counted_bytes
+        self._count = tensor_memory(self.card).count(self, counted_bytes, self._count)
 
     def _own(self, memory: DeviceStorage) -> None:
         self.memory = memory
@@ -165,13 +164,7 @@ class DeviceBuffer:
 
     def leave_uncounted(self) -> None:
         """Take its memory out of torch's statistics: it is a constant the backend keeps."""
-        tensor_memory(self.card).replace(self._counted_bytes, 0)
-        self._counted_bytes = 0
-
-    def __del__(self) -> None:
-        # __init__ may have failed before the attribute was there
-        if getattr(self, "_counted_bytes", 0):
-            tensor_memory(self.card).give_back(self._counted_bytes)
+        self._count = tensor_memory(self.card).count(self, 0, self._count)
 
 
 def _layout_id(signature: tuple[object, ...]) -> int:

@@ -7,16 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numba
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 
 from spyre import cache
 from spyre.cache import warn_uncached
 from spyre.hw.kernels import jit
 from spyre.hw.kernels.jit import TESTED_VERSIONS, CheckedFiles
+from tests.interrupts import interrupted_at, interruptible
 
 KERNELS = "spyre.hw.kernels.families.elementwise"
 
@@ -244,3 +247,38 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.warns(RuntimeWarning, match="cannot be kept.*No space left") as warned:
         assert [jit.kernel(thrice)(7) for _ in range(2)] == [21, 21]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize("line", [500, 5000])
+def test_ctrl_c_comes_when_a_kernel_is_compiled(line: int) -> None:
+    """Within numba it would leave locks taken, and tracebacks nobody can read."""
+
+    def nothing(table, bases, memory, scratch, first, last):
+        return 0
+
+    def double(x):
+        return 2 * x
+
+    entry, kernel = jit.entry(nothing), jit.kernel(double)
+    for compiled in (lambda: entry.address, lambda: kernel(line)):
+        with interruptible(), interrupted_at(line, "numba.") as moment:
+            with pytest.raises(KeyboardInterrupt):
+                compiled()
+            assert moment.came
+    assert entry._compiled is not None
+    assert kernel.signatures
+    free = []
+    thread = threading.Thread(target=lambda: free.append(_lock_is_free()))
+    thread.start()
+    thread.join()
+    assert free == [True]
+    assert entry.address
+    assert kernel(line) == 2 * line
+
+
+def _lock_is_free() -> bool:
+    lock = global_compiler_lock._lock
+    is_free: bool = lock.acquire(blocking=False)
+    if is_free:
+        lock.release()
+    return is_free

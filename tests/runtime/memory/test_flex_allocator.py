@@ -25,6 +25,7 @@ from spyre.runtime.memory.allocator import (
     VirtualAddress,
 )
 from spyre.runtime.memory.flex_mode import FlexMode
+from spyre.runtime.memory.storage import DeviceStorage
 from tests.runtime.memory import million
 
 KIB = 1024
@@ -401,11 +402,11 @@ class TestReset:
         assert (found.allocations.current, found.allocated_bytes.current) == (1, 4 * KIB)
         assert found.allocated_bytes.accumulated == 8 * KIB
 
-    def test_a_reference_given_back_before(self, device: Device, flex: FlexAllocator):
-        """Queued while the lock is taken, settled after the reset."""
-        old = flex.allocate(128)
+    def test_an_owner_collected_before(self, device: Device, flex: FlexAllocator):
+        """Noted while the lock is taken, settled after the reset."""
+        old = DeviceStorage(flex, flex.allocate(128), 128)
         with device.regions.lock:
-            flex.give_back(old)
+            del old
         device.reset()
         assert flex.statistics().allocations.current == 0
         assert flex.allocate(128) == 2
