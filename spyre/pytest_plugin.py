@@ -1,0 +1,101 @@
+"""The pytest plugin: tests that need the PyTorch device, without fallbacks, under the sanitizer.
+
+``@pytest.mark.spyre``: the test runs where there is a device, and is skipped with the reason where
+there is none; what fails on the card after its last line fails it, and no later test.
+``@pytest.mark.spyre(fallbacks=False)``, or the fixture ``spyre_no_fallbacks``: an operation that
+would run on the CPU is an error. Every pytest of an environment loads this module, so it imports
+nothing before a test asks for it. docs/pytest.md describes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+_OPTIONS = (
+    ("sanitize", "SPYRE_SANITIZE", "1", "watch every access of marked tests; all checks or names"),
+    ("numerics", "SPYRE_NUMERICS", None, "number mode: dl16, ieee, or as spyre-run takes it"),
+    ("fallback", "SPYRE_FALLBACK", None, "operations without a kernel: warn, silent or error"),
+)
+"""Options, the variables they set, their values when given without one, help."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("spyre", "the simulated Spyre card")
+    for name, _, const, text in _OPTIONS:
+        more: dict[str, Any] = {} if const is None else {"nargs": "?", "const": const}
+        group.addoption(f"--spyre-{name}", metavar="VALUE", help=text, **more)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "spyre(fallbacks=True): needs the PyTorch device 'spyre'; fallbacks=False makes operations "
+        "that would run on the CPU errors",
+    )
+    for name, variable, _, _ in _OPTIONS:
+        value = config.getoption(f"--spyre-{name}")
+        if value is not None:
+            _set_until_end(config, variable, value)
+
+
+def _set_until_end(config: pytest.Config, variable: str, value: str) -> None:
+    """The card reads its variables when it is first used, in or before the first marked test."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = before
+
+    config.add_cleanup(restore)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spyre") is not None and (reason := _missing()):
+        pytest.skip(reason)
+
+
+def _missing() -> str:
+    """Why there is no device; "" where there is one."""
+    if find_spec("torch") is None:
+        return "the PyTorch device needs torch: pip install 'spyre[torch]'"
+    import torch
+
+    if not hasattr(torch, "spyre"):
+        return "torch has no device 'spyre': TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it from loading"
+    return ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    marker = item.get_closest_marker("spyre")
+    if marker is None:
+        return (yield)
+    from torch import spyre as card
+
+    sanitizes = item.config.getoption("--spyre-sanitize") is not None
+    if sanitizes:
+        card.sanitizer_findings()  # those of tests without the mark
+    with pytest.MonkeyPatch.context() as patched:
+        if not marker.kwargs.get("fallbacks", True):
+            patched.setenv("SPYRE_FALLBACK", "error")
+        try:
+            result = yield
+        finally:
+            card.synchronize()
+    if sanitizes and (findings := card.sanitizer_findings()):
+        pytest.fail("\n".join(map(str, findings)), pytrace=False)
+    return result
+
+
+@pytest.fixture
+def spyre_no_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation that would run on the CPU is an error, SPY900."""
+    monkeypatch.setenv("SPYRE_FALLBACK", "error")

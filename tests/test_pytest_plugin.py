@@ -1,0 +1,91 @@
+"""The plugin that comes with the package, in runs of pytest of its own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from spyre import pytest_plugin
+
+pytest.importorskip("torch")
+pytest_plugins = ["pytester"]
+
+ON_THE_CARD = """
+import pytest, torch
+
+@pytest.mark.spyre
+def test_sum():
+    assert (torch.ones(3, device='spyre') + 1).cpu().tolist() == [2, 2, 2]
+
+@pytest.mark.spyre(fallbacks=False)
+def test_forbidden_by_mark():
+    torch.linalg.svd(torch.ones(4, 4, device='spyre'))
+
+def test_forbidden_by_fixture(spyre_no_fallbacks):
+    torch.linalg.svd(torch.ones(4, 4, device='spyre'))
+
+def test_allowed():
+    torch.linalg.svd(torch.ones(4, 4, device='spyre'))
+
+@pytest.mark.spyre
+def test_fails_late():
+    table = torch.zeros(4, 64, device='spyre')
+    torch.nn.functional.embedding(torch.tensor([9]).to('spyre'), table)
+
+@pytest.mark.spyre
+def test_after_it():
+    assert torch.ones(3, device='spyre').sum().item() == 3
+
+@pytest.mark.spyre
+def test_reads_what_nobody_wrote():
+    torch.empty(64, 64, device='spyre') + 1
+"""
+
+
+@pytest.fixture
+def plugin(pytestconfig):
+    """What names the plugin to an inner run: a checkout on sys.path has no entry points."""
+    is_installed = pytestconfig.pluginmanager.hasplugin("spyre")
+    return () if is_installed else ("-p", "spyre.pytest_plugin")
+
+
+def test_marks_and_fixtures(pytester, plugin):
+    pytester.makepyfile(ON_THE_CARD)
+    result = pytester.runpytest_subprocess("-rA", "--strict-markers", "--spyre-sanitize", *plugin)
+    report = result.parseoutcomes()
+    assert (report["passed"], report["failed"]) == (3, 4)
+    for name in ("test_sum", "test_allowed", "test_after_it"):
+        result.stdout.fnmatch_lines([f"PASSED *::{name}"])
+    for name, why in (
+        ("test_forbidden_by_mark", "SPY900"),
+        ("test_forbidden_by_fixture", "SPY900"),
+        ("test_fails_late", "SPY4"),
+        ("test_reads_what_nobody_wrote", "SPY7"),
+    ):
+        result.stdout.fnmatch_lines([f"FAILED *::{name} - *"])
+        section = result.stdout.str().partition(f"_ {name} _")[2].partition("\n____")[0]
+        assert why in section, name
+
+
+def test_without_a_device_it_is_skipped_with_the_reason(pytester, plugin, monkeypatch):
+    monkeypatch.setattr(pytest_plugin, "find_spec", lambda name: None)
+    pytester.makepyfile("import pytest\n@pytest.mark.spyre\ndef test_it(): assert False")
+    result = pytester.runpytest_inprocess("-rs", *plugin)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*needs torch: pip install 'spyre[[]torch[]]'*"])
+
+
+def test_options_hold_for_the_run_only(pytester, plugin, monkeypatch):
+    monkeypatch.setenv("SPYRE_NUMERICS", "dl16-chunk")
+    monkeypatch.delenv("SPYRE_FALLBACK", raising=False)
+    pytester.makepyfile("""
+        import os
+        def test_it():
+            assert os.environ['SPYRE_NUMERICS'] == 'ieee'
+            assert os.environ['SPYRE_FALLBACK'] == 'silent'
+    """)
+    options = ("--spyre-numerics=ieee", "--spyre-fallback=silent")
+    pytester.runpytest_inprocess(*plugin, *options).assert_outcomes(passed=1)
+    assert os.environ["SPYRE_NUMERICS"] == "dl16-chunk"
+    assert "SPYRE_FALLBACK" not in os.environ
