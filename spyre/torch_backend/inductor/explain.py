@@ -64,12 +64,12 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
     compiled for the card; errors of compiling as usual. Forgets what Dynamo had compiled before.
     """
     torch.compiler.reset()
-    with observing() as found, torch.compiler.config.patch(force_disable_caches=True):
+    with observing() as observed, torch.compiler.config.patch(force_disable_caches=True):
         torch.compile(function)(*args, **kwargs)
     explanation = CompileExplanation(
-        tuple(item.text for item in found if isinstance(item, ObservedGraph)),
-        tuple(item.text for item in found if isinstance(item, ObservedOperations)),
-        tuple(item for item in found if isinstance(item, (InductorKernel, DynamicKernel))),
+        tuple(item.text for item in observed if isinstance(item, ObservedGraph)),
+        tuple(item.text for item in observed if isinstance(item, ObservedOperations)),
+        tuple(item for item in observed if isinstance(item, (InductorKernel, DynamicKernel))),
     )
     if not explanation.kernels:
         raise LaunchError(

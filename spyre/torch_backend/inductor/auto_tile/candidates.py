@@ -148,11 +148,11 @@ def _longest(
 ) -> Iterator[tuple[int, int]]:
     begin = 0
     for place, op in enumerate(operations):
-        found = dims.get(op.get_name(), {}).get(name)
-        if found is None or not may_be_tiled(op):
+        dim = dims.get(op.get_name(), {}).get(name)
+        if dim is None or not may_be_tiled(op):
             yield from _unless_empty(begin, place)
             begin = place + 1
-        elif found.is_reduced:
+        elif dim.is_reduced:
             yield from _unless_empty(begin, place)
             if reduces_exactly(op):
                 yield begin, place + 1

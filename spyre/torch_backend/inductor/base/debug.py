@@ -233,8 +233,8 @@ def _body_lines(data: Any, outer: int, reduced: int) -> list[str]:
     inner = [sympy.Symbol(f"r{k}", integer=True) for k in range(reduced)]
     writer = _BodyPrinter()
     with V.set_ops_handler(writer):
-        found = data.inner_fn(symbols, inner) if reduced else data.inner_fn(symbols)
-    parts = found if isinstance(found, tuple) else (found,)
+        computed = data.inner_fn(symbols, inner) if reduced else data.inner_fn(symbols)
+    parts = computed if isinstance(computed, tuple) else (computed,)
     values = ", ".join(str(getattr(part, "value", part)) for part in parts)
     result = f"{data.reduction_type}({values})" if reduced else values
     return [*writer.lines, f"return {result}"]

@@ -118,10 +118,10 @@ def _switch(name: str, variable: Variable) -> bool:
 
 def _choice(name: str, variable: Variable, known: Collection[str]) -> str:
     value = getattr(config, name)
-    source, found = (variable.name, variable.read()) if value is None else (name, value)
-    if not isinstance(found, str) or found not in known:
-        raise _wrong_setting(source, ", ".join(known), repr(found))
-    return found
+    source, setting = (variable.name, variable.read()) if value is None else (name, value)
+    if not isinstance(setting, str) or setting not in known:
+        raise _wrong_setting(source, ", ".join(known), repr(setting))
+    return setting
 
 
 def _symbolic_sizes() -> bool | None:
@@ -242,10 +242,10 @@ def checked_groups_fn(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     name: str = getattr(function, "__qualname__", "")
     module: str | None = getattr(function, "__module__", None)
-    found: Any = None
+    named: Any = None
     if name.isidentifier() and module:
-        found = getattr(importlib.import_module(module), name, None)
-    if found is None or found != function:
+        named = getattr(importlib.import_module(module), name, None)
+    if named is None or named != function:
         raise SpyreError(
             "SPY978",
             "coarse_tiling_groups_fn must be a named function of a module",

@@ -188,11 +188,11 @@ class SymbolDigits:
         pairs = list(itertools.pairwise(units))
         if any(upper % lower for lower, upper in pairs):
             raise NotAffine(f"tiles of {extent} elements in steps of {units[-2]}")
-        found = [
+        factors = [
             Factor(upper // lower, step.pitch_bytes, step.lane)
             for step, (lower, upper) in zip(self.steps, pairs, strict=False)
         ]
-        return tuple(reversed(found))
+        return tuple(reversed(factors))
 
     def stride_bytes(self, elements: int, count: int) -> int:
         """Bytes that ``elements`` move it by, the same ``count`` times. NotAffine if they vary."""
@@ -230,15 +230,15 @@ def symbol_digits(
         if along.begin != 1 or along.end not in (lanes, inf):
             raise NotAffine(f"lanes that {term_text(lane)} counts")
         terms.setdefault(along.symbol, [])
-    found = {}
+    by_symbol = {}
     for symbol, walks in terms.items():
         is_lane = along is not None and along.symbol == symbol
         cut = is_lane and along is not None and along.end == lanes
         steps = _cut_digits(walks, lanes if cut else 0)
         if is_lane:
             steps = _along_lanes(steps, lanes, cut)
-        found[symbol] = SymbolDigits(_joined_digits(steps, lanes), lanes)
-    return found
+        by_symbol[symbol] = SymbolDigits(_joined_digits(steps, lanes), lanes)
+    return by_symbol
 
 
 def _digit_range(term: AffineTerm) -> _DigitRange:

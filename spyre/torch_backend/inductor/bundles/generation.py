@@ -232,9 +232,9 @@ class _BundleWriter:
         if op.is_output(number):
             self.shares[start] = share
         elif (written := self.shares.get(start, share)) != share:
-            found = f"{tensor_name(op, number)} written by {len(written.begins_bytes)} cores, from "
-            found += f"{written.begins_bytes[:4]}… on, and read from {share.begins_bytes[:4]}… on"
-            raise not_divisible(op.name, found)
+            text = f"{tensor_name(op, number)} written by {len(written.begins_bytes)} cores, from "
+            text += f"{written.begins_bytes[:4]}… on, and read from {share.begins_bytes[:4]}… on"
+            raise not_divisible(op.name, text)
 
 
 # --- loops written out ---------------------------------------------------------------------------

@@ -199,12 +199,12 @@ class KernelOp:
         tensor, steps = self.tensors[number], list(self._steps(number))
         pitches = sorted({STICK_BYTES, *(pitch for pitch, _, _ in steps)}, reverse=True)
         sizes = [-(-tensor.size_bytes // pitches[0]), *(a // b for a, b in pairwise(pitches))]
-        rest, found, indirect = tensor.offset_bytes, [], self.indirect_dim(number)
+        rest, dims, indirect = tensor.offset_bytes, [], self.indirect_dim(number)
         for pitch, size in zip(pitches, sizes, strict=True):
             first, rest = divmod(rest, pitch)
             walked = tuple((k, unit) for p, k, unit in steps if p == pitch and k != indirect)
-            found.append(DeviceDim(pitch, size, first, walked))
-        return found
+            dims.append(DeviceDim(pitch, size, first, walked))
+        return dims
 
     def buffer_bytes(self, number: int) -> Any:
         """Bytes of the buffer of tensor ``number``, in whole steps of its outermost device dim."""

@@ -245,9 +245,9 @@ class InductorKernel:
     def program_on(self, card: FlexDevice) -> CompiledProgram:
         """The program as loaded on ``card``, loaded now if it is not."""
         key = (card.index, card.device.resets)
-        found = self._programs.get(key)
-        if found is not None:
-            return found
+        compiled = self._programs.get(key)
+        if compiled is not None:
+            return compiled
         with self._lock:
             if key not in self._programs:
                 spans = [argument.size_bytes for argument in self.memory.arguments]

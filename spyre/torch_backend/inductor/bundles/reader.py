@@ -111,7 +111,7 @@ def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
     args = sorted(spec.args, key=lambda arg: not arg.is_input)
     views, row_pitch = _views(spec, args, loops)
     try:
-        dims, cores, numbering = _dims(spec, [found.view for found in views])
+        dims, cores, numbering = _dims(spec, [operand.view for operand in views])
     except LoweringError as error:
         raise inexpressible(spec.op, "its tensors", error.finding.found) from error
     if row_pitch is not None and not any(dim.role for dim in dims):
@@ -123,8 +123,8 @@ def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
             [*numbering, len(dims)],
         )
     tensors = tuple(
-        _tensor(spec, arg, found, [dim.factors[k] for dim in dims], loops)
-        for k, (arg, found) in enumerate(zip(args, views, strict=True))
+        _tensor(spec, arg, operand, [dim.factors[k] for dim in dims], loops)
+        for k, (arg, operand) in enumerate(zip(args, views, strict=True))
     )
     is_gather = row_pitch is not None
     roles = [dim.role for dim in dims] if is_gather else roles_of(kind, tensors, len(dims))
@@ -202,9 +202,9 @@ def _dims(
 
 
 def _tensor(
-    spec: OpSpec, arg: TensorArg, found: ArgView, factors: Sequence[Factor], loops: LoopCounts
+    spec: OpSpec, arg: TensorArg, operand: ArgView, factors: Sequence[Factor], loops: LoopCounts
 ) -> KernelTensor:
-    memory, start = _allocation(spec, arg, found)
+    memory, start = _allocation(spec, arg, operand)
     sizes = [plain_expression(n) for n in (arg.within or arg.device_size)]
     size_bytes = prod(sizes[:-1], start=sympy.Integer(STICK_BYTES))
     return KernelTensor(
@@ -215,24 +215,24 @@ def _tensor(
         memory,
         start,
         int(size_bytes) if size_bytes.is_Integer else size_bytes,
-        found.view.offset_bytes,
-        tuple(found.loop_strides.get(loop, 0) for loop, _ in loops),
-        found.shift_bytes,
+        operand.view.offset_bytes,
+        tuple(operand.loop_strides.get(loop, 0) for loop, _ in loops),
+        operand.shift_bytes,
         arg.per_tile_fixed,
         tuple(int(n) if n.is_Integer else n for n in sizes),
     )
 
 
-def _allocation(spec: OpSpec, arg: TensorArg, found: ArgView) -> tuple[str, int]:
+def _allocation(spec: OpSpec, arg: TensorArg, operand: ArgView) -> tuple[str, int]:
     """What the buffer lies in, and where."""
     match dict(arg.allocation):
-        case {"lx": start} if len(arg.allocation) == 1 and not found.view.offset_bytes:
+        case {"lx": start} if len(arg.allocation) == 1 and not operand.view.offset_bytes:
             return LX, start
         case {"pool": start} if len(arg.allocation) == 1:
             return POOL, start
         case {"hbm": start} if len(arg.allocation) == 1 and arg.arg_index >= 0:
             return HBM, start % SEGMENT_BYTES
-    text = f"allocation {dict(arg.allocation)}, from byte {found.view.offset_bytes} on"
+    text = f"allocation {dict(arg.allocation)}, from byte {operand.view.offset_bytes} on"
     hint = "one of hbm (of an argument), pool, and lx (from the start of the tensor on)"
     raise inexpressible(spec.op, _arg_name(spec, arg), text, hint)
 
@@ -250,17 +250,17 @@ def _views(
     return [table, *(arg_view(spec, arg) for arg in args[1:])], row_pitch
 
 
-def _part(spec: OpSpec, found: ArgView) -> ArgView:
+def _part(spec: OpSpec, operand: ArgView) -> ArgView:
     """The output from the place on that ``part`` (symbol's number, start, length) names."""
     if "part" not in spec.op_info:
-        return found
+        return operand
     dim, start, length = spec.op_info["part"]
-    factors, lanes = found.view.dims[dim], found.view.elements_per_stick
+    factors, lanes = operand.view.dims[dim], operand.view.elements_per_stick
     unit = lanes if factors and factors[0].lane else 1
     if len(factors) != 1 or factors[0].extent != length or start % unit:
         raise inexpressible(spec.op, "its output", f"part {(dim, start, length)}")
-    offset_bytes = found.view.offset_bytes + start // unit * factors[0].pitch_bytes
-    return replace(found, view=replace(found.view, offset_bytes=offset_bytes))
+    offset_bytes = operand.view.offset_bytes + start // unit * factors[0].pitch_bytes
+    return replace(operand, view=replace(operand.view, offset_bytes=offset_bytes))
 
 
 def table_view(spec: OpSpec) -> tuple[ArgView, int]:
@@ -327,8 +327,8 @@ def arg_view(spec: OpSpec, arg: TensorArg, loops: LoopCounts = ()) -> ArgView:
         dims = tuple(walk.factors(symbol, extent) for symbol, extent in tile.items())
         strides = {loop: walk.stride_bytes(*step) for loop, step in steps.items()}
     except NotAffine as error:
-        found = f"{error} in {_shown(arg.device_coordinates)}"
-        raise inexpressible(spec.op, _arg_name(spec, arg), found) from error
+        reason = f"{error} in {_shown(arg.device_coordinates)}"
+        raise inexpressible(spec.op, _arg_name(spec, arg), reason) from error
     view = DeviceView(dims, str(arg.device_dtype), walk.offset_bytes)
     return ArgView(view, {loop: stride for loop, stride in strides.items() if stride})
 
@@ -351,8 +351,8 @@ def _dynamic_view(
         dims = tuple(walk.factors(symbol, extent) for symbol, extent in tile.items())
         strides = {loop: sized.stride_bytes(*step) for loop, step in steps.items()}
     except NotAffine as error:
-        found = f"{error} in {_shown(arg.device_coordinates)}"
-        raise inexpressible(spec.op, _arg_name(spec, arg), found) from error
+        reason = f"{error} in {_shown(arg.device_coordinates)}"
+        raise inexpressible(spec.op, _arg_name(spec, arg), reason) from error
     view = DeviceView(dims, str(arg.device_dtype), walk.offset_bytes)
     return ArgView(view, {loop: s for loop, s in strides.items() if s != 0}, sized.shift_bytes)
 
@@ -429,9 +429,9 @@ def _check_reach(
     ):
         reach = reader.largest(collapsed(form))
         if reach >= extent or form.constant < 0:
-            found = f"{text} from {form.constant} to {reach}, along a device dim of {extent}"
+            walked = f"{text} from {form.constant} to {reach}, along a device dim of {extent}"
             hint = "a tile of a larger buffer names its device size in `within`"
-            raise inexpressible(spec.op, _arg_name(spec, arg), found, hint)
+            raise inexpressible(spec.op, _arg_name(spec, arg), walked, hint)
 
 
 def _shown(coordinates: Sequence[sympy.Expr]) -> str:

@@ -95,16 +95,16 @@ def _best_splits(
     iteration: Iteration,
     number: int,
     dim: DeviceDim,
-    found: Mapping[str, int],
+    least: Mapping[str, int],
     cores: int,
     limit_bytes: int,
 ) -> dict[str, int]:
     """New splits of the dims that move along a device dim; the first of equally good ones."""
     inside = {iteration.symbols[k] for k, _ in dim.walked}
     options = [
-        [n for n in own.splits(cores) if n >= found[own.symbol]]
+        [n for n in own.splits(cores) if n >= least[own.symbol]]
         if own.symbol in inside and not own.kept_whole
-        else [found[own.symbol]]
+        else [least[own.symbol]]
         for own in iteration.dims
     ]
     rows = splits_within(options, cores)
@@ -217,8 +217,8 @@ class WorkDivision:
         """The division as the pass ``name`` of `DIVISION_PASSES` left it."""
         if name == DIVISION_PASSES[-1]:
             return self
-        found = self.before.get(name, {})
-        return replace(self, splits={symbol: found.get(symbol, 1) for symbol in self.splits})
+        before = self.before.get(name, {})
+        return replace(self, splits={symbol: before.get(symbol, 1) for symbol in self.splits})
 
 
 _Before = Mapping[str, Mapping[str, int]]

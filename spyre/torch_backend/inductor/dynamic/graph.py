@@ -61,10 +61,10 @@ def in_fresh_thread(compile_it: Callable[[], T], observed: bool = True) -> T:
     with ThreadPoolExecutor(1) as pool:
         if not observed or not is_observed():
             return pool.submit(compile_it).result()
-        found, seen = pool.submit(_with_observer, compile_it).result()
+        result, seen = pool.submit(_with_observer, compile_it).result()
     for what in seen:
         note(what)
-    return found
+    return result
 
 
 def _with_observer(compile_it: Callable[[], T]) -> tuple[T, list[Any]]:
@@ -104,10 +104,10 @@ def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.
 def value_at(value: Any, sizes: Values) -> Any:
     """A number that was a symbol's expression, at given sizes."""
     expression = value.node.expr
-    found = expression.subs(sizes) if hasattr(expression, "subs") else expression
+    number = expression.subs(sizes) if hasattr(expression, "subs") else expression
     if isinstance(value, torch.SymBool):
-        return bool(found)
-    return float(found) if isinstance(value, torch.SymFloat) else int(found)
+        return bool(number)
+    return float(number) if isinstance(value, torch.SymFloat) else int(number)
 
 
 def module_at(
@@ -229,24 +229,24 @@ class RowwiseGraph:
 
         def compile_it() -> tuple[CollectedKernels, list[Any]]:
             uncached = inductor_config.patch(force_disable_caches=True)
-            with collected() as found, uncached, _observing_as(watched) as seen:
+            with collected() as kernels, uncached, _observing_as(watched) as seen:
                 self._compile_at(known, some)
-            return found, seen
+            return kernels, seen
 
         watched = is_observed()
         try:
-            found, seen = in_fresh_thread(compile_it, observed=False)
+            kernels, seen = in_fresh_thread(compile_it, observed=False)
         except Exception as error:
             # The function need not exist for so many rows, as a view by twelves does not for 64.
             # What is wrong with it at the sizes it is called with, their own compilation tells.
             raise NotRowwise(f"{rows} rows: {str(error).partition(chr(10))[0]}") from error
         for what in seen if rows == TILE_ROWS[0] else ():
             note(what if isinstance(what, (ObservedGraph, ObservedOperations)) else None)
-        if len(found.row_tiles) != 1 or found.others:
+        if len(kernels.row_tiles) != 1 or kernels.others:
             raise NotRowwise(
-                f"{len(found.row_tiles)} bundles, and {', '.join(found.others) or '-'}"
+                f"{len(kernels.row_tiles)} bundles, and {', '.join(kernels.others) or '-'}"
             )
-        (row_tile,) = found.row_tiles
+        (row_tile,) = kernels.row_tiles
         at_rows = {**sizes, self._symbol: rows}
         outputs = tuple(_view_at(t, at_rows) for t in _outputs(self._module))
         if len(row_tile.inputs) != len(some) or row_tile.views != outputs:
@@ -278,9 +278,9 @@ class _RowwiseCall:
             )
             for b in self.kernel.outputs
         ]
-        found = (tensors if is_input else made for is_input, _ in self.kernel.arguments)
+        arguments = (tensors if is_input else made for is_input, _ in self.kernel.arguments)
         places = (place for _, place in self.kernel.arguments)
-        self.kernel.kernel.run(*(row[k] for row, k in zip(found, places, strict=True)), rows)
+        self.kernel.kernel.run(*(row[k] for row, k in zip(arguments, places, strict=True)), rows)
         results = iter(made)
         return [_in_graph_sizes(value, sizes, results) for value in self.values]
 
@@ -323,7 +323,7 @@ def _row_symbol(module: torch.fx.GraphModule) -> sympy.Symbol:
     """The symbol that counts rows: of first dims only, and of nothing else. NotRowwise if none."""
     tensors = _tensors(module)
     firsts = [symbols_of(t.shape[0]) for t in tensors if t.dim()]
-    candidates = dict.fromkeys(s for found in firsts for s in found)
+    candidates = dict.fromkeys(s for symbols in firsts for s in symbols)
     for symbol in candidates:
         if all(_is_row_of(symbol, t) for t in tensors) and not _used_as_number(module, symbol):
             return symbol
@@ -426,7 +426,7 @@ def compiled_at(
     compiled = in_fresh_thread(lambda: compile_at(known, tensors))
 
     def run(values: Sequence[Any]) -> list[Any]:
-        found = iter(compiled(*(v for v in values if isinstance(v, torch.Tensor))))
-        return [next(found) if number is None else number for number in numbers]
+        computed = iter(compiled(*(v for v in values if isinstance(v, torch.Tensor))))
+        return [next(computed) if number is None else number for number in numbers]
 
     return run

@@ -80,19 +80,19 @@ def row_strides(row_tile: RowTile, inputs: Mapping[str, int], rows: int) -> dict
 
     ``inputs``: the same of the inputs with rows. NotRowwise where rows are mixed.
     """
-    found = dict(inputs)
+    all_strides = dict(inputs)
     for target, body in row_tile.bodies:
         if body.operation.program is not None:
             raise NotRowwise(f"{body.operation.name} is about layouts")
-        digit = _row_digit(body, found, rows)
+        digit = _row_digit(body, all_strides, rows)
         if digit is None:
             continue
         symbol, inner = digit
         if symbol >= len(body.ranges):
             raise NotRowwise(f"{body.operation.name} reduces rows")
         strides = row_tile.buffers[target].strides
-        found[target] = _outermost(strides, body.ranges, symbol, inner, f"rows of {target}")
-    return found
+        all_strides[target] = _outermost(strides, body.ranges, symbol, inner, f"rows of {target}")
+    return all_strides
 
 
 def _row_digit(body: Body, known: Mapping[str, int], rows: int) -> tuple[int, int] | None:

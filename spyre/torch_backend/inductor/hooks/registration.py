@@ -215,9 +215,9 @@ def _in_context(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
 
     @functools.wraps(inner)
     def compiled(model: Any, *args: Any, **named: Any) -> Any:
-        found = names_of_graph_inputs(model, names)
-        mark_graph(model, found)
-        with inductor_config.patch(chosen), spyre_context(), named_inputs(found):
+        input_names = names_of_graph_inputs(model, names)
+        mark_graph(model, input_names)
+        with inductor_config.patch(chosen), spyre_context(), named_inputs(input_names):
             return inner(model, *args, **named)
 
     return compiled

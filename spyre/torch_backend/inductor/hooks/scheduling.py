@@ -254,8 +254,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         V.graph.removed_buffers |= internal
         finished = kernel.finished(printer_of(V.graph))
         name = self._define(leaves, finished)
-        if (found := collecting()) is not None:
-            _collect(found, name, leaves, kernel, finished)
+        if (collected := collecting()) is not None:
+            _collect(collected, name, leaves, kernel, finished)
         for leaf in leaves:
             leaf.mark_run()
         arguments = ", ".join(kernel.arguments)
@@ -283,7 +283,7 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
 
 def _collect(
-    found: CollectedKernels,
+    collected: CollectedKernels,
     name: str,
     leaves: Sequence[Any],
     kernel: SpyreKernel,
@@ -293,7 +293,7 @@ def _collect(
     operations = [leaf.node for leaf in leaves]
     inside = {operation.get_name() for operation in operations}
     every = {operation.get_name() for operation in V.graph.operations}
-    found.others = sorted(every - inside)
+    collected.others = sorted(every - inside)
     buffers = _GraphBuffers()
     targets = [target_of(operation) for operation in operations]
     inputs = tuple(V.graph.graph_input_names)
@@ -302,7 +302,9 @@ def _collect(
     outputs = tuple(V.graph.get_output_names())
     names = tuple(kernel.arguments)
     views = tuple(_view(output) for output in V.graph.graph_outputs)
-    found.row_tiles.append(RowTile(name, finished, names, inputs, outputs, views, known, bodies))
+    collected.row_tiles.append(
+        RowTile(name, finished, names, inputs, outputs, views, known, bodies)
+    )
 
 
 def _view(output: Any) -> tuple[Ints, Ints, int]:

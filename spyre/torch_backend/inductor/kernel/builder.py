@@ -235,9 +235,9 @@ class SpyreKernel:
         if program is not None:
             return self._programmed(body, program, values)
         self._note_paths(self._path.undivided)
-        found = self._result(body, values)
+        result = self._result(body, values)
         self._note_paths(self._path)
-        return found
+        return result
 
     def _result(self, body: Body, values: Sequence[Value]) -> Value:
         kind = body.operation.kind

@@ -33,15 +33,15 @@ def constant_pad_nd(x: torch.Tensor, pad: Sequence[int], value: Any = 0) -> Any:
     kept = [n + min(a, 0) + min(b, 0) for n, a, b in _padded(x, pad)]
     if not _can_enlarge(x) or not is_number_of(value, x.dtype) or min(kept, default=1) < 1:
         return NotImplemented
-    found = x
+    padded = x
     for k, (extent, before, behind) in enumerate(_padded(x, pad)):
         dim = x.dim() - 1 - k
         start = max(-before, 0)
-        found = found.narrow(dim, start, extent - start - max(-behind, 0))
-        pieces = [_filled(found, dim, before, value), found, _filled(found, dim, behind, value)]
+        padded = padded.narrow(dim, start, extent - start - max(-behind, 0))
+        pieces = [_filled(padded, dim, before, value), padded, _filled(padded, dim, behind, value)]
         given = [piece for piece in pieces if piece is not None]
-        found = torch.cat(given, dim) if len(given) > 1 else found
-    return found.clone() if all(n <= 0 for n in pad) else found
+        padded = torch.cat(given, dim) if len(given) > 1 else padded
+    return padded.clone() if all(n <= 0 for n in pad) else padded
 
 
 def _padded(x: torch.Tensor, pad: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -304,12 +304,12 @@ def _record(
 def _own_results(low: GraphOperations, results: Sequence[GraphValue]) -> list[GraphValue]:
     """Results in memory of their own, as in eager mode: operands and earlier results are copied."""
     taken: set[int] = set()
-    found = []
+    own = []
     for value in results:
         is_shared = value.node.place >= 0 or id(value.node) in taken
         taken.add(id(value.node))
-        found.append(low.copy(value) if is_shared else value)
-    return found
+        own.append(low.copy(value) if is_shared else value)
+    return own
 
 
 def _graph_operand(
@@ -538,10 +538,10 @@ def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
     """What an aten::as_strided is a view of, and its parameters. Elements count from the start of
     the storage, so that a view of a copied view is one of what that was a view of.
     """
-    base = found = node.args[0]
-    while _is_view(found) or found.target in COPIED_VIEWS.values():
-        copied, found = found.target in COPIED_VIEWS.values(), found.args[0]
-        base = found if copied else base
+    base = source = node.args[0]
+    while _is_view(source) or source.target in COPIED_VIEWS.values():
+        copied, source = source.target in COPIED_VIEWS.values(), source.args[0]
+        base = source if copied else base
     if base is node.args[0]:
         return base, list(node.args[1:])
     return base, [*node.args[1:3], node.meta["val"].storage_offset()]

@@ -55,10 +55,10 @@ class DeviceProgram:
     def extents(self) -> Ints:
         """Extents of an iteration that reaches every element of every operand, at least one."""
         rank = max(map(len, self.shapes))
-        found = tuple(
+        extents = tuple(
             max((s[k] for s in self.shapes if k < len(s)), default=1) for k in range(rank)
         )
-        return found or (1,)
+        return extents or (1,)
 
     def lowered(self, low: Lowering, tensors: Sequence[Value]) -> list[Value]:
         """Its results over values for its tensors, each in memory of its own."""

@@ -51,8 +51,8 @@ DEVICE_OPERATION = "device_operation"
 
 def program_of(operation: Any) -> DeviceProgram | None:
     """The device program an ir.Operation is a result of; None for a single operation."""
-    found: DeviceOperation | None = getattr(operation, DEVICE_OPERATION, None)
-    return None if found is None else found.program
+    device_operation: DeviceOperation | None = getattr(operation, DEVICE_OPERATION, None)
+    return None if device_operation is None else device_operation.program
 
 
 INDUCTOR_NAMES = {

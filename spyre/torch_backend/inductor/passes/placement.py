@@ -222,19 +222,19 @@ class _PlacementGraph:
             values[node.name] = (node.output, place)
         return _PlacementGraph(tuple(nodes), tuple(uses), last_reader)
 
-    def placement(self, found: _SearchResult) -> LanePlacement:
+    def placement(self, searched: _SearchResult) -> LanePlacement:
         """The placement that was found; SPY984 if none was."""
-        if found.stuck is not None:
-            raise self._unplaceable(found.stuck)
+        if searched.stuck is not None:
+            raise self._unplaceable(searched.stuck)
         lanes = {
             node.name: node.output.lanes[layout]
-            for node, layout in zip(self.nodes, found.choice, strict=True)
+            for node, layout in zip(self.nodes, searched.choice, strict=True)
         }
         moved = tuple(
             restickify
-            for uses, layout in zip(self.uses, found.choice, strict=True)
+            for uses, layout in zip(self.uses, searched.choice, strict=True)
             for use in uses
-            if (restickify := _restickify(use, use.producer_layout(found.choice), layout, lanes))
+            if (restickify := _restickify(use, use.producer_layout(searched.choice), layout, lanes))
         )
         return LanePlacement(lanes, moved, sum(r.elements for r in moved))
 

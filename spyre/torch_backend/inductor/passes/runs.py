@@ -203,5 +203,5 @@ def memory_lane(run: OperationRun, name: str) -> int:
     """The lane of a buffer outside of kernels, a dim of the buffer itself; -1 where it has none."""
     buffer = run.buffers[name]
     view = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
-    found = strided_view(Value(view, buffer.dtype, 0), buffer.sizes, buffer.strides, 0)
-    return -1 if found is None else found.lane_dim
+    seen = strided_view(Value(view, buffer.dtype, 0), buffer.sizes, buffer.strides, 0)
+    return -1 if seen is None else seen.lane_dim

@@ -83,7 +83,7 @@ class _StickGraphBuilder:
     def made(self) -> StickGraph:
         for step in self.run.steps:
             self._add(step)
-        sizes = {name: next(iter(found.values())).sizes for name, found in self.values.items()}
+        sizes = {name: next(iter(by_lane.values())).sizes for name, by_lane in self.values.items()}
         nodes, edges, inputs = tuple(self.nodes), tuple(self.edges), tuple(self.inputs)
         return StickGraph(nodes, edges, inputs, self.moves, sizes)
 
@@ -132,16 +132,16 @@ class _StickGraphBuilder:
 
     def _edge(self, step: RunOperation, number: int, read: OperandRead, lanes: Ints) -> None:
         producer = self._known(read)
-        found = {
+        moves = {
             (have, own): moves_for(value, read, wanted_lanes(step, number, read.sizes, own))
             for have, value in self.values[producer].items()
             for own in lanes
         }
         costs = tuple(
-            tuple(float(cost_of(found[have, own])) for own in lanes)
+            tuple(float(cost_of(moves[have, own])) for own in lanes)
             for have in self.values[producer]
         )
-        self.moves[step.name, number] = found
+        self.moves[step.name, number] = moves
         self.edges.append(LaneUse(producer, step.name, number, costs=costs))
 
     def _memory(self, step: RunOperation, value: LaneValue) -> None:
@@ -192,8 +192,8 @@ def _candidates(step: RunOperation) -> Ints:
 
 def propagated_lanes(step: RunOperation) -> PropagatedLanes | None:
     """What layout propagation found out, if it got through the operation."""
-    found: PropagatedLanes | None = getattr(step.operation, PROPAGATED_LANES, None)
-    return found
+    lanes: PropagatedLanes | None = getattr(step.operation, PROPAGATED_LANES, None)
+    return lanes
 
 
 def _others(sizes: Ints, own: int, dtype: str) -> Iterator[int]:
@@ -292,8 +292,8 @@ def _other_lanes(value: Value) -> list[int]:
     return [k for k in (*lanes, SPARSE) if k != value.lane_dim]
 
 
-def _view_move(found: Value, wanted: Collection[int]) -> Move:
-    return Move(False, next(iter(wanted)), _elements(found))
+def _view_move(value: Value, wanted: Collection[int]) -> Move:
+    return Move(False, next(iter(wanted)), _elements(value))
 
 
 def _elements(value: Value) -> int:
@@ -308,10 +308,10 @@ def _read_view(value: Value, read: OperandRead) -> Value | None:
     return None if view is None or _is_in_pieces(view) else view
 
 
-def _is_in_pieces(found: Value) -> bool:
+def _is_in_pieces(value: Value) -> bool:
     """True if a dim along the lanes goes on in other sticks before one is full."""
-    lanes = found.view.elements_per_stick
-    for factors in found.view.dims:
+    lanes = value.view.elements_per_stick
+    for factors in value.view.dims:
         if any(factor.lane for factor in factors[:-1]):
             return True
         if len(factors) > 1 and factors[-1].lane and factors[-1].extent % lanes:

@@ -41,8 +41,8 @@ class OperationAccesses:
 
     def extent_of(self, variable: sympy.Symbol) -> Any:
         """Elements ``variable`` runs over; None for what is no variable of the operation."""
-        for found, extent in zip(self.variables, self.extents, strict=True):
-            if found == variable:
+        for own, extent in zip(self.variables, self.extents, strict=True):
+            if own == variable:
                 return extent
         return None
 
@@ -123,33 +123,37 @@ def coordinates(
 
 
 def _place(
-    term: sympy.Expr, dims: Sequence[int], stride: Sequence[Any], found: list[sympy.Expr]
+    term: sympy.Expr, dims: Sequence[int], stride: Sequence[Any], coordinates: list[sympy.Expr]
 ) -> sympy.Expr:
     """Add ``term`` to coordinates; returns what fits none. A constant is spread over dims."""
     factor, atom = term.as_coeff_Mul()
     for dim in dims:
         if not atom.is_number and factor % stride[dim] == 0:
-            found[dim] += factor // stride[dim] * atom
+            coordinates[dim] += factor // stride[dim] * atom
             return sympy.S.Zero
         if atom.is_number and factor >= stride[dim]:
-            found[dim] += factor // stride[dim]
+            coordinates[dim] += factor // stride[dim]
             factor = factor % stride[dim]
     return factor * atom
 
 
 def stays_within(
-    found: Sequence[sympy.Expr], size: Sequence[Any], accesses: OperationAccesses
+    coordinates: Sequence[sympy.Expr], size: Sequence[Any], accesses: OperationAccesses
 ) -> bool:
     """True if no coordinate leaves its dim, so that it is the element's real position.
 
     Indices read from tensors are taken to stay within; functions of variables are not followed.
     """
-    return all(_coordinate_stays_within(c, n, accesses) for c, n in zip(found, size, strict=True))
+    return all(
+        _coordinate_stays_within(c, n, accesses) for c, n in zip(coordinates, size, strict=True)
+    )
 
 
-def _coordinate_stays_within(found: sympy.Expr, extent: Any, accesses: OperationAccesses) -> bool:
+def _coordinate_stays_within(
+    coordinate: sympy.Expr, extent: Any, accesses: OperationAccesses
+) -> bool:
     last = sympy.S.Zero
-    for term in sympy.Add.make_args(found):
+    for term in sympy.Add.make_args(coordinate):
         factor, atom = term.as_coeff_Mul()
         if atom.is_number:
             last += term
@@ -219,10 +223,10 @@ def propagate_named_dims(operations: Sequence[Any], input_names: Mapping[str, Di
         return
     names: _Names = {buffer: list(given) for buffer, given in input_names.items()}
     loops = [(op, accesses_of(op)) for op in operations if is_loop_operation(op)]
-    places = {id(op): [None] * len(found.variables) for op, found in loops}
+    places = {id(op): [None] * len(accessed.variables) for op, accessed in loops}
     for sweep in (loops, loops[::-1], loops):
-        for op, found in sweep:
-            _carry(op, found, places[id(op)], names)
+        for op, accessed in sweep:
+            _carry(op, accessed, places[id(op)], names)
     for op, _ in loops:
         op.named_dims = tuple(places[id(op)])
 

@@ -80,18 +80,18 @@ def coarse_tile(
     """
     if not groups:
         return
-    found = normalised(groups, tiled_dims)
-    check_groups(operations, found)
-    for group in found:
+    tile_groups = normalised(groups, tiled_dims)
+    check_groups(operations, tile_groups)
+    for group in tile_groups:
         for op in group.operations:
             _check_operation(op, group)
-    check_tiles(operations, found)
-    sizes = {op.get_name(): list(op.data.ranges) for g in found for op in g.operations}
+    check_tiles(operations, tile_groups)
+    sizes = {op.get_name(): list(op.data.ranges) for g in tile_groups for op in g.operations}
     accesses = {op.get_name(): accesses_of(op) for op in operations if is_loop_operation(op)}
-    for group in found:
+    for group in tile_groups:
         _stamp_group(group)
-    found = insert_accumulators(operations, found, sizes)
-    insert_tiling_propagation(operations, found, accesses)
+    tile_groups = insert_accumulators(operations, tile_groups, sizes)
+    insert_tiling_propagation(operations, tile_groups, accesses)
 
 
 def _check_operation(operation: Any, group: TileGroup) -> None:
@@ -233,8 +233,8 @@ def insert_tiling_propagation(
         uses = _uses(op, operations, loops, accesses, outputs)
         _give_buffer(op, uses, operations, loops, redirects)
     by_name = {op.get_name(): op for op in operations}
-    for name, found in redirects.items():
-        redirect_loads(by_name[name], found)
+    for name, redirected in redirects.items():
+        redirect_loads(by_name[name], redirected)
 
 
 def _uses(
@@ -264,9 +264,9 @@ def _reads_tile(
     own, made = loops.get(reader), loops[name]
     if own is None or own.path != made.path:
         return False
-    found = accesses[reader]
-    reads = [read for read in found.reads if read.buffer == name]
-    return not any(list(advances(read, found, own, made)) for read in reads)
+    accessed = accesses[reader]
+    reads = [read for read in accessed.reads if read.buffer == name]
+    return not any(list(advances(read, accessed, own, made)) for read in reads)
 
 
 def _give_buffer(

@@ -114,10 +114,10 @@ class _Redirected(WrapperHandler):  # type: ignore[misc]
         self._redirects = redirects
 
     def load(self, name: str, index: Any) -> Any:
-        found = self._redirects.get(name)
-        if found is None:
+        redirect = self._redirects.get(name)
+        if redirect is None:
             return self._inner.load(name, index)
-        return self._inner.load(found.name, found.index(index))
+        return self._inner.load(redirect.name, redirect.index(index))
 
 
 def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:

@@ -57,8 +57,8 @@ def tile_extent(extent: Any, count: Any) -> int | None:
         number = number.args[0] / number.args[1]
     elif isinstance(number, sympy.floor):
         number = number.args[0]
-    found = sympy.cancel(whole / number)
-    return int(found) if found.is_Integer else None
+    quotient = sympy.cancel(whole / number)
+    return int(quotient) if quotient.is_Integer else None
 
 
 def normalised(groups: Sequence[Any], tiled_dims: Sequence[int] | None) -> list[TileGroup]:
@@ -131,28 +131,30 @@ def check_groups(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None
                     f"operation {op.get_name()} of a tiling group {what}", group.path
                 )
             seen[id(op)] = group
-        found = [places[id(op)] for op in group.operations]
-        _check_contiguous(operations, found, group.path)
+        positions = [places[id(op)] for op in group.operations]
+        _check_contiguous(operations, positions, group.path)
     for prefix in {g.path[:n] for g in groups for n in range(1, len(g.path) + 1)}:
         inside = [g for g in groups if g.path[: len(prefix)] == prefix]
-        found = sorted(places[id(op)] for g in inside for op in g.operations)
-        _check_contiguous(operations, found, prefix)
+        positions = sorted(places[id(op)] for g in inside for op in g.operations)
+        _check_contiguous(operations, positions, prefix)
 
 
-def _check_contiguous(operations: Sequence[Any], found: list[int], path: tuple[int, ...]) -> None:
-    expected = list(range(found[0], found[0] + len(found)))
-    if found == expected:
+def _check_contiguous(
+    operations: Sequence[Any], positions: list[int], path: tuple[int, ...]
+) -> None:
+    expected = list(range(positions[0], positions[0] + len(positions)))
+    if positions == expected:
         return
     between = [
         operations[place].get_name()
-        for place in range(min(found), max(found))
-        if place not in found
+        for place in range(min(positions), max(positions))
+        if place not in positions
     ]
     raise SpyreError(
         "SPY971",
         f"the operations of loop group {path} are not contiguous",
         expected="operations that follow each other, in their order",
-        found=f"{', '.join(operations[p].get_name() for p in found)}"
+        found=f"{', '.join(operations[p].get_name() for p in positions)}"
         + (f"; between them {', '.join(between)}" if between else ""),
         hint="put what lies between into the group, or make two groups",
     )
@@ -320,13 +322,13 @@ def _nest(
 
 
 def _known_levels(levels: Sequence[TileLevel], operations: Sequence[Any]) -> list[TileLevel]:
-    found = []
+    known = []
     for level in levels:
         if any(level.dim in op.named_dims for op in operations):
-            found.append(level)
+            known.append(level)
         else:
             warn_user(
                 f"spyre_hint: no operation among {', '.join(op.get_name() for op in operations)} "
                 f"has a dim {level.dim!r}; it is not tiled"
             )
-    return found
+    return known
