@@ -370,12 +370,13 @@ def warm(options: Options) -> int:
 
     SpyreErrors as of running the bundle, as far as they show before it runs.
     """
+    if not options.path:
+        for name in warm_kernels():
+            _say(options, f"compiling or loading {name}")
     device = make_device(options)
     warm_transfers(device)
     warm_driver(device)
     if not options.path:
-        for name in warm_kernels():
-            _say(options, f"compiling or loading {name}")
         return 0
     session = Session(device)
     for path in _bundles(options.path):

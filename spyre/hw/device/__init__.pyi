@@ -4,9 +4,6 @@ from .combining import (
 )
 from .device import (
     Device as Device,
-    warm_driver as warm_driver,
-    warm_kernels as warm_kernels,
-    warm_transfers as warm_transfers,
 )
 from .executor import (
     Progress as Progress,
@@ -14,4 +11,10 @@ from .executor import (
 from .transfer import (
     HostView as HostView,
     plan_transfer as plan_transfer,
+)
+from .warming import (
+    compile_what_is_asked as compile_what_is_asked,
+    warm_driver as warm_driver,
+    warm_kernels as warm_kernels,
+    warm_transfers as warm_transfers,
 )

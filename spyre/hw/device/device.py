@@ -7,7 +7,7 @@ freed from several; all else is driven from one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -18,7 +18,6 @@ from spyre.errors import LaunchError
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import HostView, copy_to_device, copy_to_host
-from spyre.hw.linking import entry_addresses
 from spyre.hw.memory import (
     KEEP_BYTES,
     DeviceMemory,
@@ -28,9 +27,8 @@ from spyre.hw.memory import (
     RegionAllocator,
 )
 from spyre.hw.numerics import Numerics, parse_numerics
-from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, MAX_OPERANDS
-from spyre.hw.table import DISPATCH_WORDS, KERNEL_NAMES
-from spyre.layout import DataConversionInfo, SpyreTensorLayout
+from spyre.hw.spec import CORES, LX_BASE, LX_BYTES
+from spyre.layout import DataConversionInfo
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer import CheckChoice, Sanitizer
@@ -185,44 +183,6 @@ def _sanitizer(choice: CheckChoice) -> Sanitizer | None:
 
     checks = parse_checks(choice)
     return Sanitizer(checks) if checks else None
-
-
-_COLUMNS = 1024
-_ROWS = (1, 512)
-"""Tensors that one thread copies, and that the threads share."""
-
-
-def warm_transfers(device: Device) -> None:
-    """Compile or load the copies between host and ``device``, and its thread pool."""
-    for rows in _ROWS:
-        sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
-        layout = SpyreTensorLayout.from_host(sizes, "float16")
-        host = HostView.dense(np.zeros(rows * _COLUMNS, np.float16), "float16", sizes, strides)
-        address = device.allocate(layout.device_bytes)
-        tensor = DeviceTensor("warm", address, layout, "float16", sizes, strides)
-        device.upload(tensor, host)
-        device.download(tensor, host)
-        device.free(address)
-
-
-def warm_driver(device: Device) -> None:
-    """Compile or load what runs and moves programs, whatever their kernels."""
-    from spyre.hw.kernels.driver import drive, place_dispatches
-
-    device.pool.prepare()
-    nothing = np.zeros((0, DISPATCH_WORDS), np.int64)
-    anchors = np.zeros((0, MAX_OPERANDS), np.int32)
-    row = np.zeros(0, np.int64)
-    place_dispatches(nothing, anchors, row, row.reshape(0, 0), nothing)
-    memory, pool = device.memory.pointer, device.pool.block
-    drive(nothing, nothing, row, memory, pool, 0, 1, 0, 0, np.zeros(1, np.int64))
-
-
-def warm_kernels() -> Iterator[str]:
-    """Compile or load every kernel; names each before it is begun."""
-    for kind, module in enumerate(KERNEL_NAMES):
-        yield module
-        entry_addresses((kind,))
 
 
 def parse_core_order(text: str | None) -> int | None:

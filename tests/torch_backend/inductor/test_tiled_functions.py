@@ -128,8 +128,8 @@ PAYING = ("chain", "softmax", "normalised")
 @pytest.mark.parametrize("name", PAYING)
 def test_tiling_pays(name, tmp_path, monkeypatch):
     function, dims = FUNCTIONS[name]
-    monkeypatch.setitem(EXTENTS, "A", 4096)
-    monkeypatch.setitem(EXTENTS, "B", 4096)
+    monkeypatch.setitem(EXTENTS, "A", 1024)
+    monkeypatch.setitem(EXTENTS, "B", 1024)
 
     def tiled(*args):
         with spyre_hint(slices={"A": 8}):
