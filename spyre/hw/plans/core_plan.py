@@ -23,7 +23,13 @@ from spyre.hw.plans.normalise import check_slices, uniform_operations
 from spyre.hw.spec import LX_BYTES
 from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
-from spyre.mlir.operation import OVERFLOW_CONSTANT, Component, Operation, Padding
+from spyre.mlir.operation import (
+    OVERFLOW_CONSTANT,
+    Component,
+    Operation,
+    Padding,
+    slice_offsets,
+)
 
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
@@ -228,8 +234,6 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
 
 def _regular_starts(op: Operation) -> Int64Array:
     """Bytes, [operand, core], of tensors that begin at 0."""
-    from spyre.mlir.builder import slice_offsets
-
     starts = np.array([slice_offsets(op, tensor) for tensor in op.tensors], np.int64)
     for operand, tensor in enumerate(op.tensors):
         if tensor.component is Component.LX:

@@ -11,7 +11,6 @@ from .operations import (
     OperationSpec as OperationSpec,
     RuntimeSize as RuntimeSize,
     SizeValue as SizeValue,
-    slice_offsets as slice_offsets,
 )
 from .recipes import (
     HostOperand as HostOperand,

@@ -24,7 +24,8 @@ from spyre.mlir.operation import (
     Tensor,
     Window,
     footprint,
-    indexed_dims,
+    moving_dims,
+    slice_offsets,
     stick_elements,
 )
 from spyre.mlir.program import AffineExpr
@@ -196,14 +197,17 @@ def build_operation(
     """The operation of ``spec`` with cores, work slices and start addresses. BundleError SPY290."""
     _check_dims(spec)
     slices = {dim: spec.splits.get(dim, 1) for dim in spec.extents}
-    core_slices = _core_slices(spec, slices)
-    outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, core_slices)
-    outline = replace(outline, symbolic_dims=_symbolic_dims(spec, resolve))
+    outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, resolve)
     placed = {
-        tensor.index: _as_read(outline, _placed(outline, tensor, operand, spec, resolve))
+        tensor.index: _placed(outline, tensor, operand, spec, resolve)
         for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
     }
-    return _with_tensors(outline, placed)
+    return replace(
+        outline,
+        inputs=tuple(placed[t.index] for t in outline.inputs),
+        outputs=tuple(placed[t.index] for t in outline.outputs),
+        index_tensors=tuple(placed[t.index] for t in outline.index_tensors),
+    )
 
 
 def _operands(spec: OperationSpec) -> tuple[OperandSpec, ...]:
@@ -259,12 +263,11 @@ def _outline(
     spec: OperationSpec,
     sdsc_name: str,
     slices: Mapping[str, int],
-    core_slices: tuple[Mapping[str, int], ...],
+    resolve: Resolve | None,
 ) -> Operation:
     """The operation without start addresses. Index tensors are numbered first, outputs last."""
-    tensors = _tensors(spec)
-    a, b = len(spec.index_inputs), len(spec.index_inputs) + len(spec.inputs)
-    return Operation(
+    core_slices = _core_slices(spec, slices)
+    bare = Operation(
         name=spec.name,
         file=sdsc_name,
         sdsc_name=sdsc_name,
@@ -273,25 +276,29 @@ def _outline(
         cores=tuple(range(len(core_slices))),
         slices=dict(slices),
         core_slices=core_slices,
-        inputs=tensors[a:b],
-        outputs=tensors[b:],
-        index_tensors=tensors[:a],
+        inputs=(),
+        outputs=(),
         masks={dim: tuple(ranges) for dim, ranges in spec.masks.items() if ranges},
         constants=dict(spec.constants),
         constant_formats=dict.fromkeys(spec.constants, spec.constant_format or spec.data_format),
         data_format=spec.data_format,
         unit=spec.unit,
         windows=dict(spec.windows),
+        symbolic_dims=_symbolic_dims(spec, resolve),
         last_extents=dict(spec.last_extents),
     )
+    tensors = _tensors(spec, bare)
+    a, b = len(spec.index_inputs), len(spec.index_inputs) + len(spec.inputs)
+    return replace(bare, index_tensors=tensors[:a], inputs=tensors[a:b], outputs=tensors[b:])
 
 
-def _tensors(spec: OperationSpec) -> tuple[Tensor, ...]:
+def _tensors(spec: OperationSpec, op: Operation) -> tuple[Tensor, ...]:
     operands = (*spec.index_inputs, *spec.inputs, *spec.outputs)
     roles = _roles(spec, operands)
     pairs = _indirect_pairs(spec, operands)
+    path = op.sdsc_name, "dscs_", 0, spec.name, "labeledDs_"
     return tuple(
-        _tensor(operand, index, roles[index], pairs.get(index))
+        _tensor(operand, index, json_path((*path, index)), roles[index], pairs.get(index), op)
         for index, operand in enumerate(operands)
     )
 
@@ -324,7 +331,15 @@ def _indirect_pairs(spec: OperationSpec, operands: Sequence[OperandSpec]) -> dic
     return {i: v for i, v in pairs} | {v: i for i, v in pairs}
 
 
-def _tensor(operand: OperandSpec, index: int, role: str, related: int | None) -> Tensor:
+def _tensor(
+    operand: OperandSpec, index: int, path: str, role: str, related: int | None, op: Operation
+) -> Tensor:
+    """An operand as it is read from the file that is written of it: the file gives all sizes of a
+    kind or none, and nothing for what has no effect.
+    """
+    sizes, own = operand.device_dim_sizes, operand.own_slices or op.slices
+    scale = {dim: operand.scale.get(dim, 1) for dim in operand.dims}
+    rows = operand.own_core_slices if any(operand.own_core_slices) else ()
     return Tensor(
         index=index,
         name=f"Tensor{index}",
@@ -333,19 +348,20 @@ def _tensor(operand: OperandSpec, index: int, role: str, related: int | None) ->
         data_format=operand.data_format,
         word_length_bytes=FORMATS[operand.data_format].bits // 8,
         dims=operand.dims,
-        scale={dim: operand.scale.get(dim, 1) for dim in operand.dims},
+        scale=scale,
         stick_dims=tuple(dim for dim, _ in operand.stick),
         stick_sizes=tuple(size for _, size in operand.stick),
         starts=(),
-        gap_elements=dict(operand.gap),
-        device_dim_sizes=dict(operand.device_dim_sizes),
-        max_dim_sizes=dict(operand.max_dim_sizes),
+        gap_elements={dim: gap for dim, gap in operand.gap.items() if gap},
+        device_dim_sizes={d: sizes.get(d, op.extents[d]) for d in operand.dims if sizes},
+        max_dim_sizes={dim: operand.max_dim_sizes.get(dim, -1) for dim in operand.dims},
         indirection=operand.indirection,
         related_tensor=related,
         per_core_in_hbm=operand.per_core_in_hbm,
-        padding=dict(operand.padding),
-        own_slices=dict(operand.own_slices),
-        own_core_slices=operand.own_core_slices,
+        json_path=path,
+        padding={d: kind for d, kind in operand.padding.items() if kind is not Padding.NONE},
+        own_slices={d: own.get(d, 1) if scale[d] == 1 else 1 for d in operand.dims if rows},
+        own_core_slices=rows,
     )
 
 
@@ -399,34 +415,12 @@ def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
     return resolve(base, offset_bytes)
 
 
-def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
-    """Bytes from the tensor's start to every core's slice; 0 where each core has its own tensor.
-
-    A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
-    within the stick.
-    """
-    pitches = footprint(op, tensor).pitch_bytes
-    moving = [dim for dim in _moving_dims(op, tensor) if dim not in op.symbolic_dims]
-    return tuple(
-        sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
-        for row in op.core_slices
-    )
-
-
-def _moving_dims(op: Operation, tensor: Tensor) -> list[str]:
-    """Dims along which the cores' starts differ."""
-    if tensor.component is Component.LX or tensor.per_core_in_hbm:
-        return []
-    indexed = indexed_dims(op, tensor)
-    return [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
-
-
 def _size_terms(
     op: Operation, tensor: Tensor, spec: OperationSpec
 ) -> tuple[tuple[SizeTerm, ...], ...]:
     """Per core what its start has beyond `slice_offsets`: slices of runtime sizes (§11)."""
     pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
-    moving = [dim for dim in _moving_dims(op, tensor) if dim in op.symbolic_dims]
+    moving = [dim for dim in moving_dims(op, tensor) if dim in op.symbolic_dims]
     return tuple(
         tuple(
             SizeTerm(spec.sizes[dim], op.slices[dim], row[dim] * pitches[dim] // sticks.get(dim, 1))
@@ -434,45 +428,4 @@ def _size_terms(
             if row[dim]
         )
         for row in op.core_slices
-    )
-
-
-def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
-    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``.
-
-    Under a window, the element its first output position starts at, padding counted as stored.
-    """
-    window = op.window_of(tensor, dim)
-    origin = index * op.core_extent(dim) * (window.stride if window else 1)
-    sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
-    inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
-    return sticks * pitch + inside
-
-
-def _as_read(op: Operation, tensor: Tensor) -> Tensor:
-    """``tensor`` as it is read from the file that is written of it: the file gives all sizes of a
-    kind or none, and nothing for what has no effect.
-    """
-    sizes, rows = tensor.device_dim_sizes, tensor.own_core_slices
-    own = tensor.own_slices or op.slices
-    return replace(
-        tensor,
-        json_path=json_path((op.sdsc_name, "dscs_", 0, op.name, "labeledDs_", tensor.index)),
-        max_dim_sizes={dim: tensor.max_dim_sizes.get(dim, -1) for dim in tensor.dims},
-        device_dim_sizes={dim: sizes.get(dim, op.extents[dim]) for dim in tensor.dims if sizes},
-        gap_elements={dim: gap for dim, gap in tensor.gap_elements.items() if gap},
-        padding={d: kind for d, kind in tensor.padding.items() if kind is not Padding.NONE},
-        own_slices={
-            dim: own.get(dim, 1) if tensor.holds(dim) else 1 for dim in tensor.dims if any(rows)
-        },
-        own_core_slices=rows if any(rows) else (),
-    )
-
-
-def _with_tensors(op: Operation, placed: Mapping[int, Tensor]) -> Operation:
-    return replace(
-        op,
-        inputs=tuple(placed[t.index] for t in op.inputs),
-        outputs=tuple(placed[t.index] for t in op.outputs),
-        index_tensors=tuple(placed[t.index] for t in op.index_tensors),
     )

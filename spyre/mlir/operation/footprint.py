@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES
-from spyre.errors import BundleError, JsonLocation, LaunchError
+from spyre.errors import JsonLocation, LaunchError
 from spyre.mlir.operation.operation import (
+    Component,
     Indirection,
     Operation,
     Padding,
@@ -232,20 +233,11 @@ def group_by_sizes(
 ) -> Iterator[tuple[Sizes, npt.NDArray[np.int64]]]:
     """Sizes, and the instances (rows of ``symbols``, one column per id) that have them.
 
-    BundleError SPY275 unless the ids hold those of ``op``'s symbolic dims.
+    The ids hold those of ``op``'s symbolic dims: see `unbound_symbols`.
     """
     import numpy as np  # not at the top: checking a bundle does without
 
     dims = op.symbolic_dims
-    for dim, size in dims.items():
-        if size.symbol not in symbol_ids:
-            raise BundleError(
-                "SPY275",
-                f"symbol {size.symbol} of dim {dim} is not bound",
-                JsonLocation(op.file, "$.dscs_[0].dimToSymbolMapping_"),
-                expected=f"{size.symbol} in symbol_ids",
-                found=str(list(symbol_ids)),
-            )
     columns = [symbol_ids.index(size.symbol) for size in dims.values()]
     if not dims or not len(symbols):
         yield {}, np.arange(len(symbols))
@@ -267,3 +259,40 @@ def _check_size(op: Operation, dim: str, size: SymbolicDim, value: int) -> None:
         expected=f"a positive multiple of {size.granularity} up to {size.maximum}",
         found=str(value),
     )
+
+
+# --- work slices -----------------------------------------------------------------------------
+
+
+def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
+    """Bytes from the tensor's start to every core's slice; 0 where each core has its own tensor.
+
+    A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
+    within the stick.
+    """
+    pitches = footprint(op, tensor).pitch_bytes
+    moving = [dim for dim in moving_dims(op, tensor) if dim not in op.symbolic_dims]
+    return tuple(
+        sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
+        for row in op.core_slices
+    )
+
+
+def moving_dims(op: Operation, tensor: Tensor) -> list[str]:
+    """Dims along which the cores' starts differ."""
+    if tensor.component is Component.LX or tensor.per_core_in_hbm:
+        return []
+    indexed = indexed_dims(op, tensor)
+    return [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
+
+
+def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
+    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``.
+
+    Under a window, the element its first output position starts at, padding counted as stored.
+    """
+    window = op.window_of(tensor, dim)
+    origin = index * op.core_extent(dim) * (window.stride if window else 1)
+    sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
+    inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
+    return sticks * pitch + inside
