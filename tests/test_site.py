@@ -1,0 +1,52 @@
+"""The site of the docs: what its pages are made of. CI builds it and follows every link."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tools import site
+from tools.docs import DOCS
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sources")
+    site.gather(directory)
+    return directory
+
+
+def test_every_page_is_among_the_contents(sources):
+    index = (sources / "index.md").read_text()
+    contents = re.findall(r"```\{toctree\}.*?```", index, re.DOTALL)
+    named = {line for block in contents for line in block.splitlines() if line.endswith(".md")}
+    pages = {path.relative_to(sources).as_posix() for path in sources.rglob("*.md")}
+    assert pages - named == {"index.md"}
+
+
+def test_links_to_the_repository_lead_to_pages(sources):
+    text = "[codes](../spyre/codes/codes.toml) [all](docs/cli.md#options) [new](../CHANGELOG.md)"
+    made = site._with_links(text.replace("docs/", "../docs/"), DOCS, sources, sources)
+    assert made == "[codes](errors.md) [all](cli.md#options) [new](CHANGELOG.md)"
+    deep = site._with_links("[map](../contributing-map.md)", DOCS / "decisions",
+                            sources / "decisions", sources)  # fmt: skip
+    assert deep == "[map](../contributing-map.md)"
+
+
+def test_a_link_that_leads_nowhere_ends_the_build(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("myst_parser")
+    pytest.importorskip("furo")
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "conf.py").write_text((DOCS / "conf.py").read_text())
+    (docs / "index.md").write_text("# Index\n\nAll:\n\n- [one](one.md)\n")
+    (docs / "one.md").write_text("# One\n\n[gone](two.md)\n")
+    monkeypatch.setattr(site, "gather", lambda to: [
+        (to / page.name).write_text(site._with_contents(page.read_text()) if page.stem == "index"
+                                    else page.read_text()) for page in docs.iterdir()
+    ])  # fmt: skip
+    assert site.build(tmp_path / "out") == 1
+    assert "two.md" in capfd.readouterr().err
+    (docs / "one.md").write_text("# One\n\n[back](index.md)\n")
+    assert site.build(tmp_path / "out") == 0

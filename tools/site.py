@@ -1,0 +1,95 @@
+"""The documentation as a site: `python -m tools.site [DIRECTORY]` builds it (extra ``docs``).
+
+The pages of ``docs/`` with the page of codes, the changelog and the contributors' page beside them.
+A link that leads nowhere, a heading that is not there, a page that no list names: each ends the
+build with exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.docs import DOCS, ROOT, error_page
+
+DEFAULT = ROOT / "build" / "site"
+BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
+"""Pages at the root of the repository, which the site has among the others."""
+CODES = "spyre/codes/codes.toml"
+_LINK = re.compile(
+    r"\]\((?P<target>(?:\.\./)+[^)#]*|(?:docs|spyre|examples)/[^)#]*)(?P<anchor>#[^)]*)?\)"
+)
+_LIST = re.compile(r"^([A-Z][^\n]*):\n\n((?:- [^\n]*\n(?:  [^\n]*\n)*)+)", re.MULTILINE)
+_PAGE = re.compile(r"\]\(([\w/.-]+\.md)\)")
+
+
+def gather(sources: Path) -> None:
+    """Put the pages of the site together in an empty directory."""
+    shutil.copytree(DOCS, sources, dirs_exist_ok=True)
+    (sources / "errors.md").write_text(error_page(), encoding="utf-8")
+    for name in BESIDE:
+        shutil.copyfile(ROOT / name, sources / name)
+    for page in sources.rglob("*.md"):
+        home = ROOT if page.name in BESIDE else DOCS / page.relative_to(sources).parent
+        text = page.read_text(encoding="utf-8")
+        page.write_text(_with_links(text, home, page.parent, sources), encoding="utf-8")
+    index = sources / "index.md"
+    index.write_text(_with_contents(index.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _with_links(text: str, home: Path, here: Path, sources: Path) -> str:
+    """``text`` of a page in ``home`` with its links as they are in ``here``, a part of the site."""
+
+    def replace(link: re.Match[str]) -> str:
+        target = (home / link["target"]).resolve()
+        if target == ROOT / CODES:
+            place = sources / "errors.md"
+        elif target.name in BESIDE and target.parent == ROOT:
+            place = sources / target.name
+        elif target.is_relative_to(DOCS):
+            place = sources / target.relative_to(DOCS)
+        else:
+            place = target  # a file of the repository, which the site offers as it is
+        return f"]({_relative(place, here)}{link['anchor'] or ''})"
+
+    return _LINK.sub(replace, text)
+
+
+def _relative(path: Path, start: Path) -> str:
+    return Path(os.path.relpath(path, start)).as_posix()
+
+
+def _with_contents(index: str) -> str:
+    """The first page with the lists it shows as the site's contents, too."""
+    contents = []
+    for caption, links in _LIST.findall(index):
+        pages = "\n".join(dict.fromkeys(_PAGE.findall(links)))
+        contents.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n")
+    return "\n".join([index, *contents])
+
+
+def build(directory: Path) -> int:
+    """Build the site into ``directory``; Sphinx's exit code, 1 for any warning."""
+    with tempfile.TemporaryDirectory() as temporary:
+        sources = Path(temporary)
+        gather(sources)
+        command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n"]
+        return subprocess.run([*command, str(sources), str(directory)], check=False).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    directory = Path(arguments[0]) if arguments else DEFAULT
+    code = build(directory)
+    if code == 0:
+        print(f"{directory / 'index.html'}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
