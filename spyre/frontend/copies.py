@@ -15,6 +15,8 @@ import torch
 from spyre.dtypes import FORMATS, FormatKind, codes_to_bytes, encode_device
 from spyre.frontend.formats import DataFormats, formats_of, get_device_dtype
 from spyre.frontend.tensors import on_card, record_of
+from spyre.hw.memory import DeviceTensor
+from spyre.layout import is_parted, transfer_geometry
 from spyre.runtime.flex import bytes_to_device, to_device_plan, to_host_plan
 from spyre.torch_backend.compat import TO_CARD, TO_HOST, in_range, is_dense
 from spyre.torch_backend.tensors import buffer_of, host_tensor
@@ -122,9 +124,21 @@ def _merged(source: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
     return parent
 
 
+def _is_parted(memory: DeviceTensor, strides: tuple[int, ...]) -> bool:
+    """Whether a layout walks host dims as one that do not continue each other on this host."""
+    if strides == memory.strides:
+        return False
+    geometry = transfer_geometry(memory.layout, memory.sizes, memory.strides)
+    return is_parted(geometry, strides)
+
+
 def _upload(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> None:
     target = on_card(dst)
-    plan = to_device_plan(host_tensor(source.reshape(target.sizes)), target)
+    source = source.reshape(target.sizes)
+    if _is_parted(target, source.stride()):
+        together = torch.empty_strided(target.sizes, target.strides, dtype=source.dtype)
+        source = together.copy_(source)
+    plan = to_device_plan(host_tensor(source), target)
     buffer = buffer_of(dst)
     stream = buffer.card.streams.current
     stream.copy(plan, [buffer.memory])
@@ -139,7 +153,8 @@ def _to_host(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> Non
     is_whole = (tuple(source.size()), tuple(source.stride())) == (record.sizes, record.strides)
     way = _way(dst, source)
     fits = way == dst.dtype and is_dense(dst) and dst.size() == source.size()
-    if is_whole and fits and not source.storage_offset():
+    fits = fits and not source.storage_offset()
+    if is_whole and fits and not (dst.dim() and _is_parted(on_card(source), dst.stride())):
         _download(source, dst.detach(), non_blocking)
         return
     dst.copy_(_converted(_part(_whole(source, way), source), dst.dtype))

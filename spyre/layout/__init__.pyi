@@ -29,6 +29,7 @@ from .geometry import (
     host_coordinate_of_offset as host_coordinate_of_offset,
     host_coordinates_of_stick as host_coordinates_of_stick,
     host_positions as host_positions,
+    is_parted as is_parted,
     occupied_sticks as occupied_sticks,
     transfer_geometry as transfer_geometry,
     viewed_sticks as viewed_sticks,

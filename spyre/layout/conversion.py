@@ -19,7 +19,7 @@ from typing import Any
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
 from spyre.layout.access_map import AccessMap, Axis
-from spyre.layout.geometry import TransferGeometry, fold_sizes, transfer_geometry
+from spyre.layout.geometry import TransferGeometry, is_parted, transfer_geometry
 from spyre.layout.tensor_layout import Digit, SpyreTensorLayout, arrangement_digits
 
 Span = tuple[int, int]
@@ -288,7 +288,7 @@ def _digits(geometry: TransferGeometry) -> tuple[list[Digit], list[Digit]]:
 def _check_folded(geometry: TransferGeometry, host_strides: Sequence[int]) -> None:
     """Host dims that the layout walks as one have to continue each other in the given storage."""
     sizes = geometry.folded_sizes
-    if sizes and fold_sizes(sizes, host_strides) != geometry.host_sizes:
+    if is_parted(geometry, host_strides):
         raise LaunchError(
             "SPY322",
             "the layout walks several host dims as one, which the strides of the storage part",

@@ -144,16 +144,33 @@ def exact_geometry(
 
 def fold_sizes(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """Host sizes after each dim that another one continues was made part of it, then of size 1."""
-    folded = list(sizes)
-    inner = -1
-    for dim in sorted(range(len(sizes)), key=lambda d: strides[d]):
-        if folded[dim] <= 1 or strides[dim] <= 0:
-            continue
-        if inner >= 0 and strides[dim] == strides[inner] * folded[inner]:
-            folded[inner], folded[dim] = folded[inner] * folded[dim], 1
-        else:
-            inner = dim
+    folded = [1] * len(sizes)
+    for dim, inner in enumerate(_folded_into(sizes, strides)):
+        folded[inner] *= sizes[dim]
     return tuple(folded)
+
+
+def is_parted(geometry: TransferGeometry, host_strides: Sequence[int]) -> bool:
+    """Whether dims that the geometry walks as one do not continue each other in such a storage."""
+    sizes, strides = geometry.folded_sizes, geometry.host_strides
+    return any(
+        host_strides[dim] * strides[inner] != host_strides[inner] * strides[dim]
+        for dim, inner in enumerate(_folded_into(sizes, strides) if sizes else ())
+        if sizes[dim] > 1
+    )
+
+
+def _folded_into(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """The innermost dim of those that continue each other, per host dim."""
+    innermost = list(range(len(sizes)))
+    reach, inner = 0, -1
+    for dim in sorted(range(len(sizes)), key=lambda d: strides[d]):
+        if sizes[dim] <= 1 or strides[dim] <= 0:
+            continue
+        if inner < 0 or strides[dim] != reach:
+            inner = dim
+        innermost[dim], reach = inner, strides[dim] * sizes[dim]
+    return innermost
 
 
 def _geometry_over(

@@ -80,6 +80,17 @@ def test_writing_a_view_keeps_the_rest(matrix):
     same(card, matrix)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)], ids=str)
+def test_folded_layouts_of_hosts_whose_dims_lie_apart(order):
+    fold = native.SpyreTensorLayout([2, 32, 64], [64, 128, 1], native.DataFormats.SEN169_FP16)
+    values = torch.randn(4, 8, 128).to(H)
+    apart = torch.empty([(4, 8, 128)[k] for k in order], dtype=H)
+    apart = apart.permute([order.index(k) for k in range(3)]).copy_(values)
+    card = native.spyre_empty_with_layout(values.size(), values.stride(), H, fold)
+    same(native.copy_tensor(apart, card), values)
+    torch.testing.assert_close(native.copy_tensor(card, apart), values, rtol=2**-8, atol=0)
+
+
 def test_rank_0_and_empty():
     number = put(torch.tensor(2.5, dtype=H))
     assert get(number).item() == 2.5

@@ -281,6 +281,15 @@ def test_folded_dims_have_to_continue_each_other_in_memory():
         transfer_geometry(layout, sizes, (130, 1))
 
 
+def test_folded_dims_have_to_keep_their_order_in_memory():
+    layout = SpyreTensorLayout((2, 32, 64), (64, 128, 1), "SEN169_FP16")
+    for strides in ((128, 512, 1), (1, 4, 32), (1024, 128, 2)):
+        with pytest.raises(LaunchError, match="SPY322: the layout walks several host dims as one"):
+            conversion_info(layout, (4, 8, 128), (1024, 128, 1), "float16", False, strides)
+    twice = conversion_info(layout, (4, 8, 128), (1024, 128, 1), "float16", False, (2048, 256, 2))
+    assert twice.nests
+
+
 @pytest.mark.parametrize("name", ["folded", "tiles within tiles"])
 def test_layouts_without_single_host_dims_are_not_exact(name: str):
     case = raw_case(name)
