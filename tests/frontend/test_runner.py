@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.frontend.__main__ import Result, main
+from tests.frontend.commands import PAGE, commands
 from tests.frontend.expectations import Expectations
 
 CONFIGURATION = """
@@ -63,6 +64,13 @@ def test_causes():
     assert refused.cause == "SPY411"
     wrong = Result("a", "failed", "xfail", 0, "AssertionError: 3 != 4", "x/y.py:3")
     assert wrong.cause == "AssertionError in y.py"
+
+
+def test_commands_of_the_page():
+    lines = commands(PAGE.read_text(), "/checkout", "/wheels").splitlines()
+    assert "ln -s /checkout ../torch-spyre" in lines
+    assert "pip install 'torch==2.13.0+cpu' --find-links /wheels" in lines
+    assert lines[-1] == "python examples/torch_spyre/llama_block.py"
 
 
 def test_needs_a_checkout(tmp_path, capsys):
