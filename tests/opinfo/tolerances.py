@@ -72,9 +72,10 @@ OVERRIDES: dict[str, Override] = {
             "mm", "bmm", "addmm", "addmm/decomposed", "addmv", "baddbmm", "addbmm", "matmul",
             "__rmatmul__", "mv", "dot", "vdot", "inner", "einsum", "tensordot", "linalg.multi_dot",
             "nn.functional.linear", "nn.functional.bilinear", "nn.functional.conv1d",
-            "nn.functional.conv2d", "nn.functional.conv3d", "sum", "mean", "masked.sum",
-            "masked.mean", "cumsum", "nansum", "nanmean", "trace", "addr", "linalg.vecdot",
-            "_softmax_backward_data", "gradient", "nn.functional.embedding_bag",
+            "nn.functional.conv2d", "nn.functional.conv3d", "nn.functional.conv_transpose1d",
+            "nn.functional.conv_transpose2d", "nn.functional.conv_transpose3d", "sum", "mean",
+            "masked.sum", "masked.mean", "cumsum", "nansum", "nanmean", "trace", "addr",
+            "linalg.vecdot", "_softmax_backward_data", "gradient", "nn.functional.embedding_bag",
         ),
         Override(1, 4, _SUMS),
     ),
@@ -117,6 +118,7 @@ OVERRIDES: dict[str, Override] = {
     **dict.fromkeys(
         (
             "nn.functional.layer_norm", "native_layer_norm", "nn.functional.rms_norm",
+            "nn.functional.batch_norm", "nn.functional.instance_norm",
             "nn.functional.group_norm", "native_group_norm", "nn.functional.normalize",
             "norm", "norm/fro", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "std",
             "std/unbiased", "var", "var/unbiased", "std_mean", "std_mean/unbiased", "var_mean",

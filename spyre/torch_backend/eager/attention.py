@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend
+from torch.nn.functional import linear
 
 from spyre.torch_backend.eager.dispatch import (
     ANY,
@@ -227,6 +228,96 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
 
 
+def native_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::_native_multi_head_attention, what nn.MultiheadAttention is without gradients.
+
+    ``mask``: true where nothing is seen; of [rows, columns], [batch, columns] (``mask_type`` 1) or
+    all four dims.
+    """
+    weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+    columns = zip((query, key, value), weights, biases, strict=True)
+    q, k, v = (linear(x, w, b).unflatten(-1, (heads, -1)).transpose(1, 2) for x, w, b in columns)
+    seen = None
+    if mask is not None:
+        seen = ~mask.bool()
+        seen = seen[:, None, None] if mask_type == 1 else seen
+    empty = query.new_empty(0)
+    if not need_weights:
+        output, attention_weights = scaled_dot_product_attention(q, k, v, seen), empty
+    else:
+        scores = q @ k.transpose(-2, -1) * _scale_of(q, None)
+        if seen is not None:
+            scores = torch.where(seen, scores, float("-inf"))
+        attention_weights = torch.softmax(scores, -1)
+        output = attention_weights @ v
+        if average_attn_weights:
+            attention_weights = attention_weights.mean(1)
+    return linear(output.transpose(1, 2).flatten(-2), weight, bias), attention_weights
+
+
+def encoder_layer(
+    x: torch.Tensor,
+    width: int,
+    heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight: torch.Tensor,
+    norm_bias: torch.Tensor,
+    last_norm_weight: torch.Tensor,
+    last_norm_bias: torch.Tensor,
+    up_weight: torch.Tensor,
+    up_bias: torch.Tensor,
+    down_weight: torch.Tensor,
+    down_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """aten::_transformer_encoder_layer_fwd: nn.TransformerEncoderLayer without gradients."""
+    first, last = (norm_weight, norm_bias), (last_norm_weight, last_norm_bias)
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        tensors = (qkv_weight, qkv_bias, weight, bias, mask)
+        return native_attention(x, x, x, width, heads, *tensors, False, True, mask_type)[0]
+
+    def fed_forward(x: torch.Tensor) -> torch.Tensor:
+        inner = linear(x, up_weight, up_bias)
+        inner = torch.nn.functional.gelu(inner) if use_gelu else torch.relu(inner)
+        return linear(inner, down_weight, down_bias)
+
+    def normed(x: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return torch.layer_norm(x, [x.shape[-1]], *norm, eps)
+
+    if norm_first:
+        x = x + attended(normed(x, first))
+        return x + fed_forward(normed(x, last))
+    x = normed(x + attended(x), first)
+    return normed(x + fed_forward(x), last)
+
+
+def _is_plain(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Floats in three dims."""
+    return x.dtype in FLOATS and x.dim() == 3 and x.numel() > 0
+
+
 COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
 """Operations made of others, with gradients of those; by aten name."""
 
@@ -236,4 +327,9 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     _FUSED: {ANY: EagerKernel(fused_attention)},
     "_fused_sdp_choice": {ANY: EagerKernel(fused_choice)},
     f"{_FUSED}_backward": {ANY: EagerKernel(fused_attention_backward)},
+    "_native_multi_head_attention": {ANY: EagerKernel(native_attention, _is_plain)},
+    "_transformer_encoder_layer_fwd": {ANY: EagerKernel(encoder_layer, _is_plain)},
 }
+
+WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
+"""Of these the ones that no other device has."""

@@ -23,9 +23,11 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.special import (
     erf_gelu,
+    error_function,
     logarithm,
     mish,
     silu,
+    sine,
     softplus,
     tangent,
     tanh_gelu,
@@ -90,6 +92,10 @@ def _power(low: Lowering, x: Value, dtype: str, exponent: float) -> Value:
         return low.pointwise("sqrt" if exponent > 0 else "rsqrt", x)
     power = _integer_power(low, x, abs(int(exponent)))
     return power if exponent > 0 else low.pointwise("reciprocal", power)
+
+
+def _cosine(low: Lowering, x: Value, dtype: str) -> Value:
+    return sine(low, x, dtype, 1)
 
 
 def _integer_power(low: Lowering, x: Value, exponent: int) -> Value:
@@ -230,6 +236,9 @@ _UNARY: dict[str, LoweringFunction] = {
     "silu": silu,
     "tanh": tangent,
     "mish": mish,
+    "sin": sine,
+    "cos": _cosine,
+    "erf": error_function,
 }
 _BINARY: dict[str, LoweringFunction] = {
     "add": partial(_scaled, "add"),

@@ -375,6 +375,24 @@ def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor
     return (place.unsqueeze(0) == numbers).sum(1).to(x.dtype)
 
 
+def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.Tensor:
+    """aten::bincount: the host has to know the largest of them."""
+    if x.numel() and int(x.min()) < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    count = max(int(x.max()) + 1 if x.numel() else 0, minlength)
+    if not x.numel() or not count:
+        return torch.zeros(count, dtype=torch.int64, device=x.device)
+    if count * x.numel() > MOST_COMPARISONS:
+        announce("aten.bincount.default")
+        return torch.bincount(x.cpu(), minlength=minlength).to(x.device)
+    numbers = torch.arange(count, device=x.device).unsqueeze(1)
+    return (x.long().unsqueeze(0) == numbers).sum(1)
+
+
+def _takes_counts(x: torch.Tensor, weights: Any = None, minlength: int = 0) -> bool:
+    return x.dtype in INTEGERS and x.dim() == 1 and weights is None and minlength >= 0
+
+
 def _takes_histogram(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     return x.dtype in INTEGERS
 
@@ -438,5 +456,6 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "sum.IntList_out": {INTEGER: EagerKernel(_sum, _takes_sum)},
     "remainder.Tensor_out": {INTEGER: EagerKernel(_remainder, _takes_remainder)},
     "floor_divide": {INTEGER: EagerKernel(_floor_divide, _divides)},
+    "bincount": {INTEGER: EagerKernel(_counts, _takes_counts)},
     "histc": {INTEGER: EagerKernel(_histogram, _takes_histogram)},
 }

@@ -81,14 +81,15 @@ def batch_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     """Normalised x by the statistics given, or by its own, with those: mean, 1/√(var + eps), var.
 
     ``kinds``: what the values behind x are, each with an element per channel. Its own statistics
-    are those of `layer_norm`, over all dims but that of channels.
+    are those of `layer_norm`, over all dims but that of channels; all in float32, since channels
+    may lie far from zero.
     """
     *values, kinds, eps, dtype = args
     rank = len(x.sizes)
     dims = (0, *range(2, rank))
-    x = low.convert(x, dtype)
+    x = low.convert(x, "float32")
     given = {
-        kind: _per_channel(low.convert(v, dtype), rank)
+        kind: _per_channel(low.convert(v, "float32"), rank)
         for kind, v in zip(kinds, values, strict=True)
     }
     own = "mean" not in given
@@ -98,12 +99,13 @@ def batch_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
         variance = low.mean(low.pointwise("mul", centred, centred), dims)
     else:
         variance = given["variance"]
-    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, dtype)))
-    affine = [given.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
-    result = low.pointwise("layernormnorm", x, mean, scale, *affine)
+    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, "float32")))
+    affine = [given.get(kind) or low.constant(none, "float32") for kind, none in _AFFINE.items()]
+    result = low.convert(low.pointwise("layernormnorm", x, mean, scale, *affine), dtype)
     if not own:
         return (result,)
-    return result, *(v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
+    rows = (v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
+    return result, *(low.convert(row, dtype) for row in rows)
 
 
 def _per_channel(row: Value, rank: int) -> Value:

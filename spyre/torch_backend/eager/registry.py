@@ -18,6 +18,7 @@ from spyre.torch_backend.eager import (
     factories,
     indexing,
     integers,
+    losses,
     masks,
     matmul,
     normalisation,
@@ -55,6 +56,7 @@ MODULES: tuple[ModuleType, ...] = (
     sorting,
     masks,
     activations,
+    losses,
     boolean,
     integers,
 )
@@ -118,7 +120,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     functions: dict[str, Callable[..., Any]] = {}
     for name, kernels in tables.items():
         promoted = integers.PROMOTIONS.get(name)
-        overload = None if name in attention.KERNELS else operator(name)
+        overload = None if name in attention.WITHOUT_CPU else operator(name)
         operation = EagerOperation(
             name, overload, tuple(kernels.values()), promoted, _overlap_check(name, overload)
         )

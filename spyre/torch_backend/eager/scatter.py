@@ -184,7 +184,10 @@ def write_elements(
     dim: int,
     adds: bool,
 ) -> Value:
-    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to what x has there."""
+    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to what x has there.
+
+    A source of rank 0, or of one row, goes to all of them.
+    """
     wanted = checked_positions(low, index, rows, False).unsqueezed(dim)
     hits = low.pointwise("equal", _along(rows, dim, wanted), wanted)
     if adds:
@@ -193,7 +196,7 @@ def write_elements(
         total = low.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
         return low.convert(low.pointwise("add", low.convert(x, "float32"), total), x.dtype)
     last = _last_match(low, hits, order, dim + 1)
-    if source.numel > 1:
+    if source.sizes and source.sizes[dim] > 1:
         source = select_elements(low, source, _place(low, last), dim)
     return _where(low, _is_written(low, last), source, x)
 

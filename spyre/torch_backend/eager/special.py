@@ -11,6 +11,7 @@ and NaN ranks above all numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import factorial, pi, sqrt
 
 from spyre.torch_backend.program import Lowering, Value, float_bits
 
@@ -37,6 +38,14 @@ _EXPM1 = (
 )
 """(e^x - 1) / x as a polynomial of x for |x| up to ``_EXPM1_END``."""
 _LN_2 = 0.6931471805599453
+_HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
+"""π/2 as three numbers of float32, each what the ones before leave."""
+_SIN = tuple((-1) ** k / factorial(2 * k + 1) for k in range(6))
+_COS = tuple((-1) ** k / factorial(2 * k) for k in range(6))
+"""Series in x², of sin x / x and cos x: exact to 2e-9 up to π/4."""
+_ERF_END = 0.5
+_ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in range(8))
+"""erf x / x as a series in x², exact to 1e-10 up to ``_ERF_END``."""
 
 
 def _is_half(dtype: str) -> bool:
@@ -135,6 +144,50 @@ def tangent(low: Lowering, x: Value, dtype: str) -> Value:
     large = multiply_add(low, s, two, minus_one)
     near = low.pointwise("lesserthan", square, low.constant(_TANH_END**2, dtype))
     return low.pointwise("where3", near, small, large)
+
+
+def sine(low: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
+    """sin(x + quarters · π/2), in float32: by the nearest multiple of π/2 and what is left of x.
+
+    What is left is exact to float32 for |x| up to 1e5, and less and less so beyond.
+    """
+    x = low.convert(x, "float32")
+
+    def number(value: float) -> Value:
+        return low.constant(value, "float32")
+
+    scaled = multiply_add(low, x, number(2 / pi), number(0.5))
+    multiple = low.pointwise("floor", scaled)
+    rest, negative = x, low.pointwise("neg", multiple)
+    for part in _HALF_PI:
+        rest = multiply_add(low, negative, number(part), rest)
+    square = low.pointwise("mul", rest, rest)
+    odd_series = low.pointwise("mul", rest, _polynomial(low, square, _SIN))
+    even_series = _polynomial(low, square, _COS)
+    quarter = low.pointwise("add", multiple, number(quarters)) if quarters else multiple
+    half_turns = low.pointwise("floor", low.pointwise("mul", quarter, number(0.5)))
+    is_odd = multiply_add(low, half_turns, number(-2.0), quarter)
+    turns = low.pointwise("floor", low.pointwise("mul", half_turns, number(0.5)))
+    is_negative = multiply_add(low, turns, number(-2.0), half_turns)
+    value = low.pointwise("where3", is_odd, even_series, odd_series)
+    value = low.pointwise("where3", is_negative, low.pointwise("neg", value), value)
+    return low.convert(value, dtype)
+
+
+def error_function(low: Lowering, x: Value, dtype: str) -> Value:
+    """erf x, in float32: ±(1 - 2 Φ(-√2 |x|)), near zero, where that cancels, a series."""
+    x = low.convert(x, "float32")
+    square = low.pointwise("mul", x, x)
+    small = low.pointwise("mul", x, _polynomial(low, square, _ERF))
+    scaled = low.pointwise("mul", low.pointwise("abs", x), low.constant(sqrt(2), "float32"))
+    ratio, e = normal_tail(low, within_tail(low, scaled))
+    one = low.constant(1.0, "float32")
+    large = _scaled_product_add(low, ratio, e, -2.0, one)
+    positive = low.pointwise("greaterthan", x, low.constant(0.0, "float32"))
+    large = low.pointwise("where3", positive, large, low.pointwise("neg", large))
+    near = low.pointwise("lesserthan", low.pointwise("abs", x), low.constant(_ERF_END, "float32"))
+    value = low.pointwise("where3", near, small, large)
+    return low.convert(low.pointwise("where3", low.pointwise("equal", x, x), value, x), dtype)
 
 
 def exponential_minus_one(low: Lowering, x: Value) -> Value:

@@ -1,0 +1,94 @@
+"""Losses, dropout, native attention, sine and its kin: on the cores, as the CPU computes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.torch_backend.eager.agreement import PLAIN_FLOATS, agrees, numbers
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("sizes", [(8, 70), (2, 5, 3, 4), (5,)], ids=str)
+def test_negative_log_likelihood(sizes, reduction):
+    def loss(x, target, weight):
+        x = x.detach().clone().requires_grad_()
+        options = {"reduction": reduction, "ignore_index": 1}
+        found = F.nll_loss(x, target, weight, **options) + F.nll_loss(x, target, **options)
+        (grad,) = torch.autograd.grad(found.sum(), x)
+        return found.detach(), grad
+
+    x = numbers(*sizes, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    classes = sizes[min(len(sizes) - 1, 1)]
+    target = torch.randint(classes, sizes[:1] * (len(sizes) > 1) + sizes[2:], generator=generator)
+    target = torch.where(target == 1, 0, target) if target.dim() == 0 else target
+    agrees(loss, x, target, numbers(classes, dtype=torch.float32, seed=1).abs() + 1, exact=False)
+
+
+def test_dropout_draws_the_cpus_numbers():
+    def drop(x):
+        torch.manual_seed(3)
+        x = x.detach().clone().requires_grad_()
+        found = F.dropout(x, 0.5)
+        (grad,) = torch.autograd.grad(found.sum(), x)
+        return found.detach(), grad
+
+    agrees(drop, numbers(7, 65))
+    agrees(lambda x: F.dropout(x, 0.5, training=False), numbers(7, 65))
+    agrees(lambda x: F.dropout(x, 1.0), numbers(7, 65))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("masks", [(), ("rows",), ("padding",), ("rows", "padding")], ids=str)
+def test_encoder_layers_without_gradients(norm_first, masks):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        64, 4, 128, activation="gelu", batch_first=True, norm_first=norm_first
+    ).eval()
+    rows = torch.ones(9, 9, dtype=torch.bool).triu(1) if "rows" in masks else None
+    padding = (torch.arange(9) > torch.tensor([[6], [8]])) if "padding" in masks else None
+
+    def run(x):
+        given = (None if m is None else m.to(x.device) for m in (rows, padding))
+        with torch.no_grad():
+            return layer.to(x.device)(x, *given)
+
+    agrees(run, torch.randn(2, 9, 64), exact=False)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_attention_without_gradients(average):
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(64, 4, batch_first=True).eval()
+
+    def run(x):
+        with torch.no_grad():
+            module = attention.to(x.device)
+            found = module(x, x, x, average_attn_weights=average)
+            return *found, module(x, x, x, need_weights=False)[0]
+
+    agrees(run, torch.randn(2, 9, 64), exact=False)
+
+
+@pytest.mark.parametrize("dtype", PLAIN_FLOATS)
+@pytest.mark.parametrize("function", [torch.sin, torch.cos, torch.erf])
+def test_sine_and_its_kin(function, dtype):
+    wide = torch.linspace(-12, 12, 4001)
+    x = torch.cat([wide, wide * 4000, wide * 1e-4, torch.tensor([0.0, float("nan")])]).to(dtype)
+    if dtype is torch.float16:
+        x = (x[:-1] / 8).to("spyre").cpu()  # numbers that the card has
+    found, expected = function(x.to("spyre")).cpu(), function(x.double())
+    if dtype is torch.float32:
+        assert found[-1].isnan()
+        found, expected = found[:-1], expected[:-1]
+    unit, least = (2.0**-22, 2e-7) if dtype is torch.float32 else (2.0**-9, 1e-4)
+    assert ((found.double() - expected).abs() <= unit * expected.abs().clamp(min=least)).all()
+
+
+def test_counts():
+    x = torch.tensor([3, 1, 3, 0, 7])
+    agrees(torch.bincount, x)
+    agrees(lambda x: torch.bincount(x, minlength=12), x)
