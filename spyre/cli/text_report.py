@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
@@ -175,7 +176,7 @@ def _work(counters: Counters) -> str:
 
 MAX_WARNINGS = 10
 """Warnings a run prints unless ``-v`` is given."""
-MIN_WIDTH = 120
+MIN_WIDTH = 60
 FILE_WIDTH = 200
 """Columns of tables: at least MIN_WIDTH on a terminal, FILE_WIDTH elsewhere."""
 
@@ -290,13 +291,55 @@ def _print_executes(result: RunResult, options: Options) -> None:
 
 
 def print_table(table: Table) -> None:
-    """A rich table as plain text, as wide as the terminal."""
+    """A rich table as plain text. What is wider than the terminal is shown as several tables, each
+    with the first columns of the others.
+    """
     from rich.console import Console
 
     console = Console(file=sys.stdout, width=_table_width(), highlight=False)
     with console.capture() as captured:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()))
+        for part in _fitting(table, console.width):
+            console.print(part)
+    lines = [line.rstrip() for line in captured.get().strip("\n").splitlines()]
+    # One empty line between parts, where each ends and begins with one.
+    print("\n".join(line for line, last in zip(lines, ["-", *lines], strict=False) if line or last))
+
+
+KEY_COLUMNS = 2
+"""Columns at the left that say what a row is about."""
+NAME_WIDTH = 30
+"""Of a column of names where the table does not fit; longer ones take several lines."""
+
+
+def _fitting(table: Table, width: int) -> Iterator[Table]:
+    """``table``, or tables of some of its columns that fit ``width``."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    columns = [replace(column) for column in table.columns]
+    if sum(map(_column_width, columns)) <= width:
+        yield table
+        return
+    for column in columns[:KEY_COLUMNS]:
+        column.max_width, column.no_wrap, column.overflow = NAME_WIDTH, False, "fold"
+    keys, rest = columns[:KEY_COLUMNS], columns[KEY_COLUMNS:]
+    while rest:
+        free = width - sum(map(_column_width, keys))
+        count = max(sum(used <= free for used in accumulate(map(_column_width, rest))), 1)
+        part = Table(box=SIMPLE, show_footer=table.show_footer, pad_edge=False)
+        part.columns = [replace(c, _index=k) for k, c in enumerate([*keys, *rest[:count]])]
+        part.rows = table.rows
+        rest = rest[count:]
+        yield part
+
+
+def _column_width(column: Column) -> int:
+    """What a column of text takes, its distance to the next one included."""
+    from rich.cells import cell_len
+
+    texts = (str(column.header), str(column.footer), *map(str, column.cells))
+    longest = max(map(cell_len, texts))
+    return min(longest, column.max_width or longest) + 3
 
 
 def _table_width() -> int:

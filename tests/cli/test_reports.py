@@ -7,6 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from rich.box import SIMPLE
+from rich.table import Table
 
 from spyre.cli import text_report as progress_module
 from spyre.cli.run import main
@@ -138,3 +140,21 @@ def test_a_terminal_without_unicode(examples, monkeypatch):
     assert main([str(examples / "softmax")]) == 0
     stream.seek(0)
     assert "\\xb5s" in stream.read()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130, 400])
+def test_tables_fit_the_terminal_without_losing_anything(monkeypatch, capsys, columns):
+    table = Table(box=SIMPLE, pad_edge=False, show_footer=True)
+    name, sizes = "n" * 150, [f"{number}.5_KiB" for number in range(100, 110)]
+    for number in range(12):
+        table.add_column(f"title_{number}", footer=f"foot_{number}", no_wrap=True)
+    table.add_row("0", name, *sizes)
+    monkeypatch.setattr(progress_module, "_table_width", lambda: columns)
+    progress_module.print_table(table)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= columns
+    titles = [f"title_{number}" for number in range(2, 12)]
+    assert all(text.split().count(word) == 1 for word in (*sizes, *titles))
+    parts = text.split().count("title_1")
+    assert text.count("n") == 150 * parts
+    assert (parts == 1) == (columns == 400)
