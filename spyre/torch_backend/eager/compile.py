@@ -24,6 +24,7 @@ from spyre.torch_backend.program import (
     Value,
     scalar_view,
     show_program,
+    shows_programs,
     store_result,
 )
 from spyre.torch_backend.tensors import DeviceBuffer, StorageLayout
@@ -215,7 +216,8 @@ def _compile(
             low.builder.output(value)
             layouts.append(_storage_layout(value))
     parts = low.builder.build()
-    show_program(call.name, str(low.builder), parts)
+    if shows_programs():
+        show_program(call.name, str(low.builder), parts)
     constants = tuple(low.constants[k] for k in sorted(low.constants))
     program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
     return EagerProgram(program, constants, tuple(layouts), low.builder.scratch_bytes, into_target)
