@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def _content(buffer: DeviceBuffer) -> HostTensor:
     return host
 
 
+@cache
+def _watching_device() -> Device:
+    """One for all bundles: its memory takes longer to map and unmap than most of them to run."""
+    return Device(threads=1, sanitize=True, poison=True)
+
+
 @dataclass(frozen=True)
 class KeptRun:
     """``findings`` of --check and --sanitize; ``outputs``: bits by output argument."""
@@ -88,7 +95,7 @@ class KeptBundles:
 
     def __init__(self, place: Callable[[], Path]) -> None:
         self._place = place
-        self._device = Device(threads=1, sanitize=True, poison=True)
+        self._device = _watching_device()
         self._known: dict[tuple[str, bool, str], KeptRun] = {}
 
     def run(self, launched: KernelRun, *, symbolic: bool) -> KeptRun:

@@ -25,7 +25,6 @@ READ_BY_IMPORTS = (
     "SPYRE_WITHOUT_PATCHES",
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
     "TORCH_LOGS",
-    "TORCH_SPYRE_DEBUG",
 )
 """Beginnings of environment variables that have been read before a forked process begins."""
 
