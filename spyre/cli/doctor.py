@@ -27,7 +27,7 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "lark", "msgspec")
 FEATURES = ("avx2", "avx512f", "avx512bw", "f16c")
 
 
-class Outcome(StrEnum):
+class Health(StrEnum):
     """Of a check. Only ``FAILED`` makes the exit code 2."""
 
     OK = "ok"
@@ -36,11 +36,11 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """``text``: what there is; ``hint``: what to do about it."""
 
     name: str
-    outcome: Outcome
+    outcome: Health
     text: str
     hint: str = ""
 
@@ -62,21 +62,21 @@ def _examine(parsed: argparse.Namespace) -> int:
         checks.append(check)
         if not parsed.json:
             _print(check)
-    failed = any(check.outcome is Outcome.FAILED for check in checks)
+    failed = any(check.outcome is Health.FAILED for check in checks)
     if parsed.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(c) for c in checks]}, indent=2))
     return EXIT_NOT_RUN if failed else 0
 
 
-def _print(check: Check) -> None:
+def _print(check: HealthCheck) -> None:
     print(f"{check.outcome:<7} {check.name:<10} {check.text}", flush=True)
     if check.hint:
         print(f"{'':<18} {check.hint}")
 
 
-def examine() -> Iterator[Check]:
+def examine() -> Iterator[HealthCheck]:
     """All checks, each made when it is asked for."""
-    makers: dict[str, Callable[[], Check]] = {
+    makers: dict[str, Callable[[], HealthCheck]] = {
         "versions": _versions,
         "processor": _processor,
         "cache": _cache,
@@ -87,18 +87,20 @@ def examine() -> Iterator[Check]:
         try:
             yield make()
         except SpyreError as error:
-            yield Check(name, Outcome.FAILED, str(error))
+            yield HealthCheck(name, Health.FAILED, str(error))
         except Exception as error:  # of a broken library, which is what this looks for
-            yield Check(name, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            yield HealthCheck(name, Health.FAILED, f"{type(error).__name__}: {error}")
 
 
-def _versions() -> Check:
+def _versions() -> HealthCheck:
     python = platform.python_version()
     found = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
-    return Check("versions", Outcome.OK, f"spyre {spyre.__version__}, Python {python}, {found}")
+    return HealthCheck(
+        "versions", Health.OK, f"spyre {spyre.__version__}, Python {python}, {found}"
+    )
 
 
-def _processor() -> Check:
+def _processor() -> HealthCheck:
     from spyre import config
     from spyre.hw.kernels.target import has_feature
 
@@ -109,11 +111,11 @@ def _processor() -> Check:
     text += f"{threads} of {usable} usable CPUs"
     if threads > usable:
         name = config.THREADS.name
-        return Check("processor", Outcome.NOTE, text, f"{name} asks for more than there are")
-    return Check("processor", Outcome.OK, text)
+        return HealthCheck("processor", Health.NOTE, text, f"{name} asks for more than there are")
+    return HealthCheck("processor", Health.OK, text)
 
 
-def _cache() -> Check:
+def _cache() -> HealthCheck:
     from spyre import config
     from spyre.cache import kept
 
@@ -121,18 +123,18 @@ def _cache() -> Check:
         directory = config.cache_directory()
     except RuntimeError:
         hint = f"set {config.CACHE_DIR.name}: every process compiles its kernels again"
-        return Check("cache", Outcome.NOTE, "no home directory to keep kernels in", hint)
+        return HealthCheck("cache", Health.NOTE, "no home directory to keep kernels in", hint)
     there = directory
     while not there.exists():
         there = there.parent
     text = f"{directory}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"
     if os.access(there, os.W_OK | os.X_OK):
-        return Check("cache", Outcome.OK, text)
+        return HealthCheck("cache", Health.OK, text)
     hint = f"not writable: set {config.CACHE_DIR.name}, or every process compiles its kernels again"
-    return Check("cache", Outcome.NOTE, text, hint)
+    return HealthCheck("cache", Health.NOTE, text, hint)
 
 
-def _run() -> Check:
+def _run() -> HealthCheck:
     """A bundle that is written, read, checked, linked and run: the sum of small integers."""
     import numpy as np
 
@@ -152,31 +154,33 @@ def _run() -> Check:
         result = run(directory, [integers, integers[::-1]])
     seconds = time.perf_counter() - begin
     if not np.array_equal(result.outputs[0], integers.astype(np.float32) + integers[::-1]):
-        return Check("run", Outcome.FAILED, "a sum on 32 cores has wrong numbers")
-    return Check("run", Outcome.OK, f"a sum on 32 cores is right; {seconds:.1f} s with compiling")
+        return HealthCheck("run", Health.FAILED, "a sum on 32 cores has wrong numbers")
+    return HealthCheck(
+        "run", Health.OK, f"a sum on 32 cores is right; {seconds:.1f} s with compiling"
+    )
 
 
-def _torch() -> Check:
+def _torch() -> HealthCheck:
     wanted = _wanted_torch()
     try:
         found = version("torch")
     except PackageNotFoundError:
         hint = "for the PyTorch device: pip install 'spyre[torch]'"
-        return Check("torch", Outcome.NOTE, "not installed", hint)
+        return HealthCheck("torch", Health.NOTE, "not installed", hint)
     if found.partition("+")[0] != wanted:
         hint = f"the PyTorch device needs torch {wanted}"
-        return Check("torch", Outcome.FAILED, found, hint)
+        return HealthCheck("torch", Health.FAILED, found, hint)
     import torch
 
     if not hasattr(torch, "spyre"):
         hint = "import spyre.torch_backend, or unset TORCH_DEVICE_BACKEND_AUTOLOAD"
-        return Check("torch", Outcome.NOTE, f"{found}, no device 'spyre'", hint)
+        return HealthCheck("torch", Health.NOTE, f"{found}, no device 'spyre'", hint)
     ones = torch.ones(2, 3, device="spyre")
     if not (ones + ones).cpu().eq(2).all():
-        return Check("torch", Outcome.FAILED, f"{found}: 1 + 1 on 'spyre' is not 2")
+        return HealthCheck("torch", Health.FAILED, f"{found}: 1 + 1 on 'spyre' is not 2")
     whose = "torch-spyre's" if "torch_spyre" in sys.modules else "this package's"
     cards = torch.accelerator.device_count()
-    return Check("torch", Outcome.OK, f"{found}, device 'spyre' is {whose}, cards: {cards}")
+    return HealthCheck("torch", Health.OK, f"{found}, device 'spyre' is {whose}, cards: {cards}")
 
 
 def _wanted_torch() -> str:
