@@ -154,6 +154,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("scaling", "with size and cores", partial(_later, "scaling")),
     Section("eager", "what PyTorch adds", partial(_figures, "eager"), quick=False),
     Section("beside", "next to torch's own threads", partial(_later, "contention"), quick=False),
+    Section("distributed", "collectives of two ranks", partial(_later, "distributed"), quick=False),
     Section("compile", "what compiling costs", _compile, quick=False, one_cpu=True),
     Section("models", "eager and compiled models", partial(_later, "models")),
 )

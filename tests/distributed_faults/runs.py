@@ -113,6 +113,27 @@ def _judged(plan: Plan, reports: list[Report]) -> Iterator[str]:
             yield f"rank {rank}: no error"
         for error in errors:
             yield from (f"rank {rank}: {text}" for text in _judged_error(plan, fault, error))
+    yield from _judged_moments(plan, fault, [r for r in reports if r.kind == "error"])
+
+
+def _judged_moments(plan: Plan, fault: Report, errors: list[Report]) -> Iterator[str]:
+    for error in errors:
+        since_begin = error.at - error.began
+        if plan.fault == "stop":
+            if since_begin > TIMEOUT + TIMEOUT_MARGIN:
+                yield (
+                    f"rank {error.rank}: failed {since_begin:.2f} s after its operation began, "
+                    f"timeout {TIMEOUT:g} s"
+                )
+            continue
+        # a rank that was busy elsewhere hears of it in its operation; that two ranks disagree can
+        # be known once both have come
+        came = [error.began]
+        if plan.fault in ("operation", "size"):
+            came += [other.began for other in errors]
+        late = error.at - max(fault.at, *came)
+        if late > DEATH_SECONDS:
+            yield f"rank {error.rank}: failed {late:.2f} s after it could know of the fault"
 
 
 def _judged_error(plan: Plan, fault: Report, error: Report) -> Iterator[str]:
@@ -124,9 +145,3 @@ def _judged_error(plan: Plan, fault: Report, error: Report) -> Iterator[str]:
         yield f"the group is not dead: {error.again}"
     if error.destroyed_after > DESTROY_SECONDS:
         yield f"destroyed after {error.destroyed_after:.2f} s"
-    since_fault, since_begin = error.at - fault.at, error.at - error.began
-    if plan.fault == "stop":
-        if since_begin > TIMEOUT + TIMEOUT_MARGIN:
-            yield f"failed {since_begin:.2f} s after its operation began, timeout {TIMEOUT:g} s"
-    elif since_fault > DEATH_SECONDS:
-        yield f"failed {since_fault:.2f} s after the fault"

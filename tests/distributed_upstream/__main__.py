@@ -7,6 +7,7 @@ neither passes here nor is refused by a code.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 
@@ -44,7 +45,10 @@ def main() -> int:
 
 
 def _told(outcome: Outcome, whole: bool) -> str:
-    return outcome.result if whole else outcome.result.strip().splitlines()[-1][:300]
+    """The whole text, or the line that names the error."""
+    lines = outcome.result.strip().splitlines()
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Failure)\b", line)]
+    return outcome.result if whole else (errors or lines)[-1][:300]
 
 
 if __name__ == "__main__":

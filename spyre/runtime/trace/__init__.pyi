@@ -1,6 +1,7 @@
 from .commands import (
     TimeAxis as TimeAxis,
     check_trace_file as check_trace_file,
+    trace_events as trace_events,
     write_trace as write_trace,
 )
 from .events import (

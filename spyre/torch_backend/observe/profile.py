@@ -16,7 +16,8 @@ from spyre.runtime.flex import CommandStream
 from spyre.runtime.kernel import run_recorded
 from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.trace import modelled_events
-from spyre.runtime.trace import check_trace_file, write_trace
+from spyre.runtime.trace import check_trace_file
+from spyre.torch_backend.observe.ranks import write_trace_of_ranks
 from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recorded, time_axis
 
 if TYPE_CHECKING:
@@ -89,10 +90,11 @@ class profile(CardObserver[CommandStream]):
         """Write the roofline as a picture. ProfileError SPY780 without matplotlib, SPY782."""
         self.of_card(card).roofline(path)
 
-    def trace(self, path: Path | str) -> None:
+    def trace(self, path: Path | str, group: Any = None) -> None:
         """Write host and modelled time of all cards as a Chrome trace, as `torch.spyre.trace` does.
 
-        Modelled time begins where a card's first control block did. LaunchError SPY886.
+        Modelled time begins where a card's first control block did. ``group``: all its ranks call
+        this, and the first one writes for all. LaunchError SPY886.
         """
         target, axis = check_trace_file(path), self._require_end()
         first = {
@@ -104,7 +106,7 @@ class profile(CardObserver[CommandStream]):
             for index, each in self.cards.items()
             for event in modelled_events(each, index, FIRST_PROCESS, first[index] - axis.origin_ns)
         )
-        write_trace(target, self.observations, axis, more)
+        write_trace_of_ranks(target, self.observations, axis, more, group, has_failed=False)
 
     def _require_end(self) -> TimeAxis:
         if self._axis is None:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from spyre.errors import LaunchError
 from spyre.hw.counters import Counters, LaunchCounts
 from spyre.runtime.flex import CommandStream, FlexDevice, devices
-from spyre.runtime.trace import TimeAxis, check_trace_file, write_trace
+from spyre.runtime.trace import TimeAxis, check_trace_file
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
 from spyre.torch_backend.device import card_at, made_cards
 from spyre.torch_backend.distributed import observing
+from spyre.torch_backend.observe.ranks import write_trace_of_ranks
 from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 
 if TYPE_CHECKING:
@@ -128,19 +129,27 @@ class trace(CardObserver[CommandStream]):
     the file can be shown with, or its ``traceEvents`` appended to, those of
     ``torch.profiler``'s ``export_chrome_trace``. What was submitted before the block runs first,
     what was submitted in it has ended when the block is left. The file is written whole or not at
-    all, also when the block raises. LaunchError SPY886 for a file that cannot be written, SPY950
-    within another trace, profile or counting of the process.
+    all, also when the block raises. ``group``: all its ranks enter the block, and the first one
+    writes one file for all, see `write_trace_of_ranks`. LaunchError SPY886 for a file that cannot
+    be written, SPY950 within another trace, profile or counting of the process.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, group: Any = None) -> None:
         super().__init__(partial(recorded, None))
         self._path = check_trace_file(path)
+        self._group = group
 
     def __exit__(self, *error: Any) -> None:
+        has_failed = error[0] is not None
         try:
             super().__exit__(*error)
+        except BaseException:
+            has_failed = True
+            raise
         finally:
-            write_trace(self._path, self.observations, time_axis())
+            write_trace_of_ranks(
+                self._path, self.observations, time_axis(), (), self._group, has_failed
+            )
 
 
 def sanitizer_findings() -> tuple[SanitizerFinding, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -144,3 +147,44 @@ def test_traces_show_collectives_on_a_track_per_rank(tmp_path):
         assert [e["name"].split()[1] for e in by_track[name]][:2] == ["all_reduce", "all_gather"]
         assert all(e["dur"] > 0 and e["args"]["ranks"] == 2 for e in by_track[name])
         assert by_track[name][0]["args"]["bytes"] == 64 * 128 * 2
+
+
+def test_all_ranks_are_in_one_trace(tmp_path):
+    """Ranks that are processes, each with a card of its own."""
+    code = """
+import sys
+import torch, torch.distributed as dist
+rank, directory = int(sys.argv[1]), sys.argv[2]
+store = f"file://{directory}/store"
+dist.init_process_group("spyreccl", init_method=store, rank=rank, world_size=2)
+x = torch.ones(64, 128, dtype=torch.float16, device="spyre")
+with torch.spyre.profile() as p:
+    dist.all_reduce(x + 1)
+p.trace(f"{directory}/all.json", group=dist.group.WORLD)
+try:
+    with torch.spyre.trace(f"{directory}/failed.json", group=dist.group.WORLD):
+        raise ValueError("the model has failed")
+except ValueError:
+    dist.destroy_process_group()
+"""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(rank), str(tmp_path)],
+            env={**os.environ, "SPYRECCL_TRANSPORT": "shm"},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert sum(name.startswith("rank 0: ") for name in names) == 2
+    assert sum(name.startswith("rank 1: ") for name in names) == 2
+    spans = [e for e in events if e.get("cat") == "collective"]
+    assert len({e["pid"] for e in spans}) == 2
+    arrows = [e for e in events if e.get("cat") == "ranks"]
+    assert sorted(e["ph"] for e in arrows) == ["f", "s"]
+    assert {e["pid"] for e in arrows} == {e["pid"] for e in spans}
+    assert sorted(path.name for path in tmp_path.glob("failed*")) == [
+        "failed-rank0.json",
+        "failed-rank1.json",
+    ]

@@ -1,0 +1,96 @@
+"""One trace for all ranks of a group: each gives its events to the first one, which writes them.
+
+Times are clocks of one machine, and processes of the trace have a rank's number before their name;
+arrows lead from the first rank that came to a collective to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch.distributed as dist
+
+from spyre.runtime.flex import CommandStream
+from spyre.runtime.trace import TimeAxis, TraceEvent, trace_events, write_trace
+
+RANK_PROCESSES = 1000
+"""Distance of the processes of one rank from those of the next one."""
+RANK_ARROWS = 1 << 40
+COLLECTIVE_ARROWS = 1 << 50
+
+
+def write_trace_of_ranks(
+    path: Path,
+    recordings: dict[int, CommandStream],
+    axis: TimeAxis,
+    more: Iterable[TraceEvent],
+    group: Any,
+    has_failed: bool,
+) -> None:
+    """Write a trace; with a ``group``, all its ranks call this and its first one writes for all.
+
+    A rank that has failed cannot wait for the others: it writes its own part beside ``path``, with
+    its rank in the name. LaunchError SPY886.
+    """
+    if group is None:
+        write_trace(path, recordings, axis, more)
+        return
+    rank = dist.get_rank(group)
+    if has_failed:
+        write_trace(path.with_stem(f"{path.stem}-rank{rank}"), recordings, axis, more)
+        return
+    own = msgspec.json.encode((axis.base_ns, list(chain(trace_events(recordings, axis), more))))
+    parts: list[Any] | None = [None] * dist.get_world_size(group) if rank == 0 else None
+    dist.gather_object(own, parts, group=group, group_dst=0)
+    if parts is not None:
+        write_trace(path, {}, axis, _joined([msgspec.json.decode(part) for part in parts]))
+
+
+def _joined(parts: Sequence[tuple[int, list[TraceEvent]]]) -> Iterator[TraceEvent]:
+    base_ns = parts[0][0]
+    collectives: dict[tuple[str, int], list[TraceEvent]] = {}
+    for rank, (own_ns, events) in enumerate(parts):
+        for event in events:
+            moved = _of_rank(event, rank, (own_ns - base_ns) / 1000)
+            yield moved
+            key = _collective(moved)
+            if key is not None:
+                collectives.setdefault(key, []).append(moved)
+    for number, same in enumerate(collectives.values()):
+        yield from _arrows(COLLECTIVE_ARROWS + number, same)
+
+
+def _of_rank(event: TraceEvent, rank: int, shift_us: float) -> TraceEvent:
+    moved = {**event, "pid": event["pid"] + rank * RANK_PROCESSES}
+    if "id" in moved:
+        moved["id"] += rank * RANK_ARROWS
+    if event["ph"] != "M":
+        moved["ts"] += shift_us
+    elif event["name"] == "process_name":
+        moved["args"] = {"name": f"rank {rank}: {event['args']['name']}"}
+    elif event["name"] == "process_sort_index":
+        moved["args"] = {"sort_index": event["args"]["sort_index"] + rank * RANK_PROCESSES}
+    return moved
+
+
+def _collective(event: TraceEvent) -> tuple[str, int] | None:
+    """Group and number of a collective's span on the track of its group; None for other events."""
+    if event.get("cat") != "collective":
+        return None
+    operation = event["args"]["operation"]
+    return (event["args"]["group"], operation) if operation else None
+
+
+def _arrows(number: int, same: Sequence[TraceEvent]) -> Iterator[TraceEvent]:
+    """From the first span to those of other ranks, in the order they began."""
+    by_rank = {event["args"]["rank"]: event for event in same}
+    ordered = sorted(by_rank.values(), key=lambda event: float(event["ts"]))
+    for place, event in enumerate(ordered):
+        kind = "s" if place == 0 else "t" if place < len(ordered) - 1 else "f"
+        head = {"ph": kind, "name": "collective", "cat": "ranks", "id": number}
+        if len(ordered) > 1:
+            yield {**head, **{key: event[key] for key in ("pid", "tid", "ts")}, "bp": "e"}
