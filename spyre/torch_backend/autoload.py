@@ -62,6 +62,9 @@ def _register_process_groups() -> None:
     import torch.distributed
 
     if torch.distributed.is_available():
+        from spyre.torch_backend.distributed import wrap_new_group
+
+        wrap_new_group()
         create = _lazy("spyre.torch_backend.distributed.group", "create")
         torch.distributed.Backend.register_backend(
             "spyreccl", create, extended_api=True, devices=["spyre"]

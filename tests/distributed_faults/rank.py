@@ -80,7 +80,7 @@ def work(plan: Plan, rank: int, scratch: str, pipe: Any) -> None:
     )
     operations = random.Random(plan.seed + 1)
     for _ in range(2):
-        _collective(operations.randrange(5), rank, SIZES[2], 0)
+        _collective(operations.randrange(5), _own(rank, SIZES[2], 0), 0)
     # cards and kernels are ready: from here on the short timeout is fair
     for group in live_groups():
         group.timeout = TIMEOUT
@@ -90,7 +90,9 @@ def work(plan: Plan, rank: int, scratch: str, pipe: Any) -> None:
         try:
             if number == plan.at and rank == plan.victim:
                 kind, size = _fault(plan, pipe, kind, size)
-            if not _collective(kind, rank, size, number):
+            own = _own(rank, size, number)
+            began = time.monotonic()
+            if not _collective(kind, own, number):
                 pipe.send(Report(rank, "wrong", time.monotonic(), began, f"{kind} {size}"))
         except dist.DistBackendError as error:
             pipe.send(_after(rank, began, error))
@@ -125,9 +127,15 @@ def _fault(plan: Plan, pipe: Any, kind: int, size: tuple[int, ...]) -> tuple[int
     return kind, size
 
 
-def _collective(kind: int, rank: int, size: tuple[int, ...], number: int) -> bool:
-    """Whether the result is right; small whole numbers, so that no sum rounds."""
+def _own(rank: int, size: tuple[int, ...], number: int) -> torch.Tensor:
+    """What a rank gives: small whole numbers, so that no sum rounds."""
     own = torch.full(size, float(rank + number), dtype=torch.float16).to("spyre")
+    torch.spyre.synchronize()
+    return own
+
+
+def _collective(kind: int, own: torch.Tensor, number: int) -> bool:
+    """Whether the result is right."""
     values = [k + number for k in range(RANKS)]
     if kind == 0:
         dist.all_reduce(own)

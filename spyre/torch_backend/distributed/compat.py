@@ -157,8 +157,8 @@ def _value_of(future: Any) -> None:
 
 
 @functools.cache
-def wrap_destroy(closed: Callable[[str, int], bool]) -> None:
-    """``closed(name, rank)`` runs before a group is destroyed; true for a group with cards."""
+def wrap_destroy(closed: Callable[[str, int], None]) -> None:
+    """``closed(name, rank)`` runs before a group is destroyed."""
     original = distributed_c10d.destroy_process_group
 
     @functools.wraps(original)
@@ -167,14 +167,32 @@ def wrap_destroy(closed: Callable[[str, int], bool]) -> None:
         everything = chosen is dist.GroupMember.WORLD
         ending = list(distributed_c10d._world.pg_map) if everything else [chosen]
         for member in ending:
-            if isinstance(member, c10d.ProcessGroup) and closed(*name_of_process_group(member)):
-                # torch asks the default backend for hooks, and where a device is named it looks for
-                # that of the first plugin only: not to warn that there is none
-                member._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
+            if isinstance(member, c10d.ProcessGroup):
+                closed(*name_of_process_group(member))
         original(group)
 
     distributed_c10d.destroy_process_group = destroy
     dist.destroy_process_group = destroy
+
+
+@functools.cache
+def wrap_new_group() -> None:
+    """Groups with cards have the cards' backend as the default one, which DDP and the end of a
+    group ask for.
+
+    torch takes gloo where no backend is named, also when there is none, and that of the first
+    plugin where devices are named, which is torch's own "fake".
+    """
+    original = distributed_c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        group, store = original(*args, **kwargs)
+        if isinstance(group, c10d.ProcessGroup) and torch.device("spyre") in group._device_types:
+            group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
+        return group, store
+
+    distributed_c10d._new_process_group_helper = new_group
 
 
 # --- what is built on collectives ---------------------------------------------------------------

@@ -389,12 +389,11 @@ def live_groups() -> list[CardGroup]:
     return list(_groups.values())
 
 
-def close_group(name: str, rank: int) -> bool:
-    """End a group that is being destroyed; false for one of another backend."""
+def close_group(name: str, rank: int) -> None:
+    """End a group that is being destroyed; nothing for a group of another backend."""
     group = _groups.pop((name, rank), None)
     if group is not None:
         group.close()
-    return group is not None
 
 
 def close_all(patience: float = 1.0) -> None:

@@ -169,13 +169,14 @@ def _reduce_parts(
     """``out`` = the reduction of this rank's part of all ranks; parts may differ in size."""
     like = parts[group.rank]
     reduction, kept = _Reduction(operator, group, like), [plain(part) for part in parts]
-    target = plain(out if out.size() == like.size() else out.view(like.size()))
+    shaped = out if out.size() == like.size() else out.view(like.size())
+    target = plain(shaped)
     rows = [sticks(part) for part in kept]
     sizes = sorted({tuple(part.size()) for part in parts})
     detail = f"{operator} {name_of(out.dtype)} {[list(size) for size in sizes]}"
     combiner = reduction.combiner
     group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
-    _written(target, out.view(like.size()))
+    _written(target, shaped)
     reduction.finish(out)
 
 

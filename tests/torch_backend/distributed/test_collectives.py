@@ -233,6 +233,13 @@ def test_codes_travel_not_values():
         dist.broadcast(small, 0)
         outs = [torch.empty_like(large) for _ in range(2)]
         dist.all_gather(outs, large)
+        for out, reduce_scatter, part in (
+            (outs[0], dist.reduce_scatter, [large, large]),
+            (outs[1], dist.reduce_scatter_tensor, torch.cat([large, large])),
+        ):
+            reduce_scatter(out, part)
+            assert ((out / 4).cpu() == 61440).all()
+        outs[1 - rank].copy_(large)
         return (outs[1 - rank] / 4).cpu(), (small * 2.0**14).cpu()
 
     for large, small in run_ranks(2, body):
@@ -366,6 +373,22 @@ def test_the_backend_is_the_devices_default():
         return x.cpu().tolist()
 
     assert run_ranks(2, body, backend=None) == [[2.0] * 3] * 2
+
+
+@pytest.mark.parametrize("backend", [None, "spyreccl", "cpu:gloo,spyre:spyreccl"])
+def test_the_default_backend_of_a_group_is_there(backend, capfd):
+    """DDP asks it for its name, the end of a group for hooks."""
+
+    def body(rank):
+        group = dist.new_group([0, 1])
+        for each in (dist.group.WORLD, group):
+            assert each._get_backend_name() == "custom"
+            assert not each._has_hooks()
+        model = torch.nn.Linear(3, 3).to("spyre")
+        torch.nn.parallel.DistributedDataParallel(model)
+
+    run_ranks(2, body, backend=backend)
+    assert "No backend of type" not in capfd.readouterr().err
 
 
 def refused(call, match):

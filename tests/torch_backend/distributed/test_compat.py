@@ -34,6 +34,7 @@ def test_groups_are_listed():
     from torch.distributed import distributed_c10d
 
     assert isinstance(distributed_c10d._world.pg_map, dict)
+    assert distributed_c10d._new_process_group_helper
 
 
 def test_operators():

@@ -42,6 +42,36 @@ def test_training():
     assert sum(line.endswith("replicas equal: True") for line in lines) == 2
 
 
+COMPILED = """
+import torch, torch.distributed as dist
+from tests.torch_backend.distributed.test_training import data, fresh, train
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group()
+rank = dist.get_rank()
+net, alone = (fresh(torch.float16).to("spyre") for _ in range(2))
+x, y = (part.to("spyre") for part in data(torch.float16))
+part = slice(4 * rank, 4 * rank + 4)
+train(torch.compile(DistributedDataParallel(net)), x[part], y[part], steps=3)
+train(alone, x, y, steps=3)
+for own, expected in zip(net.parameters(), alone.parameters()):
+    assert (own - expected).abs().max().item() <= 2.5e-4
+    replicas = [torch.empty_like(own) for _ in range(2)]
+    dist.all_gather(replicas, own.detach())
+    assert torch.equal(*(each.cpu() for each in replicas))
+dist.destroy_process_group()
+print("equal")
+"""
+
+
+def test_compiled_training(tmp_path):
+    """Ranks are processes: of the threads of one process only one may compile."""
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED)
+    lines = ended(start(script, launcher=["--nproc-per-node=2"]))
+    assert lines == ["equal", "equal"]
+
+
 def test_two_hosts():
     """Two addresses of the loopback range, with the transport that hosts have between them."""
     with socket.socket() as free:

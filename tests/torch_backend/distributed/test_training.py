@@ -135,14 +135,6 @@ def test_parameters_that_one_rank_uses():
     assert all(map(torch.equal, first, second))
 
 
-def test_compiled_ddp():
-    def wrap(net):
-        return torch.compile(DistributedDataParallel(net))
-
-    found = on_ranks(2, wrap, torch.float16, steps=3)
-    assert_replicas(found, on_one_card(torch.float16, steps=3), 2.5e-4)
-
-
 def test_replicas_are_equal_after_50_steps():
     found = on_ranks(2, DistributedDataParallel, torch.float16, steps=50)
     assert_replicas(found, found[0], 0)
