@@ -32,6 +32,8 @@ PLUGIN = Path(__file__).parent / "plugin"
 GIB = 1 << 30
 POLL_S = 0.5
 MOST_DEATHS = 20
+PATIENCE = 2
+"""Limits of a test after which its process is ended."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def _run_process(file: str, record: Path, options: argparse.Namespace) -> str | 
         process = subprocess.Popen(
             command, cwd=options.checkout, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
-        reason = _watch(process, options.memory * GIB)
+        reason = _watch(process, record, options)
         if reason is None and process.returncode not in (0, 1, 5):
             output.seek(0)
             tail = output.read()[-1500:].decode(errors="replace")
@@ -217,18 +219,32 @@ def _run_process(file: str, record: Path, options: argparse.Namespace) -> str | 
     return reason
 
 
-def _watch(process: subprocess.Popen[bytes], most_bytes: float) -> str | None:
-    """Wait for the end of a process, and end it where it takes too much memory."""
+def _watch(
+    process: subprocess.Popen[bytes], record: Path, options: argparse.Namespace
+) -> str | None:
+    """Wait for the end of a process, and end it where it takes too much memory, or stays in a test
+    that its own alarm does not reach: one call of compiled code.
+    """
     while True:
         try:
             process.wait(POLL_S)
         except subprocess.TimeoutExpired:
-            if _resident_bytes(process.pid) > most_bytes:
+            reason = _too_much(process.pid, record, options)
+            if reason is not None:
                 process.kill()
                 process.wait()
-                return f"took more than {most_bytes / GIB:g} GiB of memory"
+                return reason
         else:
             return None
+
+
+def _too_much(pid: int, record: Path, options: argparse.Namespace) -> str | None:
+    if _resident_bytes(pid) > options.memory * GIB:
+        return f"took more than {options.memory:g} GiB of memory"
+    silent_s = time.time() - record.stat().st_mtime
+    if silent_s > PATIENCE * options.seconds and read_outcomes(record).begun:
+        return f"was in one test for {silent_s:.0f} s"
+    return None
 
 
 def _resident_bytes(pid: int) -> int:

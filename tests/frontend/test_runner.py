@@ -9,6 +9,7 @@ import pytest
 from tests.frontend.__main__ import Result, main
 from tests.frontend.commands import PAGE, commands
 from tests.frontend.expectations import Expectations
+from tests.frontend.plugin.spyre_recording import Outcomes, append, read_outcomes
 
 CONFIGURATION = """
 test_suite_config:
@@ -73,6 +74,24 @@ def test_commands_of_the_page():
     assert lines[-1] == "python examples/torch_spyre/llama_block.py"
 
 
+def test_a_run_goes_on_where_it_ended(tmp_path):
+    record = tmp_path / "outcomes.jsonl"
+    for line in (
+        {"id": "a.py::x", "begun": True},
+        {"id": "a.py::x", "outcome": "failed"},
+        {"id": "a.py::x", "outcome": "passed"},
+        {"file": "a.py", "complete": [0, 1, None]},
+        {"id": "b.py::y", "begun": True},
+    ):
+        append(record, line)
+    outcomes = read_outcomes(record)
+    assert outcomes.rows["a.py::x"]["outcome"] == "failed"
+    assert (outcomes.of("a.py").begun, outcomes.of("b.py").begun) == (None, "b.py::y")
+    assert outcomes.of("a.py").complete
+    append(record, {"id": "a.py::x", "again": True})
+    assert read_outcomes(record).of("a.py") == Outcomes()
+
+
 def test_needs_a_checkout(tmp_path, capsys):
     assert main(["--torch-spyre", str(tmp_path)]) == 2
     assert "no checkout of torch-spyre" in capsys.readouterr().err
@@ -82,11 +101,13 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch,
     pytest.importorskip("yaml")
     (checkout / "torch_spyre").mkdir()
     (checkout / "tests" / "test_a.py").write_text(
-        "import os\nimport pytest\n\nclass T:\n    __test__ = True\n"
+        "import os\nimport time\nimport pytest\n\nclass T:\n    __test__ = True\n"
         "    def test_good(self): pass\n"
         "    def test_bad(self): raise RuntimeError('error SPY411: beyond')\n"
         "    def test_dies(self): os._exit(9)\n"
         "    def test_xpected(self): assert False\n"
+        "    def test_sticks(self):\n        while True:\n"
+        "            try: time.sleep(99)\n            except BaseException: pass\n"
         "    @pytest.mark.xfail\n    def test_marked(self): assert False\n"
     )
     (checkout / "pytest.ini").write_text("[pytest]\npython_classes = T\n")
@@ -95,16 +116,21 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch,
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(checkout), prepend=":")
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    results = checkout / "results.json"
-    assert main(["--torch-spyre", str(checkout), "--json", str(results)]) == 1
+    results, record = checkout / "results.json", checkout / "record.jsonl"
+    arguments = ["--torch-spyre", str(checkout), "--json", str(results), "--resume", str(record)]
+    arguments += ["--seconds", "3"]
+    assert main(arguments) == 1
+    assert main(arguments) == 1  # without a process
     verdicts = {row["id"].rpartition("_")[2]: row for row in json.loads(results.read_text())}
     assert {name: row["verdict"] for name, row in verdicts.items()} == {
         "good": "passed",
         "bad": "unexpected failure",
         "dies": "unexpected failure",
+        "sticks": "unexpected failure",
         "xpected": "expected failure",
         "marked": "expected failure",
     }
     assert verdicts["bad"]["cause"] == "SPY411"
     assert "ended with code 9" in verdicts["dies"]["error"]
-    assert "2 of 4 mandatory tests as expected" in capsys.readouterr().out
+    assert "was in one test" in verdicts["sticks"]["error"]
+    assert "2 of 5 mandatory tests as expected" in capsys.readouterr().out

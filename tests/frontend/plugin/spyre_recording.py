@@ -132,8 +132,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items
         if item.nodeid not in done and zlib.crc32(item.nodeid.encode()) % parts == share
     ]
-    # A run that is stopped early has tests from everywhere.
-    items.sort(key=lambda item: zlib.crc32(item.nodeid[::-1].encode()))
 
 
 def _stop(*_: object) -> None:
