@@ -4,7 +4,7 @@ from .causes import (
     check_addresses as check_addresses,
 )
 from .operands import (
-    ArgumentMemory as ArgumentMemory,
+    Memory as Memory,
     TracedLaunch as TracedLaunch,
     argument_memories as argument_memories,
     case_launches as case_launches,
