@@ -63,7 +63,7 @@ def tasks_of(profile, kind):
     return [(profile.activities[owner], span) for task, span, owner in rows if task.kind is kind]
 
 
-def test_profiles_have_the_modelled_time_of_collectives():
+def test_profiles_have_the_modelled_time_of_collectives(tmp_path):
     with torch.spyre.profile() as profiled:
         run_ranks(2, exchange)
     profile = profiled.of_card()
@@ -83,6 +83,10 @@ def test_profiles_have_the_modelled_time_of_collectives():
     assert "busbw" in text
     assert "all_reduce sum float16 [64, 128]" in text
     assert "modelled from unmeasured constants" in text
+    profiled.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "collectives-table" in page
+    assert "exchange between cards all_gather float16 16384" in page
 
 
 def test_what_uses_a_result_waits_for_it_and_other_work_does_not():

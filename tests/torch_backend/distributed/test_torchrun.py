@@ -69,7 +69,8 @@ def test_compiled_training(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(COMPILED)
     lines = ended(start(script, launcher=["--nproc-per-node=2"]))
-    assert lines == ["equal", "equal"]
+    # two processes may print into one line
+    assert "".join(lines).count("equal") == 2
 
 
 def test_two_hosts():
