@@ -11,9 +11,31 @@ import argparse
 import os
 import secrets
 import sys
+import time
 from collections import Counter
+from typing import TextIO
 
-from tests.random_programs.runner import outcomes
+from tests.random_programs.runner import Outcome, outcomes
+
+
+class Progress:
+    """Programs that ran, finds and the rate, on a line of a terminal; nothing on anything else."""
+
+    def __init__(self, seeds: int, stream: TextIO) -> None:
+        self.seeds, self.stream = seeds, stream
+        self.ran = self.finds = 0
+        self.begin = time.monotonic()
+
+    def note(self, outcome: Outcome) -> None:
+        """One more has run."""
+        self.ran += 1
+        self.finds += outcome.kind in ("different", "crashed")
+        if self.stream.isatty():
+            rate = 60 * self.ran / max(time.monotonic() - self.begin, 1e-9)
+            finds = f"{self.finds} find{'s' * (self.finds != 1)}"
+            line = f"{self.ran} of {self.seeds} programs, {finds}, {rate:.0f} a minute"
+            self.stream.write(f"\r{line}\x1b[K" + "\n" * (self.ran == self.seeds))
+            self.stream.flush()
 
 
 def main() -> int:
@@ -26,9 +48,11 @@ def main() -> int:
     first = secrets.randbelow(1 << 30) if options.first is None else options.first
     print(f"seeds {first} to {first + options.seeds - 1}", flush=True)
     kinds: Counter[str] = Counter()
+    progress = Progress(options.seeds, sys.stderr)
     refusals: Counter[str] = Counter()
     for outcome in outcomes(first, options.seeds, options.jobs):
         kinds[outcome.kind or "equal"] += 1
+        progress.note(outcome)
         if outcome.kind == "refused":
             refusals[outcome.text] += 1
         elif outcome.kind:

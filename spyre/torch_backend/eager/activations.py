@@ -15,7 +15,15 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
-from spyre.torch_backend.eager.dispatch import ANY, FLOAT, FLOATS, ArgumentClass, EagerKernel, fill
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    FLOAT,
+    FLOATS,
+    ArgumentClass,
+    EagerKernel,
+    fill_elementwise,
+    new_elementwise,
+)
 from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
@@ -167,13 +175,12 @@ def _run_formula(
     operands = list(args[:tensors])
     positional = dict(zip(numbers, args[tensors:], strict=False))
     values = {**numbers, **{k: v for k, v in named.items() if k in numbers}, **positional}
-    sizes = torch.broadcast_shapes(*(t.shape for t in operands))
     parameters: tuple[Any, ...] = (name_of(target.dtype),)
     if numbers_are_operands:
         operands += [ScalarOperand(float(v), _F32) for v in values.values()]
     else:
         parameters += tuple(float(v) for v in values.values())
-    return fill(label, lowering, operands, parameters, target, sizes)
+    return fill_elementwise(label, lowering, operands, parameters, target)
 
 
 def _takes_formula(tensors: int, *args: Any, **named: Any) -> bool:
@@ -186,8 +193,7 @@ def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
     """``out`` or ``grad_input``; functions without one make it."""
     target: torch.Tensor | None = named.get("out", named.get("grad_input"))
     if target is None:
-        sizes = torch.broadcast_shapes(*(a.shape for a in args if isinstance(a, torch.Tensor)))
-        return torch.empty(sizes, dtype=args[0].dtype, device=args[0].device)
+        return new_elementwise(args[0].dtype, *(a for a in args if isinstance(a, torch.Tensor)))
     return target
 
 

@@ -15,8 +15,8 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     ArgumentClass,
     EagerKernel,
-    broadcast_shape,
     fill,
+    fill_elementwise,
     operand,
 )
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
@@ -54,7 +54,7 @@ def _binary(
     label: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor
 ) -> torch.Tensor:
     operands = [operand(a, torch.bool), operand(b, torch.bool)]
-    return fill(label, lowering, operands, (), out, broadcast_shape(*operands))
+    return fill_elementwise(label, lowering, operands, (), out)
 
 
 def _is_truth(value: Any) -> bool:
@@ -77,7 +77,7 @@ def _takes_truths(a: Any, b: Any, *, out: torch.Tensor) -> bool:
 def _unary(
     label: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
 ) -> torch.Tensor:
-    return fill(label, lowering, [x], (), out, x.shape)
+    return fill_elementwise(label, lowering, [x], (), out)
 
 
 def _takes_not(x: torch.Tensor, *, out: torch.Tensor) -> bool:

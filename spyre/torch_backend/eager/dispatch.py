@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
+from spyre.torch_backend.tensors import set_storage
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INTEGERS = (torch.int32, torch.int64)
@@ -199,8 +201,13 @@ def plain_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
 
 
 def is_computed(*values: Any) -> bool:
-    """True if all tensors among ``values`` have dtypes the vector unit takes."""
-    return all(v.dtype in COMPUTED for v in values if isinstance(v, torch.Tensor))
+    """True if all tensors among ``values`` have dtypes the vector unit takes, or are numbers."""
+    return all(v.dtype in COMPUTED or _is_number(v) for v in values if isinstance(v, torch.Tensor))
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """CPU tensors of rank 0, which torch takes beside tensors of the card."""
+    return tensor.is_cpu and tensor.dim() == 0 and not tensor.is_complex()
 
 
 def takes_floats(*args: Any, out: torch.Tensor, **_: Any) -> bool:
@@ -244,6 +251,68 @@ def fill(
         if results:
             target.copy_(results[0])
     return target
+
+
+def fill_elementwise(
+    name: str,
+    lowering: LoweringFunction,
+    operands: Sequence[Operand],
+    parameters: tuple[Any, ...],
+    target: torch.Tensor | NewResult,
+) -> torch.Tensor:
+    """As `fill`, of operands that are broadcast: a target without memory of its own is laid out as
+    torch lays out new results of such operations.
+    """
+    sizes = broadcast_shape(*operands)
+    if isinstance(target, torch.Tensor) and target.shape != sizes and current_recorder() is None:
+        strides = elementwise_strides(*operands)
+        if strides is not None and not target.untyped_storage().nbytes():
+            new = torch.empty_strided(sizes, strides, dtype=target.dtype, device=target.device)
+            set_storage(target, new.untyped_storage(), 0, sizes, strides)
+    return fill(name, lowering, operands, parameters, target, sizes)
+
+
+def new_elementwise(dtype: torch.dtype, *operands: torch.Tensor) -> torch.Tensor:
+    """A tensor for the result of such an operation."""
+    sizes, device = broadcast_shape(*operands), operands[0].device
+    strides = elementwise_strides(*operands)
+    if strides is None:
+        return torch.empty(sizes, dtype=dtype, device=device)
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+
+
+def elementwise_strides(*operands: Operand) -> tuple[int, ...] | None:
+    """Strides (elements) of a new result, by torch's rule for elementwise operations; None for
+    those of a contiguous one.
+    """
+    tensors = [o for o in operands if isinstance(o, torch.Tensor)]
+    if all(tensor.is_contiguous() for tensor in tensors) or not 0 < len(tensors) <= len(_LIKE):
+        return None
+    # numbers, also of a tracer's symbols: as sizes are to it, see `broadcast_shape`
+    rows = ((tuple(map(int, t.shape)), tuple(map(int, t.stride()))) for t in tensors)
+    return _strides_like(tuple(rows))
+
+
+_LIKE = (torch.neg, torch.add, torch.addcmul)
+"""An elementwise operation of one, two and three tensors."""
+
+
+@lru_cache(4096)
+def _strides_like(extents: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]) -> tuple[int, ...]:
+    """Of a result over tensors of these sizes and strides: torch computes it without elements."""
+    tensors = [torch.empty_strided(*pair, device="meta") for pair in extents]
+    strides: tuple[int, ...] = _LIKE[len(tensors) - 1](*tensors).stride()
+    return strides
+
+
+def as_like(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """``result`` with the strides that torch gives a new tensor like ``x``, which has its sizes."""
+    strides = elementwise_strides(x)
+    if strides is None:
+        return result
+    order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
+    dense = result.permute(order).clone(memory_format=torch.contiguous_format)
+    return dense.permute([order.index(dim) for dim in range(x.dim())])
 
 
 def checked_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:

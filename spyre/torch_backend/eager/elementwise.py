@@ -15,8 +15,8 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     ArgumentClass,
     EagerKernel,
-    broadcast_shape,
     fill,
+    fill_elementwise,
     is_computed,
     operand,
     takes_floats,
@@ -125,7 +125,7 @@ def unary(
 ) -> torch.Tensor:
     """A function of one tensor; ``numbers``: parameters of the lowering."""
     parameters = (NAMES[out.dtype], *map(float, numbers))
-    return fill(label, lowering, [x], parameters, out, x.shape)
+    return fill_elementwise(label, lowering, [x], parameters, out)
 
 
 def binary(
@@ -141,8 +141,7 @@ def binary(
     operands = [operand(a, out.dtype), operand(b, out.dtype)]
     if alpha != 1:
         operands.append(operand(alpha, out.dtype))
-    sizes = broadcast_shape(*operands)
-    return fill(label, lowering, operands, (NAMES[out.dtype],), out, sizes)
+    return fill_elementwise(label, lowering, operands, (NAMES[out.dtype],), out)
 
 
 def comparison(
@@ -151,7 +150,16 @@ def comparison(
     """A comparison in the dtype torch promotes the operands to."""
     dtype = torch.result_type(a, b)
     operands = [operand(a, dtype), operand(b, dtype)]
-    return fill(label, lowering, operands, (NAMES[dtype],), out, broadcast_shape(*operands))
+    return fill_elementwise(label, lowering, operands, (NAMES[dtype],), out)
+
+
+def _quotient(a: Any, b: Any, *, rounding_mode: str | None = None, out: torch.Tensor) -> Any:
+    return binary("div", _BINARY["div"], a, b, out=out)
+
+
+def _takes_quotient(a: Any, b: Any, *, rounding_mode: str | None, out: torch.Tensor) -> bool:
+    """Where nothing rounds: as ``div.out``."""
+    return rounding_mode is None and takes_floats(a, b, out=out)
 
 
 def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
@@ -176,7 +184,7 @@ def _clamp(
     bounds = clamp_bounds(names, args, named)
     operands = [x, *(operand(bound, out.dtype) for bound in bounds.values())]
     parameters = (tuple(bounds), name_of(out.dtype))
-    return fill("clamp", _clamped, operands, parameters, out, broadcast_shape(*operands))
+    return fill_elementwise("clamp", _clamped, operands, parameters, out)
 
 
 def _takes_clamp(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> bool:
@@ -289,6 +297,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
         name: {FLOAT: EagerKernel(partial(_clamp, bounds), _takes_clamp)}
         for name, bounds in CLAMPS.items()
     },
+    "div.out_mode": {FLOAT: EagerKernel(_quotient, _takes_quotient)},
     "pow.Tensor_Scalar_out": {FLOAT: EagerKernel(partial(unary, "pow", _power), takes_power)},
     "gelu.out": {FLOAT: EagerKernel(_gelu, _takes_gelu)},
     "softplus.out": {FLOAT: EagerKernel(_softplus, takes_floats)},

@@ -21,6 +21,7 @@ from spyre.torch_backend.eager.dispatch import (
     ZERO_SIZE,
     ArgumentClass,
     EagerKernel,
+    as_like,
     checked_dim,
     checked_dims,
     copy_into,
@@ -264,13 +265,14 @@ def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: 
 
 def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """aten::flip: gathered from the last to the first along every dim."""
+    given = x
     for dim in checked_dims(dims, x.dim()):
         if x.shape[dim] > 1:
             order = torch.arange(x.shape[dim] - 1, -1, -1, dtype=torch.int32, device=x.device)
             x = index_select(x, dim, order)
         else:
             x = x.clone()
-    return x if dims else x.clone()
+    return as_like(given, x) if dims else x.clone()
 
 
 def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:

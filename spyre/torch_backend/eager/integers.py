@@ -19,8 +19,8 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     ArgumentClass,
     EagerKernel,
-    broadcast_shape,
     fill,
+    fill_elementwise,
     operand,
 )
 from spyre.torch_backend.eager.elementwise import (
@@ -223,7 +223,7 @@ def _binary(
 ) -> torch.Tensor:
     operands = [operand(a, out.dtype), operand(b, out.dtype)]
     parameters = (name_of(out.dtype), *named.values())
-    return fill(f"int {name}", lowering, operands, parameters, out, broadcast_shape(*operands))
+    return fill_elementwise(f"int {name}", lowering, operands, parameters, out)
 
 
 def _takes_binary(a: Any, b: Any, *, out: torch.Tensor, **named: Any) -> bool:
@@ -235,8 +235,7 @@ def _comparison(name: str, a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor
     dtype = torch.result_type(a, b)
     operands = [operand(a, dtype), operand(b, dtype)]
     lowering = partial(_compared, name)
-    sizes = broadcast_shape(*operands)
-    return fill(f"int {name}", lowering, operands, (name_of(dtype),), out, sizes)
+    return fill_elementwise(f"int {name}", lowering, operands, (name_of(dtype),), out)
 
 
 def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
@@ -247,7 +246,7 @@ def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
 def _unary(
     name: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
 ) -> torch.Tensor:
-    return fill(f"int {name}", lowering, [x], (), out, x.shape)
+    return fill_elementwise(f"int {name}", lowering, [x], (), out)
 
 
 def _takes_unary(x: torch.Tensor, *, out: torch.Tensor) -> bool:
@@ -262,7 +261,7 @@ def _clamp(
     operands = [operand(value, out.dtype) for value in (x, *bounds.values())]
     extremes = tuple({"min": "maximum", "max": "minimum"}[kind] for kind in bounds)
     parameters = (extremes, name_of(out.dtype))
-    return fill("int clamp", _clamped, operands, parameters, out, broadcast_shape(*operands))
+    return fill_elementwise("int clamp", _clamped, operands, parameters, out)
 
 
 def _takes_clamp(
@@ -279,7 +278,7 @@ def _divides(a: Any, b: Any) -> bool:
 
 
 def _remainder(a: torch.Tensor, b: int, *, out: torch.Tensor) -> torch.Tensor:
-    return fill("int rest", divided, [a], (name_of(a.dtype), b, True), out, a.shape)
+    return fill_elementwise("int rest", divided, [a], (name_of(a.dtype), b, True), out)
 
 
 def _takes_remainder(a: Any, b: Any, *, out: torch.Tensor) -> bool:
@@ -413,6 +412,7 @@ _FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log
 PROMOTIONS = {
     **{f"{name}.out": _promoted_to_out for name in (*_BINARY, *_FLOAT_FUNCTIONS)},
     **dict.fromkeys(_COMPARISONS, _promoted_together),
+    "div.out_mode": _promoted_to_out,
 }
 """`Operation.promoted` by aten name."""
 

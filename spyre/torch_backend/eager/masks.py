@@ -18,6 +18,7 @@ from spyre.torch_backend.eager.dispatch import (
     EagerKernel,
     broadcast_shape,
     fill,
+    new_elementwise,
     operand,
 )
 from spyre.torch_backend.eager.factories import each_once, expanded_dims
@@ -60,8 +61,7 @@ def keep_where(low: Lowering, x: Value, mask: Value, dtype: str) -> Value:
 def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """aten::where.self."""
     dtype = torch.result_type(a, b)
-    sizes = torch.broadcast_shapes(condition.shape, a.shape, b.shape)
-    return where_out(condition, a, b, out=condition.new_empty(sizes, dtype=dtype))
+    return where_out(condition, a, b, out=new_elementwise(dtype, condition, a, b))
 
 
 def where_out(

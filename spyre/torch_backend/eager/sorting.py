@@ -19,6 +19,7 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     ArgumentClass,
     EagerKernel,
+    as_like,
     checked_dim,
 )
 from spyre.torch_backend.eager.launch import run
@@ -171,7 +172,7 @@ def sort(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """aten::sort.stable."""
-    return _ranked(x, dim, _extent(x, dim), descending)
+    return tuple(as_like(x, result) for result in _ranked(x, dim, _extent(x, dim), descending))
 
 
 def _takes_sort(

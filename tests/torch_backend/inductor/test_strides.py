@@ -40,6 +40,9 @@ FUNCTIONS = {
     "join": lambda x: torch.cat([x.permute(1, 0, 2) * 2, x.permute(1, 0, 2)], 1),
     "layer norm": lambda x: F.layer_norm(x.permute(1, 0, 2) * 2, (70,)),
     "sort": lambda x: torch.sort(x.permute(1, 0, 2) * 2, -1)[0],
+    "flip": lambda x: x.permute(2, 0, 1).flip(0),
+    "absolute": lambda x: x.permute(2, 0, 1).abs(),
+    "logic": lambda x: (x.permute(2, 0, 1) > 0).logical_not(),
     "a dim of one element": lambda x: x[:1].permute(2, 0, 1) * 2,
     "in place": in_place,
 }

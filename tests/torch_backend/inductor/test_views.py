@@ -78,6 +78,7 @@ FUNCTIONS = {
     "slice_scatter": lambda x: torch.slice_scatter(x, x[..., ::2] * 5, 2, step=2),
     "select_scatter": lambda x: torch.select_scatter(x, x[:, 0] * 5, 2, 3),
     "results": results_that_are_views,
+    "steps within an odd extent": lambda x: (x[None, :3, :9, :7] * 2)[..., ::2].clone(),
     "a diagonal of one row": flipped_onto_a_diagonal,
     "largest of repeated rows": lambda x: x[:2].repeat(3, 1, 1).topk(2, 0),
     "an argument": argument_written,

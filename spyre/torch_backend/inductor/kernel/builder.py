@@ -40,6 +40,7 @@ from spyre.torch_backend.program import (
     Ints,
     LoweringError,
     OpKind,
+    ProgramBuilder,
     Value,
     float_of,
     require_sdsc,
@@ -180,7 +181,7 @@ class SpyreKernel:
             return self.low.constant(operand.value, operand.dtype)
         value = self._argument(operand.buffer)
         if self._spread:
-            value = self._spread_out(value)
+            value = self._spread_out(value, _memory_order(value, read, operand))
         operand_view = self._found(value, read, operand)
         if self._spread:
             operand_view = self._gathered(operand_view)
@@ -202,16 +203,16 @@ class SpyreKernel:
         cut = {d: place for d, place in enumerate(read.axes) if tiles[d] > 1}
         return first_tile(view, cut, path) if cut else view
 
-    def _spread_out(self, value: Value) -> Value:
+    def _spread_out(self, value: Value, order: Ints) -> Value:
+        """A copy with a stick per element and the dims in ``order``, the outermost first."""
         if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
             raise LoweringError(f"{value.numel} elements, too many for a stick each")
-        if not (rank := len(value.sizes)):
+        if not value.sizes:
             return value
-        # In this order fresh memory is row-major, so that any view of the elements has pitches.
-        turned = value.permuted([rank - 1, *range(rank - 1)])
+        turned = value.permuted(_turned(order))
         spread = self.low.with_lane(turned, -1)
         spread = self.low.copy(turned) if spread is turned else spread
-        return spread.permuted([*range(1, rank), 0])
+        return _turned_back(spread, order)
 
     def _gathered(self, value: Value) -> Value:
         """A view of spread elements as a tensor of its own, in the default layout."""
@@ -305,3 +306,29 @@ def target_of(operation: Any) -> str:
     mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
     target: str = layout.get_buffer().get_name() if mutates else operation.get_name()
     return target
+
+
+def _turned(order: Ints) -> Ints:
+    """The dims as fresh memory takes them, which is to have ``order``: the first is innermost."""
+    return (order[-1], *order[:-1])
+
+
+def _turned_back(value: Value, order: Ints) -> Value:
+    turned = _turned(order)
+    return value.permuted([turned.index(k) for k in range(len(turned))])
+
+
+def _memory_order(value: Value, read: OperandRead, load: Load) -> Ints:
+    """The order of dims in which a copy of ``value`` with a stick per element can be read.
+
+    Row-major memory can be walked by pitches through any view but one with steps that do not divide
+    an extent, whose dim has to be the outermost.
+    """
+    dims = tuple(range(len(value.sizes)))
+    for first in dims:
+        order = (first, *(k for k in dims if k != first))
+        sizes = tuple(value.sizes[k] for k in _turned(order))
+        spread = _turned_back(ProgramBuilder().scratch(sizes, value.dtype, -1), order)
+        if strided_view(spread, read.sizes, load.strides, load.offset) is not None:
+            return order
+    return dims
