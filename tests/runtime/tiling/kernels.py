@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -24,6 +25,17 @@ from spyre.runtime.program.launch_spec import (
     write_launch_spec,
 )
 from tests.mlir.window_recipes import Windows, pool
+
+
+@cache
+def _directories() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tile-kernels-")
+
+
+def new_directory() -> Path:
+    """For a bundle; it is there until the process ends."""
+    return Path(tempfile.mkdtemp(dir=_directories().name))
+
 
 FORMATS = {"float16": DL16, "float32": "IEEE_FP32", "int32": "IEEE_INT32"}
 LANES = {"float16": 64, "float32": 32}
@@ -69,7 +81,7 @@ class Maker:
 
     def done(self) -> Built:
         parts = self.builder.build()
-        directory = Path(tempfile.mkdtemp(prefix="tile-kernel-"))
+        directory = new_directory()
         write_bundle(parts, directory)
         arguments = tuple(
             LaunchArgument(k, a.role, a.shape, a.dtype, LayoutSpec.of(a.layout))
@@ -286,7 +298,7 @@ def sized(maximum: int, columns: int, rows: int) -> Built:
     x, y = (maker.arg(Arg(role, (maximum, columns))) for role in (Role.INPUT, Role.OUTPUT))
     spec = pointwise("abs", (maximum, columns), [x], y)
     maker.builder.add(replace(spec, sizes={"mb": size}))
-    directory = Path(tempfile.mkdtemp(prefix="tile-kernel-"))
+    directory = new_directory()
     write_bundle(maker.builder.build(), directory)
     arguments = tuple(
         LaunchArgument(k, a.role, ("S", columns), a.dtype, LayoutSpec.of(a.layout))
