@@ -25,15 +25,23 @@ exec(fork_server.requested())
 TIMEOUT_SECONDS = 300
 
 
+KERNELS = ("elementwise", "copying", "converting")
+"""What nearly every program of a test runs."""
+
+
 def import_what_a_card_needs() -> None:
-    """The modules that the first tensor on a card imports, without a card."""
+    """The modules that the first tensor on a card imports, and kernels, without a card."""
     from spyre.hw.device import Device
-    from spyre.hw.kernels import driver
+    from spyre.hw.kernels import driver, transfer
+    from spyre.hw.linking import entry_addresses
+    from spyre.hw.table import KERNEL_NAMES
     from spyre.runtime.flex import FlexDevice
     from spyre.torch_backend.eager import registry
     from spyre.torch_backend.tensors import allocation, copies
 
     assert all((Device, driver, FlexDevice, registry, allocation, copies))
+    entry_addresses(map(KERNEL_NAMES.index, KERNELS))
+    assert transfer.run.address
 
 
 def requested() -> str:
