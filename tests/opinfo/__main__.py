@@ -96,7 +96,7 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
     return read
 
 
-def _piece(text: str) -> tuple[int, int]:
+def piece_of(text: str) -> tuple[int, int]:
     """ "K/N": piece K of N."""
     piece, _, pieces = text.partition("/")
     if not (piece.isdecimal() and pieces.isdecimal() and 1 <= int(piece) <= int(pieces)):
@@ -113,7 +113,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--json", nargs="?", const="-", metavar="FILE", help="write everything (default: print it)")
     add("--ops", metavar="REGEX", help="only operators whose name/variant matches")
     add("--limit", type=int, metavar="N", help="at most N samples per operator")
-    add("--sample", type=_piece, default=(1, 1), metavar="K/N", help="piece K of N of the run")
+    add("--sample", type=piece_of, default=(1, 1), metavar="K/N", help="piece K of N of the run")
     add("--jobs", type=int, default=1, metavar="N", help="worker processes")
     add("--timeout", type=float, default=300.0, metavar="SECONDS", help="per operator")
     add("--database", default=DATABASE, metavar="MODULE:NAME", help="other operators")

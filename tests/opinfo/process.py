@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 STDERR_LINES = 3
-STARTUP_SECONDS = 180.0
+STARTUP_SECONDS = 600.0
 
 
 class WorkerDied(Exception):
@@ -41,6 +41,9 @@ class WorkerProcess:
         self._selector.register(self._pipe(self._process.stdout), selectors.EVENT_READ)
         try:
             self.receive(time.monotonic() + STARTUP_SECONDS)
+        except WorkerTimeout as error:
+            self.close()
+            raise WorkerDied(f"it does not start within {STARTUP_SECONDS:g} s") from error
         except BaseException:
             self.close()
             raise
