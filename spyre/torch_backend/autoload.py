@@ -61,11 +61,15 @@ def _register_process_groups() -> None:
     """Backend ``spyreccl``; what it consists of is imported when a group is made."""
     import torch.distributed
 
-    if torch.distributed.is_available():
-        from spyre.torch_backend.distributed import wrap_new_group
+    from spyre.torch_backend.registration import patches
 
-        wrap_new_group()
-        create = _lazy("spyre.torch_backend.distributed.group", "create")
+    make = _lazy("spyre.torch_backend.distributed.group", "create")
+
+    def create(*arguments: Any) -> Any:
+        patches.install(patches.Moment.GROUP)
+        return make(*arguments)
+
+    if torch.distributed.is_available():
         torch.distributed.Backend.register_backend(
             "spyreccl", create, extended_api=True, devices=["spyre"]
         )

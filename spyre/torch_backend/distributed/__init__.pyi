@@ -1,6 +1,3 @@
-from .compat import (
-    wrap_new_group as wrap_new_group,
-)
 from .group import (
     CardGroup as CardGroup,
     close_all as close_all,

@@ -1,5 +1,5 @@
 """What torch builds on collectives and made for other devices: DDP's map of used parameters, and
-the random numbers of DTensors. Mended when the first group is made.
+the random numbers of DTensors. Patches of torch that are installed when the first group is made.
 
 DDP reduces a map of the parameters each rank used, which it stages in pinned memory that a device
 in Python cannot give; here the map stays on the host, and gloo reduces it. DTensor's tracker counts
@@ -9,8 +9,9 @@ of the generator, which all ranks share, and each shard draws from a seed made o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,10 @@ SEEDS = 1 << 32
 """Numbers a CPU generator can be seeded with."""
 
 
-def mend_consumers() -> None:
-    """Wrap what the module's text names, once per process."""
-    compat.wrap_ddp(compat.used_map_on_host, _let_gloo_reduce_map)
-    compat.wrap_dtensor_random(_synchronise_generators, _shard_random)
+def _close_group(name: str, rank: int) -> None:
+    from spyre.torch_backend.distributed.group import close_group
+
+    close_group(name, rank)
 
 
 def _let_gloo_reduce_map(group: Any) -> None:
@@ -68,3 +69,12 @@ def _shard_random(spec: Any, generator: torch.Generator | None) -> Iterator[None
         yield
     finally:
         card.set_state(before)
+
+
+INSTALLERS: dict[str, Callable[[], None]] = {
+    "collective_wait": compat.wrap_work_wait,
+    "destroy": partial(compat.wrap_destroy, _close_group),
+    "ddp": partial(compat.wrap_ddp, compat.used_map_on_host, _let_gloo_reduce_map),
+    "dtensor_random": partial(compat.wrap_dtensor_random, _synchronise_generators, _shard_random),
+}
+"""Each does its work once per process; by the name of the patch."""

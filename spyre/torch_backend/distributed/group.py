@@ -364,13 +364,9 @@ def create(options: Any, _: Any) -> Any:
 
     Blocks until all ranks have come.
     """
-    from spyre.torch_backend.distributed.consumers import mend_consumers
     from spyre.torch_backend.distributed.operators import register_operators
 
     register_operators()
-    mend_consumers()
-    compat.wrap_work_wait()
-    compat.wrap_destroy(close_group)
     gloo = compat.new_gloo("spyre_p2p/", options)
     key = str(options.group_id), options.group_rank
     _groups[key] = CardGroup(options, gloo)

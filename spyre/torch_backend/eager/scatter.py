@@ -380,7 +380,7 @@ def index_put_of(
     table = merged(front, dim, count)
     source = values.reshape([1] * table.dim()) if values.numel() == 1 else values
     if values.numel() > 1 or accumulate:
-        source = values.expand(*outer, *chosen[0].shape, *inner).reshape(*outer, -1, *inner)
+        source = values.expand((*outer, *chosen[0].shape, *inner)).reshape((*outer, -1, *inner))
     if accumulate:
         result = _added_along(table, dim, flat, extents, source, True)
     else:

@@ -6,8 +6,10 @@ card, and SPYRE_WITHOUT_PATCHES leaves out those it names. `PATCHES` is the list
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -301,6 +303,30 @@ def _add_device_tensor_layout() -> None:
     torch.Tensor.device_tensor_layout = _device_tensor_layout
 
 
+def _wrap_new_group() -> None:
+    import torch.distributed
+
+    if torch.distributed.is_available():
+        importlib.import_module("spyre.torch_backend.distributed.compat").wrap_new_group()
+
+
+def _of_groups(name: str) -> Callable[[], None]:
+    """Installs a patch whose home is loaded when a process group is made."""
+
+    def install() -> None:
+        home = importlib.import_module("spyre.torch_backend.distributed.consumers")
+        home.INSTALLERS[name]()
+
+    return install
+
+
+class Moment(Enum):
+    """When a patch is installed: with torch, or when the first group of ``spyreccl`` is made."""
+
+    IMPORT = auto()
+    GROUP = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Patch:
     """A change of torch. ``targets``: what it replaces. ``purpose``: what is missing without it."""
@@ -309,6 +335,7 @@ class Patch:
     install: Callable[[], None]
     targets: tuple[str, ...]
     purpose: str
+    moment: Moment = Moment.IMPORT
 
 
 PATCHES = (
@@ -420,12 +447,55 @@ PATCHES = (
         tuple(INSTALLERS),
         "`torch.compile`: the backend in `compile_fx`, and its options",
     ),
+    Patch(
+        "new_group",
+        _wrap_new_group,
+        ("torch.distributed.distributed_c10d._new_process_group_helper",),
+        "the cards' backend as the default one of groups with cards",
+    ),
+    Patch(
+        "collective_wait",
+        _of_groups("collective_wait"),
+        ("torch._C._distributed_c10d.Work.wait",),
+        "errors, timeouts and Ctrl-C while a collective of cards is waited for",
+        Moment.GROUP,
+    ),
+    Patch(
+        "destroy",
+        _of_groups("destroy"),
+        (
+            "torch.distributed.destroy_process_group",
+            "torch.distributed.distributed_c10d.destroy_process_group",
+        ),
+        "groups of cards that end with their process group",
+        Moment.GROUP,
+    ),
+    Patch(
+        "ddp",
+        _of_groups("ddp"),
+        tuple(
+            f"torch.nn.parallel.DistributedDataParallel.{name}"
+            for name in ("_ddp_init_helper", "_set_static_graph")
+        ),
+        "`find_unused_parameters` and `static_graph`: torch stages a map in pinned memory",
+        Moment.GROUP,
+    ),
+    Patch(
+        "dtensor_random",
+        _of_groups("dtensor_random"),
+        tuple(
+            f"torch.distributed.tensor._random.OffsetBasedRNGTracker.{name}"
+            for name in ("__init__", "_distribute_region")
+        ),
+        "random DTensors: torch counts offsets that the cards' generators do not have",
+        Moment.GROUP,
+    ),
 )
 """In the order in which they are installed."""
 
 
-def install() -> None:
-    """Install the patches, once per process, after the device is registered.
+def install(moment: Moment = Moment.IMPORT) -> None:
+    """Install the patches of a moment, after the device is registered.
 
     LaunchError SPY904 when SPYRE_WITHOUT_PATCHES names one that is not there.
     """
@@ -439,5 +509,5 @@ def install() -> None:
             found=", ".join(unknown),
         )
     for patch in PATCHES:
-        if patch.name not in left_out:
+        if patch.moment is moment and patch.name not in left_out:
             patch.install()

@@ -197,6 +197,7 @@ FALL_BACK = {
     "floor_divide": (lambda a, b: (a // 2, torch.floor_divide(a, b)), A, ZERO_ONE + 1),
     "trigonometry": (lambda a: (a.sin() + 1, (a * 2).cos()), A),
     "logspace": (lambda a, b: torch.logspace(a, b, 5, device=a.device), R(()), R(())),
+    "put": (lambda a, i, v: a.put(i, v, True), R(3), torch.tensor(1), R(1)),
     "glu": (lambda a: F.glu(a, -1) * a.trunc()[:, :64], R(7, 128)),
     "group_norm": (lambda x, w: F.group_norm(x, 2, w, w), R(3, 4, 6), R(4)),
     "convolution": (lambda x, w: F.conv2d(x, w).relu(), R(1, 3, 8, 8), R(4, 3, 3, 3)),

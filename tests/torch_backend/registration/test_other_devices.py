@@ -13,8 +13,14 @@ from spyre.torch_backend.registration import patches
 from tests.torch_backend.processes import PROLOGUE, run_anew
 
 CALLS = r"""
-import copy, io, pickle
+import copy, datetime, io, pickle
 import torch
+import torch.distributed as dist
+import torch.distributed.tensor
+
+if hasattr(torch, "spyre"):
+    from spyre.torch_backend.registration import patches
+    patches.install(patches.Moment.GROUP)
 
 def optimizer():
     layer = torch.nn.Linear(2, 2)
@@ -118,6 +124,35 @@ class Casts(torch.nn.Module):
 x = torch.arange(6.0).view(2, 3)
 storage = torch.UntypedStorage([1, 2, 3])
 layer = torch.nn.Linear(2, 2)
+def in_group(function):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return function()
+    finally:
+        dist.destroy_process_group()
+
+def reduced():
+    values = torch.ones(3)
+    first = dist.all_reduce(values, async_op=True)
+    waited = first.wait()
+    last = dist.all_reduce(values, async_op=True)
+    last.wait(datetime.timedelta(seconds=60))
+    return values, waited, last.is_completed()
+
+def replicated(static):
+    torch.manual_seed(1)
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Linear(3, 2), find_unused_parameters=not static, static_graph=static
+    )
+    for _ in range(2):
+        model(torch.ones(1, 3)).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+def distributed_random():
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    torch.manual_seed(1)
+    return torch.distributed.tensor.randn(4, device_mesh=mesh).to_local(), torch.randn(1)
+
 def threads():
     import threading
     results = []
@@ -280,6 +315,17 @@ calls = {
         "draws": lambda: torch.rand(2, generator=torch.Generator().manual_seed(1)),
     },
     "inductor": {"compiled": compiled},
+    "new_group": {"of gloo": lambda: in_group(lambda: dist.get_backend(dist.new_group([0])))},
+    "collective_wait": {"gloo": lambda: in_group(reduced)},
+    "destroy": {
+        "twice": lambda: (in_group(int), in_group(int), dist.is_initialized()),
+        "none": lambda: dist.destroy_process_group(),
+    },
+    "ddp": {
+        "unused": lambda: in_group(lambda: replicated(False)),
+        "static": lambda: in_group(lambda: replicated(True)),
+    },
+    "dtensor_random": {"normal": lambda: in_group(distributed_random)},
 }
 
 def outcome(call):
@@ -314,6 +360,7 @@ def test_other_devices_see_torchs_own_behaviour(outcomes, name):
 LOOK = """
 import operator
 import torch
+import torch.distributed.tensor._random
 from spyre.torch_backend.registration import patches
 
 def look():
@@ -350,6 +397,7 @@ def test_patches_that_are_left_out():
     code = """
     from spyre.torch_backend import autoload
     autoload()
+    patches.install(patches.Moment.GROUP)
     import sys
     print(*sorted(changed(before)), [type(finder).__module__ for finder in sys.meta_path])
     """
