@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 NUMERICS = ("dl16", "ieee")
+PROGRAMS_PER_PROCESS = 100
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,15 @@ def outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
     """Outcomes of ``count`` seeds from ``first``, half of them under each of the number modes."""
     for turn, numerics in enumerate(NUMERICS):
         seeds = range(first + turn, first + count, len(NUMERICS))
-        # A fresh process now and then: compiled code is never unloaded.
-        with ProcessPoolExecutor(
-            jobs, get_context("spawn"), _start_worker, (numerics,), max_tasks_per_child=100
-        ) as pool:
-            yield from pool.map(run_seed, seeds)
+        # Fresh processes now and then: compiled code is never unloaded. Fresh pools, because one
+        # that replaces its processes (max_tasks_per_child) may wait for ever, as of Python 3.11.
+        for batch in batches(seeds, jobs * PROGRAMS_PER_PROCESS):
+            context = get_context("spawn")
+            with ProcessPoolExecutor(jobs, context, _start_worker, (numerics,)) as pool:
+                yield from pool.map(run_seed, batch)
+
+
+def batches(seeds: range, size: int) -> Iterator[range]:
+    """``seeds`` in pieces of ``size``, the last one as long as what is left."""
+    for first in range(0, len(seeds), size):
+        yield seeds[first : first + size]

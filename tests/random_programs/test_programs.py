@@ -12,7 +12,7 @@ from tests.random_programs.__main__ import Progress
 from tests.random_programs.comparison import Failure, difference, eager_failure, first_failure
 from tests.random_programs.generate import random_program
 from tests.random_programs.programs import FLOAT, HALF, INT, Input, Program, Statement
-from tests.random_programs.runner import Outcome
+from tests.random_programs.runner import Outcome, batches
 
 NEAR = Statement("t", "x", ("x",), "near")
 
@@ -89,6 +89,12 @@ def test_progress_is_told_on_a_terminal_alone():
         progress.note(Outcome(1, "dl16", "different", "t: wrong"))
         assert text in stream.getvalue()
         assert bool(text) == bool(stream.getvalue())
+
+
+def test_seeds_run_in_batches():
+    pieces = list(batches(range(7, 1007, 2), 200))
+    assert [len(piece) for piece in pieces] == [200, 200, 100]
+    assert [seed for piece in pieces for seed in piece] == list(range(7, 1007, 2))
 
 
 def test_shrinking_keeps_what_fails(monkeypatch: pytest.MonkeyPatch):
