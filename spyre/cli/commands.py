@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from spyre import config
 from spyre.cli.causes import (
@@ -23,6 +25,7 @@ from spyre.cli.causes import (
 from spyre.cli.options import Options
 from spyre.cli.recorder import Recorder
 from spyre.cli.text_report import ProgressBar
+from spyre.cli.watch import NOTHING, Watch, watch_bundle, watch_case
 from spyre.errors import Finding, LaunchError, Severity, SpyreError
 from spyre.hw.device import Device, warm_driver, warm_kernels, warm_transfers
 from spyre.hw.numerics import parse_numerics
@@ -32,6 +35,7 @@ from spyre.runtime.arguments import (
     TensorSpec,
     load_tensors,
     parse_tensor_spec,
+    prepare_inputs,
     require_shape,
     save_tensors,
 )
@@ -52,6 +56,7 @@ from spyre.runtime.compare import (
     default_tolerance,
     require_equal_shapes,
 )
+from spyre.runtime.expect import KnownValue
 from spyre.runtime.program import load_source
 from spyre.runtime.run import RunOptions, RunResult, Session, placed
 
@@ -64,7 +69,7 @@ class ComparedRun:
     """A run, and how each output compares (empty without ``-o``).
 
     ``causes``: what may explain that outputs differ, the likeliest first; without ``-o`` what is
-    odd about the addresses.
+    odd about the addresses. ``watch``: what watched the executes.
     """
 
     options: Options
@@ -72,6 +77,7 @@ class ComparedRun:
     comparisons: tuple[Comparison, ...] = ()
     numerics: str = "dl16"
     causes: tuple[Finding, ...] = ()
+    watch: Watch = NOTHING
 
     @property
     def exit_code(self) -> int:
@@ -144,6 +150,7 @@ def _sanitized_findings(compared: ComparedRun) -> tuple[Finding, ...]:
         options, sanitize="", verify=False, save_output=None, trace=None, quiet=True, report=None
     )
     again = replace(again, commands=False, profile=False, roofline=None)
+    again = replace(again, expect=None, break_at=None)
     try:
         found = run_and_compare(again, Recorder(again)).result.sanitizer
     except SpyreError as error:
@@ -158,8 +165,10 @@ def _print_run(compared: ComparedRun, recorder: Recorder) -> None:
         print_object(run_object(compared) | recorder.json_object())
     else:
         from spyre.cli.text_report import print_run
+        from spyre.cli.watch import print_watch
 
         print_run(compared)
+        print_watch(compared.watch, compared.options, compared.differs)
         recorder.print_commands()
         recorder.print_profile()
 
@@ -209,6 +218,7 @@ def _replay_case(
     if dump is not None:
         recorded = replayed_options(replace(options, numerics=str(device.numerics)))
         dump.record(with_options(case, recorded))
+    watch = watch_case(options, case)
     with recorder.watching(device), ProgressBar(enabled=not options.quiet) as bar:
         replayed = run_case(
             case,
@@ -216,8 +226,14 @@ def _replay_case(
             timed=True,
             progress=bar.update,
             verify_points=_verify_points(options) if options.verify else None,
+            runner=watch.runner,
         )
-    return ComparedRun(options, replayed.result, replayed.comparisons, str(device.numerics))
+    outputs = [(o.shape, o.value) for o in case.spec.outputs if o.value is not None]
+    watch.judge_outputs(
+        replayed.result, [case.value(f"expect_{name}").reshape(shape) for shape, name in outputs]
+    )
+    numerics = str(device.numerics)
+    return ComparedRun(options, replayed.result, replayed.comparisons, numerics, watch=watch)
 
 
 def _run_bundle(options: Options, recorder: Recorder, dump: Dump | None) -> ComparedRun:
@@ -227,19 +243,26 @@ def _run_bundle(options: Options, recorder: Recorder, dump: Dump | None) -> Comp
         run = replace(run_options(options), progress=bar.update)
         prepared = session.prepare(options.path)
         arguments = prepared.arguments(run)
-        inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
+        given = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
+        inputs = prepare_inputs(arguments.inputs, given, options.seed)
         expected = load_expected(options.expected, arguments.outputs) if options.expected else ()
+        watch = watch_bundle(options, prepared.bundle, arguments, inputs)
+        run = replace(run, runner=watch.runner)
         if dump is not None:
             limits = [
                 _tolerance(options, a.dtype_name, a.layout.device_dtype) for a in arguments.outputs
             ]
             numerics = str(session.device.numerics)
-            dump.record_run(options, numerics, prepared.bundle, arguments, inputs, expected, limits)
+            dump.record_run(options, numerics, prepared.bundle, arguments, given, expected, limits)
         result = session.launch(prepared, arguments, inputs, run)
+    values = [tensor.to_values() for tensor in expected] or watch.outputs
     comparisons = tuple(
-        _compare_output(options, result, k, tensor) for k, tensor in enumerate(expected)
+        _compare_output(options, result, k, value, is_function=not expected)
+        for k, value in enumerate(values)
     )
-    return ComparedRun(options, result, comparisons, str(session.device.numerics))
+    watch.judge_outputs(result, values)
+    numerics = str(session.device.numerics)
+    return ComparedRun(options, result, comparisons, numerics, watch=watch)
 
 
 def run_options(options: Options) -> RunOptions:
@@ -263,12 +286,21 @@ def _verify_points(options: Options) -> int:
 
 
 def _compare_output(
-    options: Options, result: RunResult, k: int, expected: HostTensor
+    options: Options,
+    result: RunResult,
+    k: int,
+    expected: npt.NDArray[Any],
+    is_function: bool = False,
 ) -> Comparison:
-    """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ."""
+    """Output ``k`` against ``expected``; MismatchError SPY602 when their shapes differ.
+
+    ``is_function``: it is what a function computes without rounding between its operations.
+    """
     dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
     tolerance = _tolerance(options, dtype_name, layout.device_dtype)
-    return compare(result.outputs[k], expected.to_values(), tolerance)
+    if is_function and result.outputs[k].dtype.kind == "f":
+        tolerance = override_tolerance(options, KnownValue("", expected).tolerance)
+    return compare(result.outputs[k], expected, tolerance)
 
 
 def _tolerance(options: Options, dtype_name: str, device_dtype: str) -> Tolerance:

@@ -72,6 +72,7 @@ def run_object(compared: ComparedRun) -> Object:
         "numerics": compared.numerics,
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
+        "first_wrong": _first_wrong_object(compared),
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
@@ -82,6 +83,13 @@ def run_object(compared: ComparedRun) -> Object:
             for k, c in enumerate(compared.comparisons)
         ],
     }
+
+
+def _first_wrong_object(compared: ComparedRun) -> Object | None:
+    from spyre.cli.watch import deviation_object
+
+    found = compared.watch.deviation
+    return deviation_object(found) if found is not None and compared.differs else None
 
 
 def _verification_object(result: RunResult) -> Object | None:

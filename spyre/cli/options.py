@@ -34,7 +34,8 @@ class Options:
 
     ``path``: "" for none, which ``warm`` and ``compare`` allow.
     ``strides``: host strides in elements by argument index. ``aliases``: pairs of argument
-    indices. ``values``: by parameter name. ``sanitize``: names of checks, "" for all.
+    indices. ``break_at``: number of an execute and loop indices. ``values``: by parameter name.
+    ``sanitize``: names of checks, "" for all.
     """
 
     path: str = ""
@@ -53,6 +54,10 @@ class Options:
     numerics: str | None = None
     verify: bool = False
     verify_points: int | None = None
+    expect: str | None = None
+    break_at: tuple[int, tuple[int, ...]] | None = None
+    tensors: tuple[str, ...] = ()
+    save_tensors: str | None = None
     dump: str | None = None
     against: str | None = None
     sanitize: str | None = None
@@ -151,7 +156,20 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
         parser.error("--sanitize watches one plain run: leave out --verify and --against")
     if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
         parser.error("--against runs and compares: leave out --check, --explain, --save-output")
+    _check_watching(parser, parsed)
     _check_idle(parser, parsed)
+
+
+def _check_watching(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    if parsed.break_at is None and (parsed.tensors or parsed.save_tensors is not None):
+        parser.error("--print and --save-tensors are nothing without --break")
+    others = ("verify", "against", "check", "explain", "warm", "trace", "commands", "profile")
+    alone = (*others, "report", "roofline", "dump", "compare")
+    unlike = [name for name in alone if getattr(parsed, name)]
+    unlike += ["sanitize"] if parsed.sanitize is not None else []
+    if unlike and (parsed.expect is not None or parsed.break_at is not None):
+        names = ", ".join(f"--{name}" for name in unlike)
+        parser.error(f"--expect and --break watch one plain run: leave out {names}")
 
 
 def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
@@ -359,9 +377,12 @@ def _add_idle(parser: argparse.ArgumentParser) -> None:
 
 def _add_verifying(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        "--verify-simulator",
         "--verify",
+        dest="verify",
         action="store_true",
-        help="run every execute on the slow reference implementation too; stop where they differ",
+        help="check the simulator, not the program: run every execute on the slow reference "
+        "implementation too; stop where they differ",
     )
     group.add_argument(
         "--verify-points",
@@ -372,6 +393,42 @@ def _add_verifying(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dump", metavar="DIR", help="write what was run as a directory that spyre-run replays"
     )
+
+
+def _add_watching(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("watching execute by execute")
+    group.add_argument(
+        "--expect",
+        metavar="torch:FILE.py:NAME",
+        help="run this function on the CPU, and find the first execute that deviates from it",
+    )
+    group.add_argument(
+        "--break",
+        dest="break_at",
+        metavar="N[:I,J]",
+        type=_execution,
+        help="print tensors as they are right after execute N (at these loop indices)",
+    )
+    group.add_argument(
+        "--print",
+        dest="tensors",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="with --break: a tensor of the execute, in HBM or LX, e.g. Tensor1 (repeatable; "
+        "default: all)",
+    )
+    group.add_argument(
+        "--save-tensors", metavar="FILE", help="with --break: write them to a .npz too"
+    )
+
+
+def _execution(text: str) -> tuple[int, tuple[int, ...]]:
+    number, _, loops = text.partition(":")
+    try:
+        return int(number), tuple(int(n) for n in loops.split(",") if n)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not N or N:I,J, such as 3:0,1") from None
 
 
 def _add_reporting(parser: argparse.ArgumentParser) -> None:
@@ -453,7 +510,15 @@ FORMS = {
     "run": Form(
         DESCRIPTION,
         _add_optional_path,
-        (_add_tensors, _add_comparison, _add_running, _add_idle, _add_reporting, _add_modelled),
+        (
+            _add_tensors,
+            _add_comparison,
+            _add_running,
+            _add_watching,
+            _add_idle,
+            _add_reporting,
+            _add_modelled,
+        ),
     ),
     "check": Form(
         "Print everything that can be found wrong with a bundle without running it.",

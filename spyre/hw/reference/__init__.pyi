@@ -1,3 +1,6 @@
+from .addresses import (
+    element_offsets as element_offsets,
+)
 from .agreement import (
     NOT_COMPARABLE as NOT_COMPARABLE,
     agreement_of as agreement_of,

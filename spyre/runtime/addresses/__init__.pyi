@@ -4,8 +4,11 @@ from .causes import (
     check_addresses as check_addresses,
 )
 from .operands import (
-    Memory as Memory,
     TracedLaunch as TracedLaunch,
+    WalkedMemory as WalkedMemory,
     argument_memories as argument_memories,
     case_launches as case_launches,
+)
+from .tiles import (
+    TiledExecutes as TiledExecutes,
 )

@@ -23,14 +23,14 @@ from spyre.mlir.operation import Component, Operation, Tensor
 from spyre.runtime.addresses.dataflow import misread, unread, uses_of
 from spyre.runtime.addresses.operands import (
     BoolArray,
-    Memory,
     TracedExecute,
     TracedLaunch,
     Walk,
+    WalkedMemory,
     argument_memories,
     trace_executes,
 )
-from spyre.runtime.addresses.tiles import Tile, TileGroup, core_offsets, tile_groups
+from spyre.runtime.addresses.tiles import Tile, TiledExecutes, core_offsets, tile_groups
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.program import LoweredBundle
 
@@ -50,7 +50,7 @@ class AddressCheck:
         return trace_executes(self.launches)
 
     @cached_property
-    def groups(self) -> tuple[TileGroup, ...]:
+    def groups(self) -> tuple[TiledExecutes, ...]:
         """The executes, those of one loop together."""
         return tuple(tile_groups(self.executes))
 
@@ -103,7 +103,7 @@ class _Judged:
     """One group of executes in the light of the whole program."""
 
     check: AddressCheck
-    group: TileGroup
+    group: TiledExecutes
 
     @cached_property
     def is_order_free(self) -> bool:
@@ -315,7 +315,7 @@ def _writers(executes: Sequence[TracedExecute]) -> dict[int, list[_Writer]]:
     return writers
 
 
-def _written(memory: Memory, writers: Sequence[_Writer]) -> BoolArray:
+def _written(memory: WalkedMemory, writers: Sequence[_Writer]) -> BoolArray:
     """Which sticks of a memory are written; all of them where data decides it."""
     assert memory.required is not None
     written = np.zeros(len(memory.required), np.bool_)
@@ -396,7 +396,7 @@ def _slice_text(op: Operation, position: int) -> str:
     return ", ".join(shown) or "the only slice"
 
 
-def _layout_text(memory: Memory) -> str:
+def _layout_text(memory: WalkedMemory) -> str:
     """The layout's dims, outermost first."""
     dims = " x ".join(f"{axis.extent:,} of {axis.pitches[0]:,} bytes" for axis in memory.dims)
     return f"{memory.name} is laid out as {dims}"

@@ -40,7 +40,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class WalkedMemory:
     """Device memory that addresses name: an argument, or (without ``layout``) the pool.
 
     ``required``: its sticks that a program must write (bool, one per stick), None where nothing
@@ -75,15 +75,15 @@ class Memory:
         return tuple(join_axes(self.dims))
 
 
-def argument_memories(arguments: KernelArguments) -> dict[int, Memory]:
+def argument_memories(arguments: KernelArguments) -> dict[int, WalkedMemory]:
     """The memory of each argument by its index, and the pool's under POOL."""
-    memories = {POOL: Memory("the pool", arguments.pool_bytes)}
+    memories = {POOL: WalkedMemory("the pool", arguments.pool_bytes)}
     for spec in arguments.arguments:
         required = None
         if spec.role is Role.OUTPUT:
             geometry = transfer_geometry(spec.layout, spec.shape, spec.strides)
             required = occupied_sticks(geometry).ravel()
-        memories[spec.arg_index] = Memory(
+        memories[spec.arg_index] = WalkedMemory(
             spec.name, spec.layout.device_bytes, spec.layout, required
         )
     for spec, target in arguments.aliases:
@@ -100,21 +100,21 @@ def case_launches(spec: CaseFile, load: Callable[[str], LoweredBundle]) -> list[
         named = zip(launch.args, launch.arg_index, strict=True)
         given = {index: memories[spec.buffers[name].alias_of or name] for name, index in named}
         bundle = load(launch.bundle)
-        given = {POOL: Memory("the pool"), **given}
+        given = {POOL: WalkedMemory("the pool"), **given}
         launches.append(TracedLaunch(bundle, given, launch.values, first, launch.bundle))
         first += len(bundle.program.executes)
     return launches
 
 
-def _buffer_memory(spec: CaseFile, name: str, buffer: CaseBuffer) -> Memory:
+def _buffer_memory(spec: CaseFile, name: str, buffer: CaseBuffer) -> WalkedMemory:
     if buffer.layout is None:
-        return Memory("the pool", buffer.nbytes)
+        return WalkedMemory("the pool", buffer.nbytes)
     layout = buffer.layout.to_layout()
     outputs = [output for output in spec.outputs if output.buffer == name]
     required = None
     if buffer.kind == "output" and outputs:
         required = np.any([_viewed(buffer, layout, output) for output in outputs], axis=0)
-    return Memory(name, layout.device_bytes, layout, required)
+    return WalkedMemory(name, layout.device_bytes, layout, required)
 
 
 def _viewed(buffer: CaseBuffer, layout: SpyreTensorLayout, output: CaseOutput) -> BoolArray:
@@ -135,10 +135,14 @@ class TracedLaunch:
     """
 
     bundle: LoweredBundle
-    memories: Mapping[int, Memory]
+    memories: Mapping[int, WalkedMemory]
     values: Mapping[str, int]
     first_execute: int = 0
     directory: str = ""
+
+    def sdsc_of(self, filename: str) -> str:
+        """An SDSC file of the bundle, as reports name it."""
+        return filename if self.directory in ("", ".") else f"{self.directory}/{filename}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +154,7 @@ class Walk:
 
     operand: int
     tensor: Tensor
-    memory: Memory
+    memory: WalkedMemory
     offsets: Int64Array
     is_output: bool
 
@@ -182,9 +186,7 @@ class TracedExecute:
     @property
     def sdsc(self) -> str:
         """Its file, as reports name it."""
-        directory = self.launch.directory
-        name = self.execute.sdsc_filename
-        return name if directory in ("", ".") else f"{directory}/{name}"
+        return self.launch.sdsc_of(self.execute.sdsc_filename)
 
     def walk_of(self, operand: int) -> Walk | None:
         """The walk of an operand; None where it is in LX, or its addresses name no memory."""
@@ -204,13 +206,13 @@ def _trace(launch: TracedLaunch) -> Iterator[TracedExecute]:
     owners, values = owner_parameters(program, launch.values)
     scratch = [(SCRATCH_OWNER + k) << OWNER_BITS for k in range(len(program.allocations))]
     schedule = program.schedule(values, scratch)
-    by_owner: dict[int, Memory] = {
+    by_owner: dict[int, WalkedMemory] = {
         number: launch.memories[index]
         for number, index in owners.items()
         if index in launch.memories
     }
     for k, allocation in enumerate(program.allocations):
-        by_owner[SCRATCH_OWNER + k] = Memory(f"allocation {k}", allocation.size_bytes)
+        by_owner[SCRATCH_OWNER + k] = WalkedMemory(f"allocation {k}", allocation.size_bytes)
     segments = _segments(launch)
     for execute in program.executes:
         op = launch.bundle.operations[execute.sdsc_filename]
@@ -227,7 +229,7 @@ def _trace(launch: TracedLaunch) -> Iterator[TracedExecute]:
         yield TracedExecute(launch, execute, op, loops, found)
 
 
-def _segments(launch: TracedLaunch) -> dict[int, Memory]:
+def _segments(launch: TracedLaunch) -> dict[int, WalkedMemory]:
     """What the segments of a baked bundle hold: the pool first, where there is one."""
     first = 1 if launch.memories[POOL].size_bytes else 0
     return {
@@ -242,7 +244,7 @@ def _walk(
     operand: int,
     tensor: Tensor,
     starts: Int64Array,
-    memories: Mapping[int, Memory],
+    memories: Mapping[int, WalkedMemory],
     executions: int,
 ) -> Walk | None:
     if tensor.component is not Component.HBM:

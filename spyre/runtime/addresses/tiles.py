@@ -16,7 +16,7 @@ from spyre.dtypes import STICK_BYTES
 from spyre.hw.access import contradicting_dims, is_indirect
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation, Tensor, footprint, stick_elements
-from spyre.runtime.addresses.operands import BoolArray, Memory, TracedExecute, Walk
+from spyre.runtime.addresses.operands import BoolArray, TracedExecute, Walk, WalkedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Tile:
     ``wrong``: dims whose pitch is none of the layout's.
     """
 
-    memory: Memory
+    memory: WalkedMemory
     dims: tuple[TileDim, ...]
     wrong: tuple[str, ...]
 
@@ -103,7 +103,7 @@ class Tile:
         return tuple(dict.fromkeys(found))
 
 
-def make_tile(op: Operation, tensor: Tensor, memory: Memory) -> Tile | None:
+def make_tile(op: Operation, tensor: Tensor, memory: WalkedMemory) -> Tile | None:
     """The tile of an operand; None where other things than the loop nest say what is touched:
     indices, windows, a tensor per core.
     """
@@ -166,7 +166,7 @@ def _place(
 
 
 @dataclass(frozen=True, eq=False)
-class TileGroup:
+class TiledExecutes:
     """Executions of one operation over the tiles of the same memories, in program order.
 
     ``members``: one execute statement that loops, or several that an unrolled loop repeats.
@@ -222,17 +222,17 @@ class TileGroup:
         return prod(self.nest[level + 1 :])
 
 
-def tile_groups(executes: Sequence[TracedExecute]) -> Iterator[TileGroup]:
+def tile_groups(executes: Sequence[TracedExecute]) -> Iterator[TiledExecutes]:
     """All executes in groups, by the first of each."""
     groups: dict[object, list[TracedExecute]] = {}
     for traced in executes:
         groups.setdefault(_kind(traced), []).append(traced)
     for members in groups.values():
         if len(members) == 1:
-            yield TileGroup((members[0],), _loop_nest(members[0].loops))
+            yield TiledExecutes((members[0],), _loop_nest(members[0].loops))
         else:
             starts = [[walk.tile_starts[0] for walk in m.walks] for m in members]
-            yield TileGroup(tuple(members), infer_nest(np.array(starts, np.int64)))
+            yield TiledExecutes(tuple(members), infer_nest(np.array(starts, np.int64)))
 
 
 def _kind(traced: TracedExecute) -> object:

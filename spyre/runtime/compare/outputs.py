@@ -242,6 +242,15 @@ class OutputLocation:
             self.view_offset + offset, self.dma_sizes, self.dma_strides
         )
 
+    def writer_of(self, index: Sequence[int]) -> StickWriter | None:
+        """Who wrote the stick of the compared element ``index`` last, if that is known."""
+        if self.core_map is None:
+            return None
+        host = self.host_index(index)
+        return self.core_map(
+            device_coordinate(self.layout, self.dma_sizes, self.dma_strides, host).stick
+        )
+
 
 def describe_location(location: OutputLocation, index: Sequence[int]) -> str:
     """One line naming core, tile, stick, lane and address of the output element ``index``."""

@@ -6,7 +6,7 @@ LX and pool keep their contents between the launches of a case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
@@ -37,7 +37,7 @@ from spyre.runtime.compare import (
     compare,
 )
 from spyre.runtime.flex import BlockingStream, LoadedKernel, flex_device_of
-from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, PoolBuffer
+from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, PoolBuffer, Runner
 from spyre.runtime.program import LayoutSpec, Role, load_source
 from spyre.runtime.run.result import (
     PlacedArgument,
@@ -206,10 +206,12 @@ def run_case(
     timed: bool = False,
     progress: Progress | None = None,
     verify_points: int | None = None,
+    runner: Callable[[ExecuteLabels], Runner] | None = None,
 ) -> CaseRun:
     """Run ``case`` on ``device``, which is reset first.
 
-    ``verify_points``: verify every execute of at most so many points. Raises the SpyreErrors of
+    ``verify_points``: verify every execute of at most so many points. ``runner``: makes what runs
+    each launch, in place of these. Raises the SpyreErrors of
     reading, checking, binding and running the kernels, MismatchError SPY620 of verifying; wrong
     outputs are no error but a comparison that is not ok.
     """
@@ -217,7 +219,9 @@ def run_case(
     kernels, findings = _load_kernels(case, device)
     placed = place_buffers(case, device)
     first_record = next_record(device)
-    options = RunOptions(timed=timed, progress=progress, verify=verify_points is not None)
+    options = RunOptions(
+        timed=timed, progress=progress, verify=verify_points is not None, runner=runner
+    )
     if verify_points is not None:
         options = replace(options, verify_points=verify_points)
     launched: list[ExecutedLaunch] = []

@@ -73,6 +73,7 @@ class RunOptions:
     not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
     in-place programs have it. ``progress``: called as a timed or verified run goes on. ``verify``:
     run every execute of at most ``verify_points`` points beside the reference implementation.
+    ``runner``: makes what runs each launch, in place of these.
     """
 
     seed: int = 0
@@ -85,6 +86,7 @@ class RunOptions:
     progress: Progress | None = None
     verify: bool = False
     verify_points: int = DEFAULT_VERIFY_POINTS
+    runner: Callable[[ExecuteLabels], Runner] | None = None
 
 
 # --- arguments on the device ------------------------------------------------------------------
@@ -279,6 +281,8 @@ def launch_runner(
 
     ``label``: how its executes are numbered.
     """
+    if options.runner is not None:
+        return options.runner(label)
     if options.verify:
         from spyre.runtime.compare import ReferenceCheck
 

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import json
+import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping
@@ -111,7 +112,8 @@ def _input(buffer: Mapping[str, Any], values: Mapping[str, Any]) -> torch.Tensor
 
 
 def _function(name: str, text: str) -> Function:
-    names = {"torch": torch, "spyre_hint": _hint, "softplus": softplus, **_free_names(name)}
+    names = {"torch": torch, "math": math, "spyre_hint": _hint, "softplus": softplus}
+    names |= _free_names(name)
     if "where_scalarself" in name:
         return lambda condition, y: torch.where(condition, 0.0, y)
     built_in = re.match(r"<built-in method (\w+) of", text)

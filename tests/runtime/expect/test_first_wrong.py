@@ -1,0 +1,151 @@
+"""The first execute that deviates from a function: of wrong programs the right one, of right ones
+none; breakpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import spyre
+from spyre.cli.run import main
+from spyre.hw.device.device import Device
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
+from spyre.runtime.cases import read_case
+from spyre.runtime.expect import case_subject
+from spyre.runtime.expect.known import KnownValue, arrangements, courses
+from tests.conformance.cases import find_cases
+from tests.sanitizer import programs
+from tests.sanitizer.programs import ROW, lx
+from tests.torch_backend.inductor.real_functions import read_function
+
+FIRST = {
+    "j_ct_bmm_nested_B_K": (1, "input0"),
+    "j_ct_cols_abs_64x512": (1, "input0"),
+    "j_ct_flash_attention_1x4x128x64": (22, "input0"),
+    "j_ct_full_no_dim": (3, "input0"),
+    "j_ct_mm_rows_256x128x64": (0, "input0"),
+    "j_ct_nested_addmul_64x512_lx": (0, "input0"),
+    "j_ct_red_sum_d0_tiled": (1, "input0"),
+}
+TILED = ("abs", "neg")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", FIRST)
+def test_wrong_programs(name: str, shared_dir: Path):
+    path = shared_dir / "bundles-wrong" / name
+    found = spyre.first_wrong(path, read_function(path).call)
+    assert found is not None
+    assert (found.number, found.value) == FIRST[name]
+    assert found.to_finding().code == "SPY622"
+    assert 0 < max(found.by_core.values()) <= 1
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_right_programs(shared_dir: Path):
+    device = Device()
+    for path in find_cases(shared_dir / "bundles"):
+        real = read_function(path)
+        if len(case_subject(read_case(path)).inputs) == len(real.inputs):  # else raw device bytes
+            assert spyre.first_wrong(path, real.call, device=device) is None, path.name
+
+
+def tiled(directory: Path, step: int = 8 * ROW, read: int = 0, written: int = 8 * ROW) -> Path:
+    """-|x| in four tiles of eight rows through LX; arguments change one step each."""
+    builder = BundleBuilder()
+    x, y = programs.arguments(builder, 2)
+    with builder.loop(4) as tile:
+        source = HostOperand(x.at(0, {tile: step}), gap={"mb": 24})
+        target = HostOperand(y.at(0, {tile: written}), gap={"mb": 24})
+        builder.add(pointwise(TILED[0], (8, 128), [source], lx(0), {"mb": 2}))
+        builder.add(pointwise(TILED[1], (8, 128), [lx(read)], target, {"mb": 2}))
+    return programs.write(builder, directory, [programs.READ, programs.WRITTEN])
+
+
+def function(x: torch.Tensor) -> torch.Tensor:
+    return -torch.abs(x)
+
+
+def test_a_right_loop(tmp_path: Path):
+    assert spyre.first_wrong(tiled(tmp_path), function) is None
+
+
+def test_a_tile_that_is_read_at_the_wrong_step(tmp_path: Path):
+    found = spyre.first_wrong(tiled(tmp_path, step=4 * ROW), function)
+    assert found is not None
+    assert found.is_read
+    assert (found.number, found.location.loop_indices) == (0, (1,))
+    assert found.by_core == {0: pytest.approx(1, abs=0.05), 1: pytest.approx(1, abs=0.05)}
+
+
+def test_a_tile_that_is_written_at_the_wrong_step(tmp_path: Path):
+    found = spyre.first_wrong(tiled(tmp_path, written=4 * ROW), function)
+    assert found is not None
+    assert not found.is_read
+    assert (found.operation, found.location.tensor) == ("neg", "arg_1")
+
+
+@pytest.fixture
+def function_file(tmp_path: Path) -> str:
+    path = tmp_path / "f.py"
+    path.write_text("import torch\ndef f(x):\n    return -torch.abs(x)\n")
+    return f"torch:{path}:f"
+
+
+def test_the_command_line(tmp_path: Path, function_file: str, capfd: pytest.CaptureFixture[str]):
+    right, wrong = tiled(tmp_path / "right"), tiled(tmp_path / "wrong", step=4 * ROW)
+    assert main([str(right), "--expect", function_file, "-q"]) == 0
+    assert main([str(wrong), "--expect", function_file, "-q"]) == 1
+    printed = capfd.readouterr()
+    assert "SPY704" in printed.err.splitlines()[0]
+    assert "error SPY622: the first wrong execute" in printed.err
+    assert "mismatch map of execute 0, loop indices (1,)" in printed.out
+    assert main([str(wrong), "--expect", function_file, "--json"]) == 1
+    told = json.loads(capfd.readouterr().out)["first_wrong"]
+    assert (told["execute"], told["loop_indices"], told["tensor"]) == (0, [1], "Tensor0")
+
+
+def test_breaking(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    bundle, file = tiled(tmp_path / "bundle"), tmp_path / "kept.npz"
+    x = np.random.default_rng(0).standard_normal((32, 128)).astype(np.float16)
+    np.save(tmp_path / "x.npy", x)
+    words = [str(bundle), "-i", str(tmp_path / "x.npy"), "--break", "0:2", "--save-tensors"]
+    assert main([*words, str(file), "--print", "Tensor1"]) == 0
+    assert "execute 0, Tensor1: mb 8 x out 128" in capfd.readouterr().out
+    with np.load(file) as kept:
+        np.testing.assert_allclose(kept["Tensor1"], np.abs(x[16:24]), rtol=2**-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--break", "7"], "SPY624"),
+        (["--break", "0:9"], "SPY624"),
+        (["--break", "0", "--print", "Tensor9"], "SPY624"),
+        (["--expect", "torch:nowhere.py:f"], "SPY623"),
+        (["--expect", "f"], "SPY623"),
+    ],
+)
+def test_what_cannot_be_watched(
+    words: list[str], code: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    assert main([str(tiled(tmp_path)), *words]) == 2
+    assert code in capfd.readouterr().err
+
+
+def test_tiles_of_a_value():
+    value = KnownValue("x", np.random.default_rng(0).standard_normal((6, 4, 5)))
+    tile = value.values[2:4].transpose(2, 0, 1)
+    found = [(w, c) for w in arrangements(value, tile.shape) for c in w.places(tile)]
+    assert [(w.order, c) for w, c in found] == [((2, 0, 1), (0, 1, 0))]
+    first = value.values[:2, :, 3]
+    begun = [(w, c) for w in arrangements(value, first.shape) for c in w.places(first)]
+    ways = courses(begun, (3,))
+    assert [way.coords((3,), 2) for way in ways] == [(3, 2, 0)]
