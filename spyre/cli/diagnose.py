@@ -6,6 +6,7 @@ No numba is imported.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
@@ -93,7 +94,7 @@ def diagnose_bundle(path: str, options: Options, addresses: bool = True) -> Diag
     if has_errors(findings):  # what is wrong means nothing that could be explained
         return Diagnosis(path, findings)
     if options.check:
-        judged = _address_findings(replace(options, path=path)) if addresses else ()
+        judged = _address_findings(replace(options, path=path), bundle) if addresses else ()
         findings = (*judged, *findings, *_argument_findings(bundle, options))
     else:
         findings = ()
@@ -120,15 +121,19 @@ def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(findings))
 
 
-def _address_findings(options: Options) -> tuple[Finding, ...]:
-    """What the addresses of the bundle or case show; nothing where it cannot be read, which
-    other findings say.
+def _address_findings(options: Options, bundle: Bundle | None = None) -> tuple[Finding, ...]:
+    """What the addresses of the bundle (if it is one and read already) or case show; nothing where
+    it cannot be read, which other findings say.
     """
     from spyre.cli.causes import address_findings
     from spyre.mlir.bundle import load_bundle
 
+    def load(path: str) -> Bundle:
+        known = bundle is not None and Path(path) == bundle.directory
+        return bundle if bundle is not None and known else load_bundle(path)
+
     try:
-        return address_findings(options, load_bundle)
+        return address_findings(options, load)
     except SpyreError:
         return ()
 
