@@ -87,6 +87,13 @@ def tanh_gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
     return f("mul", grad, f("add", s, change))
 
 
+def softplus_backward(f: Formula, grad: Value, x: Value, beta: float, threshold: float) -> Value:
+    """grad · σ(beta · x); grad alone where beta · x exceeds the threshold."""
+    scaled = f("mul", beta, x)
+    below = f("mul", grad, f("sigmoid", scaled))
+    return f("where3", f("greaterthan", scaled, threshold), grad, below)
+
+
 def addcmul(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a · b."""
     return f("add", x, f("mul", factor, f("mul", a, b)))
@@ -241,6 +248,7 @@ _FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
     "sigmoid_backward.grad_input": (sigmoid_backward, 2, {}),
     "tanh_backward.grad_input": (tanh_backward, 2, {}),
     "silu_backward.grad_input": (silu_backward, 2, {}),
+    "softplus_backward.grad_input": (softplus_backward, 2, {"beta": 1.0, "threshold": 20.0}),
     "addcmul.out": (addcmul, 3, {"value": 1.0}),
     "addcdiv.out": (addcdiv, 3, {"value": 1.0}),
     "lerp.Scalar_out": (lerp_number, 2, {"weight": 0.0}),

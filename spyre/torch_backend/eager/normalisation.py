@@ -77,6 +77,32 @@ def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value
     return low.pointwise("layernormnorm", x, mean, scale, *affine), mean, scale
 
 
+def layer_norm_backward(
+    low: Lowering, grad: Value, x: Value, mean: Value, scale: Value, *args: Any
+) -> tuple[Value, ...]:
+    """Gradients of x, and with a weight those of weight and bias, in float32.
+
+    ``count``: how many of the last dims are normalised.
+    """
+    *weight, count, dtype = args
+    rank = len(x.sizes)
+    outer, inner = tuple(range(rank - count)), tuple(range(rank - count, rank))
+    grad, x = low.convert(grad, "float32"), low.convert(x, "float32")
+    mean, scale = low.convert(mean, "float32"), low.convert(scale, "float32")
+    normal = low.pointwise("mul", low.pointwise("sub", x, mean), scale)
+    sums = (
+        low.reduce("sum", low.pointwise("mul", grad, normal), outer),
+        low.reduce("sum", grad, outer),
+    )
+    for factor in weight:
+        grad = low.pointwise("mul", grad, low.convert(factor, "float32"))
+    tilt = low.pointwise("mul", normal, low.mean(low.pointwise("mul", grad, normal), inner))
+    centred = low.pointwise("sub", grad, low.mean(grad, inner))
+    grad_x = low.pointwise("mul", low.pointwise("sub", centred, tilt), scale)
+    sizes = x.sizes[rank - count :]
+    return low.convert(grad_x, dtype), *(low.convert(v.reshaped(sizes), dtype) for v in sums)
+
+
 def batch_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     """Normalised x by the statistics given, or by its own, with those: mean, 1/√(var + eps), var.
 
@@ -214,6 +240,28 @@ def _takes_layer_norm(x: torch.Tensor, normalized: Sequence[int], *_: Any, **__:
     return x.dtype in FLOATS and x.numel() > 0 and prod(normalized) > 0
 
 
+def native_layer_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    normalized: Sequence[int],
+    mean: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """aten::native_layer_norm_backward."""
+    operands = [grad, x, mean, scale, *([] if weight is None else [weight])]
+    parameters = (len(normalized), name_of(x.dtype))
+    grads = run("layer_norm_backward", layer_norm_backward, operands, parameters)
+    return tuple(g if wanted else None for g, wanted in zip(grads, output_mask, strict=True))
+
+
+def _takes_layer_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> bool:
+    given = [t for t in args if isinstance(t, torch.Tensor)]
+    return all(t.dtype in FLOATS for t in (grad, x, *given)) and x.numel() > 0
+
+
 def _layer_norm_of_nothing(
     x: torch.Tensor, normalized: Sequence[int], *_: Any
 ) -> tuple[torch.Tensor, ...]:
@@ -334,6 +382,9 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
         FLOAT: EagerKernel(native_batch_norm_backward, _takes_batch_norm_backward)
     },
     "native_group_norm": {ANY: EagerKernel(native_group_norm)},
+    "native_layer_norm_backward": {
+        FLOAT: EagerKernel(native_layer_norm_backward, _takes_layer_norm_backward)
+    },
     "native_layer_norm": {
         ZERO_SIZE: EagerKernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
         FLOAT: EagerKernel(native_layer_norm, _takes_layer_norm),

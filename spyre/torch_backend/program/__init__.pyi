@@ -60,6 +60,7 @@ from .operations import (
     WORD as WORD,
     ConstantArgument as ConstantArgument,
     Lowering as Lowering,
+    finite_for_int64 as finite_for_int64,
     is_padded as is_padded,
     scalar_view as scalar_view,
     store_result as store_result,

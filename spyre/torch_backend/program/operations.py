@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
+from typing import Any
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
@@ -167,6 +168,8 @@ class Operations:
 
     def _truncated(self, value: Value, dtype: str) -> Value:
         """float32 as integers, towards zero; SPY901 for those that int64 has, the card has not."""
+        if dtype == "int64":
+            value = finite_for_int64(self, value)
         return self._converted("fp32toint32", value, dtype, range_constants("fp32toint32", dtype))
 
     def _relabelled(self, value: Value, dtype: str) -> Value:
@@ -311,6 +314,14 @@ class Operations:
         rows = narrowed(padded_right, rank - 2, 0, inner)
         self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (right,), rows))
         return replace(padded_right, order=None)
+
+
+def finite_for_int64(low: Any, value: Any) -> Any:
+    """float32 with the least int32 in the place of infinities, which no integer stands for: torch
+    makes the least int64 of them on a CPU. ``low``: `Operations`, or what records them.
+    """
+    infinite = low.pointwise("equal", low.pointwise("abs", value), low.constant(inf, "float32"))
+    return low.pointwise("where3", infinite, low.constant(-(2.0**31), "float32"), value)
 
 
 def is_padded(left: Value, right: Value) -> bool:

@@ -66,7 +66,7 @@ def _replacements() -> Iterator[Replaced]:
 class _Once:
     """``fn``, called once per tensor though the first parameter is tried beforehand.
 
-    ``crosses``: whether that parameter goes to a card or leaves one.
+    ``crosses``: whether that parameter goes to a card or leaves one, or is there already.
     """
 
     def __init__(self, fn: Function, module: torch.nn.Module) -> None:
@@ -79,7 +79,9 @@ class _Once:
         self.first = first
         with torch.no_grad():
             self.result = fn(first)
-        self.crosses = crosses(first, self.result) and not (
+        # one that is tied to a child's has been moved with it, and the others have not
+        is_there = self.result is first and first.device.type == "spyre"
+        self.crosses = (is_there or crosses(first, self.result)) and not (
             torch.__future__.get_overwrite_module_params_on_conversion()
         )
 
@@ -106,7 +108,10 @@ def _moved(
     with torch.no_grad():
         content = fn(parameter)
         if not crosses(parameter, content):
-            parameter.data = content
+            if content is not parameter:
+                parameter.data = content
+                if parameter.grad is not None:
+                    parameter.grad.data = fn(parameter.grad)
             return parameter
         gradient = None if parameter.grad is None else fn(parameter.grad)
     new = torch.nn.Parameter(content, parameter.requires_grad)

@@ -92,3 +92,30 @@ def test_counts():
     x = torch.tensor([3, 1, 3, 0, 7])
     agrees(torch.bincount, x)
     agrees(lambda x: torch.bincount(x, minlength=12), x)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_gradients_of_layer_norm(dims):
+    def norm(x, weight, bias):
+        given = [t.detach().clone().requires_grad_() for t in (x, weight, bias)]
+        found = F.layer_norm(given[0], weight.shape, given[1], given[2])
+        plain = F.layer_norm(given[0], weight.shape)
+        return torch.autograd.grad((found * found + plain * plain * plain).sum(), given)
+
+    x = torch.randn(3, 5, 70, generator=torch.Generator().manual_seed(0))
+    rows = [numbers(*x.shape[-dims:], dtype=torch.float32, seed=seed) for seed in (1, 2)]
+    agrees(norm, x, *rows, exact=False)
+
+
+def test_gradient_of_softplus():
+    def run(x):
+        x = x.detach().clone().requires_grad_()
+        return torch.autograd.grad(F.softplus(x, beta=2.0, threshold=3.0).sum(), x)
+
+    agrees(run, numbers(7, 65, dtype=torch.float32), exact=False)
+
+
+def test_infinities_become_the_least_integer():
+    x = torch.tensor([1.5, -2.5, float("inf"), -float("inf")]).to("spyre")
+    for convert in (torch.Tensor.long, torch.compile(torch.Tensor.long)):
+        assert convert(x).tolist() == [1, -2, -(2**31), -(2**31)]

@@ -214,3 +214,21 @@ def test_convolutions(model):
         results.append([out, data.grad, *(p.grad for p in module.parameters())])
     for found, expected in zip(results[1], results[0], strict=True):
         assert torch.allclose(found.cpu(), expected, atol=1e-4)
+
+
+def test_a_parameter_tied_to_a_childs_stays_tied():
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.ones(3))
+            self.scale = nn.Parameter(torch.ones(3))
+            self.decoder = nn.Linear(2, 3)
+            self.decoder.bias = self.bias
+
+    head = Head()
+    scale = head.scale
+    head.to("spyre", torch.float16)
+    assert head.decoder.bias is head.bias
+    assert head.scale is scale
+    assert {p.device.type for p in head.parameters()} == {"spyre"}
+    assert head.float().decoder.bias is head.bias

@@ -26,6 +26,7 @@ from spyre.torch_backend.program import (
     Value,
     broadcast_sizes,
     device_format,
+    finite_for_int64,
     float_bits,
     range_constants,
     require_sdsc,
@@ -282,6 +283,8 @@ class GraphOperations:
         if target == WORD:
             return value
         name = "fp32toint32" if target == INTEGER else "fp32todl16"
+        if dtype == "int64":
+            value = finite_for_int64(self, value)
         return self.pointwise(name, value, dtype=dtype, constants=range_constants(name, dtype))
 
     def nonzero(self, value: GraphValue) -> GraphValue:
