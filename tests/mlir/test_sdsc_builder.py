@@ -32,7 +32,8 @@ from spyre.mlir.builder.recipes import (
 )
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Padding, Window
-from spyre.mlir.sdsc.codec import encode_sdsc
+from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
+from spyre.mlir.sdsc.inspection import check_sdsc
 from spyre.mlir.sdsc.reader import read_operation, window_table
 from tests.mlir.window_recipes import Windows, conv2d, pool
 
@@ -425,6 +426,30 @@ def test_unneeded_padding_is_kept() -> None:
         "unneededPadBack_": 1,
         "windowDim_": "ki",
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "fits"),
+    [("wunneeded", 16, True), ("wunneeded", 17, False), ("", 16, False)],
+)
+def test_element_folds_may_hold_unneeded_padding(kind: str, factor: int, fits: bool) -> None:
+    """torch-spyre's windows of one element and stride 2 over 16: no position reads the last."""
+    file = File(
+        pool(
+            "maxpoolfwd",
+            (1, 15, 15, 64),
+            Windows((1, 1), (2, 2)),
+            HostOperand(0),
+            HostOperand(SEGMENT),
+        )
+    )
+    file.dsc["N_"]["paddingSizes_"]["i"] |= {"totalSize_": 16, "unneededPad_": 1}
+    node = file.dsc["scheduleTree_"][0]
+    node["padding_"]["i"] = f"padded_fullspan_{kind}".rstrip("_")
+    node["coordinates_"]["coordInfo"]["i"]["folds"]["dim_prop_attr"][-1]["factor_"] = factor
+    data = json.dumps({"0_maxpoolfwd": file.body}).encode()
+    found = check_sdsc(decode_sdsc(data, "a.json"), "a.json")
+    assert ("SPY232" not in {finding.code for finding in found}) is fits
 
 
 def test_a_window_larger_than_its_input() -> None:
