@@ -7,6 +7,7 @@ standard input; it answers each with the exit code of the process it forked.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -46,6 +47,7 @@ def import_what_a_card_needs() -> None:
 
 def requested() -> str:
     """Serves requests; returns in each process it forks, with the code to run there."""
+    gc.freeze()  # a collection in a child would copy every page of what is imported
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
