@@ -74,11 +74,15 @@ class Deviation:
     def to_finding(self) -> Finding:
         """The deviation as reports take it."""
         place = ", ".join(f"{d} {i}" for d, i in zip(self.dims, self.worst, strict=True))
+        if self.location.tensor == self.value:  # judged at the end, by place
+            known = f"output {self.value} is wrong, and no execute before it could be judged"
+        else:
+            known = "the first wrong execute"
         verb = "reads from" if self.is_read else "computes in"
         return Finding(
             "SPY622",
             Severity.ERROR,
-            f"the first wrong execute: what {self.operation} {verb} {self.location.tensor} is not "
+            f"{known}: what {self.operation} {verb} {self.location.tensor} is not "
             f"the tile of {self.value} that is due",
             self.location,
             f"{self.expected:.6g} at {place}",
