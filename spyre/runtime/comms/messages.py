@@ -6,7 +6,7 @@ encryption settings. Per pair and box messages arrive in the order they are sent
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -96,11 +96,13 @@ class MessageTransport:
     def _part(self, deadline: Deadline) -> None:
         """Exchange a last message with all: who has it has read everything before it."""
         tag, others = ROUNDS * TAGS_PER_ROUND, [k for k in range(self.size) if k != self.rank]
-        word = np.zeros(1, np.uint8)
-        pending = [self._messages.send(word, other, tag) for other in others]
-        pending += [self._messages.receive(np.zeros(1, np.uint8), other, tag) for other in others]
+        pending = []
+        # whoever has failed, or stays longer, has an error of its own
+        for start in (self._messages.send, self._messages.receive):
+            for other in others:
+                with suppress(RuntimeError):
+                    pending.append(start(np.zeros(1, np.uint8), other, tag))
         for message in pending:
-            # whoever has failed, or stays longer, has an error of its own
             with suppress(RuntimeError):
                 message.wait(deadline.seconds_left)
 
@@ -137,8 +139,8 @@ class _MessageRound:
         for other in self.others:
             answer = np.empty_like(content)
             tag = self.first_tag + HEADER_TAG
-            self.headers[other] = answer, self.messages.receive(answer, other, tag)
-            self.sent.append((other, self.messages.send(content, other, tag)))
+            self.headers[other] = answer, self._begin(self.messages.receive, answer, other, tag)
+            self.sent.append((other, self._begin(self.messages.send, content, other, tag)))
         self.contents = [np.empty(box.size_bytes, np.uint8) for box in self.boxes]
         self.committed = [0] * len(self.boxes)
 
@@ -152,7 +154,8 @@ class _MessageRound:
         content = self.piece(box, self.committed[box])
         self.committed[box] += 1
         for reader in self.boxes[box].readers:
-            self.sent.append((reader, self.messages.send(content, reader, self.first_tag + box)))
+            tag = self.first_tag + box
+            self.sent.append((reader, self._begin(self.messages.send, content, reader, tag)))
 
     def meet(self, rank: int) -> None:
         """Wait for the header of ``rank``, which must be doing the same."""
@@ -179,7 +182,7 @@ class _MessageRound:
         posted = self.inbox.setdefault((rank, box), [])
         for size in sizes[len(posted) : index + 1 + AHEAD]:
             content = np.empty(size, np.uint8)
-            pending = self.messages.receive(content, rank, self.first_tag + box)
+            pending = self._begin(self.messages.receive, content, rank, self.first_tag + box)
             posted.append((content, pending))
         content, pending = posted[index]
         self._finish(rank, pending)
@@ -190,16 +193,28 @@ class _MessageRound:
         for rank, pending in self.sent:
             self._finish(rank, pending)
 
+    def _begin(
+        self, start: Callable[[Bytes, int, int], Pending], content: Bytes, rank: int, tag: int
+    ) -> Pending:
+        """Send or receive; a connection that has ended may say so at once."""
+        try:
+            return start(content, rank, tag)
+        except RuntimeError as error:
+            raise self._broken(rank, error) from error
+
+    def _broken(self, rank: int, error: RuntimeError) -> CollectiveError:
+        return CollectiveError(
+            "SPY954",
+            f"{self.header}: the connection to rank {rank} has ended",
+            found=str(error).splitlines()[0],
+        )
+
     def _finish(self, rank: int, pending: Pending) -> None:
         try:
             done = pending.wait(self.deadline.seconds_left)
         except RuntimeError as error:
             if self.deadline.seconds_left == 0:
                 raise missing([rank], self.header, self.deadline) from error
-            raise CollectiveError(
-                "SPY954",
-                f"{self.header}: the connection to rank {rank} has ended",
-                found=str(error).splitlines()[0],
-            ) from error
+            raise self._broken(rank, error) from error
         if not done:
             raise missing([rank], self.header, self.deadline)

@@ -148,6 +148,24 @@ def test_a_rank_that_leaves_first_breaks_no_connection_that_is_read():
     thread.join()
 
 
+@pytest.mark.parametrize("method", ["send", "receive"])
+def test_a_connection_that_has_ended_may_refuse_at_once(method):
+    class Broken(Mailboxes):
+        pass
+
+    def refuse(self, content, rank, tag):
+        raise RuntimeError("Connection closed by peer")
+
+    setattr(Broken, method, refuse)
+    transport = MessageTransport(Broken.network(2)[0], 0, 2)
+    with (
+        pytest.raises(CollectiveError, match=r"SPY954[\s\S]*rank 1"),
+        transport.round("give (operation 1 of the group)", [], Deadline.after(5)),
+    ):
+        pass
+    transport.close(0.1)
+
+
 def test_memory_of_a_process_that_ended_is_no_error_of_its_own_kind():
     store, transports = ThreadStore(), {}
 
