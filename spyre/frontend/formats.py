@@ -134,7 +134,8 @@ def set_downcast_warning(enabled: bool) -> None:
 def formats_of(dtype: torch.dtype) -> tuple[Any, Any]:
     """`DataFormats` of a dtype on the host and on the card; INVALID twice for unknown ones."""
     global _has_warned
-    if dtype is torch.int64 and _downcast_warnings and not _has_warned:
+    is_due = not _has_warned or torch.is_warn_always_enabled()
+    if dtype is torch.int64 and _downcast_warnings and is_due:
         _has_warned = True
         warn_user(
             "Backend Spyre does not support int64; it is held as int32, and values outside of its "

@@ -54,6 +54,12 @@ def test_int64_warns_once(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         formats.get_device_dtype(torch.int64)
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match="Backend Spyre does not support int64"):
+            formats.get_device_dtype(torch.int64)
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_constants_are_codes():
