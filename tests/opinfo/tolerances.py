@@ -104,6 +104,9 @@ OVERRIDES: dict[str, Override] = {
         ("nn.functional.binary_cross_entropy_with_logits", "nn.functional.poisson_nll_loss"),
         Override(4, 4, "difference of rounded numbers up to 16", atol=8 * DL16_STEP),
     ),
+    "Muon": Override(
+        4, 2.0**16, "orthogonalises in bfloat16, whose rounding is 2^16 times that of float32"
+    ),
     "cov": Override(4, 4, "products of differences, divided by a difference of weights"),
     **dict.fromkeys(
         (
