@@ -75,7 +75,7 @@ def test_programs_of_ours(name: str, tmp_path: Path):
     assert codes == expected[name]
 
 
-@pytest.mark.parametrize("program", programs.RIGHT.values(), ids=str)
+@pytest.mark.parametrize("program", programs.RIGHT.values(), ids=programs.RIGHT)
 def test_right_programs_of_ours(program, tmp_path: Path):
     assert findings_of(program(tmp_path)) == ()
 

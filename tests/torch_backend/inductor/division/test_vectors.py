@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division import core_slices, divide_op, span
+from spyre.torch_backend.inductor.division import core_slices, divide_op, plan
 from spyre.torch_backend.inductor.division.iteration import read_iteration
 from spyre.torch_backend.inductor.division.matmul import divide_matmul
 from tests.torch_backend.inductor.division.specs import C, bmm, matmul, pointwise, splits_of
@@ -100,8 +100,8 @@ def test_pointwise(sizes, splits):
 
 
 def test_overflow_raises_or_is_logged(caplog, monkeypatch):
-    monkeypatch.setattr(span.logger, "disabled", False)
-    monkeypatch.setattr(span.logger, "propagate", True)
+    monkeypatch.setattr(plan.logger, "disabled", False)
+    monkeypatch.setattr(plan.logger, "propagate", True)
     spec = matmul(8192, 32768, 4096)
     hints = {M: 32}
     with pytest.raises(UnsupportedError, match="SPY980: argument 0") as caught:
