@@ -22,6 +22,14 @@ def written(view, write):
     return function
 
 
+def rows_of_a_transposed_result(x):
+    """What a part was written to keeps its strides, by which the next view is taken."""
+    y = x @ x.mT
+    turned = y.transpose(1, -1)
+    turned.narrow(-2, 2, 2).relu_()
+    return turned, y
+
+
 def argument_written(x):
     x[..., ::2].mul_(3.0)
     x[0].diagonal().add_(1.0)
@@ -81,6 +89,7 @@ FUNCTIONS = {
     "steps within an odd extent": lambda x: (x[None, :3, :9, :7] * 2)[..., ::2].clone(),
     "a diagonal of one row": flipped_onto_a_diagonal,
     "largest of repeated rows": lambda x: x[:2].repeat(3, 1, 1).topk(2, 0),
+    "rows of a transposed result": rows_of_a_transposed_result,
     "an argument": argument_written,
     "an argument by strides": argument_written_by_strides,
     "an argument after a sum": argument_written_after_a_sum_of_one,

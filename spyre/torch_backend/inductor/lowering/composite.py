@@ -84,7 +84,17 @@ def slice_scatter(
     pieces = [x.narrow(dim, 0, begin), source, x.narrow(dim, stop, extent - stop)]
     if stop <= begin:
         return x.clone()
-    return torch.cat([p for p in pieces if p.shape[dim]], dim)
+    return _joined_as(x, [p for p in pieces if p.shape[dim]], dim)
+
+
+def _joined_as(x: torch.Tensor, pieces: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """The pieces along ``dim``, laid out as ``x``: what follows takes views by its strides."""
+    if x.is_contiguous():
+        return torch.cat(pieces, dim)
+    order = sorted(range(x.dim()), key=lambda each: -x.stride(each))
+    back = [order.index(each) for each in range(x.dim())]
+    joined = torch.cat([piece.permute(order) for piece in pieces], order.index(dim))
+    return joined.permute(back)
 
 
 def select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> Any:
