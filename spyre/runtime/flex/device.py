@@ -203,11 +203,13 @@ class FlexDevice:
         """
         with self._recorder:
             self.synchronize()
+            self.allocator.collect()
             stream = CommandStream(self._watch_memory())
             self.scheduler.watch(stream.observe)
             try:
                 yield stream
                 self.synchronize()
+                self.allocator.collect()
             finally:
                 self.scheduler.watch(None)
                 with self.device.regions.lock:

@@ -318,6 +318,11 @@ class FlexAllocator:
                 self._regions.usage(),
             )
 
+    def collect(self) -> None:
+        """Free what objects that are gone have left, now and not with the next call."""
+        with self._lock:
+            self._settle()
+
     def reset_peak(self) -> None:
         """Peaks start again at the current values."""
         with self._lock:

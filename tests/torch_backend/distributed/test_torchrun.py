@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "torch"
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples" / "torch"
 
 
 def start(example, *arguments, launcher=(), transport="auto"):
@@ -18,6 +19,8 @@ def start(example, *arguments, launcher=(), transport="auto"):
         "OMP_NUM_THREADS": "1",
         "SPYRE_FALLBACK": "silent",
         "SPYRECCL_TRANSPORT": transport,
+        # Scripts of ours import what tests have in common.
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
     }
     return subprocess.Popen(
         [*command, str(EXAMPLES / example), *arguments],

@@ -22,6 +22,14 @@ SIZES = (72, 9, 131)
 
 
 @pytest.fixture(autouse=True)
+def reasons_are_heard(monkeypatch):
+    """Libraries that other tests import silence all loggers there are."""
+    logger = logging.getLogger("spyre.compile")
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logger, "propagate", True)
+
+
+@pytest.fixture(autouse=True)
 def fresh():
     torch.compiler.reset()
     counters.clear()
