@@ -75,7 +75,7 @@ class Deviation:
         """The deviation as reports take it."""
         place = ", ".join(f"{d} {i}" for d, i in zip(self.dims, self.worst, strict=True))
         if self.location.tensor == self.value:  # judged at the end, by place
-            known = f"output {self.value} is wrong, and no execute before it could be judged"
+            known = f"output {self.value} is wrong, and no execute judged before it was"
         else:
             known = "the first wrong execute"
         verb = "reads from" if self.is_read else "computes in"
