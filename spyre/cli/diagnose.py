@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What ``--check`` and ``--explain`` found. ``explanations``: text per SDSC file."""
+    """What ``--check`` and ``--explain`` found. ``explanations``: text per SDSC file;
+    ``pictures``: files that were drawn.
+    """
 
     path: str
     findings: tuple[Finding, ...]
     explanations: tuple[tuple[str, str], ...] = ()
+    pictures: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -34,6 +37,8 @@ class Diagnosis:
 def diagnose_and_report(options: Options) -> int:
     """Diagnose a bundle or case and print what was found; returns the exit code."""
     diagnosis = diagnose(options)
+    if options.svg is not None and not has_errors(diagnosis.findings):
+        diagnosis = replace(diagnosis, pictures=_draw(options, Path(options.svg)))
     form = "json" if options.json else options.format
     if form == "json":
         from spyre.cli.json_report import diagnosis_object, print_object
@@ -136,6 +141,23 @@ def _address_findings(options: Options, bundle: Bundle | None = None) -> tuple[F
         return address_findings(options, load)
     except SpyreError:
         return ()
+
+
+def _draw(options: Options, directory: Path) -> tuple[str, ...]:
+    """The files of the program's pictures; errors as of `write_pictures` and of reading it."""
+    from spyre.runtime.arguments import read_arguments
+    from spyre.runtime.pictures import pictured_bundle, pictured_case, write_pictures
+    from spyre.runtime.program import load_source
+
+    case = case_directory(options.path)
+    if case is None or (case / "bundle.mlir").is_file():
+        bundle, values = load_source(options.path), dict(options.values)
+        arguments = read_arguments(bundle, values)
+        program = pictured_bundle(options.path, bundle, arguments, values)
+    else:
+        spec = read_case(case).spec
+        program = pictured_case(options.path, spec, lambda name: load_source(str(case / name)))
+    return tuple(str(path) for path in write_pictures(program, directory))
 
 
 def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:

@@ -58,6 +58,7 @@ def diagnosis_object(diagnosis: Diagnosis) -> Object:
         "bundle": diagnosis.path,
         "findings": [finding_object(f) for f in diagnosis.findings],
         "explanations": dict(diagnosis.explanations),
+        "pictures": list(diagnosis.pictures),
     }
 
 

@@ -67,6 +67,7 @@ class Options:
     clear_cache: bool = False
     check: bool = False
     explain: bool = False
+    svg: str | None = None
     trace: str | None = None
     commands: bool = False
     profile: bool = False
@@ -156,6 +157,8 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
         parser.error("--sanitize watches one plain run: leave out --verify and --against")
     if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
         parser.error("--against runs and compares: leave out --check, --explain, --save-output")
+    if parsed.svg is not None and not parsed.explain:
+        parser.error("--svg is nothing without --explain")
     _check_watching(parser, parsed)
     _check_idle(parser, parsed)
 
@@ -373,6 +376,7 @@ def _add_idle(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--explain", action="store_true", help="say what each SDSC does, run nothing"
     )
+    _add_pictures(group)
 
 
 def _add_verifying(group: argparse._ArgumentGroup) -> None:
@@ -487,6 +491,14 @@ def _add_machine(group: argparse._ActionsContainer) -> None:
     )
 
 
+def _add_pictures(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--svg",
+        metavar="DIR",
+        help="draw layouts, cores, tiles and the graph of executes as SVG, and a page with all",
+    )
+
+
 def _add_format(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--format",
@@ -529,7 +541,7 @@ FORMS = {
     "explain": Form(
         "Say what each SDSC of a bundle does, or what a diagnostic code means.",
         _add_path,
-        (_add_values, _add_output),
+        (_add_values, _add_output, _add_pictures),
         (("explain", True),),
     ),
     "profile": Form(

@@ -188,6 +188,8 @@ def print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
             print_coloured(finding, sys.stdout)
     for name, text in diagnosis.explanations:
         print(f"{name}\n{text}")
+    if diagnosis.pictures and not options.quiet:
+        print(f"{len(diagnosis.pictures) - 1} pictures, all of them in {diagnosis.pictures[0]}")
     if options.check and not options.quiet:
         print(f"{diagnosis.path}: {_count_findings(diagnosis.findings)}")
 

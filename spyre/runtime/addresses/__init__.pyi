@@ -5,6 +5,7 @@ from .causes import (
 )
 from .operands import (
     TracedLaunch as TracedLaunch,
+    Walk as Walk,
     WalkedMemory as WalkedMemory,
     argument_memories as argument_memories,
     case_launches as case_launches,

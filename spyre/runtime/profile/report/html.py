@@ -144,7 +144,7 @@ def document(title: str, body: Sequence[Markup], style: str = "") -> str:
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Markup('<link rel="icon" href="data:,">'),
         tag("title", title),
-        tag("style", Markup(_asset("page.css") + style)),
+        tag("style", Markup(palette() + _asset("page.css") + style)),
     ]
     parts = [*body, tag("script", Markup(_asset("page.js")))]
     html = tag("html", [tag("head", head), tag("body", parts)], lang="en")
@@ -154,6 +154,11 @@ def document(title: str, body: Sequence[Markup], style: str = "") -> str:
 def theme_button() -> Markup:
     """Switches between dark and light."""
     return tag("button", "Dark or light", type="button", id="theme", aria_pressed="false")
+
+
+def palette() -> str:
+    """CSS: the colours of pages and pictures, by light and dark."""
+    return _asset("colours.css")
 
 
 def _asset(name: str) -> str:

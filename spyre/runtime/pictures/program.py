@@ -1,0 +1,109 @@
+"""The pictures of a whole program, as files: layouts, cores, tiles, executes, and a page with all.
+
+``spyre explain PATH --svg DIR`` and the tutorial's pages take them from here. Everything drawn
+comes from the program's own addresses; nothing is run, and no numba is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spyre.errors import ProfileError
+from spyre.files import atomic_write
+from spyre.runtime.addresses import AddressCheck, TracedLaunch, argument_memories, case_launches
+from spyre.runtime.arguments import KernelArguments
+from spyre.runtime.cases import CaseFile
+from spyre.runtime.pictures.drawing import Picture
+from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
+from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
+from spyre.runtime.profile.report import Markup, document, tag, theme_button
+from spyre.runtime.program import LoweredBundle
+
+MAX_GROUPS = 24
+"""Executes (those of one loop count once) whose cores and tiles are drawn."""
+
+
+@dataclass(frozen=True)
+class PicturedProgram:
+    """What is drawn: launches with their memory, and the tensors of the host."""
+
+    name: str
+    launches: Sequence[TracedLaunch]
+    tensors: Sequence[PicturedTensor]
+
+
+def pictured_bundle(
+    name: str, bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
+) -> PicturedProgram:
+    """One launch of a bundle."""
+    tensors = [
+        PicturedTensor(a.name, a.shape, a.strides, a.dtype_name, a.layout)
+        for a in arguments.arguments
+    ]
+    launch = TracedLaunch(bundle, argument_memories(arguments), values)
+    return PicturedProgram(name, [launch], tensors)
+
+
+def pictured_case(
+    name: str, spec: CaseFile, load: Callable[[str], LoweredBundle]
+) -> PicturedProgram:
+    """The launches of a case; ``load`` gives the bundle of a directory."""
+    tensors = [
+        PicturedTensor(key, buffer.dma_sizes, buffer.dma_strides, buffer.dtype, layout.to_layout())
+        for key, buffer in spec.buffers.items()
+        if (layout := buffer.layout) is not None
+    ]
+    return PicturedProgram(name, case_launches(spec, load), tensors)
+
+
+def pictures_of(program: PicturedProgram) -> Iterator[Picture]:
+    """The graph first, then every layout, then cores and tiles of the executes in order.
+
+    LaunchError for parameters without value, and layouts that do not fit their tensors.
+    """
+    groups = AddressCheck(program.launches).groups
+    yield graph_picture(groups)
+    for tensor in program.tensors:
+        yield layout_picture(tensor)
+    for group in groups[:MAX_GROUPS]:
+        yield cores_picture(group)
+        if group.nest:
+            yield tiles_picture(group)
+
+
+def write_pictures(program: PicturedProgram, directory: Path) -> list[Path]:
+    """Write every picture as SVG, and ``index.html`` with all of them; the files, that one first.
+
+    ProfileError SPY782 where they cannot be written; other errors as of `pictures_of`.
+    """
+    pictures = list(pictures_of(program))
+    files = {f"{each.name}.svg": each.svg for each in pictures}
+    files = {"index.html": _page(program.name, pictures), **files}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            with atomic_write(directory / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ProfileError(
+            "SPY782",
+            f"cannot write pictures into {directory}",
+            expected="a directory that may be written",
+            found=str(error.strerror),
+        ) from error
+    return [directory / name for name in files]
+
+
+_STYLE = """
+main { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); align-items: start; margin-top: 1rem; }
+figure svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px; }
+"""  # noqa: E501
+
+
+def _page(name: str, pictures: Sequence[Picture]) -> str:
+    title = f"Pictures of {name}"
+    figures = [tag("figure", Markup(each.svg), id=each.name) for each in pictures]
+    body = [tag("header", [tag("h1", title), theme_button()]), tag("main", figures)]
+    return document(title, body, _STYLE)
