@@ -135,7 +135,7 @@ class Device:
             self._clear(self.leftovers.add(address_bytes, size_bytes))
         elif uncleared or not untouched or self.poison:
             self.memory.clear(address_bytes, size_bytes)
-        return self.regions.free(address_bytes)
+        return self.regions.free(address_bytes, keep=uncleared)
 
     def reset(self) -> None:
         """Forget all allocations and contents, LX included; compiled plans stay.

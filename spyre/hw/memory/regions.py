@@ -25,6 +25,10 @@ TENSOR_REGIONS = REGIONS - 1
 _BLOCK_BITS = STICK_BYTES.bit_length() - 1
 _OFFSET_MASK = REGION_BYTES - 1
 _EVERY_TENSOR_REGION = range(TENSOR_REGIONS)
+KEPT_BLOCKS = 512
+"""Blocks of the largest allocation that is kept for the next one of its size."""
+MAX_KEPT_BLOCKS = 1 << 17
+"""Blocks that are kept at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class RegionAllocator:
 
     ``lock`` is for the callers: nothing here takes it, and whoever shares the allocator between
     threads holds it around every call (Device and FlexAllocator do). It is not reentrant.
-    ``history``: where changes are noted, if they are.
+    ``history``: where changes are noted, if they are. What is *kept* is free to all who ask, and
+    was not yet joined with its neighbours: tensors of few sizes come and go with every operation.
     """
 
     def __init__(self, capacities_bytes: Sequence[int] = (REGION_BYTES,) * REGIONS) -> None:
@@ -66,7 +71,10 @@ class RegionAllocator:
         self._sizes: dict[int, int] = {}
         """address → bytes of each allocation."""
         self._free = [region.free for region in self._regions[:TENSOR_REGIONS]]
-        """Free blocks of each tensor region."""
+        """Free blocks of each tensor region, those kept left out."""
+        self._kept: dict[int, list[int]] = {}
+        """size in blocks → addresses of what is kept."""
+        self._kept_blocks = 0
 
     @property
     def in_use(self) -> bool:
@@ -76,6 +84,7 @@ class RegionAllocator:
     @property
     def allocated_bytes(self) -> tuple[int, ...]:
         """Bytes allocated in each region."""
+        self._join_kept()
         return tuple((each.capacity - each.free) << _BLOCK_BITS for each in self._regions)
 
     def resize(self, capacities_bytes: Sequence[int]) -> None:
@@ -91,18 +100,22 @@ class RegionAllocator:
             )
         self._set_capacities(capacities_bytes)
 
-    def allocate(self, size_bytes: int, region: int | None = None) -> int:
+    def allocate(self, size_bytes: int, region: int | None = None, use_kept: bool = False) -> int:
         """Device address of ``size_bytes`` for tensors, rounded up to whole blocks, one at least.
 
         In tensor region ``region`` modulo 7 if it has room; otherwise in the emptiest region that
         has. So regions fill evenly: the tensors of a kernel lie in regions of their own, as baked
         bundles place them, where they do not contend for the same cache sets of the host
         (`REGION_SKEW_BYTES`). The price is that a tensor nearly as large as a region needs the card
-        to be nearly empty. Raises DeviceOutOfMemory SPY401, LaunchError SPY807 below 0 bytes.
+        to be nearly empty. ``use_kept``: what is kept of this size comes first. Raises
+        DeviceOutOfMemory SPY401, LaunchError SPY807 below 0 bytes.
         """
         blocks = (size_bytes + STICK_BYTES - 1) >> _BLOCK_BITS
         if blocks <= 0:
             blocks = _blocks_of(size_bytes)
+        if use_kept and (kept := self._kept.get(blocks)):
+            self._kept_blocks -= blocks
+            return self._hand_out(kept.pop(), blocks)
         if region is None:
             region = self._free.index(max(self._free))
         else:
@@ -127,21 +140,42 @@ class RegionAllocator:
             raise _nothing_at(address_bytes)
         return size
 
-    def free(self, address_bytes: int) -> int:
-        """Release the range at ``address_bytes``; returns its size in bytes."""
+    def free(self, address_bytes: int, keep: bool = False) -> int:
+        """Release the range at ``address_bytes``; returns its size in bytes.
+
+        ``keep``: for those who `allocate` with ``use_kept``, if it is small.
+        """
         size = self._sizes.pop(address_bytes, None)
         if size is None:
             raise _nothing_at(address_bytes)
-        region, blocks = address_bytes >> REGION_BITS, size >> _BLOCK_BITS
+        blocks = size >> _BLOCK_BITS
+        if self.history is not None:
+            self.history.note(address_bytes >> REGION_BITS, -size)
+        if keep and blocks <= KEPT_BLOCKS and self._kept_blocks < MAX_KEPT_BLOCKS:
+            self._kept_blocks += blocks
+            self._kept.setdefault(blocks, []).append(address_bytes)
+        else:
+            self._join(address_bytes, blocks)
+        return size
+
+    def _join(self, address_bytes: int, blocks: int) -> None:
+        """Give a free range back to its region."""
+        region = address_bytes >> REGION_BITS
         self._regions[region].give((address_bytes & _OFFSET_MASK) >> _BLOCK_BITS, blocks)
         if region < TENSOR_REGIONS:
             self._free[region] += blocks
-        if self.history is not None:
-            self.history.note(region, -size)
-        return size
+
+    def _join_kept(self) -> bool:
+        """Give back all that is kept; True if anything was."""
+        kept, self._kept, self._kept_blocks = self._kept, {}, 0
+        for blocks, addresses in kept.items():
+            for address_bytes in addresses:
+                self._join(address_bytes, blocks)
+        return bool(kept)
 
     def usage(self) -> tuple[RegionUsage, ...]:
         """Every region as it is now."""
+        self._join_kept()
         return tuple(
             RegionUsage(
                 k,
@@ -155,10 +189,12 @@ class RegionAllocator:
     def _note(self, region: int, start: int, blocks: int) -> int:
         if region < TENSOR_REGIONS:
             self._free[region] -= blocks
-        address = region << REGION_BITS | start << _BLOCK_BITS
+        return self._hand_out(region << REGION_BITS | start << _BLOCK_BITS, blocks)
+
+    def _hand_out(self, address: int, blocks: int) -> int:
         self._sizes[address] = blocks << _BLOCK_BITS
         if self.history is not None:
-            self.history.note(region, blocks << _BLOCK_BITS)
+            self.history.note(address >> REGION_BITS, blocks << _BLOCK_BITS)
         return address
 
     def _take_from_another(self, blocks: int) -> tuple[int, int]:
@@ -167,11 +203,15 @@ class RegionAllocator:
             start = regions[region].take(blocks)
             if start is not None:
                 return region, start
+        if self._join_kept():
+            return self._take_from_another(blocks)
         raise self._exhausted(blocks, _EVERY_TENSOR_REGION)
 
     def _allocate_only_in(self, region: int, size_bytes: int) -> int:
         blocks = _blocks_of(size_bytes)
         start = self._regions[region].take(blocks)
+        if start is None and self._join_kept():
+            start = self._regions[region].take(blocks)
         if start is None:
             raise self._exhausted(blocks, (region,))
         return self._note(region, start, blocks)

@@ -14,7 +14,7 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, TypeAlias
 
 from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
 from spyre.hw.device import Device
@@ -25,6 +25,9 @@ from spyre.runtime.memory.flex_mode import FlexMode, read_mode, region_capacitie
 
 AllocationIndex = NewType("AllocationIndex", int)
 """An opaque handle of an allocation; 0 is the handle of an empty one."""
+
+Place: TypeAlias = int | tuple[int, ...]
+"""Device address of the one chunk of an allocation, or addresses of its chunks."""
 
 NULL_INDEX = AllocationIndex(0)
 """Handle of an allocation of 0 bytes."""
@@ -203,8 +206,8 @@ class FlexAllocator:
         self._lock = device.regions.lock
         with self._lock:
             self._regions.resize(capacities_bytes or region_capacities(self.mode))
-        self._places: dict[int, int | tuple[int, ...]] = {}
-        """handle → device address of its chunk, or addresses of its chunks."""
+        self._places: dict[int, Place] = {}
+        """By handle."""
         self._extra_references: dict[int, int] = {}
         """handle → references beyond the first."""
         self._exposed: set[int] = set()
@@ -233,13 +236,15 @@ class FlexAllocator:
         """
         if not size_bytes:
             return NULL_INDEX
-        try:
-            return self._allocate(size_bytes, directive, uncleared)
-        except DeviceOutOfMemory:
-            # Garbage may own device memory: cycles of objects wait for a collection (a hook).
-            for hook in tuple(self.pressure_hooks):
-                hook()
-        return self._allocate(size_bytes, directive, uncleared)
+        return self._allocate_or_collect(size_bytes, directive, uncleared, False)[0]
+
+    def allocate_told(
+        self, size_bytes: int, uncleared: bool = False
+    ) -> tuple[AllocationIndex, int]:
+        """`allocate` of at least a byte, and `device_address` of the handle."""
+        index, place = self._allocate_or_collect(size_bytes, BIND, uncleared, True)
+        assert isinstance(place, int)
+        return index, place
 
     def deallocate(self, index: AllocationIndex) -> None:
         """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
@@ -331,23 +336,36 @@ class FlexAllocator:
 
     # --- under the lock -----------------------------------------------------------------------
 
+    def _allocate_or_collect(
+        self, size_bytes: int, directive: AllocationDirective, uncleared: bool, expose: bool
+    ) -> tuple[AllocationIndex, Place]:
+        try:
+            return self._allocate(size_bytes, directive, uncleared, expose)
+        except DeviceOutOfMemory:
+            # Garbage may own device memory: cycles of objects wait for a collection (a hook).
+            for hook in tuple(self.pressure_hooks):
+                hook()
+        return self._allocate(size_bytes, directive, uncleared, expose)
+
     def _allocate(
-        self, size_bytes: int, directive: AllocationDirective, uncleared: bool
-    ) -> AllocationIndex:
+        self, size_bytes: int, directive: AllocationDirective, uncleared: bool, expose: bool
+    ) -> tuple[AllocationIndex, Place]:
         with self._lock:
             if self.departures or self._resets != self.device.resets:
                 self._settle()
-            chunks: int | tuple[int, ...]
+            place: Place
             if directive is BIND:
-                chunks = self._regions.allocate(size_bytes)
+                place = self._regions.allocate(size_bytes, use_kept=uncleared)
             else:
-                chunks = self._place(size_bytes, directive)
+                place = self._place(size_bytes, directive)
             if self.device.poison or self.device.leftovers:
-                self._make_fresh(chunks, uncleared)
+                self._make_fresh(place, uncleared)
             self._last = index = self._last + 1
             if uncleared:
                 self._uncleared.add(index)
-            self._places[index] = chunks
+            if expose:
+                self._exposed.add(index)
+            self._places[index] = place
             rounded = size_bytes + STICK_BYTES - 1 & -STICK_BYTES
             self._accumulated_bytes += rounded
             self._bytes = now = self._bytes + rounded
@@ -355,9 +373,9 @@ class FlexAllocator:
                 self._peak_bytes = now
             if len(self._places) > self._peak_count:
                 self._peak_count = len(self._places)
-        return AllocationIndex(index)
+        return AllocationIndex(index), place
 
-    def _place(self, size_bytes: int, directive: AllocationDirective) -> int | tuple[int, ...]:
+    def _place(self, size_bytes: int, directive: AllocationDirective) -> Place:
         if directive.policy is AllocationPolicy.INTERLEAVE:
             return self._interleave(size_bytes, directive.domains)
         if directive.memory_type is MemoryType.PROGRAM:
@@ -380,7 +398,7 @@ class FlexAllocator:
             raise
         return tuple(addresses)
 
-    def _make_fresh(self, chunks: int | tuple[int, ...], uncleared: bool) -> None:
+    def _make_fresh(self, chunks: Place, uncleared: bool) -> None:
         for address in (chunks,) if isinstance(chunks, int) else chunks:
             self.device.make_fresh(address, self._regions.size_of(address), uncleared)
 
@@ -420,7 +438,7 @@ class FlexAllocator:
         for address in (chunks,) if isinstance(chunks, int) else chunks:
             self._bytes -= self.device.release(address, untouched, uncleared)
 
-    def _expose(self, index: int) -> int | tuple[int, ...]:
+    def _expose(self, index: int) -> Place:
         """The place of an allocation, which from now on may be written to."""
         chunks = self._places.get(index)
         if chunks is None:

@@ -186,13 +186,16 @@ def _line(name: str, values: Iterable[str]) -> str:
     return f"{name:<14}" + "".join(f"{value:>20}" for value in values)
 
 
-def allocate_memory(card: FlexDevice, size_bytes: int, uncleared: bool = True) -> DeviceStorage:
-    """Memory of ``card`` that nobody uses; more than `KEEP_BYTES` may hold anything, if uncleared.
+def allocate_memory(
+    card: FlexDevice, size_bytes: int, uncleared: bool = True
+) -> tuple[DeviceStorage, int]:
+    """Memory of ``card`` that nobody uses, and its address; more than `KEEP_BYTES` may hold
+    anything, if uncleared.
 
     SpyreOutOfMemory SPY401 when there is no room.
     """
     try:
-        return card.allocate(size_bytes, uncleared=uncleared)
+        return card.allocate_told(size_bytes, uncleared)
     except DeviceOutOfMemory as error:
         raise _noted(card, f"{size_bytes} bytes", error) from None
 

@@ -14,7 +14,7 @@ these, and everything else goes ATen's way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
-from spyre.torch_backend.eager.compile import Operand, ScalarOperand
-from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.compile import CachedCall, Operand, ScalarOperand
+from spyre.torch_backend.eager.launch import keep_record, launch_records, record_key, run
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
@@ -91,7 +91,7 @@ class EagerOperation:
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FunctionalVariant:
     """A functional variant that makes its result by the float kernel of the ``out`` variant.
 
@@ -109,10 +109,11 @@ class FunctionalVariant:
 class NewResult:
     """Given in place of ``out``: the kernel is to make its result, in ``dtype``.
 
-    What it has no program for it refuses with LoweringError.
+    What it has no program for it refuses with LoweringError. ``launched``: see `launch.run`.
     """
 
     dtype: torch.dtype
+    launched: list[tuple[CachedCall, Sequence[Operand]]] = field(default_factory=list)
 
 
 def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
@@ -143,20 +144,42 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
 def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> Any:
     """Run a functional variant over plain operands; else as ATen does."""
-    dtype = plain_dtype(args)
-    if dtype is not None and variant.fits(*args, **kwargs):
-        result = NewResult(dtype)
-        try:
-            if variant.kernel.takes(*args, **kwargs, out=result):
-                return variant.kernel.run(*args, **kwargs, out=result)
-        except LoweringError:
-            pass  # perhaps with another layout of the result
-        except Exception as error:
-            error.add_note(f"in {variant.overload} on spyre")
-            raise
+    try:
+        result = _launched(variant, args, kwargs)
+    except LoweringError:
+        result = None  # perhaps with another layout of the result
+    except Exception as error:
+        error.add_note(f"in {variant.overload} on spyre")
+        raise
+    if result is not None:
+        return result
     if any(isinstance(value, (int, float, complex)) for value in args[: variant.tensors]):
         return _call_with_number(variant.overload, args, kwargs)
     return variant.overload.redispatch(COMPOSITE_KEYS, *args, **kwargs)
+
+
+def _launched(
+    variant: FunctionalVariant, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor | None:
+    """The result, by the record of a call like this one or by the kernel; None if ATen is to go on.
+
+    LoweringError where no program can be written.
+    """
+    known = None if kwargs or current_recorder() is not None else record_key(variant, args)
+    if known is not None:
+        record = launch_records.get(known[0])
+        if record is not None:
+            return record.launch(known[1])
+    dtype = plain_dtype(args)
+    if dtype is None or not variant.fits(*args, **kwargs):
+        return None
+    new = NewResult(dtype)
+    if not variant.kernel.takes(*args, **kwargs, out=new):
+        return None
+    result: torch.Tensor = variant.kernel.run(*args, **kwargs, out=new)
+    if known is not None and len(new.launched) == 1:
+        keep_record(*known, args, *new.launched[0])
+    return result
 
 
 def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -241,7 +264,7 @@ def fill(
     ``sizes``: the target is resized to them first, where ATen leaves that to the kernel.
     """
     if isinstance(target, NewResult):
-        return run(name, lowering, operands, parameters)[0]
+        return run(name, lowering, operands, parameters, launched=target.launched)[0]
     if current_recorder() is not None:
         return run(name, lowering, operands, parameters, target)[0]
     if sizes is not None and target.shape != sizes:

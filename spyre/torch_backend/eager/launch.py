@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from spyre.torch_backend.compat import TO_CARD, in_range
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
+    EagerProgram,
     NeedsRelayout,
     Operand,
     ScalarOperand,
@@ -53,10 +54,12 @@ def run(
     operands: Sequence[Operand],
     parameters: tuple[Any, ...] = (),
     target: torch.Tensor | None = None,
+    launched: list[tuple[CachedCall, Sequence[Operand]]] | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The results of an operation as new tensors; ``target`` takes the one result if it can.
 
     An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
+    ``launched``: takes what is launched over the operands as they are.
     """
     if (recorder := current_recorder()) is not None:
         return recorder(name, lowering, operands, parameters, target)
@@ -77,7 +80,10 @@ def run(
     if isinstance(cached, NeedsRelayout):
         copies = [_relayout_if(k in cached.operands, o) for k, o in enumerate(operands)]
         return run(name, lowering, copies, parameters, target)
-    return _launch(cached, card, operands, buffers, target_buffer)
+    if launched is not None:
+        launched.append((cached, operands))
+    arguments = _operand_memory(cached.program, card, operands, buffers)
+    return _launch(cached, card, arguments, target_buffer)
 
 
 def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:
@@ -144,22 +150,31 @@ def _relayout_if(needed: bool, operand: Operand) -> Operand:
     return relayout(operand) if needed and isinstance(operand, torch.Tensor) else operand
 
 
-def _launch(
-    cached: CachedCall,
+def _operand_memory(
+    program: EagerProgram,
     card: FlexDevice,
     operands: Sequence[Operand],
     buffers: Sequence[DeviceBuffer | None],
-    target_buffer: DeviceBuffer | None,
-) -> tuple[torch.Tensor, ...]:
-    program = cached.program
-    arguments: list[DeviceBuffer] = []
+) -> list[DeviceBuffer]:
+    """The program's first arguments: operands and constants."""
+    memory: list[DeviceBuffer] = []
     for operand, buffer in zip(operands, buffers, strict=True):
         if isinstance(operand, ScalarOperand):
-            arguments.append(number_on_card(card, operand.value, operand.dtype))
+            memory.append(number_on_card(card, operand.value, operand.dtype))
         elif buffer is not None:
-            arguments.append(buffer)
-    if program.constants:
-        arguments += [number_on_card(card, c.number, c.dtype) for c in program.constants]
+            memory.append(buffer)
+    memory += [number_on_card(card, c.number, c.dtype) for c in program.constants]
+    return memory
+
+
+def _launch(
+    cached: CachedCall,
+    card: FlexDevice,
+    arguments: list[DeviceBuffer],
+    target_buffer: DeviceBuffer | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Enqueue it over ``arguments``, to which results and scratch memory are added."""
+    program = cached.program
     if program.into_target:
         assert target_buffer is not None
         target_buffer.zero_padded = False
@@ -179,6 +194,83 @@ def _launch(
         card.streams.current, tuple(addresses), [argument.memory for argument in arguments]
     )
     return tuple(results)
+
+
+# --- calls that are like one before ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """What a call of a functional operation launched, for calls that differ in addresses only.
+
+    ``operands``: of the program, tensors by their place among the call's, and memory of numbers.
+    """
+
+    cached: CachedCall
+    operands: tuple[int | DeviceBuffer, ...]
+
+    def launch(self, buffers: Sequence[DeviceBuffer]) -> torch.Tensor:
+        """The result over the tensors in ``buffers``."""
+        arguments = [buffers[o] if isinstance(o, int) else o for o in self.operands]
+        return _launch(self.cached, buffers[0].card, arguments)[0]
+
+
+MAX_RECORDS = 4096
+launch_records: LruCache[Key, LaunchRecord] = LruCache(MAX_RECORDS)
+
+
+def record_key(function: object, args: Sequence[Any]) -> tuple[Key, list[DeviceBuffer]] | None:
+    """What ``function`` launches over ``args`` depends on, addresses apart; the tensors' memory.
+
+    None where that cannot be said: of tensors elsewhere, of different cards, without a base.
+    """
+    buffers: list[DeviceBuffer] = []
+    parts: list[object] = [function]
+    tensors = []
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            buffer: DeviceBuffer | None = getattr(value.untyped_storage(), "_spyre_buffer", None)
+            if buffer is None or buffer.base is None:
+                return None
+            tensors.append(id(value))
+            buffers.append(buffer)
+            if buffer.card is not buffers[0].card:
+                return None
+            parts.append(_tensor_key(value, buffer))
+        elif isinstance(value, float) and (value == 0 or value != value):
+            return None  # equal to a zero of the other sign, or not even to itself
+        else:
+            parts += (type(value), value)
+    distinct = len({*tensors})
+    # Which of equal tensors is which operand is known of two only.
+    if not distinct or distinct < len(tensors) > 2:
+        return None
+    card = buffers[0].card
+    parts += (distinct, card.index, card.device.resets)
+    return tuple(parts), buffers
+
+
+def keep_record(
+    key: Key,
+    buffers: Sequence[DeviceBuffer],
+    args: Sequence[Any],
+    cached: CachedCall,
+    operands: Sequence[Operand],
+) -> None:
+    """Let calls of this key launch what the one with ``args`` did, over ``operands``."""
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    card = buffers[0].card
+    places: list[int | DeviceBuffer] = []
+    for operand in operands:
+        if isinstance(operand, ScalarOperand):
+            places.append(number_on_card(card, operand.value, operand.dtype))
+            continue
+        place = next((k for k, tensor in enumerate(tensors) if tensor is operand), None)
+        if place is None:  # made of the arguments
+            return
+        places.append(place)
+    places += [number_on_card(card, c.number, c.dtype) for c in cached.program.constants]
+    launch_records.put(key, LaunchRecord(cached, tuple(places)))
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 Ints = tuple[int, ...]
 
-_by_pointer: weakref.WeakValueDictionary[int, DeviceBuffer] = weakref.WeakValueDictionary()
+_by_pointer: dict[int, weakref.ref[DeviceBuffer]] = {}
+MIN_POINTERS = 4096
+_max_pointers = MIN_POINTERS
+"""Pointers from which on those of buffers that are gone are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,45 +114,41 @@ class DeviceBuffer:
 
     def place(self, base: StorageLayout) -> None:
         """Give it new memory for ``base``; large memory may hold anything."""
-        self._take(allocate_memory(self.card, base.size_bytes), base.size_bytes)
+        size_bytes = base.size_bytes
+        self._take(*allocate_memory(self.card, size_bytes), size_bytes)
         self.base = base
-        self.zero_padded = base.size_bytes <= KEEP_BYTES
+        self.zero_padded = size_bytes <= KEEP_BYTES
 
     @classmethod
     def uncounted(cls, card: FlexDevice, base: StorageLayout) -> DeviceBuffer:
         """Zeros for ``base`` that no torch storage and no statistics of tensors know of."""
         buffer = cls(card, 0)
-        buffer._own(allocate_memory(card, base.size_bytes, uncleared=False))
+        buffer.memory, buffer.address_bytes = allocate_memory(card, base.size_bytes, False)
         buffer.base = base
         buffer.zero_padded = True
         return buffer
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
         """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
-        self._take(allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
+        self._take(*allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
         self.raw = content
 
-    def _take(self, memory: DeviceStorage, counted_bytes: int) -> None:
+    def _take(self, memory: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
         """The first memory gives the pointer, and is kept for it."""
-        self._own(memory)
+        self.memory, self.address_bytes = memory, address_bytes
         # Torch cannot be given another data_ptr for a storage, so the pointer outlives the memory a
         # new layout takes; holding the first memory keeps it from being anybody else's.
         if not self.pointer:
             self._anchor = memory
-            self.pointer = self._pointer_to(memory)
-            if self.pointer in _by_pointer:  # of a buffer that gave its first memory away
-                self._anchor = allocate_memory(self.card, STICK_BYTES)
-                self.pointer = self._pointer_to(self._anchor)
-            _by_pointer[self.pointer] = self
+            self.pointer = self._pointer_to(address_bytes)
+            if _buffer_at(self.pointer) is not None:  # it gave its first memory away
+                self._anchor, address_bytes = allocate_memory(self.card, STICK_BYTES)
+                self.pointer = self._pointer_to(address_bytes)
+            _remember_pointer(self)
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         self._count = tensor_memory(self.card).count(self, counted_bytes, self._count)
 
-    def _own(self, memory: DeviceStorage) -> None:
-        self.memory = memory
-        self.address_bytes = self.card.allocator.device_address(memory.index)
-
-    def _pointer_to(self, memory: DeviceStorage) -> int:
-        address_bytes = self.card.allocator.device_address(memory.index)
+    def _pointer_to(self, address_bytes: int) -> int:
         return self.card.device.memory.pointer + host_offset(address_bytes)
 
     def give_memory_back(self) -> None:
@@ -165,6 +164,25 @@ class DeviceBuffer:
     def leave_uncounted(self) -> None:
         """Take its memory out of torch's statistics: it is a constant the backend keeps."""
         self._count = tensor_memory(self.card).count(self, 0, self._count)
+
+
+def _buffer_at(pointer: int) -> DeviceBuffer | None:
+    """The living buffer whose storage has this data_ptr."""
+    reference = _by_pointer.get(pointer)
+    return None if reference is None else reference()
+
+
+def _remember_pointer(buffer: DeviceBuffer) -> None:
+    """Let `_buffer_at` find it. Any thread."""
+    # References without a callback: as many buffers come and go as operations run, and most of
+    # them take a pointer that was known before.
+    global _max_pointers
+    _by_pointer[buffer.pointer] = weakref.ref(buffer)
+    if len(_by_pointer) > _max_pointers:
+        for pointer, reference in list(_by_pointer.items()):
+            if reference() is None and _by_pointer.get(pointer) is reference:
+                _by_pointer.pop(pointer, None)
+        _max_pointers = max(2 * len(_by_pointer), MIN_POINTERS)
 
 
 def _layout_id(signature: tuple[object, ...]) -> int:
@@ -197,7 +215,7 @@ def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
                 found="a use after UntypedStorage.resize_(0)",
                 hint="resize_ it to its size first; what it held is gone",
             ) from None
-        known = _by_pointer.get(storage.data_ptr())
+        known = _buffer_at(storage.data_ptr())
         buffer = known if known is not None else _empty_buffer(storage)
         attach(storage, buffer)
     return buffer

@@ -6,7 +6,12 @@ import pytest
 
 from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.device.device import Device
-from spyre.hw.memory.regions import PROGRAM_REGION, TENSOR_REGIONS, RegionAllocator
+from spyre.hw.memory.regions import (
+    PROGRAM_REGION,
+    TENSOR_REGIONS,
+    AllocationHistory,
+    RegionAllocator,
+)
 from spyre.hw.spec import REGION_BYTES, REGIONS
 
 KIB = 1024
@@ -136,3 +141,38 @@ def test_freeing_twice():
         device.free(address)
     with pytest.raises(LaunchError, match="SPY360"):
         device.regions.free(address)
+
+
+def test_kept_ranges_come_back_to_those_who_use_them():
+    regions = small(1280, 1280)
+    first, second = regions.allocate(256), regions.allocate(256)
+    regions.free(first, keep=True)
+    regions.free(second, keep=True)
+    assert regions.allocate(256, use_kept=True) == second
+    assert regions.allocate(128, use_kept=True) not in (first, second)
+    with pytest.raises(LaunchError):
+        regions.free(first)
+
+
+def test_kept_ranges_are_free():
+    regions = small(1280)
+    addresses = [regions.allocate(128) for _ in range(10)]
+    for address in addresses:
+        regions.free(address, keep=True)
+    assert not regions.in_use
+    assert regions.usage()[0].largest_free_bytes == 10 * 128
+    addresses = [regions.allocate(128) for _ in range(10)]
+    for address in addresses:
+        regions.free(address, keep=True)
+    assert regions.allocate(10 * 128) == 0  # joined when there is no other room
+    regions.free(0, keep=True)
+    assert regions.allocate_in(0, 9 * 128) == 0
+    assert regions.allocated_bytes[0] == 9 * 128
+
+
+def test_the_history_has_kept_ranges():
+    regions = small(1280, 1280)
+    regions.history = AllocationHistory()
+    regions.free(regions.allocate(128), keep=True)
+    regions.allocate(128, use_kept=True)
+    assert regions.history.allocated_bytes[:, 0].tolist() == [0, 128, 0, 128]

@@ -97,3 +97,65 @@ def test_every_variant_is_an_operation():
     from spyre.torch_backend.compat import operator
 
     assert all(operator(name) and operator(out) for name, out in FUNCTIONAL_VARIANTS.items())
+
+
+def both(*shape):
+    host = torch.rand(shape).half()
+    return host, host.to("spyre")
+
+
+def same(card, host):
+    assert card.shape == host.shape
+    assert card.dtype == host.dtype
+    assert torch.allclose(card.cpu().float(), host.float(), rtol=2e-3, atol=2e-3)
+
+
+def test_a_repeated_call_takes_its_own_tensors():
+    # each of these is the second call with its key, or must not take the record of the one before
+    (a, x), (b, y) = both(4, 64), both(4, 64)
+    for _ in range(2):
+        same(x - x, a - a)
+        same(x - y, a - b)
+        same(y - x, b - a)
+    (c, z) = both(64, 64)
+    for bias, left in ((y, x), (x, x), (x, y)):
+        same(torch.addmm(bias, left, z), torch.addmm(bias.cpu(), left.cpu(), c))
+
+
+def test_a_repeated_call_with_another_number():
+    host, x = both(4, 64)
+    for number in (1, True, 1.0, 2, 2.0, 0.5, 0.0, -0.0, float("inf"), float("-inf")):
+        for _ in range(2):
+            same(x * number, host * number)
+            same(torch.reciprocal(x * 0.0 + number), torch.reciprocal(host * 0.0 + number))
+
+
+def test_a_repeated_call_over_parts():
+    host, x = both(8, 64)
+    for rows in (slice(0, 4), slice(4, 8), slice(2, 6)):
+        for _ in range(2):
+            same(x[rows] + x[:4], host[rows] + host[:4])
+    for columns in (slice(0, 32), slice(32, 64)):
+        same(x[:, columns] + 1, host[:, columns] + 1)
+
+
+def test_a_repeated_call_after_others_were_written():
+    host, x = both(4, 64)
+    results = [x + 1 for _ in range(3)]
+    results[0].zero_()
+    same(results[1], host + 1)
+    x.mul_(2)
+    same(x + 1, host * 2 + 1)
+
+
+def test_errors_of_repeated_calls_name_the_operation(monkeypatch):
+    x = torch.ones(4, 64, dtype=torch.float16, device="spyre")
+    x + x, x + x
+
+    def fail(*_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr("spyre.torch_backend.eager.launch.allocate_based", fail)
+    with pytest.raises(RuntimeError, match="no room") as raised:
+        x + x
+    assert raised.value.__notes__ == ["in aten.add.Tensor on spyre"]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from spyre.torch_backend.device.cards import card_at
-from spyre.torch_backend.eager import compile, launch, masks
+from spyre.torch_backend.eager import compile, dispatch, launch, masks
 from spyre.torch_backend.tensors import buffer
 from tests.torch_backend.processes import run as run_apart
 
@@ -58,9 +58,10 @@ def held():
         "reserved bytes": stats["reserved_bytes.all.current"],
         "allocations": usage.allocations.current,
         "free by region": [region.free_bytes for region in usage.regions],
-        "buffers": len(buffer._by_pointer),
+        "buffers": sum(known() is not None for known in list(buffer._by_pointer.values())),
         "programs": len(compile._programs),
         "calls": len(launch._calls),
+        "records": len(launch.launch_records),
         "layouts": len(buffer._layout_ids),
         "scalars": len(launch._scalars),
         "masks": len(masks._triangles),
@@ -139,9 +140,11 @@ def test_operations_that_fail_hold_nothing():
 
 @pytest.fixture
 def few_programs(monkeypatch):
-    """Caches of 8 programs and 16 calls, empty at first."""
+    """Caches of 8 programs, 16 calls and 16 records, empty at first."""
     monkeypatch.setattr(compile, "_programs", type(compile._programs)(8))
     monkeypatch.setattr(launch, "_calls", type(launch._calls)(16))
+    monkeypatch.setattr(launch, "launch_records", type(launch.launch_records)(16))
+    monkeypatch.setattr(dispatch, "launch_records", launch.launch_records)
 
 
 def test_program_memory_of_dropped_programs_is_given_back(few_programs):
