@@ -6,16 +6,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASSED, UNREFERENCED = "passed", "unreferenced"
-UNSUPPORTED, REFUSED = "unsupported dtype", "refused by code"
+UNSUPPORTED, LAYOUT = "unsupported dtype", "unsupported layout"
+REFUSED = "refused by code"
 RAISED, WRONG, TIMEOUT, CRASHED = "raised", "wrong", "timeout", "crashed"
 
-SEVERITY = (UNREFERENCED, PASSED, UNSUPPORTED, REFUSED, RAISED, WRONG, TIMEOUT, CRASHED)
+SEVERITY = (UNREFERENCED, PASSED, UNSUPPORTED, LAYOUT, REFUSED, RAISED, WRONG, TIMEOUT, CRASHED)
 """Outcomes from harmless to worst; an operator has the worst of its samples.
 
 ``unreferenced``: no CPU can run the operator in this way, so there is nothing to compare with.
 ``unsupported dtype``: the device says it does not support a dtype that the documents say it does
-not support, and the sample needs that dtype; it counts as a pass. ``refused by code``: any other
-refusal with a code (:mod:`spyre.codes`), which is no pass, but no wrong number either.
+not support, and the sample needs that dtype; it counts as a pass. ``unsupported layout``: the same
+of tensors that are not strided. ``refused by code``: any other refusal with a code
+(:mod:`spyre.codes`), which is no pass, but no wrong number either.
 """
 
 KEPT_FAILURES = 5
@@ -58,7 +60,7 @@ class OpResult:
 
     @property
     def passes(self) -> bool:
-        return self.outcome in (PASSED, UNSUPPORTED)
+        return self.outcome in (PASSED, UNSUPPORTED, LAYOUT)
 
     @property
     def reason(self) -> str:

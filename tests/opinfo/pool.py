@@ -1,13 +1,19 @@
-"""Runs operators in worker processes: a crash or a hang is the outcome of one operator."""
+"""Runs operators in worker processes: a crash or a hang is the outcome of one operator.
+
+A run that was interrupted goes on where it was if its results are kept in a file.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from tests.opinfo.outcome import CRASHED, TIMEOUT, OpResult, SampleResult, summarised
 from tests.opinfo.process import WorkerDied, WorkerProcess, WorkerTimeout
@@ -25,17 +31,36 @@ class Job:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How workers run: on which device, how many at a time, how long per operator (seconds)."""
+    """How workers run: on which device, how many at a time, how long per sample (seconds)."""
 
     device: str
     jobs: int = 1
-    timeout: float = 300.0
+    timeout: float = 120.0
     limit: int | None = None
     database: str = DATABASE
 
     def worker_arguments(self) -> list[str]:
         limit = [] if self.limit is None else ["--limit", str(self.limit)]
         return ["--device", self.device, "--database", self.database, *limit]
+
+
+class Journal:
+    """Results in a file, one JSON line each; without a path, nothing is kept.
+
+    ``results``: those the file held at the start. ValueError for a line that is none.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path is None else Path(path)
+        lines = self._path.read_text().splitlines() if self._path and self._path.exists() else []
+        known = [OpResult.from_json(json.loads(line)) for line in lines]
+        self.results = {Job(one.op, one.dtype, one.way): one for one in known}
+
+    def add(self, result: OpResult) -> None:
+        """Append a result, so that it is there whatever happens to the next one."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result.as_json()) + "\n")
 
 
 def run_jobs(
@@ -97,6 +122,10 @@ class _Run:
             if worker is not None:
                 worker.close()
 
+    def _next(self, worker: WorkerProcess) -> dict[str, Any]:
+        """What the worker says when the sample it is at, or the last one, is done."""
+        return worker.receive(time.monotonic() + self.options.timeout)
+
     def _started(self) -> WorkerProcess:
         cores = os.cpu_count() or 1
         return WorkerProcess(self.options.worker_arguments(), max(1, cores // self.options.jobs))
@@ -107,7 +136,7 @@ class _Run:
         at = SampleResult(-1, CRASHED)
         try:
             worker.send({"op": job.op, "dtype": job.dtype, "way": job.way})
-            while (message := worker.receive(start + self.options.timeout))["event"] != "result":
+            while (message := self._next(worker))["event"] != "result":
                 at = SampleResult(message["index"], CRASHED, sample=message["sample"])
             return OpResult.from_json(message["result"]), worker
         except WorkerDied as error:

@@ -1,4 +1,4 @@
-"""What a sample should give: the CPU in float32, in the dtype under test, on changed inputs."""
+"""What a sample should give: the CPU in float32, the dtype under test, float64, or nearby."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.opinfo.compare import Expected
+from tests.opinfo.compare import EXPLAINED, Expected
 from tests.opinfo.samples import Sample, seed_all
 from tests.opinfo.stored import StoredResults
 from tests.opinfo.target import whole_storage
@@ -21,6 +22,7 @@ REFERENCE_SEED, NATIVE_SEED, DEVICE_SEED = 1, 2, 3
 CHANGES = 4
 """How many fixed changes of the inputs :func:`movements` tries."""
 HALVES = (torch.float16, torch.bfloat16)
+FLOATS = (*HALVES, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,14 @@ def run_reference(function: Operator, sample: Sample) -> Run:
     )
 
 
+def run_truth(function: Operator, sample: Sample) -> Run:
+    """The CPU's result with everything in float64, also what the operator itself makes narrower."""
+    with _Float64():
+        return _run(
+            function, mapped(sample.args, _exact), mapped(sample.kwargs, _exact), REFERENCE_SEED
+        )
+
+
 def movements(function: Operator, sample: Sample, reference: Run, step: float) -> list[Any]:
     """Per tensor of ``reference`` the largest change when float inputs move by ±``step``, relative.
 
@@ -66,6 +76,23 @@ def movements(function: Operator, sample: Sample, reference: Run, step: float) -
         for place, changed in enumerate(_run(function, args, kwargs, REFERENCE_SEED).tensors()):
             moved[place] = _larger(moved[place], changed, tensors[place])
     return moved
+
+
+def own_errors(native: Run, truth: Run, moved: list[Any]) -> list[Any]:
+    """``moved``, or where it is larger the error of the CPU's own worst element of the tensor.
+
+    An error above a quarter of the largest value explains nothing: torch does something else.
+    """
+    pairs = zip(native.tensors(), truth.tensors(), moved, strict=True)
+    return [_larger_error(known, own, exact) for own, exact, known in pairs]
+
+
+def _larger_error(known: Any, own: torch.Tensor, exact: torch.Tensor) -> Any:
+    if known is None or own.shape != exact.shape or not exact.numel():
+        return known
+    off = (_dense(own).double() - _dense(exact).double()).abs()
+    worst, size = off.nan_to_num(0, 0, 0).max(), _dense(exact).abs().nan_to_num(0, 0, 0).max()
+    return torch.maximum(known, worst) if worst <= EXPLAINED * size else known
 
 
 def expectations(native: Run, reference: Run, moved: list[Any]) -> list[Expected]:
@@ -93,6 +120,22 @@ def _widened(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return _like_strides(leaf, torch.float32 if leaf.dtype in HALVES else leaf.dtype)
     return torch.float32 if isinstance(leaf, torch.dtype) and leaf in HALVES else leaf
+
+
+def _exact(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.dtype in FLOATS:
+        return _like_strides(leaf, torch.float64)
+    return torch.float64 if isinstance(leaf, torch.dtype) and leaf in FLOATS else leaf
+
+
+class _Float64(TorchDispatchMode):
+    """While active, whatever would make a narrower float makes float64."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if options.get("dtype") in FLOATS:
+            options = {**options, "dtype": torch.float64}
+        return func(*args, **options)
 
 
 def _moved(leaf: Any, step: float, generator: torch.Generator) -> Any:

@@ -1,6 +1,6 @@
-"""What the device refuses, and when "it does not support this dtype" is a documented answer.
+"""What the device refuses, and when "it does not support this dtype" (or layout) is documented.
 
-The formats the device has: Runtime reference §2.
+The formats the device has: Runtime reference §2. Its tensors are strided.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def refused_dtype(error: BaseException) -> torch.dtype | None:
     return dtype if isinstance(dtype, torch.dtype) and dtype not in DEVICE_DTYPES else None
 
 
+def refused_layout(error: BaseException) -> bool:
+    """Whether an exception says that a tensor is not strided."""
+    return refusal_code(error) == "SPY906"
+
+
 def refusal_code(error: BaseException) -> str:
     """The code with which the package refuses, also from within torch.compile; else empty.
 
@@ -47,10 +52,10 @@ def refusal_code(error: BaseException) -> str:
     return ""
 
 
-def dtypes_met(
+def formats_met(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> set[torch.dtype]:
-    """Dtypes of all tensors in, out and on the way when ``function`` runs on the CPU."""
+) -> set[torch.dtype | torch.layout]:
+    """Dtypes and layouts of tensors in, out and on the way when ``function`` runs on the CPU."""
     recorder = _Recorder()
     recorder.note((args, kwargs))
     with recorder:
@@ -59,17 +64,17 @@ def dtypes_met(
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the dtypes of everything that passes the dispatcher."""
+    """Notes the dtypes and layouts of everything that passes the dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.met: set[torch.dtype] = set()
+        self.met: set[torch.dtype | torch.layout] = set()
 
     def note(self, tree: Any) -> None:
         for leaf in leaves(tree):
             if isinstance(leaf, torch.Tensor):
-                self.met.add(leaf.dtype)
-            elif isinstance(leaf, torch.dtype):
+                self.met |= {leaf.dtype, leaf.layout}
+            elif isinstance(leaf, torch.dtype | torch.layout):
                 self.met.add(leaf)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

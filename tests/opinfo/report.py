@@ -15,12 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.opinfo import outcome as o
+from tests.opinfo.known import known_failure, passes_after_all
 from tests.opinfo.outcome import OpResult
 from tests.opinfo.rules import EMPTY, RANDOM, RANDOM_WITH
 from tests.opinfo.summary import delivered, shortcomings, summaries
 from tests.opinfo.tolerances import DEFAULT_REASONS, DEFAULTS, GRADIENT, OVERRIDES, Override
 
-COLUMNS = (o.PASSED, o.UNSUPPORTED, o.REFUSED, o.RAISED, o.WRONG, o.TIMEOUT, o.CRASHED)
+COLUMNS = tuple(name for name in o.SEVERITY if name != o.UNREFERENCED)
 
 
 def print_report(results: list[OpResult], console: Console) -> None:
@@ -32,6 +33,8 @@ def print_report(results: list[OpResult], console: Console) -> None:
     console.print(f"random, shape, dtype and range compared: {', '.join(sorted(RANDOM))}; samples")
     console.print(f"with dropout of {', '.join(sorted(RANDOM_WITH))}")
     console.print(_totals(results))
+    for result in filter(passes_after_all, results):
+        console.print(f"known to fail, but passes: {result.way} {result.dtype} {result.op}")
     for shortcoming in shortcomings(results):
         console.print(f"[red]not enough:[/red] {escape(shortcoming)}")
 
@@ -98,7 +101,9 @@ def _failures(results: list[OpResult]) -> Table:
         if result.counted and not result.passes:
             counts = ", ".join(f"{count} {name}" for name, count in result.counts.items())
             worst = result.failures[0]
-            why = escape(f"{worst.reason}\n[{worst.index}] {worst.sample}")
+            known = known_failure(result)
+            told = f"\nknown: {known.why}" if known else ""
+            why = escape(f"{worst.reason}\n[{worst.index}] {worst.sample}{told}")
             table.add_row(result.op, result.way, result.dtype, result.outcome, counts, why)
     return table
 

@@ -69,6 +69,23 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "2 operators: crashed" in data["shortcomings"]
 
 
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    options = [*COMMON, "--dtype", "float32", "--keep", str(kept), "--ops"]
+    assert main([*options, "^right$"]) == 0
+    ran: list[str] = []
+
+    def run(jobs: list[Job], *others: object) -> list[OpResult]:
+        ran.extend(job.op for job in jobs)
+        return []
+
+    monkeypatch.setattr("tests.opinfo.__main__.run_jobs", run)
+    assert main([*options, "^(right|mm)$"]) == 0
+    assert ran == ["mm"]
+    assert [json.loads(line)["op"] for line in kept.read_text().splitlines()] == ["right"]
+
+
 def test_the_list_of_operators(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--database", FAKES, "--dtype", "float16", "--ops", "^(mm|right)$", "--list"]
     assert main([*options, "--ways", "forward,backward"]) == 0

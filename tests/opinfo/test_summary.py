@@ -11,9 +11,12 @@ import pytest
 from rich.console import Console
 
 from tests.opinfo import outcome as o
+from tests.opinfo.known import KNOWN, KnownFailure, read_known
 from tests.opinfo.outcome import OpResult, SampleResult, summarised, worst
 from tests.opinfo.report import as_json, print_report, write_json
-from tests.opinfo.summary import delivered, shortcomings, summaries
+from tests.opinfo.samples import load_database
+from tests.opinfo.summary import BAR, delivered, shortcomings, summaries
+from tests.opinfo.ways import WAYS, selected
 
 
 def result(op: str, outcome: str, way: str = "forward", **fallbacks: int) -> OpResult:
@@ -42,8 +45,8 @@ def test_every_way_has_its_bar(way: str, percent: str, outcome: str) -> None:
     total = 1000
     fit = round(total * (1 - float(percent) / 100))
     failing = [result(f"r{number}", outcome, way) for number in range(fit + 1)]
-    assert shortcomings([*passing(total - fit, way), *failing[:fit]]) == []
-    missed = shortcomings([*passing(total - fit - 1, way), *failing])
+    assert shortcomings([*passing(total - fit, way), *failing[:fit]], {}) == []
+    missed = shortcomings([*passing(total - fit - 1, way), *failing], {})
     assert len(missed) == 1
     assert f"not {percent}%" in missed[0]
     assert way in missed[0]
@@ -57,7 +60,35 @@ def test_other_dtypes_have_a_lower_bar() -> None:
 
 @pytest.mark.parametrize("outcome", [o.WRONG, o.CRASHED, o.TIMEOUT])
 def test_one_wrong_operator_is_too_many(outcome: str) -> None:
-    assert shortcomings([*passing(200), result("bad", outcome)]) == [f"1 operators: {outcome}"]
+    assert shortcomings([*passing(200), result("bad", outcome)], {}) == [f"1 operators: {outcome}"]
+
+
+def test_what_is_known_to_fail_may_and_nothing_else() -> None:
+    known = {("forward", "float32"): {"old": KnownFailure(o.WRONG, "the reason")}}
+    results = [*passing(3), result("old", o.WRONG)]
+    assert shortcomings(results, known) == []
+    new = [*passing(999), result("new", o.RAISED)]
+    assert shortcomings(new, known) == ["not known to fail: new (forward float32)"]
+    assert shortcomings(new, {}) == []
+    assert shortcomings([*passing(999), result("old", o.RAISED)], known) != []
+
+
+def test_little_is_known_to_fail() -> None:
+    database = load_database()
+    for (way, dtype), failures in KNOWN.items():
+        operators = selected(database, dtype, way, None)
+        assert sorted(set(failures) - set(operators)) == []
+        assert {one.outcome for one in failures.values()} <= set(o.SEVERITY)
+        assert all(one.why for one in failures.values())
+        bar = WAYS[way].bar if dtype == "float32" else BAR
+        assert len(failures) <= (1 - bar) * len(operators)
+
+
+def test_a_failure_without_a_reason_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    path.write_text('[forward.float32]\nmm = { outcome = "wrong" }\n')
+    with pytest.raises(KeyError, match="why"):
+        read_known(path)
 
 
 def test_what_counts_is_what_the_cpu_runs_and_the_device_has_a_format_for() -> None:

@@ -131,5 +131,22 @@ def test_a_refusal_by_code_is_neither_right_nor_wrong() -> None:
         assert (result.outcome, result.passes) == (o.REFUSED, False)
 
 
+@pytest.mark.parametrize(("needed", "outcome"), [(True, o.LAYOUT), (False, o.RAISED)])
+def test_a_layout_is_unsupported_where_the_sample_needs_it(needed: bool, outcome: str) -> None:
+    def refuse(function: Any, *args: Any) -> Any:
+        raise UnsupportedError("SPY906", "sparse tensors are not supported")
+
+    op = FakeOp("fake", torch.Tensor.to_sparse if needed else torch.neg)
+    result = judged("forward", Other(refuse), op)
+    assert (result.outcome, result.passes) == (outcome, needed)
+
+
 def test_a_fault_is_no_refusal() -> None:
     assert raising(DeviceFault("SPY811", "out of range")).outcome == o.RAISED
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, o.PASSED), (1.02, o.WRONG)])
+def test_where_the_cpu_rounds_too_float64_decides(factor: float, outcome: str) -> None:
+    """The device may be off as far as a CPU that computes in bfloat16, and not much further."""
+    op = FakeOp("Muon", lambda x: x.bfloat16().float())
+    assert judged("forward", Other(lambda function, x: x * factor), op).outcome == outcome

@@ -9,7 +9,8 @@ An element passes when ``|actual - reference| <= atol + rtol·|reference| + E + 
 - ``C`` is ``condition`` times how far the float32 result moves when every float input is changed
   by half a unit in the last place of the format (the largest of several fixed changes). Only
   operators in :data:`OVERRIDES` have it, those that add many rounded terms, cancel or amplify,
-  and gradients.
+  and gradients. Where that does not do for float32, the float64 result decides: the reference is
+  that, and ``C`` at least ``condition`` times the largest error of the CPU itself.
 
 Results that are not floats must be equal to the float32 result or to the CPU's in the dtype.
 """
@@ -104,9 +105,7 @@ OVERRIDES: dict[str, Override] = {
         ("nn.functional.binary_cross_entropy_with_logits", "nn.functional.poisson_nll_loss"),
         Override(4, 4, "difference of rounded numbers up to 16", atol=8 * DL16_STEP),
     ),
-    "Muon": Override(
-        4, 2.0**16, "orthogonalises in bfloat16, whose rounding is 2^16 times that of float32"
-    ),
+    "Muon": Override(4, 4, "orthogonalises in bfloat16"),
     "cov": Override(4, 4, "products of differences, divided by a difference of weights"),
     **dict.fromkeys(
         (

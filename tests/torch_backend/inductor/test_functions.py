@@ -249,3 +249,15 @@ def test_a_function(name, checks, tmp_path):
 def test_a_function_that_falls_back_in_part(name):
     function, *given = FALL_BACK[name]
     agrees(function, tuple(given), PRODUCT)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda a: (a.double() + 1).float(), lambda a: torch.softmax(a, 1, dtype=torch.float64)],
+)
+def test_float64_is_refused_as_in_eager_mode(function):
+    """It is no number, which the host could compute with."""
+    card = A.to("spyre")
+    for call in (function, torch.compile(function)):
+        with pytest.raises(Exception, match="Spyre backend does not support dtype float64"):
+            call(card)

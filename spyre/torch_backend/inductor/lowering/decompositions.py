@@ -558,12 +558,15 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
     """Have the host compute with numbers that tensors on spyre become (``Tensor.item``).
 
     AOTAutograd makes tensors of float64 of them, for which cards have no format; a bool taken for a
-    tensor is one that Inductor cannot hand to eager mode.
+    tensor is one that Inductor cannot hand to eager mode. UnsupportedDtype where float64 comes of a
+    tensor with dims, which is no number.
     """
     for node in list(graph.nodes):
         value = node.meta.get("val")
         is_double = isinstance(value, torch.Tensor) and value.dtype is torch.float64
         if is_double and value.device.type == "spyre":
+            if value.dim():
+                name_of(value.dtype)
             node.meta["val"] = value.to("cpu")
             if node.target is torch.ops.prims.convert_element_type.default:
                 node.target = operator("_to_copy")
