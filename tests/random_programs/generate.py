@@ -95,7 +95,8 @@ def _unary(d: Draw) -> Proposal:
     )  # fmt: skip
     guarded = d.pick("torch.sqrt", "torch.rsqrt", "torch.reciprocal", "torch.log", "torch.log1p")
     text = d.pick(f"{plain}({x})", f"{near}({x})", f"{guarded}({x}.abs() + 0.5)")
-    return text, "exact" if text.startswith(plain) else "near"
+    kind = "exact" if text.startswith(plain) else "near"
+    return text, "log" if text.startswith("torch.log(") else kind
 
 
 def _binary(d: Draw) -> Proposal:

@@ -69,6 +69,14 @@ def test_roundings_are_no_difference():
     assert difference(expected.float(), expected, NEAR, [expected])
 
 
+def test_the_log_of_a_rounded_number_is_as_far_off_as_that_was():
+    values = (torch.arange(1, 65) / 640).half()
+    inputs, found = [values], (values.float() * (1 + 2.0**-9) + 2.0**-10).half()
+    assert difference(found, values, NEAR, inputs)
+    assert not difference(found, values, Statement("t", "x", ("x",), "log"), inputs)
+    assert difference(values + 0.1, values, Statement("t", "x", ("x",), "log"), inputs)
+
+
 def test_the_card_is_right_where_torch_is_not():
     """torch's float32 gelu is 3e-4 off here."""
     statement = Statement("y", "F.gelu(x)", ("x",), "near")

@@ -63,6 +63,17 @@ def results_that_are_views(x):
     return x.diagonal(0, 1, 2), y, turned.diagonal()[::2], y.unfold(1, 3, 2), strided(y), y[0] + 1
 
 
+def repeated_elements_filled(x):
+    """torch undoes an expand by adding up what changed in its repetitions."""
+    rows = x[0, :5, :8].contiguous().expand(4, -1, -1)
+    filled = rows.narrow(-1, 7, 1).fill_(0.7)
+    rows[1:3].mT[0].zero_()
+    marks = (x[0, 0] > 0)[:, None].expand(66, 3)
+    marks[5:7].fill_(True)
+    x[1].unsqueeze(1).expand(-1, 2, -1).permute(2, 1, 0)[::3].zero_()
+    return rows, filled + 1, marks
+
+
 def flipped_onto_a_diagonal(x):
     y = (x[:, :3, None, :7] * 1).contiguous()
     y.diagonal().copy_(y.diagonal().flip(0))
@@ -80,6 +91,10 @@ FUNCTIONS = {
     "fill_diagonal_": lambda x: (x[0] * 2).fill_diagonal_(7.0),
     "fill_diagonal_ of a tall one": lambda x: (x[0, :, :9] * 2).fill_diagonal_(7.0, wrap=True),
     "multiply by strides": written(strided, lambda v: v.mul_(3.0)),
+    "steps in two dims": lambda x: x[None, :, 1::4, ::5] + 1,
+    "steps of a result": lambda x: (x[None, :3, :7] * 2)[:, 1:, 1::3, 2::4].sum(1),
+    "write steps in two dims": written(lambda y: y[:, 1::4, ::5], lambda v: v.mul_(3.0)),
+    "fill repeated elements": repeated_elements_filled,
     "every third row": written(lambda y: y[:, 1::3, ::2], lambda v: v.mul_(3.0)),
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x[0], x[0, 1] * 5),
     "as_strided_scatter": lambda x: torch.as_strided_scatter(x, x[0, :4, :4], (4, 4), (9, 2), 3),

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 from spyre import config
+from spyre.torch_backend.compat import storage_key
 from spyre.torch_backend.eager import refuse_traced_overlap
+from spyre.torch_backend.fallback import overlaps_itself
 from spyre.torch_backend.inductor.base import (
     CustomGraphPass,
     DeviceInterface,
@@ -183,6 +185,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
         if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
         refuse_overlapping_writes(model)
+        fill_elements_once(model)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
         asked = settings().symbolic_sizes
         symbolic = asks_for_symbols(example_inputs) if asked is None else asked
@@ -321,6 +324,50 @@ def writing_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     function: Any = node.target
     is_named_so = getattr(function, "__name__", "").endswith("_")
     return function if function in WRITERS or is_named_so or "out" in node.kwargs else None
+
+
+FILLS = ("fill_", "zero_")
+"""What torch lets write to tensors that show an element several times."""
+
+
+def fill_elements_once(model: Any) -> None:
+    """Have fills of Dynamo's graph write to views of what shows every element once.
+
+    torch's functionalization undoes an ``expand`` by adding up what changed in all repetitions: the
+    same change several times over.
+    """
+    nodes = [*model.graph.nodes] if isinstance(model, torch.fx.GraphModule) else []
+    for node in nodes:
+        if getattr(writing_function(node), "__name__", "") not in FILLS:
+            continue
+        view, *value = node.args
+        holder = _holder_of(view)
+        if overlaps_itself(_example_of(view)) and not overlaps_itself(_example_of(holder)):
+            with model.graph.inserting_before(node):
+                node.args = (_elements_of(view, holder), *value)
+            node.replace_all_uses_with(view)
+    if nodes:
+        model.recompile()
+
+
+def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
+    """The first tensor of the graph in the memory of ``view``, of which torch allows any strides."""
+    memory = storage_key(_example_of(view))
+    while (inputs := view.all_input_nodes) and storage_key(_example_of(inputs[0])) == memory:
+        view = inputs[0]
+    return view
+
+
+def _elements_of(view: torch.fx.Node, holder: torch.fx.Node) -> torch.fx.Node:
+    """The elements of ``view``, repeated ones once, as a view of ``holder``, at the graph's place
+    for new nodes.
+    """
+    graph, shown = view.graph, _example_of(view)
+    dims = [d for d in range(shown.dim()) if shown.stride(d)]
+    numbers = [[graph.call_method(of, (view, d)) for d in dims] for of in ("size", "stride")]
+    return graph.call_method(
+        "as_strided", (holder, *numbers, graph.call_method("storage_offset", (view,)))
+    )
 
 
 INDUCTOR_SETTINGS = {

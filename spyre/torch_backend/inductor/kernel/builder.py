@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
@@ -43,6 +44,7 @@ from spyre.torch_backend.program import (
     ProgramBuilder,
     Value,
     float_of,
+    narrowed,
     require_sdsc,
     store_result,
 )
@@ -181,7 +183,7 @@ class SpyreKernel:
             return self.low.constant(operand.value, operand.dtype)
         value = self._argument(operand.buffer)
         if self._spread:
-            value = self._spread_out(value, _memory_order(value, read, operand))
+            value = self._spread_out(value, *_spread_form(value, read, operand))
         operand_view = self._found(value, read, operand)
         if self._spread:
             operand_view = self._gathered(operand_view)
@@ -203,15 +205,22 @@ class SpyreKernel:
         cut = {d: place for d, place in enumerate(read.axes) if tiles[d] > 1}
         return first_tile(view, cut, path) if cut else view
 
-    def _spread_out(self, value: Value, order: Ints) -> Value:
-        """A copy with a stick per element and the dims in ``order``, the outermost first."""
-        if value.numel * STICK_BYTES > MOST_SPREAD_BYTES:
-            raise LoweringError(f"{value.numel} elements, too many for a stick each")
+    def _spread_out(self, value: Value, order: Ints, extents: Ints) -> Value:
+        """A copy with a stick per element and the dims in ``order``, the outermost first, in memory
+        for ``extents``.
+        """
+        if prod(extents) * STICK_BYTES > MOST_SPREAD_BYTES:
+            raise LoweringError(f"{prod(extents)} elements, too many for a stick each")
         if not value.sizes:
             return value
         turned = value.permuted(_turned(order))
         spread = self.low.with_lane(turned, -1)
-        spread = self.low.copy(turned) if spread is turned else spread
+        if extents != value.sizes:
+            room = _spread_memory(self.low.builder, value, order, extents)
+            self.low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (spread,), room))
+            spread = room
+        elif spread is turned:
+            spread = self.low.copy(turned)
         return _turned_back(spread, order)
 
     def _gathered(self, value: Value) -> Value:
@@ -318,17 +327,43 @@ def _turned_back(value: Value, order: Ints) -> Value:
     return value.permuted([turned.index(k) for k in range(len(turned))])
 
 
-def _memory_order(value: Value, read: OperandRead, load: Load) -> Ints:
-    """The order of dims in which a copy of ``value`` with a stick per element can be read.
+def _spread_form(value: Value, read: OperandRead, load: Load) -> tuple[Ints, Ints]:
+    """The order of dims, and extents of memory, in which a copy of ``value`` with a stick per
+    element can be read.
 
     Row-major memory can be walked by pitches through any view but one with steps that do not divide
-    an extent, whose dim has to be the outermost.
+    an extent. One such dim can be the outermost; where there are more, they get extents that the
+    steps divide.
     """
     dims = tuple(range(len(value.sizes)))
-    for first in dims:
-        order = (first, *(k for k in dims if k != first))
-        sizes = tuple(value.sizes[k] for k in _turned(order))
-        spread = _turned_back(ProgramBuilder().scratch(sizes, value.dtype, -1), order)
+    forms = [((first, *(k for k in dims if k != first)), value.sizes) for first in dims]
+    stepped = _divided_extents(value.sizes, read.sizes, load.strides)
+    for order, extents in [*forms, (dims, stepped)]:
+        memory = _spread_memory(ProgramBuilder(), value, order, extents)
+        spread = _turned_back(memory, order)
         if strided_view(spread, read.sizes, load.strides, load.offset) is not None:
-            return order
-    return dims
+            return order, extents
+    return dims, value.sizes
+
+
+def _spread_memory(builder: ProgramBuilder, value: Value, order: Ints, extents: Ints) -> Value:
+    """Memory for ``extents`` with a stick per element, and of it that of ``value``, its dims turned
+    by ``order``.
+    """
+    turned = _turned(order)
+    memory = builder.scratch(tuple(extents[k] for k in turned), value.dtype, -1)
+    for place, k in enumerate(turned):
+        memory = narrowed(memory, place, 0, value.sizes[k])
+    return memory
+
+
+def _divided_extents(sizes: Ints, read_sizes: Ints, read_strides: Ints) -> Ints:
+    """``sizes``, rounded up to what the steps divide that a view of them takes along each dim."""
+    extents, strides = list(sizes), contiguous_strides(sizes)
+    for count, stride in zip(read_sizes, read_strides, strict=True):
+        places = [k for k, s in enumerate(strides) if sizes[k] > 1 and s <= stride]
+        if count > 1 and places:
+            k = places[0]
+            step = stride // strides[k]
+            extents[k] = -(-extents[k] // step) * step
+    return tuple(extents)
