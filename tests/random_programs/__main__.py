@@ -49,19 +49,19 @@ def main() -> int:
     print(f"seeds {first} to {first + options.seeds - 1}", flush=True)
     kinds: Counter[str] = Counter()
     progress = Progress(options.seeds, sys.stderr)
-    refusals: Counter[str] = Counter()
+    refusals: dict[str, list[int]] = {}
     for outcome in outcomes(first, options.seeds, options.jobs):
         kinds[outcome.kind or "equal"] += 1
         progress.note(outcome)
         if outcome.kind == "refused":
-            refusals[outcome.text] += 1
+            refusals.setdefault(outcome.text, []).append(outcome.seed)
         elif outcome.kind:
             print(
                 f"\nseed {outcome.seed} ({outcome.numerics})\n{outcome.text}\n{outcome.program}",
                 flush=True,
             )
-    for text, times in refusals.most_common():
-        print(f"{times:5d} refused: {text}")
+    for text, seeds in sorted(refusals.items(), key=lambda item: -len(item[1])):
+        print(f"{len(seeds):5d} refused: {text} (seed {seeds[0]})")
     print(", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     return 1 if kinds["different"] or kinds["crashed"] else 0
 

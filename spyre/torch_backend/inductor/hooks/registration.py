@@ -351,7 +351,7 @@ def fill_elements_once(model: Any) -> None:
 
 
 def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
-    """The first tensor of the graph in the memory of ``view``, of which torch allows any strides."""
+    """The first tensor in the memory of ``view``: of it torch allows views by strides."""
     memory = storage_key(_example_of(view))
     while (inputs := view.all_input_nodes) and storage_key(_example_of(inputs[0])) == memory:
         view = inputs[0]
