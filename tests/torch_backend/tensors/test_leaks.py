@@ -140,10 +140,10 @@ def test_operations_that_fail_hold_nothing():
 
 @pytest.fixture
 def few_programs(monkeypatch):
-    """Caches of 8 programs, 16 calls and 16 records, empty at first."""
+    """Caches of 8 programs, 16 calls and 4 records, empty at first."""
     monkeypatch.setattr(compile, "_programs", type(compile._programs)(8))
     monkeypatch.setattr(launch, "_calls", type(launch._calls)(16))
-    monkeypatch.setattr(launch, "launch_records", type(launch.launch_records)(16))
+    monkeypatch.setattr(launch, "launch_records", type(launch.launch_records)(4))
     monkeypatch.setattr(dispatch, "launch_records", launch.launch_records)
 
 
