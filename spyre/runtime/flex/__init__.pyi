@@ -12,6 +12,7 @@ from .device import (
 )
 from .job import (
     ControlBlock as ControlBlock,
+    JobPlan as JobPlan,
     LaunchPlan as LaunchPlan,
     MemoryRange as MemoryRange,
     NotedBlock as NotedBlock,

@@ -164,8 +164,8 @@ class FlexDevice:
 
     @property
     def is_recorded(self) -> bool:
-        """True if somebody reads the command stream of what runs now."""
-        return self.scheduler.observer is not None
+        """True if somebody reads the command stream, or the times, of what runs now."""
+        return self.scheduler.is_observed
 
     @property
     def default_stream(self) -> FlexStream:

@@ -241,6 +241,11 @@ class Scheduler:
         """True if nothing is queued and nothing runs."""
         return not (self._running or self._state.pending or self._inbox or self._finished)
 
+    @property
+    def is_observed(self) -> bool:
+        """True if somebody is told of units, or they run in virtual time."""
+        return self.observer is not None or self._virtual is not None
+
     def watch(self, observer: Observer | None) -> None:
         """Tell ``observer`` of every single iteration of every stage from now on; None ends it."""
         with self._lock:

@@ -173,6 +173,18 @@ class FlexStream:
         self.submit(work)
         return work
 
+    def copy_waiting(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
+        """`copy` and `synchronize`; raises the stream's error, once, and then copies nothing."""
+        if self.device.is_recorded or self.device.is_blocking:
+            self.copy(plan, keep_alive)
+            self.synchronize()
+            return
+        # The thread that waits is the one that would run the copy: it needs no job to do so.
+        self.synchronize()
+        context = LaunchContext(plan, self.device, keep_alive)
+        for stage in plan.stages.all:
+            stage.run(context, 0, context.iterations)
+
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""
         self.submit(_work(context))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
     ArgumentClass,
     EagerKernel,
+    NewResult,
     checked_dim,
     fill,
 )
@@ -45,26 +48,50 @@ def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
     """Sizes of the result, by torch's own rules."""
-    shapes = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
-    return torch.cat(shapes, dim).shape
+    extents = tuple((t.shape, t.dtype) for t in tensors)
+    # a tracer's sizes are no keys
+    joined_extents = _joined_extents if current_recorder() is None else _joined_extents.__wrapped__
+    return joined_extents(extents, dim)
 
 
-def cat(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> torch.Tensor:
+@lru_cache(4096)
+def _joined_extents(extents: tuple[tuple[torch.Size, torch.dtype], ...], dim: int) -> torch.Size:
+    shapes = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in extents]
+    try:
+        return torch.cat(shapes, dim).shape
+    except (RuntimeError, IndexError):
+        # the words of the CPU's kernel, which looks at sizes before it reads or makes anything
+        torch.cat([torch.empty((), dtype=dtype).expand(shape) for shape, dtype in extents], dim)
+        raise
+
+
+def cat(
+    tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor | NewResult
+) -> torch.Tensor:
     pieces = _pieces(tensors)
     sizes = joined_sizes(tensors, dim)
+    if isinstance(out, NewResult):
+        if _needs_much(pieces, _starts(pieces, dim), dim % len(sizes), sizes):
+            raise LoweringError("a join that DMA does")
+        return fill("cat", join, pieces, (dim % len(sizes), name_of(out.dtype)), out)
     if out.shape != sizes:
         out.resize_(sizes)
     if not pieces:
         return out
     dim %= out.dim()
-    starts = [0, *accumulate(p.shape[dim] for p in pieces)]
-    if _goes_by_dma(pieces, starts[:-1], dim, out):
+    starts = _starts(pieces, dim)
+    if _goes_by_dma(pieces, starts, dim, out):
         if current_recorder() is not None:
             raise LoweringError("a join that DMA does")
-        parts = zip(starts, pieces, strict=False)
+        parts = zip(starts, pieces, strict=True)
         assemble(out, [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
         return out
     return fill("cat", join, pieces, (dim, name_of(out.dtype)), out, sizes)
+
+
+def _starts(pieces: Sequence[torch.Tensor], dim: int) -> list[int]:
+    """Where each piece begins in the result."""
+    return [0, *accumulate(p.shape[dim] for p in pieces)][:-1]
 
 
 def _goes_by_dma(
@@ -77,13 +104,21 @@ def _goes_by_dma(
         return False
     if out.dtype not in CONVERTED:
         return True
-    lanes = 128 // (2 if out.dtype.itemsize < 4 else 4)
-    lane = join_lane(out.shape, starts, dim, lanes)
-    needed = stored_elements(out.shape, lane, lanes)
-    return bool(needed > max(MAX_ELEMENTS, 4 * out.numel()))
+    return _needs_much(pieces, starts, dim, out.shape)
 
 
-def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor) -> bool:
+def _needs_much(
+    pieces: Sequence[torch.Tensor], starts: Sequence[int], dim: int, sizes: Sequence[int]
+) -> bool:
+    """Whether the cores would need very much memory."""
+    lanes = 128 // (2 if pieces[0].dtype.itemsize < 4 else 4)
+    lane = join_lane(sizes, starts, dim, lanes)
+    return bool(stored_elements(sizes, lane, lanes) > max(MAX_ELEMENTS, 4 * prod(sizes)))
+
+
+def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor | NewResult) -> bool:
+    if isinstance(out, NewResult):
+        return True  # floats of one dtype
     pieces = _pieces(tensors)
     if any(p.device != out.device for p in pieces):
         return False

@@ -23,7 +23,7 @@ import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.eager.compile import CachedCall, Operand, ScalarOperand
-from spyre.torch_backend.eager.launch import keep_record, launch_records, record_key, run
+from spyre.torch_backend.eager.launch import flat, keep_record, launch_records, record_key, run
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
@@ -199,7 +199,7 @@ def plain_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
     """
     dtype: torch.dtype | None = None
     has_number, has_rank_0 = False, False
-    for value in args:
+    for value in flat(args):
         if not isinstance(value, torch.Tensor):
             if isinstance(value, complex):
                 return None

@@ -219,6 +219,19 @@ MAX_RECORDS = 4096
 launch_records: LruCache[Key, LaunchRecord] = LruCache(MAX_RECORDS)
 
 
+def flat(args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments; lists value by value, and how many there are."""
+    if not any(isinstance(value, (list, tuple)) for value in args):
+        return args
+    values: list[Any] = []
+    for value in args:
+        if isinstance(value, (list, tuple)):
+            values += (*value, len(value))
+        else:
+            values.append(value)
+    return values
+
+
 def record_key(function: object, args: Sequence[Any]) -> tuple[Key, list[DeviceBuffer]] | None:
     """What ``function`` launches over ``args`` depends on, addresses apart; the tensors' memory.
 
@@ -227,7 +240,7 @@ def record_key(function: object, args: Sequence[Any]) -> tuple[Key, list[DeviceB
     buffers: list[DeviceBuffer] = []
     parts: list[object] = [function]
     tensors = []
-    for value in args:
+    for value in flat(args):
         if isinstance(value, torch.Tensor):
             buffer: DeviceBuffer | None = getattr(value.untyped_storage(), "_spyre_buffer", None)
             if buffer is None or buffer.base is None:
@@ -258,7 +271,7 @@ def keep_record(
     operands: Sequence[Operand],
 ) -> None:
     """Let calls of this key launch what the one with ``args`` did, over ``operands``."""
-    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    tensors = [value for value in flat(args) if isinstance(value, torch.Tensor)]
     card = buffers[0].card
     places: list[int | DeviceBuffer] = []
     for operand in operands:

@@ -153,6 +153,11 @@ def over_dims(
     return fill(label, lowering, [x], (dims, keepdim, name_of(out.dtype)), out, sizes)
 
 
+def keeps_dtype(*_: Any, dtype: torch.dtype | None = None) -> bool:
+    """True if the result is to have the dtype of floating operands."""
+    return dtype is None
+
+
 def _takes_reduction(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
     return takes_floats(x, out=out) and x.numel() > 0
 

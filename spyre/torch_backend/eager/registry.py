@@ -28,6 +28,7 @@ from spyre.torch_backend.eager import (
     sorting,
 )
 from spyre.torch_backend.eager.dispatch import (
+    ANY,
     FLOAT,
     ArgumentClass,
     EagerKernel,
@@ -85,6 +86,11 @@ FUNCTIONAL_VARIANTS = {
     "mm": "mm.out",
     "bmm": "bmm.out",
     "addmm": "addmm.out",
+    "sum.dim_IntList": "sum.IntList_out",
+    "mean.dim": "mean.out",
+    "amax": "amax.out",
+    "amin": "amin.out",
+    "cat": "cat.out",
 }
 """Functional variants and the ``out`` variants whose kernels they share: operations whose result
 has the dtype of floating operands, and is contiguous if they are.
@@ -96,6 +102,8 @@ FITS: dict[str, Callable[..., bool]] = {
     "addmm": matmul.is_addmm,
     "_softmax": normalisation.is_softmax,
     "_log_softmax": normalisation.is_softmax,
+    "sum.dim_IntList": reductions.keeps_dtype,
+    "mean.dim": reductions.keeps_dtype,
 }
 """What ATen checks before it calls the ``out`` variants, by functional variant."""
 
@@ -126,7 +134,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         )
         functions[name] = partial(call, operation)
     for name, out in FUNCTIONAL_VARIANTS.items():
-        functions[name] = partial(call_functional, _functional_variant(name, tables[out][FLOAT]))
+        functions[name] = partial(call_functional, _functional_variant(name, tables[out]))
     return functions
 
 
@@ -137,8 +145,8 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
     return OverlapRule(op).check if is_checked else never
 
 
-def _functional_variant(name: str, kernel: EagerKernel) -> FunctionalVariant:
-    op = operator(name)
+def _functional_variant(name: str, table: dict[ArgumentClass, EagerKernel]) -> FunctionalVariant:
+    op, kernel = operator(name), table[FLOAT] if FLOAT in table else table[ANY]
     tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
     return FunctionalVariant(op, kernel, FITS.get(name, always), tensors)
 

@@ -27,7 +27,7 @@ from spyre.torch_backend.tensors.allocation import allocate_on, default_base, st
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, Work
+    from spyre.runtime.flex import FlexDevice, JobPlan, Work
 
 SMALL_BYTES = 1 << 20
 """Sources up to this size are copied on the host, so that the caller need not wait."""
@@ -52,8 +52,8 @@ def download(source: torch.Tensor, target: torch.Tensor) -> None:
         return
     stream = buffer.card.streams.current
     with profiled(TO_HOST):
-        stream.copy(to_host_plan(whole_base, host_tensor(target.detach())), [buffer.memory])
-        stream.synchronize()
+        plan = to_host_plan(whole_base, host_tensor(target.detach()))
+        stream.copy_waiting(plan, [buffer.memory])
 
 
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
@@ -64,9 +64,10 @@ def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
 
 def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
     """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
-    storage, copy = start_host_storage(buffer)
-    if copy is not None:
-        buffer.card.streams.current.synchronize()
+    storage, plan = _to_host_storage(buffer)
+    if plan is not None:
+        with profiled(TO_HOST):
+            buffer.card.streams.current.copy_waiting(plan, [buffer.memory])
     return storage
 
 
@@ -74,6 +75,15 @@ def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work
     """As `host_storage`, enqueued on the current stream: the bytes are there when the copy has
     ended, where there is one.
     """
+    storage, plan = _to_host_storage(buffer)
+    if plan is None:
+        return storage, None
+    with profiled(TO_HOST):
+        return storage, buffer.card.streams.current.copy(plan, [buffer.memory])
+
+
+def _to_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, JobPlan | None]:
+    """The storage and the copy that fills it, if it does not hold the bytes already."""
     if buffer.raw is not None:
         return _bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
     if buffer.base is None:
@@ -85,9 +95,7 @@ def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work
         content = np.zeros(buffer.host_bytes, np.uint8)
         seen = content[: host.storage.nbytes].view(host.storage.dtype)
         host = HostTensor(host.name, host.dtype_name, host.shape, host.strides, 0, seen)
-    with profiled(TO_HOST):
-        copy = buffer.card.streams.current.copy(to_host_plan(tensor, host), [buffer.memory])
-    return torch.from_numpy(content).untyped_storage(), copy
+    return torch.from_numpy(content).untyped_storage(), to_host_plan(tensor, host)
 
 
 def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage:

@@ -20,6 +20,13 @@ WRONG = {
     "addmm bias": (torch.addmm, (4,), (2, 3), (3, 5)),
     "addmm": (torch.addmm, (2, 5), (2, 3), (4, 5)),
     "softmax": (lambda x: torch.softmax(x, 5), (2, 3)),
+    "sum": (lambda x: x.sum(2), (2, 3)),
+    "sum of a dim twice": (lambda x: x.sum((0, -2)), (2, 3)),
+    "mean": (lambda x: x.mean(-3), (2, 3)),
+    "amax": (lambda x: x.amax((1, 1)), (2, 3)),
+    "cat": (lambda *x: torch.cat(x), (2, 3), (2, 4)),
+    "cat ranks": (lambda *x: torch.cat(x), (2, 3), (2, 3, 4)),
+    "cat dim": (lambda *x: torch.cat(x, 2), (2, 3), (2, 3)),
     "gelu": (lambda x: torch.nn.functional.gelu(x, approximate="no"), (2, 3)),
 }
 
@@ -159,3 +166,25 @@ def test_errors_of_repeated_calls_name_the_operation(monkeypatch):
     with pytest.raises(RuntimeError, match="no room") as raised:
         x + x
     assert raised.value.__notes__ == ["in aten.add.Tensor on spyre"]
+
+
+def test_repeated_calls_with_lists():
+    (a, x), (b, y) = both(4, 64), both(4, 64)
+    for _ in range(2):
+        same(torch.cat([x, y]), torch.cat([a, b]))
+        same(torch.cat([y, x]), torch.cat([b, a]))
+        same(torch.cat([x, y], 1), torch.cat([a, b], 1))
+        same(torch.cat([x, y, y]), torch.cat([a, b, b]))
+        same(torch.cat([y, x, y]), torch.cat([b, a, b]))
+        same(torch.stack([x, y]), torch.stack([a, b]))
+        for dims, keep in (
+            ((0,), False),
+            ((1,), False),
+            ((0, 1), True),
+            ((-1,), True),
+            ([], False),
+        ):
+            same(x.sum(dims, keep), a.sum(dims, keep))
+            same(x.mean(dims, keep), a.mean(dims, keep))
+            same(x.amax(dims, keep), a.amax(dims, keep))
+        assert x.sum(1, dtype=torch.float32).dtype == torch.float32
