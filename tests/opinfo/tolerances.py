@@ -9,8 +9,8 @@ An element passes when ``|actual - reference| <= atol + rtol·|reference| + E + 
 - ``C`` is ``condition`` times how far the float32 result moves when every float input is changed
   by half a unit in the last place of the format (the largest of several fixed changes). Only
   operators in :data:`OVERRIDES` have it, those that add many rounded terms, cancel or amplify,
-  and gradients. Where that does not do for float32, the float64 result decides: the reference is
-  that, and ``C`` at least ``condition`` times the largest error of the CPU itself.
+  and gradients. Where that does not do for float32 or a gradient, the float64 result decides: it
+  is the reference, and ``C`` at least ``condition`` times the largest error of the CPU itself.
 
 Results that are not floats must be equal to the float32 result or to the CPU's in the dtype.
 """

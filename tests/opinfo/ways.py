@@ -64,10 +64,13 @@ def _forward(op: Any, sample: Any, number: int) -> Iterator[Call]:
 
 
 def _noncontiguous(op: Any, sample: Any, number: int) -> Iterator[Call]:
-    own = Sample.of(sample)
-    tensors = [t for t in leaves((own.args, own.kwargs)) if isinstance(t, torch.Tensor)]
-    if all(tensor.layout is torch.strided for tensor in tensors):
+    if _is_strided(Sample.of(sample)):
         yield Call(Sample.of(sample.noncontiguous()), op.op)
+
+
+def _is_strided(sample: Sample) -> bool:
+    tensors = [t for t in leaves((sample.args, sample.kwargs)) if isinstance(t, torch.Tensor)]
+    return all(tensor.layout is torch.strided for tensor in tensors)
 
 
 def _compiled(op: Any, sample: Any, number: int) -> Iterator[Call]:
@@ -156,6 +159,8 @@ FEW = 4
 
 
 def _out(op: Any, sample: Any, number: int) -> Iterator[Call]:
+    if not _is_strided(Sample.of(sample)):
+        return
     for make in OUTS if number < FEW else (OUTS[number % len(OUTS)],):
         yield Call(Sample.of(sample), _Out(op.op, make, written=False), _Out(op.op, make))
 

@@ -196,6 +196,7 @@ FALL_BACK = {
     "random": (lambda a: F.dropout(a, 0.0, True) + torch.rand_like(a) * 0, A),
     "floor_divide": (lambda a, b: (a // 2, torch.floor_divide(a, b)), A, ZERO_ONE + 1),
     "trigonometry": (lambda a: (a.sin() + 1, (a * 2).cos()), A),
+    "linspace": (lambda a, b: torch.linspace(a, b, 5, device=a.device), R(()), R(())),
     "logspace": (lambda a, b: torch.logspace(a, b, 5, device=a.device), R(()), R(())),
     "put": (lambda a, i, v: a.put(i, v, True), R(3), torch.tensor(1), R(1)),
     "glu": (lambda a: F.glu(a, -1) * a.trunc()[:, :64], R(7, 128)),

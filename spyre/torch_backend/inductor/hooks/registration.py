@@ -268,15 +268,18 @@ def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
 @functools.cache
 def whole_operations() -> dict[Any, Callable[..., Any]]:
     """Inductor's, without those of operations eager mode has kernels for, or that take float64."""
-    in_float64 = {getattr(torch.ops.aten.logspace, name) for name in LOGSPACES}
+    packets = (torch.ops.aten.linspace, torch.ops.aten.logspace)
+    in_float64 = {getattr(packet, name) for packet in packets for name in RANGE_OVERLOADS}
     known = eager_operators() | set(decompositions()) | in_float64
     with inductor_config.patch(fallback_random=True):
         table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
     return _Decompositions(table, whole_operations)
 
 
-LOGSPACES = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-"""Overloads of ``logspace``, which Inductor takes apart in float64; whole, it runs on the host."""
+RANGE_OVERLOADS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+"""Overloads of ``linspace`` and ``logspace``. Inductor takes them apart in float64; whole, they run
+on the host.
+"""
 
 
 def uses_spyre(model: Any, example_inputs: Any) -> bool:
