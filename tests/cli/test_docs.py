@@ -33,19 +33,3 @@ def test_json_keys(cli, examples):
     for found in (ran, checked, failed, *rows, failed["error"]):
         for key in found:
             assert f"`{key}`" in TEXT
-
-
-def test_shown_texts_are_printed(cli, examples):
-    softmax = examples / "softmax"
-    ran = cli(softmax, "-i", softmax / "input.npy", "-o", softmax / "expected.npy")
-    without_time = [line[: line.rfind("el")] for line in ran.out.splitlines() if " el " in line]
-    assert len(without_time) == 6
-    for line in without_time:
-        assert line in TEXT
-    assert cli(examples / "matmul", "--explain").out.splitlines()[1] in TEXT
-
-
-def test_shown_commands_are_printed(cli, examples):
-    commands = cli(examples / "softmax", "-q", "--commands").out
-    assert len(commands.splitlines()) == 6
-    assert commands in TEXT
