@@ -207,7 +207,9 @@ def _run_process(file: str, record: Path, options: argparse.Namespace) -> str | 
     }
     if options.sanitize:
         environment["SPYRE_SANITIZE"] = environment.get("SPYRE_SANITIZE") or "1"
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as compiled:
+        # tests empty this cache, which another process may be filling
+        environment["TORCHINDUCTOR_CACHE_DIR"] = compiled
         process = subprocess.Popen(
             command, cwd=options.checkout, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
