@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import threading
 import time
 import warnings
@@ -20,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spyre.torch_backend.compat import CPU_KEYS
+from spyre.torch_backend.compat import CPU_KEYS, skip_in_dynamo
 
 c10d: Any = torch._C._distributed_c10d
 SLICE_SECONDS = 0.05
@@ -110,8 +111,10 @@ def implement_c10d(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, kernel in kernels.items():
-            library.impl(name, kernel, "PrivateUse1", allow_override=True)
-        functional.impl("wait_tensor", wait_tensor, "PrivateUse1", allow_override=True)
+            library.impl(name, skip_in_dynamo(kernel), "PrivateUse1", allow_override=True)
+        functional.impl(
+            "wait_tensor", skip_in_dynamo(wait_tensor), "PrivateUse1", allow_override=True
+        )
     _libraries.extend((library, functional))
 
 
@@ -134,7 +137,7 @@ def wrap_work_wait() -> None:
         _value_of(future)
         return original(work)
 
-    c10d.Work.wait = wait
+    c10d.Work.wait = skip_in_dynamo(wait)
 
 
 def _wait_for(done: threading.Event, limit: float | None) -> None:
@@ -171,7 +174,7 @@ def wrap_destroy(closed: Callable[[str, int], None]) -> None:
                 closed(*name_of_process_group(member))
         original(group)
 
-    distributed_c10d.destroy_process_group = destroy
+    distributed_c10d.destroy_process_group = skip_in_dynamo(destroy)
     dist.destroy_process_group = destroy
 
 
@@ -193,6 +196,18 @@ def wrap_new_group() -> None:
         return group, store
 
     distributed_c10d._new_process_group_helper = new_group
+
+
+@functools.cache
+def keep_imports_from_dynamo() -> None:
+    """Imports in functions that torch.compile runs end also where ranks are threads.
+
+    Dynamo looks at every Python function, also at those of finders, which run under the lock of all
+    imports; it waits there for its own lock, whose owner may be importing too.
+    """
+    for finder in sys.meta_path:
+        if hasattr(find_spec := finder.find_spec, "__code__"):
+            skip_in_dynamo(find_spec)
 
 
 # --- what is built on collectives ---------------------------------------------------------------
@@ -239,7 +254,8 @@ def wrap_ddp(
         with constructing():  # the map is made again
             fix_graph(self)
 
-    ddp._ddp_init_helper, ddp._set_static_graph = make_reducer, set_static_graph
+    ddp._ddp_init_helper = skip_in_dynamo(make_reducer)
+    ddp._set_static_graph = skip_in_dynamo(set_static_graph)
 
 
 def register_gloo_for_cpu(group: Any, gloo: Any) -> None:

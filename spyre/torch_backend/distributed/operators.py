@@ -44,6 +44,7 @@ Tensors = Sequence[torch.Tensor]
 @cache
 def register_operators() -> None:
     """Give the operators their kernels for cards; once per process."""
+    compat.keep_imports_from_dynamo()
     compat.implement_c10d({kernel.__name__: kernel for kernel in KERNELS}, raise_failure_of)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import runpy
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo import convert_frame
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -19,6 +23,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from spyre.torch_backend.distributed import compat
 from tests.torch_backend.distributed.ranks import mesh_of, run_ranks
 from tests.torch_backend.processes import run
 
@@ -197,6 +202,44 @@ def test_random_numbers_of_shards_and_replicas():
         SPYRECCL_TRANSPORT="local",
     )
     assert "Error" not in printed
+
+
+class NoModule(importlib.abc.MetaPathFinder):
+    """Finds nothing."""
+
+    def find_spec(self, name, path, target=None):
+        return None
+
+
+def test_dynamo_leaves_collectives_and_imports_to_python(monkeypatch):
+    """It would wait for its lock where others wait for this rank, or for the lock of imports."""
+    monkeypatch.setattr(sys, "meta_path", [NoModule(), *sys.meta_path])
+    compat.keep_imports_from_dynamo.__wrapped__()
+    looked_at = []
+    add = convert_frame.input_codes.add
+    monkeypatch.setattr(
+        convert_frame.input_codes, "add", lambda code: (looked_at.append(code), add(code))
+    )
+
+    def import_nothing():
+        with suppress(ImportError):
+            importlib.import_module("no_such_module")
+
+    @torch._dynamo.disable(recursive=False)
+    def outside(x):
+        import_nothing()
+        dist.group.WORLD.allreduce([x]).wait()
+
+    @torch.compile(backend="eager")
+    def reduced(x):
+        outside(x)
+        return x + 1
+
+    (result,) = run_ranks(1, lambda _: reduced(torch.ones(4, device="spyre")).cpu())
+    assert torch.equal(result, torch.full((4,), 2.0))
+    assert import_nothing.__code__ in looked_at
+    assert NoModule.find_spec.__code__ not in looked_at
+    assert [code for code in looked_at if "/spyre/torch_backend/" in code.co_filename] == []
 
 
 def test_random_numbers_of_compiled_dtensors_are_refused():

@@ -111,6 +111,12 @@ def test_ddp_options(ranks, options):
     assert_replicas(found, on_one_card(), 1e-7)
 
 
+def test_compiled_ddp():
+    """Ranks compile, one after the other, while they wait for each other."""
+    found = on_ranks(2, lambda net: torch.compile(DistributedDataParallel(net)), torch.float16, 3)
+    assert_replicas(found, on_one_card(torch.float16, 3), 2.5e-4)
+
+
 @pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}])
 def test_parameters_that_no_rank_uses(options):
     found = on_ranks(
