@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -105,14 +106,14 @@ def _seen_rows(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Va
     """[batch · positions, places · channels] of what the windows see, places from the last on if
     ``backwards``; each place's channels in whole sticks, unless they are few.
     """
+    if x.sizes[1] <= FEW_CHANNELS and not windows.is_one_place:
+        return _packed_rows(low, x, windows, backwards)
     padded = padded_input(low, x, windows)
     if windows.is_one_place:
         return _as_rows(low, _channels_last(padded))
     places = [*windows.places()]
     if backwards:
         places.reverse()
-    if x.sizes[1] <= FEW_CHANNELS:
-        return _packed_rows(low, padded, windows, backwards)
     outer, channels = (x.sizes[0], *windows.positions), x.sizes[1]
     lanes = padded.view.elements_per_stick
     block = -(-channels // lanes) * lanes
@@ -124,40 +125,80 @@ def _seen_rows(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Va
     return rows
 
 
-def _packed_rows(low: Lowering, padded: Value, windows: Windows, backwards: bool) -> Value:
+def _packed_rows(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
     """`_seen_rows` without room between the places: every place laid out with sticks along the last
-    spatial dim, then all of them along the places.
+    spatial dim, then all of them along the places, with zeros up to whole sticks.
     """
-    batch, channels, *extents = padded.sizes
-    *outer_size, width = windows.size
-    last, columns = len(padded.sizes) - 1, windows.positions[-1]
-    lane = last + 1 if columns > 1 else -1
-    lines_sizes = (width, channels, batch, *extents[:-1], columns)
-    lines = low.builder.scratch(lines_sizes, padded.dtype, lane)
-    for k in range(width):
-        step = (width - 1 - k if backwards else k) * windows.dilation[-1]
-        seen = narrowed(padded, last, step, columns, windows.stride[-1])
-        if seen.sizes != padded.sizes:  # a restickify walks memory without gaps only
-            seen = low.copy(seen)
-        restickified(low, seen.transposed(0, 1).unsqueezed(0), narrowed(lines, 0, k, 1))
-    count, positions = prod(windows.size) * channels, windows.positions
-    lane = 1 + len(positions) if columns > 1 else -1
-    places = low.builder.scratch((count, batch, *positions), padded.dtype, lane)
-    apart = places.reshaped((*outer_size, width, channels, batch, *positions))
+    batch, channels = x.sizes[:2]
+    positions, (*outer_size, width) = windows.positions, windows.size
+    lines = _lines(low, x, windows, backwards)
+    order = (2, 0, 1, *range(3, len(lines.sizes)))
+    count, lanes = prod(windows.size) * channels, lines.view.elements_per_stick
+    whole = -(-count // lanes) * lanes
+    lane = 1 + len(positions) if positions[-1] > 1 else -1
+    places = low.builder.scratch((batch, whole, *positions), x.dtype, lane)
+    if whole > count:
+        copied_to(low, low.constant(0.0, x.dtype), narrowed(places, 1, count, whole - count))
+    apart = narrowed(places, 1, 0, count)
+    apart = apart.reshaped((batch, *outer_size, width, channels, *positions))
     for place in itertools.product(*map(range, outer_size)):
         into, seen = apart, lines
         for k, step in enumerate(place):
-            into = narrowed(into, k, step, 1)
+            into = narrowed(into, 1 + k, step, 1)
             step = windows.size[k] - 1 - step if backwards else step
             step *= windows.dilation[k]
             seen = narrowed(seen, 3 + k, step, positions[k], windows.stride[k])
+        seen = seen.permuted(order)
         for _ in place:
-            seen = seen.unsqueezed(0)
+            seen = seen.unsqueezed(1)
         copied_to(low, seen, into)
-    rows = low.builder.scratch((batch * prod(positions), count), padded.dtype, 1)
-    target = rows.reshaped((batch, *positions, count))
-    restickified(low, places.permuted((*range(1, len(places.sizes)), 0)), target)
-    return rows
+    rows = low.builder.scratch((batch * prod(positions), whole), x.dtype, 1)
+    target = rows.reshaped((batch, *positions, whole))
+    restickified(low, places.permuted((0, *range(2, len(places.sizes)), 1)), target)
+    return replace(narrowed(rows, 1, 0, count), clean=True)
+
+
+def _lines(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
+    """[width, channels, batch, *padded extents, columns]: what windows see at every place of their
+    last dim, with sticks along the columns.
+
+    Elements along a stick cannot be taken a step apart, so until then sticks run along the dim
+    that fills them best among the others, which are padded afterwards.
+    """
+    last, (batch, channels, *extents) = len(x.sizes) - 1, x.sizes
+    x = low.materialized(x)
+    lane = max(range(last), key=lambda k: x.sizes[k])
+    x = _padded_last(low, low.with_lane(x, lane if x.sizes[lane] > 1 else -1), windows)
+    columns, width = windows.positions[-1], windows.size[-1]
+    lane = last + 1 if columns > 1 else -1
+    seen_lines = low.builder.scratch(
+        (width, channels, batch, *extents[:-1], columns), x.dtype, lane
+    )
+    for k in range(width):
+        step = (width - 1 - k if backwards else k) * windows.dilation[-1]
+        seen = narrowed(x, last, step, columns, windows.stride[-1])
+        if seen.sizes != x.sizes:  # a restickify walks memory without gaps only
+            seen = low.copy(seen)
+        restickified(low, seen.transposed(0, 1).unsqueezed(0), narrowed(seen_lines, 0, k, 1))
+    if windows.padded[:-1] == windows.extents[:-1]:
+        return seen_lines
+    sizes = (width, channels, batch, *windows.padded[:-1], columns)
+    lines = inner = filled(low, sizes, x.dtype, lane, 0.0)
+    for k, extent in enumerate(windows.extents[:-1]):
+        inner = narrowed(inner, 3 + k, windows.before[k], extent, windows.spread[k])
+    copied_to(low, seen_lines, inner)
+    return lines
+
+
+def _padded_last(low: Lowering, x: Value, windows: Windows) -> Value:
+    """``x`` with the padding of its last dim, which has no sticks along it."""
+    if windows.padded[-1] == windows.extents[-1]:
+        return x
+    into = filled(low, (*x.sizes[:-1], windows.padded[-1]), x.dtype, x.lane_dim, 0.0)
+    last = len(x.sizes) - 1
+    inner = narrowed(into, last, windows.before[-1], windows.extents[-1], windows.spread[-1])
+    copied_to(low, x, inner)
+    return into
 
 
 def _as_rows(low: Lowering, value: Value) -> Value:

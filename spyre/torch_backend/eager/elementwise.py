@@ -15,10 +15,12 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     ArgumentClass,
     EagerKernel,
+    NewResult,
     fill,
     fill_elementwise,
     is_computed,
     operand,
+    plain_dtype,
     takes_floats,
 )
 from spyre.torch_backend.eager.special import (
@@ -220,7 +222,9 @@ def _leaky_relu(x: torch.Tensor, slope: float = 0.01, *, out: torch.Tensor) -> t
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    return fill("relu", _rectified, [x], (name_of(x.dtype),), torch.empty_like(x))
+    dtype = plain_dtype((x,))
+    target = torch.empty_like(x) if dtype is None else NewResult(dtype)
+    return fill("relu", _rectified, [x], (name_of(x.dtype),), target)
 
 
 def relu_(x: torch.Tensor) -> torch.Tensor:

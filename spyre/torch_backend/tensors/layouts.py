@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SpyreTensorLayout", "device_tensor_layout", "empty_in_layout", "to_layout"]
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 def device_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout:
     """The layout of the storage behind a spyre tensor.
@@ -75,6 +77,23 @@ def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     like = original(*args, **kwargs, device="meta")
     result = _new(card, tuple(like.size()), tuple(like.stride()), like.dtype, layout)
     return result.requires_grad_(like.requires_grad)
+
+
+def as_factor(weight: torch.Tensor) -> torch.Tensor:
+    """A convolution's weight [outputs, channels, *places] on a card, laid out as the matrix units
+    read it: sticks along the outputs, places and channels one behind the other as rows.
+
+    In the default layout sticks hold a row of a window, so nearly all of their lanes are empty.
+    """
+    if weight.dtype not in HALVES or not weight.is_contiguous() or not weight.numel():
+        return weight
+    default = SpyreTensorLayout.from_host(tuple(weight.shape), name_of(weight.dtype))
+    lanes = default.elements_per_stick
+    (outputs, channels, *places), (first, second, *others) = weight.shape, weight.stride()
+    device_size = (-(-outputs // lanes), *places, channels, lanes)
+    stride_map = (first * lanes, *others, second, first)
+    layout = SpyreTensorLayout(device_size, stride_map, default.device_dtype)
+    return to_layout(weight, device_layout=layout)
 
 
 def _card_for(device: Any) -> FlexDevice:

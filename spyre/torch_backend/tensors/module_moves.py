@@ -11,12 +11,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from spyre.torch_backend.compat import is_fake
 from spyre.torch_backend.device import warn_user
+from spyre.torch_backend.tensors.layouts import as_factor
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
@@ -44,7 +47,8 @@ def apply(
             return module
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = _moved(parameter, once, replaced, name)
+                suited = partial(_suited, module, name, once)
+                module._parameters[name] = _moved(parameter, suited, replaced, name)
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = fn(buffer)
@@ -90,6 +94,15 @@ class _Once:
             self.first = None
             return self.result
         return self.fn(tensor)
+
+
+def _suited(module: torch.nn.Module, name: str, fn: Function, tensor: torch.Tensor) -> torch.Tensor:
+    """``fn`` of a parameter or its gradient; on a card in the layout its module computes with."""
+    moved = fn(tensor)
+    is_convolution = isinstance(module, _ConvNd) and not module.transposed and module.groups == 1
+    if is_convolution and name == "weight" and crosses(tensor, moved) and not moved.is_cpu:
+        return as_factor(moved)
+    return moved
 
 
 def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:

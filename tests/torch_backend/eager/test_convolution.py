@@ -154,3 +154,12 @@ def test_compiled_convolutions_are_those_of_eager_mode():
     x = whole(2, 40, 9, 8, dtype=torch.float16)
     weight, bias = whole(33, 40, 3, 3, dtype=torch.float16, seed=1), numbers(33)
     agrees(by_device, x, weight, bias)
+
+
+def test_what_follows_a_convolution_keeps_its_sticks():
+    x, weight = whole(1, 70, 6, 7, dtype=torch.float16), whole(70, 70, 1, 1, dtype=torch.float16)
+    y = F.conv2d(x.to("spyre"), weight.to("spyre"))
+    layout = y.device_tensor_layout()
+    assert layout.stride_map[-1] == y.stride(1)
+    assert F.relu(y).device_tensor_layout() == layout
+    assert (y + y).device_tensor_layout() == layout

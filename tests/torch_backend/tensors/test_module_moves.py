@@ -232,3 +232,19 @@ def test_a_parameter_tied_to_a_childs_stays_tied():
     assert head.scale is scale
     assert {p.device.type for p in head.parameters()} == {"spyre"}
     assert head.float().decoder.bias is head.bias
+
+
+def test_weights_of_convolutions_are_laid_out_for_the_matrix_units():
+    convolution = torch.nn.Conv2d(70, 130, 3, padding=1)
+    x = torch.randint(-2, 3, (1, 70, 5, 6)).float()
+    with torch.no_grad():
+        for parameter in convolution.parameters():
+            parameter.copy_(torch.randint(-2, 3, parameter.shape))
+        wanted, weight = convolution(x), convolution.weight.detach().clone()
+        convolution.to("spyre", torch.float16)
+        assert convolution.weight.device_tensor_layout().device_size == (3, 3, 3, 70, 64)
+        assert torch.equal(convolution(x.to("spyre", torch.float16)).cpu().float(), wanted)
+        convolution.weight += 1
+        assert torch.equal(convolution.weight.cpu().float(), weight + 1)
+        convolution.cpu()
+    assert torch.equal(convolution.weight.float(), weight + 1)
