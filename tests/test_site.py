@@ -42,6 +42,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(tmp_path, monkeypatch, capfd):
     (docs / "conf.py").write_text((DOCS / "conf.py").read_text())
     (docs / "index.md").write_text("# Index\n\nAll:\n\n- [one](one.md)\n")
     (docs / "one.md").write_text("# One\n\n[gone](two.md)\n")
+    monkeypatch.setattr(site, "draw_pictures", lambda to: None)
     monkeypatch.setattr(site, "gather", lambda to: [
         (to / page.name).write_text(site._with_contents(page.read_text()) if page.stem == "index"
                                     else page.read_text()) for page in docs.iterdir()
@@ -50,3 +51,13 @@ def test_a_link_that_leads_nowhere_ends_the_build(tmp_path, monkeypatch, capfd):
     assert "two.md" in capfd.readouterr().err
     (docs / "one.md").write_text("# One\n\n[back](index.md)\n")
     assert site.build(tmp_path / "out") == 0
+
+
+def test_pictures_of_the_tutorial_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(site, "_compiled", lambda page, directory: site.ROOT / "examples/softmax")
+    site.draw_pictures(tmp_path)
+    drawn = {path.relative_to(tmp_path / "tutorial").as_posix() for path in tmp_path.rglob("*.svg")}
+    pages = "".join(page.read_text() for page in (DOCS / "tutorial").glob("*.md"))
+    shown = set(re.findall(r"!\[[^\]]+\]\((.*?)\)", pages))
+    assert len(shown) == 6
+    assert shown <= drawn

@@ -7,6 +7,8 @@ build with exit code 1.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -16,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from spyre.__main__ import main as spyre_command
 from tools.docs import DOCS, ROOT, error_page
 
 DEFAULT = ROOT / "build" / "site"
@@ -41,6 +44,43 @@ def gather(sources: Path) -> None:
         page.write_text(_with_links(text, home, page.parent, sources), encoding="utf-8")
     index = sources / "index.md"
     index.write_text(_with_contents(index.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+PICTURES = Path("tutorial", "pictures")
+"""Where the pages of the tutorial have their pictures, which are drawn when the site is built."""
+DRAWN_EXAMPLES = ("add_loop", "matmul", "softmax")
+COMPILED = ("attention", "4-from-torch-compile-to-the-report.md")
+"""What a page of the tutorial compiles: name of its pictures, the page."""
+
+
+def draw_pictures(sources: Path) -> None:
+    """Draw the pictures of the tutorial: those of the examples, and of what a page compiles."""
+    for name in DRAWN_EXAMPLES:
+        _draw(ROOT / "examples" / name, sources / PICTURES / name)
+    name, page = COMPILED
+    with tempfile.TemporaryDirectory() as temporary:
+        programs = _compiled((DOCS / "tutorial" / page).read_text(encoding="utf-8"), temporary)
+        _draw(programs, sources / PICTURES / name)
+
+
+def _draw(bundle: Path, directory: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = spyre_command(["explain", str(bundle), "--svg", str(directory)])
+    if code:
+        raise SystemExit(f"{bundle} cannot be drawn")
+    (directory / "index.html").unlink()
+
+
+def _compiled(page: str, directory: str) -> Path:
+    """The one program that the file of a page compiles; it needs torch."""
+    body = re.search(r"<!-- file: .*? -->\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert body is not None
+    source = Path(directory) / "page.py"
+    source.write_text(body[1], encoding="utf-8")
+    settings = {"SPYRE_KEEP": f"{directory}/programs", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, str(source)], env={**os.environ, **settings}, check=True)
+    (program,) = (Path(directory) / "programs").iterdir()
+    return program
 
 
 def _with_links(text: str, home: Path, here: Path, sources: Path) -> str:
@@ -79,6 +119,7 @@ def build(directory: Path) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         sources = Path(temporary)
         gather(sources)
+        draw_pictures(sources)
         command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n"]
         return subprocess.run([*command, str(sources), str(directory)], check=False).returncode
 
