@@ -71,7 +71,10 @@ def repeated_elements_filled(x):
     marks = (x[0, 0] > 0)[:, None].expand(66, 3)
     marks[5:7].fill_(True)
     x[1].unsqueeze(1).expand(-1, 2, -1).permute(2, 1, 0)[::3].zero_()
-    return rows, filled + 1, marks
+    x[2, :4].chunk(2)[1][:, 0:1].expand(-1, 5).fill_(0.3)
+    largest = x[3].topk(1, 1).values
+    largest.mT[..., ::2].fill_(0.5)
+    return rows, filled + 1, marks, largest
 
 
 def flipped_onto_a_diagonal(x):

@@ -355,10 +355,15 @@ def fill_elements_once(model: Any) -> None:
 
 def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
     """The first tensor in the memory of ``view``: of it torch allows views by strides."""
-    memory = storage_key(_example_of(view))
-    while (inputs := view.all_input_nodes) and storage_key(_example_of(inputs[0])) == memory:
-        view = inputs[0]
-    return view
+    memory, holder, node = storage_key(_example_of(view)), view, view
+    while node.all_input_nodes:
+        node = node.all_input_nodes[0]
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and storage_key(value) == memory:
+            holder = node
+        elif not isinstance(value, (tuple, list)):  # of views, or of results
+            break
+    return holder
 
 
 def _elements_of(view: torch.fx.Node, holder: torch.fx.Node) -> torch.fx.Node:
