@@ -337,8 +337,9 @@ def _spread_form(value: Value, read: OperandRead, load: Load) -> tuple[Ints, Int
     """
     dims = tuple(range(len(value.sizes)))
     forms = [((first, *(k for k in dims if k != first)), value.sizes) for first in dims]
-    stepped = _divided_extents(value.sizes, read.sizes, load.strides)
-    for order, extents in [*forms, (dims, stepped)]:
+    if dims:
+        forms.append((dims, _divided_extents(value.sizes, read.sizes, load.strides)))
+    for order, extents in forms:
         memory = _spread_memory(ProgramBuilder(), value, order, extents)
         spread = _turned_back(memory, order)
         if strided_view(spread, read.sizes, load.strides, load.offset) is not None:
