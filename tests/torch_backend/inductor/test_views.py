@@ -98,6 +98,10 @@ FUNCTIONS = {
     "steps of a result": lambda x: (x[None, :3, :7] * 2)[:, 1:, 1::3, 2::4].sum(1),
     "write steps in two dims": written(lambda y: y[:, 1::4, ::5], lambda v: v.mul_(3.0)),
     "fill repeated elements": repeated_elements_filled,
+    "fill with a number that is rounded twice": written(
+        lambda y: y[:, 3:5], lambda v: v.fill_(0.3)
+    ),
+    "pad with one": lambda x: torch.nn.functional.pad(x[0], (1, 2), value=0.3),
     "every third row": written(lambda y: y[:, 1::3, ::2], lambda v: v.mul_(3.0)),
     "diagonal_scatter": lambda x: torch.diagonal_scatter(x[0], x[0, 1] * 5),
     "as_strided_scatter": lambda x: torch.as_strided_scatter(x, x[0, :4, :4], (4, 4), (9, 2), 3),

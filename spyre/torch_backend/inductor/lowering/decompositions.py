@@ -555,7 +555,8 @@ def _is_view(node: torch.fx.Node) -> bool:
 
 
 def numbers_as_tensors(graph: torch.fx.Graph) -> None:
-    """Have the host compute with numbers that tensors on spyre become (``Tensor.item``).
+    """Have the host compute with numbers that tensors on spyre become (``Tensor.item``), and round
+    those that become tensors.
 
     AOTAutograd makes tensors of float64 of them, for which cards have no format; a bool taken for a
     tensor is one that Inductor cannot hand to eager mode. UnsupportedDtype where float64 comes of a
@@ -563,6 +564,8 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         value = node.meta.get("val")
+        if node.target is aten.full.default and _is_on_spyre(node):
+            _round_number(node, value.dtype)
         is_double = isinstance(value, torch.Tensor) and value.dtype is torch.float64
         if is_double and value.device.type == "spyre":
             if value.dim():
@@ -578,6 +581,15 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
                 node.args = node.args[:1]
         elif isinstance(node.target, OpOverload):
             _take_bools_as_tensors(graph, node)
+
+
+def _round_number(full: torch.fx.Node, dtype: torch.dtype) -> None:
+    """Fill with the number that ``dtype`` has, as eager mode does: the card's formats round it once
+    more.
+    """
+    size, number = full.args
+    if dtype.is_floating_point and isinstance(number, (int, float)):
+        full.args = (size, torch.tensor(number, dtype=dtype, device="cpu").item())
 
 
 def _take_bools_as_tensors(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
