@@ -219,7 +219,8 @@ class FlexStream:
         """Return when ``work``, of this stream, has run. Raises its own error, nothing of what ran
         before it.
         """
-        self.device.wait_until(lambda: work.has_ended)
+        if not work.has_ended:
+            self.device.wait_until(lambda: work.has_ended)
         if work.failure is not None:
             self._is_news(work.failure)
             raise work.failure.error
@@ -250,7 +251,7 @@ class FlexStream:
     def synchronize(self) -> None:
         """Return when everything submitted until now has ended. Raises the stream's error, once."""
         last = self._queue.last
-        if last is not None:
+        if last is not None and not last.has_ended:
             self.device.wait_until(lambda: last.has_ended)
         self.report()
 

@@ -14,7 +14,7 @@ these, and everything else goes ATen's way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -22,8 +22,15 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
-from spyre.torch_backend.eager.compile import CachedCall, Operand, ScalarOperand
-from spyre.torch_backend.eager.launch import flat, keep_record, launch_records, record_key, run
+from spyre.torch_backend.eager.compile import Operand, ScalarOperand
+from spyre.torch_backend.eager.launch import (
+    flat,
+    keep_record,
+    known_call,
+    launch_records,
+    noting_launches,
+    run,
+)
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
@@ -74,14 +81,14 @@ KernelTable = Mapping[str, Mapping[ArgumentClass, EagerKernel]]
 """Kernels by aten name and class of arguments."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EagerOperation:
     """An aten operation the card has kernels for, in the order they are asked.
 
     ``overload``: what runs on the CPU; None where that has no kernel either. ``promoted``: the
     arguments with integers as floats where torch promotes them, None where it does not.
     ``overlaps``: whether it writes to memory of which only the CPU knows what becomes; raises what
-    it refuses.
+    it refuses. ``is_one_launch``: its kernels do nothing but fill ``out``.
     """
 
     name: str
@@ -89,6 +96,7 @@ class EagerOperation:
     kernels: tuple[EagerKernel, ...]
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
+    is_one_launch: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,11 +117,10 @@ class FunctionalVariant:
 class NewResult:
     """Given in place of ``out``: the kernel is to make its result, in ``dtype``.
 
-    What it has no program for it refuses with LoweringError. ``launched``: see `launch.run`.
+    What it has no program for it refuses with LoweringError.
     """
 
     dtype: torch.dtype
-    launched: list[tuple[CachedCall, Sequence[Operand]]] = field(default_factory=list)
 
 
 def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
@@ -121,6 +128,29 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
     The CPU also does what no program can be written for; trying has changed nothing.
     """
+    if not operation.is_one_launch or kwargs.keys() != {"out"} or current_recorder() is not None:
+        return _call(operation, *args, **kwargs)
+    out = kwargs["out"]
+    known = known_call(operation, args, out)
+    if known is None:
+        return _call(operation, *args, **kwargs)
+    record = launch_records.get(known.key)
+    if record is not None:
+        try:
+            record.launch(known.buffers, known.target)
+        except Exception as error:
+            error.add_note(f"in aten::{operation.name} on spyre")
+            raise
+        return out
+    with noting_launches() as launches:
+        result = _call(operation, *args, **kwargs)
+    # one that was resized meanwhile is another call
+    if known_call(operation, args, out) == known:
+        keep_record(known, args, out, launches)
+    return result
+
+
+def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if operation.overlaps(args, kwargs):
         return cpu_fallback(operation.overload, *args, **kwargs)
     try:
@@ -136,7 +166,7 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     else:
         promoted = operation.promoted(*args, **kwargs) if operation.promoted else None
         if promoted is not None:
-            return call(operation, *promoted, **kwargs)
+            return _call(operation, *promoted, **kwargs)
         if current_recorder() is not None:
             raise LoweringError(f"{operation.name} of operands the cores do not take")
     return cpu_fallback(operation.overload, *args, **kwargs)
@@ -165,20 +195,19 @@ def _launched(
 
     LoweringError where no program can be written.
     """
-    known = None if kwargs or current_recorder() is not None else record_key(variant, args)
-    if known is not None:
-        record = launch_records.get(known[0])
-        if record is not None:
-            return record.launch(known[1])
+    known = None if kwargs or current_recorder() is not None else known_call(variant, args)
+    if known is not None and (record := launch_records.get(known.key)) is not None:
+        return record.launch(known.buffers)[0]
     dtype = plain_dtype(args)
     if dtype is None or not variant.fits(*args, **kwargs):
         return None
     new = NewResult(dtype)
     if not variant.kernel.takes(*args, **kwargs, out=new):
         return None
-    result: torch.Tensor = variant.kernel.run(*args, **kwargs, out=new)
-    if known is not None and len(new.launched) == 1:
-        keep_record(*known, args, *new.launched[0])
+    with noting_launches() as launches:
+        result: torch.Tensor = variant.kernel.run(*args, **kwargs, out=new)
+    if known is not None:
+        keep_record(known, args, None, launches)
     return result
 
 
@@ -264,7 +293,7 @@ def fill(
     ``sizes``: the target is resized to them first, where ATen leaves that to the kernel.
     """
     if isinstance(target, NewResult):
-        return run(name, lowering, operands, parameters, launched=target.launched)[0]
+        return run(name, lowering, operands, parameters)[0]
     if current_recorder() is not None:
         return run(name, lowering, operands, parameters, target)[0]
     if sizes is not None and target.shape != sizes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +56,10 @@ def run(
     operands: Sequence[Operand],
     parameters: tuple[Any, ...] = (),
     target: torch.Tensor | None = None,
-    launched: list[tuple[CachedCall, Sequence[Operand]]] | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The results of an operation as new tensors; ``target`` takes the one result if it can.
 
     An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
-    ``launched``: takes what is launched over the operands as they are.
     """
     if (recorder := current_recorder()) is not None:
         return recorder(name, lowering, operands, parameters, target)
@@ -80,8 +80,8 @@ def run(
     if isinstance(cached, NeedsRelayout):
         copies = [_relayout_if(k in cached.operands, o) for k, o in enumerate(operands)]
         return run(name, lowering, copies, parameters, target)
-    if launched is not None:
-        launched.append((cached, operands))
+    if (noted := _noted_launches.get()) is not None:
+        noted.append((cached, operands, target))
     arguments = _operand_memory(cached.program, card, operands, buffers)
     return _launch(cached, card, arguments, target_buffer)
 
@@ -199,9 +199,25 @@ def _launch(
 # --- calls that are like one before ---------------------------------------------------------------
 
 
+NotedLaunch = tuple[CachedCall, Sequence[Operand], torch.Tensor | None]
+"""What was launched, over which operands, and into which target."""
+_noted_launches: ContextVar[list[NotedLaunch] | None] = ContextVar("noted_launches", default=None)
+
+
+@contextmanager
+def noting_launches() -> Iterator[list[NotedLaunch]]:
+    """A block whose launches are noted, but for those of blocks in it."""
+    noted: list[NotedLaunch] = []
+    token = _noted_launches.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted_launches.reset(token)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """What a call of a functional operation launched, for calls that differ in addresses only.
+    """What a call launched, for calls that differ in addresses only.
 
     ``operands``: of the program, tensors by their place among the call's, and memory of numbers.
     """
@@ -209,10 +225,12 @@ class LaunchRecord:
     cached: CachedCall
     operands: tuple[int | DeviceBuffer, ...]
 
-    def launch(self, buffers: Sequence[DeviceBuffer]) -> torch.Tensor:
-        """The result over the tensors in ``buffers``."""
+    def launch(
+        self, buffers: Sequence[DeviceBuffer], target_buffer: DeviceBuffer | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """The result over the tensors in ``buffers``; none if it goes to the target's."""
         arguments = [buffers[o] if isinstance(o, int) else o for o in self.operands]
-        return _launch(self.cached, buffers[0].card, arguments)[0]
+        return _launch(self.cached, buffers[0].card, arguments, target_buffer)
 
 
 MAX_RECORDS = 4096
@@ -232,15 +250,26 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def record_key(function: object, args: Sequence[Any]) -> tuple[Key, list[DeviceBuffer]] | None:
-    """What ``function`` launches over ``args`` depends on, addresses apart; the tensors' memory.
+@dataclass(frozen=True, slots=True)
+class KnownCall:
+    """A call as `launch_records` know it: all that its launch depends on, addresses apart.
 
-    None where that cannot be said: of tensors elsewhere, of different cards, without a base.
+    ``buffers``: of the tensors among its arguments. ``target``: that of the tensor it writes to.
     """
+
+    key: Key
+    buffers: list[DeviceBuffer]
+    target: DeviceBuffer | None = None
+
+
+def known_call(
+    function: object, args: Sequence[Any], target: torch.Tensor | None = None
+) -> KnownCall | None:
+    """None where that cannot be said: of tensors elsewhere, of other cards, without a base."""
     buffers: list[DeviceBuffer] = []
     parts: list[object] = [function]
-    tensors = []
-    for value in flat(args):
+    tensors: list[int] = []
+    for value in flat(args) if target is None else (*flat(args), target):
         if isinstance(value, torch.Tensor):
             buffer: DeviceBuffer | None = getattr(value.untyped_storage(), "_spyre_buffer", None)
             if buffer is None or buffer.base is None:
@@ -254,25 +283,35 @@ def record_key(function: object, args: Sequence[Any]) -> tuple[Key, list[DeviceB
             return None  # equal to a zero of the other sign, or not even to itself
         else:
             parts += (type(value), value)
+    target_buffer = None
+    if target is not None:
+        target_buffer = buffers[-1]
+        # which operands it may overlap with
+        parts += map(buffers.index, buffers)
+        buffers, tensors = buffers[:-1], tensors[:-1]
     distinct = len({*tensors})
     # Which of equal tensors is which operand is known of two only.
     if not distinct or distinct < len(tensors) > 2:
         return None
     card = buffers[0].card
     parts += (distinct, card.index, card.device.resets)
-    return tuple(parts), buffers
+    return KnownCall(tuple(parts), buffers, target_buffer)
 
 
 def keep_record(
-    key: Key,
-    buffers: Sequence[DeviceBuffer],
+    known: KnownCall,
     args: Sequence[Any],
-    cached: CachedCall,
-    operands: Sequence[Operand],
+    target: torch.Tensor | None,
+    launches: Sequence[NotedLaunch],
 ) -> None:
-    """Let calls of this key launch what the one with ``args`` did, over ``operands``."""
+    """Let calls like this one, with ``args`` and ``target``, launch what it did, if that is one."""
+    if len(launches) != 1:
+        return
+    cached, operands, written = launches[0]
+    if written is not target or (target is not None and not cached.program.into_target):
+        return
     tensors = [value for value in flat(args) if isinstance(value, torch.Tensor)]
-    card = buffers[0].card
+    card = known.buffers[0].card
     places: list[int | DeviceBuffer] = []
     for operand in operands:
         if isinstance(operand, ScalarOperand):
@@ -283,7 +322,7 @@ def keep_record(
             return
         places.append(place)
     places += [number_on_card(card, c.number, c.dtype) for c in cached.program.constants]
-    launch_records.put(key, LaunchRecord(cached, tuple(places)))
+    launch_records.put(known.key, LaunchRecord(cached, tuple(places)))
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

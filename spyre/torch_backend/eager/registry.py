@@ -130,7 +130,12 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         promoted = integers.PROMOTIONS.get(name)
         overload = None if name in attention.WITHOUT_CPU else operator(name)
         operation = EagerOperation(
-            name, overload, tuple(kernels.values()), promoted, _overlap_check(name, overload)
+            name,
+            overload,
+            tuple(kernels.values()),
+            promoted,
+            _overlap_check(name, overload),
+            name in FUNCTIONAL_VARIANTS.values(),
         )
         functions[name] = partial(call, operation)
     for name, out in FUNCTIONAL_VARIANTS.items():

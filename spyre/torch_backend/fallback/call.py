@@ -153,7 +153,8 @@ class FallbackCall:
         self.given = [*zip(names, args, strict=False), *kwargs.items()]
         host_args = [self._down(value, name) for name, value in zip(names, args, strict=False)]
         host_kwargs = {name: self._down(value, name) for name, value in kwargs.items()}
-        for stream, copy in self.copies:
+        # the last first: who waits runs all copies that are left, with nobody woken in between
+        for stream, copy in reversed(self.copies):
             stream.wait_for(copy)
         self._wrap_numbers(host_args)
         result = self._compute(host_args, host_kwargs)
