@@ -91,7 +91,7 @@ class Combiner:
         return tb.FP32 if self.dtype == "float32" else self.numerics.half_format
 
     def combine(self, x: Bytes, y: Bytes, out: Bytes) -> None:
-        """``out`` = x op y; equal numbers of whole sticks, ``out`` may be x."""
+        """``out`` = x op y; equal numbers of whole sticks, ``out`` may be x or y."""
         if not self.is_float:
             table = _BOOLS if self.dtype == "bool" else _INTEGERS
             left, right, result = (run.view(np.dtype(self._words)) for run in (x, y, out))
@@ -110,7 +110,9 @@ class Combiner:
         kernel(BINARY.index(name), self._format_code, fused, *addresses, sticks)
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
-        """``out`` = the sum of all runs, added in float32 in their order and rounded once."""
+        """``out`` = the sum of all runs, added in float32 in their order and rounded once; it may be
+        one of them.
+        """
         from spyre.hw.kernels import families
 
         addresses = np.array([run.ctypes.data for run in runs], np.int64)

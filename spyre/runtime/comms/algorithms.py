@@ -20,9 +20,6 @@ ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 """``RankOrder``: ((x0+x1)+x2)+…, every step rounded. ``Ring``: chunk c begins at rank c+1, as the
 last rank of a ring has it. ``Tree``: pairs, then pairs of pairs. ``Float32``: 16-bit floats are
 added in float32 and rounded once."""
-PIECE_BYTES = 512 << 10
-"""Bytes of a piece: small enough for the host's second-level cache, large beside the cost of
-handing it over."""
 
 
 def chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
@@ -33,7 +30,7 @@ def chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def piece_sizes(size_bytes: int, piece_bytes: int = PIECE_BYTES) -> tuple[int, ...]:
+def piece_sizes(size_bytes: int, piece_bytes: int) -> tuple[int, ...]:
     """Sizes of the pieces of a run."""
     whole, rest = divmod(size_bytes, piece_bytes)
     return (piece_bytes,) * whole + ((rest,) if rest else ())
@@ -44,7 +41,7 @@ def edges_of(sizes: Sequence[int], start: int = 0) -> list[int]:
     return [start, *(start + end for end in accumulate(sizes))]
 
 
-def blocks_of(shape: tuple[int, int], piece_bytes: int = PIECE_BYTES) -> list[tuple[slice, slice]]:
+def blocks_of(shape: tuple[int, int], piece_bytes: int) -> list[tuple[slice, slice]]:
     """Pieces of an array of bytes [rows, columns]: groups of rows, or parts of single long rows."""
     rows, columns = shape
     if rows * columns == 0:
@@ -68,7 +65,7 @@ def block_bytes(blocks: Sequence[tuple[slice, slice]]) -> tuple[int, ...]:
 
 
 def fold(runs: Sequence[Bytes], owner: int, algorithm: str, combiner: Combiner, out: Bytes) -> None:
-    """Reduce equal runs of whole sticks, in rank order, to ``out``, which is none of them.
+    """Reduce equal runs of whole sticks, in rank order, to ``out``, which may be one of them.
 
     ``owner``: the rank whose chunk it is, which a ring's order depends on.
     """
@@ -81,9 +78,17 @@ def fold(runs: Sequence[Bytes], owner: int, algorithm: str, combiner: Combiner, 
     else:
         first = owner + 1 if algorithm == "Ring" else 0
         order = [runs[(first + step) % len(runs)] for step in range(len(runs))]
-        combiner.combine(order[0], order[1], out)
-        for run in order[2:]:
-            combiner.combine(out, run, out)
+        _fold_in_order(order, combiner, out)
+
+
+def _fold_in_order(order: Sequence[Bytes], combiner: Combiner, out: Bytes) -> None:
+    is_read_late = any(np.may_share_memory(run, out) for run in order[2:])
+    total = np.empty_like(out) if is_read_late else out
+    combiner.combine(order[0], order[1], total)
+    for run in order[2:-1]:
+        combiner.combine(total, run, total)
+    if len(order) > 2:
+        combiner.combine(total, order[-1], out)
 
 
 def _fold_pairs(level: list[Bytes], combiner: Combiner, out: Bytes) -> None:

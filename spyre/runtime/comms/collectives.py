@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -156,7 +157,9 @@ class Communicator:
     ) -> None:
         boxes = [Outbox((run.size,), self._others)]
         with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
-            self._fill(current, 0, 0, run)
+            # from a copy, as the reduction goes where the run is
+            current.piece(0, 0)[:] = run
+            current.commit(0)
             runs = [
                 self._read(current, k, 0, 0, boxes[0].sizes)
                 if k != self.rank
@@ -179,43 +182,44 @@ class Communicator:
         """Every rank reduces a chunk of all runs and hands it to the receivers, piece by piece.
 
         Outbox c: what this rank has of chunk c; the last one: its own chunk, reduced. The steps
-        follow each other piece by piece, so that the ranks work at the same time.
+        follow each other piece by piece, so that the ranks work at the same time. A chunk is given
+        from where its result is taken to: that is there when all have read what was given.
         """
         bounds = chunk_bounds(run.size, self.size)
-        sizes = [piece_sizes(end - start) for start, end in bounds]
+        sizes = [piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
         others = tuple(k for k in receivers if k != self.rank)
         boxes = [Outbox(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
             Outbox(sizes[self.rank], others)
         ]
-        starts = [edges_of(s, start) for (start, _), s in zip(bounds, sizes, strict=True)]
+        parts = [_parts(run, start, s) for (start, _), s in zip(bounds, sizes, strict=True)]
         takes = self.rank in receivers
 
         def give(current: Round, index: int) -> None:
             for c in self._followers:
                 if index < len(sizes[c]):
-                    self._fill(current, c, index, _part(run, starts[c], index))
+                    current.give(c, index, parts[c][index])
 
         def reduce_own(current: Round, index: int) -> None:
             if index >= len(sizes[self.rank]):
                 return
-            own = _part(run, starts[self.rank], index)
+            own = parts[self.rank][index]
             runs = [
                 own
                 if k == self.rank
                 else self._read(current, k, self.rank, index, sizes[self.rank])
                 for k in range(self.size)
             ]
-            result = current.piece(self.size, index)
-            self._fold(runs, self.rank, combiner, result)
-            current.commit(self.size)
             if takes:
-                own[:] = result
+                self._fold(runs, self.rank, combiner, own)
+                current.give(self.size, index, own)
+            else:
+                self._fold(runs, self.rank, combiner, current.piece(self.size, index))
+                current.commit(self.size)
 
         def take(current: Round, index: int) -> None:
             for c in self._followers:
                 if takes and index < len(sizes[c]):
-                    result = self._read(current, c, self.size, index, sizes[c])
-                    _part(run, starts[c], index)[:] = result
+                    self._take(current, c, self.size, index, parts[c])
 
         with self._round(name, detail, boxes, run.size, deadline) as current:
             _pipeline(current, max(map(len, sizes)), (give, reduce_own, take))
@@ -229,9 +233,9 @@ class Communicator:
         deadline: Deadline,
     ) -> None:
         """``out`` = the reduction of every rank's ``parts[rank]``, whole sticks each."""
-        own_blocks = blocks_of(_shape(out))
+        own_blocks = self._blocks(out)
         sizes = block_bytes(own_blocks)
-        blocks = [blocks_of(_shape(part)) for part in parts]
+        blocks = [self._blocks(part) for part in parts]
         boxes = [
             Outbox(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
         ]
@@ -239,7 +243,7 @@ class Communicator:
         def give(current: Round, index: int) -> None:
             for c in self._followers:
                 if index < len(blocks[c]):
-                    self._fill(current, c, index, parts[c][blocks[c][index]])
+                    current.give(c, index, parts[c][blocks[c][index]])
 
         def reduce_own(current: Round, index: int) -> None:
             if index >= len(own_blocks):
@@ -249,10 +253,11 @@ class Communicator:
                 own if k == self.rank else self._read(current, k, self.rank, index, sizes)
                 for k in range(self.size)
             ]
-            result = np.empty_like(own)
-            self._fold(runs, self.rank, combiner, result)
             target = out[own_blocks[index]]
-            target[...] = result.reshape(target.shape)
+            result = target.reshape(-1)  # a copy of rows at a distance
+            self._fold(runs, self.rank, combiner, result)
+            if not np.may_share_memory(result, target):
+                target[...] = result.reshape(target.shape)
 
         total = sum(part.size for part in parts)
         with self._round("reduce_scatter", detail, boxes, total, deadline) as current:
@@ -328,8 +333,10 @@ class Communicator:
         itself: tuple[Bytes, Bytes] | None = None,
     ) -> None:
         """Give parts (by box) and take parts (by rank); ``itself``: (out, part) of this rank."""
-        layout = {box: blocks_of(_shape(item.part)) for box, item in given.items()}
-        expected = {k: blocks_of(_shape(item.part)) for k, item in taken.items()}
+        layout = {box: self._blocks(item.part) for box, item in given.items()}
+        targets = {
+            k: [item.part[block] for block in self._blocks(item.part)] for k, item in taken.items()
+        }
         boxes = [
             Outbox(block_bytes(layout[box]), given[box].readers) if box in given else Outbox((), ())
             for box in range(max(given, default=-1) + 1)
@@ -338,18 +345,15 @@ class Communicator:
         def give(current: Round, index: int) -> None:
             for box, blocks in layout.items():
                 if index < len(blocks):
-                    self._fill(current, box, index, given[box].part[blocks[index]])
+                    current.give(box, index, given[box].part[blocks[index]])
 
         def take(current: Round, index: int) -> None:
             for k in self._followers:
-                if k in taken and index < len(expected[k]):
-                    sizes = block_bytes(expected[k])
-                    target = taken[k].part[expected[k][index]]
-                    content = self._read(current, k, taken[k].box, index, sizes)
-                    target[...] = content.reshape(target.shape)
+                if k in taken and index < len(targets[k]):
+                    self._take(current, k, taken[k].box, index, targets[k])
 
         with self._round(name, detail, boxes, size_bytes, deadline) as current:
-            steps = max(map(len, (*layout.values(), *expected.values())), default=0)
+            steps = max([0, *map(len, layout.values()), *map(len, targets.values())])
             _pipeline(current, steps, (give, take))
             if itself is not None:
                 itself[0][...] = itself[1].reshape(itself[0].shape)
@@ -406,11 +410,15 @@ class Communicator:
         self._received_bytes[rank] += sizes[index]
         return current.read(rank, box, index, sizes)
 
-    @staticmethod
-    def _fill(current: Round, box: int, index: int, content: Bytes) -> None:
-        target = current.piece(box, index)
-        target.reshape(content.shape)[...] = content
-        current.commit(box)
+    def _take(
+        self, current: Round, rank: int, box: int, index: int, targets: Sequence[Bytes]
+    ) -> None:
+        self._received_bytes[rank] += targets[index].size
+        current.take(rank, box, index, targets)
+
+    def _blocks(self, part: Bytes) -> list[tuple[slice, slice]]:
+        rows, columns = part.shape  # a run is one row
+        return blocks_of((rows, columns), self.transport.piece_bytes)
 
     def _fold(self, runs: Sequence[Bytes], owner: int, combiner: Combiner, out: Bytes) -> None:
         self._combined_bytes += (len(runs) - 1) * out.size
@@ -433,11 +441,6 @@ def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:
     return tuple(sent)
 
 
-def _part(run: Bytes, edges: Sequence[int], index: int) -> Bytes:
-    return run[edges[index] : edges[index + 1]]
-
-
-def _shape(part: Bytes) -> tuple[int, int]:
-    """[rows, columns] of a part; a run is one row."""
-    rows, columns = part.shape
-    return rows, columns
+def _parts(run: Bytes, start: int, sizes: Sequence[int]) -> list[Bytes]:
+    """The pieces of a chunk that begins at ``start``."""
+    return [run[low:high] for low, high in pairwise(edges_of(sizes, start))]

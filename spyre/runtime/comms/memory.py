@@ -55,6 +55,8 @@ LOOK_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.5e-3
 """A waiting rank sleeps for an eighth of the time it has waited, and no longer than this."""
 SMALLEST_ARENA = 1 << 16
+PIECE_BYTES = 512 << 10
+"""Small enough for the host's second-level cache, large beside the cost of handing it over."""
 
 
 class RankMemory(Protocol):
@@ -79,6 +81,7 @@ class SharedMemory:
     """The transport of one rank over a `RankMemory`."""
 
     is_interruptible = True
+    piece_bytes = PIECE_BYTES
 
     def __init__(self, memory: RankMemory, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -223,6 +226,11 @@ class _MemoryRound:
         """See `Round.commit`."""
         self.memory.pages[self.rank, BOXES + box * BOX_WORDS + PROGRESS] += np.uint64(1)
 
+    def give(self, box: int, index: int, content: Bytes) -> None:
+        """See `Round.give`: others see the arena only."""
+        self.piece(box, index).reshape(content.shape)[...] = content
+        self.commit(box)
+
     def meet(self, rank: int) -> None:
         """Wait until ``rank`` has come to this round; it must be doing the same."""
         if rank in self.met:
@@ -236,13 +244,24 @@ class _MemoryRound:
 
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         """See `Round.read`."""
-        edges = self.offsets.get((rank, box)) or self._open(rank, box, sizes)
+        if (rank, box) not in self.offsets:
+            self._open(rank, box, sizes)
+        return self._complete(rank, box, index)
+
+    def take(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
+        """See `Round.take`."""
+        if (rank, box) not in self.offsets:
+            self._open(rank, box, [target.size for target in targets])
+        targets[index][...] = self._complete(rank, box, index).reshape(targets[index].shape)
+
+    def _complete(self, rank: int, box: int, index: int) -> Bytes:
+        edges = self.offsets[rank, box]
         word = BOXES + box * BOX_WORDS + PROGRESS
         needed, page = (self.number << ROUND_SHIFT) + index + 1, self.memory.pages[rank]
         self.wait.until(lambda: page[word] >= needed, rank)
         return self.arenas[rank][edges[index] : edges[index + 1]]
 
-    def _open(self, rank: int, box: int, sizes: Sequence[int]) -> list[int]:
+    def _open(self, rank: int, box: int, sizes: Sequence[int]) -> None:
         self.meet(rank)
         words = self.memory.pages[rank, BOXES + box * BOX_WORDS :]
         expected, found = sum(sizes), int(words[SIZE])
@@ -258,8 +277,7 @@ class _MemoryRound:
                 self.arenas[rank] = self.memory.arena(rank)
             except OSError as error:
                 raise _gone([rank], self.header) from error
-        edges = self.offsets[rank, box] = edges_of(sizes, int(words[OFFSET]))
-        return edges
+        self.offsets[rank, box] = edges_of(sizes, int(words[OFFSET]))
 
 
 def _padded(text: str, size_bytes: int) -> Bytes:

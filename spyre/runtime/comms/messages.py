@@ -32,6 +32,9 @@ ROUNDS = 1 << 16
 """Rounds until tags come again; no two of a group are ever under way that far apart."""
 AHEAD = 2
 """Pieces whose receive is posted before they are asked for."""
+MESSAGE_BYTES = 2 << 20
+"""Of a piece: large beside the cost of a message, small enough that the next one is under way while
+it is reduced."""
 
 
 class Pending(Protocol):
@@ -58,6 +61,7 @@ class MessageTransport:
     """The transport of one rank over `Messages`."""
 
     is_interruptible = False
+    piece_bytes = MESSAGE_BYTES
 
     def __init__(self, messages: Messages, rank: int, size: int) -> None:
         check_size(size)
@@ -65,6 +69,7 @@ class MessageTransport:
         self._messages = messages
         self._round = 0
         self._has_failed = False
+        self._buffers = _Buffers()
 
     @contextmanager
     def round(
@@ -74,8 +79,9 @@ class MessageTransport:
         first_tag = (self._round % ROUNDS) * TAGS_PER_ROUND
         self._round += 1
         current = _MessageRound(
-            self._messages, self.rank, self.size, header, tuple(boxes), deadline, first_tag
-        )
+            self._messages, self._buffers, self.rank, self.size,
+            header, tuple(boxes), deadline, first_tag,
+        )  # fmt: skip
         current.publish()
         yield current
         for other in current.others:
@@ -107,18 +113,34 @@ class MessageTransport:
                 message.wait(deadline.seconds_left)
 
 
+class _Buffers:
+    """Memory for what is sent and received, kept from round to round: new pages cost more than a
+    copy.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, ...], Bytes] = {}
+
+    def of(self, use: tuple[int, ...], size_bytes: int) -> Bytes:
+        """The memory for a use, which is that of the use's last call, or a larger one."""
+        kept = self._kept.get(use)
+        if kept is None or kept.size < size_bytes:
+            kept = self._kept[use] = np.empty(size_bytes, np.uint8)
+        return kept[:size_bytes]
+
+
 @dataclass(slots=True)
 class _MessageRound:
     """See `Round`."""
 
     messages: Messages
+    buffers: _Buffers
     rank: int
     size: int
     header: str
     boxes: tuple[Outbox, ...]
     deadline: Deadline
     first_tag: int
-    contents: list[Bytes] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
     sent: list[tuple[int, Pending]] = field(default_factory=list)
     headers: dict[int, tuple[Bytes, Pending]] = field(default_factory=dict)
@@ -141,17 +163,27 @@ class _MessageRound:
             tag = self.first_tag + HEADER_TAG
             self.headers[other] = answer, self._begin(self.messages.receive, answer, other, tag)
             self.sent.append((other, self._begin(self.messages.send, content, other, tag)))
-        self.contents = [np.empty(box.size_bytes, np.uint8) for box in self.boxes]
         self.committed = [0] * len(self.boxes)
 
     def piece(self, box: int, index: int) -> Bytes:
         """See `Round.piece`."""
-        start = sum(self.boxes[box].sizes[:index])
-        return self.contents[box][start : start + self.boxes[box].sizes[index]]
+        sizes = self.boxes[box].sizes
+        start = sum(sizes[:index])
+        return self.buffers.of((box,), self.boxes[box].size_bytes)[start : start + sizes[index]]
 
     def commit(self, box: int) -> None:
         """See `Round.commit`."""
-        content = self.piece(box, self.committed[box])
+        self._send(box, self.piece(box, self.committed[box]))
+
+    def give(self, box: int, index: int, content: Bytes) -> None:
+        """See `Round.give`."""
+        if content.flags.c_contiguous:
+            self._send(box, content.reshape(-1))
+            return
+        self.piece(box, index).reshape(content.shape)[...] = content
+        self.commit(box)
+
+    def _send(self, box: int, content: Bytes) -> None:
         self.committed[box] += 1
         for reader in self.boxes[box].readers:
             tag = self.first_tag + box
@@ -170,6 +202,42 @@ class _MessageRound:
 
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         """See `Round.read`."""
+        if (rank, box) not in self.inbox:
+            self._open(rank, box, sizes)
+        place = lambda k: self._slot(rank, box, k, sizes[k])  # noqa: E731
+        return self._arrived(rank, box, index, len(sizes), place)
+
+    def take(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
+        """See `Round.take`: a target in one piece is received into."""
+        if (rank, box) not in self.inbox:
+            self._open(rank, box, [target.size for target in targets])
+
+        def place(k: int) -> Bytes:
+            if targets[k].flags.c_contiguous:
+                return targets[k].reshape(-1)
+            return self._slot(rank, box, k, targets[k].size)
+
+        content, target = self._arrived(rank, box, index, len(targets), place), targets[index]
+        if not target.flags.c_contiguous:
+            target[...] = content.reshape(target.shape)
+
+    def _slot(self, rank: int, box: int, index: int, size_bytes: int) -> Bytes:
+        """Memory for a piece until the next one of its box is asked for."""
+        return self.buffers.of((rank, box, index % (AHEAD + 1)), size_bytes)
+
+    def _arrived(
+        self, rank: int, box: int, index: int, pieces: int, place: Callable[[int], Bytes]
+    ) -> Bytes:
+        """Piece ``index``, in memory of ``place(index)``; the next ones are under way."""
+        posted = self.inbox[rank, box]
+        for k in range(len(posted), min(index + 1 + AHEAD, pieces)):
+            content, tag = place(k), self.first_tag + box
+            posted.append((content, self._begin(self.messages.receive, content, rank, tag)))
+        content, pending = posted[index]
+        self._finish(rank, pending)
+        return content
+
+    def _open(self, rank: int, box: int, sizes: Sequence[int]) -> None:
         self.meet(rank)
         expected, found = sum(sizes), int(self.sizes[rank][box])
         if expected != found:
@@ -179,14 +247,7 @@ class _MessageRound:
                 self.rank,
                 f"{self.header}, {expected} bytes from rank {rank}",
             )
-        posted = self.inbox.setdefault((rank, box), [])
-        for size in sizes[len(posted) : index + 1 + AHEAD]:
-            content = np.empty(size, np.uint8)
-            pending = self._begin(self.messages.receive, content, rank, self.first_tag + box)
-            posted.append((content, pending))
-        content, pending = posted[index]
-        self._finish(rank, pending)
-        return content
+        self.inbox[rank, box] = []
 
     def flush(self) -> None:
         """Wait until everything sent has been taken."""

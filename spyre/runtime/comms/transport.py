@@ -77,11 +77,22 @@ class Round(Protocol):
     def commit(self, box: int) -> None:
         """The next piece of an own box is complete."""
 
+    def give(self, box: int, index: int, content: Bytes) -> None:
+        """Piece ``index`` of an own box, the next one, is ``content``, which stays as it is until
+        its readers have it: instead of `piece` and `commit`, without a copy where that can be.
+        """
+
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
-        """Piece ``index`` of another rank's box, once it is complete; valid until the round ends.
+        """Piece ``index`` of another rank's box, once it is complete; valid until the next one is
+        read. Pieces are read in order.
 
         ``sizes``: of the pieces this rank expects. CollectiveError SPY952 when the other has
         others, or does something else; SPY954, SPY955, SPY957 when it does not come.
+        """
+
+    def take(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
+        """As `read`, into ``targets[index]``. A target, for every piece, is free from the moment
+        at which the other rank completes the piece.
         """
 
 
@@ -95,6 +106,10 @@ class Transport(Protocol):
     @property
     def size(self) -> int:
         """Number of ranks."""
+
+    @property
+    def piece_bytes(self) -> int:
+        """Size of the pieces that suit it."""
 
     @property
     def is_interruptible(self) -> bool:

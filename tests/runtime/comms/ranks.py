@@ -33,9 +33,14 @@ class ThreadStore:
             return self._values[key]
 
 
-class Done:
+class Sending:
+    """A message that is read where it is when it is taken, as late as can be."""
+
+    def __init__(self, content):
+        self.content, self.taken = content, threading.Event()
+
     def wait(self, seconds):
-        return True
+        return self.taken.wait(max(seconds, 1e-3))
 
 
 class Receiving:
@@ -50,8 +55,9 @@ class Receiving:
                 return False
             if message is None:
                 raise RuntimeError("Connection closed by peer")
-            assert message.size == self._content.size
-            self._content[:] = message
+            assert message.content.size == self._content.size
+            self._content[:] = message.content
+            message.taken.set()
             self._done = True
         return True
 
@@ -73,8 +79,9 @@ class Mailboxes:
         return [cls(rank, box) for rank in range(size)]
 
     def send(self, content, rank, tag):
-        self._boxes((self._rank, rank, tag)).put(content.copy())
-        return Done()
+        message = Sending(content)
+        self._boxes((self._rank, rank, tag)).put(message)
+        return message
 
     def receive(self, content, rank, tag):
         return Receiving(self._boxes((rank, self._rank, tag)), content)

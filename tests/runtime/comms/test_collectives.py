@@ -10,12 +10,21 @@ from spyre.dtypes import decode_device, decode_dl16, encode_device, encode_dl16
 from spyre.errors import UnsupportedError
 from spyre.hw.device import OPERATORS, Combiner
 from spyre.hw.numerics import Numerics, parse_numerics
-from spyre.runtime.comms import ALGORITHMS, Deadline
+from spyre.runtime.comms import ALGORITHMS, Deadline, MessageTransport
+from spyre.runtime.comms.memory import SharedMemory
 from tests.runtime.comms.ranks import one_row, raised, run_ranks
 
 KINDS = ["threads", "messages"]
-SIZES = st.sampled_from([128, 256, 1280, 65536 + 128, (1 << 20) + 384])
-"""Bytes: below and above what is reduced in one exchange, and of more than a piece per chunk."""
+SIZES = st.sampled_from([128, 256, 1280, 65536 + 128, (1 << 17) + 384])
+"""Bytes: below and above what is reduced in one exchange, and of several pieces per chunk."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces():
+    with pytest.MonkeyPatch.context() as patch:
+        for transport in (SharedMemory, MessageTransport):
+            patch.setattr(transport, "piece_bytes", 4096)
+        yield
 
 
 def deadline():
@@ -96,17 +105,20 @@ def test_copies_arrive_where_they_belong(kind, ranks, size, data):
         gathered, gathered_at_root, exchanged = ([empty() for _ in range(ranks)] for _ in range(3))
         scattered, spread = empty(), shaped(content(rank, 7).copy())
         communicator.all_gather(gathered, own, "", deadline())
+        in_place = [shaped(content(rank, k)) for k in range(ranks)]
+        communicator.all_gather(in_place, in_place[rank], "", deadline())
         communicator.gather(gathered_at_root if at_root else [], own, root, "", deadline())
         parts = [shaped(content(rank, k)) for k in range(ranks)]
         communicator.all_to_all(exchanged, parts, "", deadline())
         communicator.scatter(scattered, parts if at_root else [], root, "", deadline())
         communicator.broadcast(spread, root, "", deadline())
         communicator.barrier("", deadline())
-        return gathered, gathered_at_root, exchanged, scattered, spread
+        return gathered, in_place, gathered_at_root, exchanged, scattered, spread
 
     results = raised(run_ranks(ranks, body, kind))
-    for rank, (gathered, at_root, exchanged, scattered, spread) in enumerate(results):
+    for rank, (gathered, in_place, at_root, exchanged, scattered, spread) in enumerate(results):
         for k in range(ranks):
+            np.testing.assert_array_equal(in_place[k].ravel(), content(k, k))
             np.testing.assert_array_equal(gathered[k].ravel(), content(k, 0))
             np.testing.assert_array_equal(exchanged[k].ravel(), content(k, rank))
             if rank == root:
@@ -117,7 +129,8 @@ def test_copies_arrive_where_they_belong(kind, ranks, size, data):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_reduce_and_reduce_scatter(kind, ranks):
+@pytest.mark.parametrize("in_place", [False, True])
+def test_reduce_and_reduce_scatter(kind, ranks, in_place):
     size = 70_000 // 128 * 128
 
     def body(communicator):
@@ -125,7 +138,7 @@ def test_reduce_and_reduce_scatter(kind, ranks):
         run = codes_of(communicator.rank, size)
         communicator.reduce(run.view(np.uint8), 1, combiner, "", deadline())
         parts = [one_row(codes_of(communicator.rank, size, 1 + k)) for k in range(ranks)]
-        out = np.empty_like(parts[0])
+        out = parts[communicator.rank] if in_place else np.empty_like(parts[0])
         communicator.reduce_scatter(out, parts, combiner, "", deadline())
         return run, out.view(np.uint16)[0]
 
