@@ -110,8 +110,9 @@ class Combiner:
         kernel(BINARY.index(name), self._format_code, fused, *addresses, sticks)
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
-        """``out`` = the sum of all runs, added in float32 in their order and rounded once; it may be
-        one of them.
+        """``out`` = the sum of all runs, added in float32 in their order and rounded once.
+
+        ``out`` may be one of the runs.
         """
         from spyre.hw.kernels import families
 
