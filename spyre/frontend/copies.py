@@ -77,20 +77,18 @@ def _converted(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return source.to(dtype)
 
 
-def copy_tensor(
-    source: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False
-) -> torch.Tensor:
-    """Overwrite ``dst`` with ``source``, exactly one of which is on the card; returns ``dst``.
+def copy_tensor(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Overwrite ``dst`` with ``self``, exactly one of which is on the card; returns ``dst``.
 
     On the current stream of the card; waits unless ``non_blocking``. RuntimeError for a pair of
     formats without a conversion.
     """
     ways = {("cpu", "spyre"): _to_card, ("spyre", "cpu"): _to_host}
-    way = ways.get((source.device.type, dst.device.type))
+    way = ways.get((self.device.type, dst.device.type))
     if way is None:
-        raise RuntimeError(f"Unsupported copy types: src on {source.device} dst on {dst.device}")
+        raise RuntimeError(f"Unsupported copy types: src on {self.device} dst on {dst.device}")
     if dst.numel():
-        way(source, dst, non_blocking)
+        way(self, dst, non_blocking)
     return dst
 
 
@@ -192,18 +190,18 @@ def _reach(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset()) + _span(tensor.size(), tensor.stride())
 
 
-def fill_tensor(tensor: torch.Tensor, value: float) -> torch.Tensor:
+def fill_tensor(self: torch.Tensor, value: float) -> torch.Tensor:
     """Write the code of ``value`` over the whole memory of a tensor, padding included."""
-    if tensor.device.type != "spyre":
+    if self.device.type != "spyre":
         raise RuntimeError("spyre_fill_tensor: tensor must be on spyre device")
-    if not tensor.numel():
+    if not self.numel():
         raise RuntimeError("spyre_fill_tensor: cannot fill empty tensor")
-    buffer = buffer_of(tensor)
-    pattern = _pattern(value, get_device_dtype(tensor.dtype).name)
+    buffer = buffer_of(self)
+    pattern = _pattern(value, get_device_dtype(self.dtype).name)
     content = np.resize(pattern, buffer.host_bytes)
     plan = bytes_to_device(content, buffer.address_bytes, "tensor")
     buffer.card.streams.current.copy(plan, [buffer.memory])
-    return tensor
+    return self
 
 
 def _pattern(value: float, data_format: str) -> Any:

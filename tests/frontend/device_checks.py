@@ -153,14 +153,30 @@ def test_resize(matrix):
             "only supports contiguous memory format, got: ChannelsLast",
         ),
         (
-            lambda: native.copy_tensor(torch.ones(2), torch.ones(2)),
+            lambda: native.copy_tensor(self=torch.ones(2), dst=torch.ones(2)),
             "Unsupported copy types: src on cpu dst on cpu",
         ),
         (
             lambda: put(torch.ones(2, dtype=torch.int16), dtype=F),
             "Unsupported DCI data format conversion: src=9 dst=1 ",
         ),
-        (lambda: native.fill_tensor(torch.ones(1), 1.0), "must be on spyre device"),
+        (
+            lambda: torch.empty(2, dtype=H, device="spyre", pin_memory=True),
+            "Pin memory can only be on CPU",
+        ),
+        (
+            lambda: torch.empty_strided((2,), (1,), dtype=torch.complex64, device="spyre"),
+            "does not support dtype ComplexFloat",
+        ),
+        (lambda: native.fill_tensor(self=torch.ones(1), value=1.0), "must be on spyre device"),
+        (
+            lambda: native.fill_tensor(torch.empty(0, dtype=H, device="spyre"), 1.0),
+            "cannot fill empty tensor",
+        ),
+        (
+            lambda: native.host_compute_stream_by_id(id=3, device=torch.device("spyre")),
+            "stream id 3 is not a host compute stream id",
+        ),
         (lambda: native.set_device(9), r"Device index 9 out of range \[0, 1\)"),
         (
             lambda: native.launch_jobplan(None, (torch.ones(1),)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import spyre
+from spyre.frontend.extension import EXPORTS
 from tests.torch_backend.processes import run_anew
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +56,19 @@ def test_own_device_and_torch_spyres_give_equal_bits(tmp_path):
     (found,) = result.outputs
     assert found.dtype == arrays["out"].dtype == np.float32
     assert np.array_equal(found.view(np.uint32), arrays["out"].view(np.uint32))
+
+
+ABSENT = {"createSpyreCCLBackend", "_logging"}
+"""Collectives, which `docs/frontend.md` lists as not there; a module of its own."""
+
+
+def test_every_name_torch_spyre_takes_from_its_extension_is_there():
+    taken = set()
+    for path in Path(CHECKOUT, "torch_spyre").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "torch_spyre._C":
+                taken |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch_spyre._C":
+                taken.add(node.attr)
+    assert {"SpyreTensorLayout", "prepare_kernel"} <= taken
+    assert taken - EXPORTS.keys() <= ABSENT
