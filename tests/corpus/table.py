@@ -21,7 +21,7 @@ WITHOUT_CASE: dict[str, str] = {
     },
     **{
         f"SPY{number}": "the PyTorch device is used from Python only: tests/torch_backend"
-        for number in (900, 901, 902, 903, 904, 930, 950, 951, 995)
+        for number in (900, 901, 902, 903, 904, 930, 950, 951, 995, 996)
     },
     **{
         f"SPY{number}": "files beside the bundle: tests/hw/cost, tests/cli/test_profile.py"

@@ -12,9 +12,7 @@ import os
 import sys
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,28 +48,6 @@ class Outcome:
         """Whether every error is within ``bound``, of gradients `GRADIENTS` times that."""
         bounds = {"backward": GRADIENTS * bound}
         return all(e <= bounds.get(kind, bound) for kind, e in self.errors.items())
-
-
-@contextmanager
-def _timed_fallbacks() -> Iterator[Counter[str]]:
-    """Seconds that operations spend on the CPU, with their copies, by name."""
-    from spyre.torch_backend.fallback import call
-
-    seconds: Counter[str] = Counter()
-    run = call.FallbackCall.run
-
-    def timed(self: call.FallbackCall, args: object, kwargs: object) -> object:
-        start = time.perf_counter()
-        try:
-            return run(self, args, kwargs)  # type: ignore[arg-type]
-        finally:
-            seconds[str(self.op)] += time.perf_counter() - start
-
-    call.FallbackCall.run = timed  # type: ignore[method-assign]
-    try:
-        yield seconds
-    finally:
-        call.FallbackCall.run = run  # type: ignore[method-assign]
 
 
 def _relative(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
@@ -132,12 +108,11 @@ def _observe(
 ) -> None:
     outcome.errors[kind] = _relative(call(), wanted)
     torch.spyre.reset_fallbacks()
-    with _timed_fallbacks() as seconds:
-        start = time.perf_counter()
-        call()
-        torch.spyre.synchronize()
-        outcome.seconds[kind] = time.perf_counter() - start
-    counts = torch.spyre.fallbacks()
+    start = time.perf_counter()
+    call()
+    torch.spyre.synchronize()
+    outcome.seconds[kind] = time.perf_counter() - start
+    counts, seconds = torch.spyre.fallbacks(), torch.spyre.fallback_seconds()
     outcome.fallbacks[kind] = {n: (count, seconds[n]) for n, count in counts.items()}
 
 

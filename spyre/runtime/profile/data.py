@@ -3,7 +3,7 @@
 Made from: copies, host operations and launches in order of submission. Holds: kernels with what
 their executes cost, copies, the timeline, allocated memory over it. Times are modelled, of the
 card, in nanoseconds; nothing here is measured. The renderers (table, files, roofline, trace,
-report) take this.
+report) take this. What the host's CPU did in the card's place is the one thing that is measured.
 """
 
 from __future__ import annotations
@@ -248,13 +248,26 @@ class TimelineLaunch:
     task: int
 
 
+@dataclass(frozen=True, slots=True)
+class HostOperation:
+    """An operation that ran on the host's CPU in place of the card.
+
+    ``seconds``: measured on the host, copies included. ``share``: of the time that was profiled.
+    """
+
+    name: str
+    calls: int
+    seconds: float
+    share: float
+
+
 @dataclass(frozen=True, eq=False)
 class ProfileData:
     """What a card would have done, by a cost model.
 
     ``activities``: what was profiled; ``owners``: by task of the timeline, the place of its
     activity. ``launches``: in order of submission. ``hbm``: what is allocated in device memory
-    when; None where nobody looked.
+    when; None where nobody looked. ``on_host``: what ran on the host instead, of all cards.
     """
 
     machine: MachineSpec
@@ -266,6 +279,7 @@ class ProfileData:
     timeline: Timeline
     owners: tuple[int, ...]
     hbm: HbmOccupancy | None = None
+    on_host: tuple[HostOperation, ...] = ()
 
     @property
     def executes(self) -> Iterator[tuple[KernelProfile, ExecuteProfile]]:

@@ -8,7 +8,7 @@ which ``spyre-run --compare`` takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,7 @@ def profile_object(profile: ProfileData) -> Object:
         "collectives": [collective_object(row) for row in collective_rows(profile)],
         "totals": totals_object(profile),
         "hbm": None if profile.hbm is None else _hbm_object(profile.hbm),
+        "on_host": [asdict(each) for each in profile.on_host],
     }
 
 

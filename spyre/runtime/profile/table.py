@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import Counters
 from spyre.runtime.profile.collectives import collective_summary, make_collective_table
-from spyre.runtime.profile.data import HbmOccupancy, PeakRates, ProfileData
+from spyre.runtime.profile.data import HbmOccupancy, HostOperation, PeakRates, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
@@ -264,7 +264,15 @@ def summary_lines(profile: ProfileData) -> list[str]:
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
         f"machine {profile.machine.name}, model {profile.cost_model}: HBM {hw.hbm_peak_gbps:g} "
         f"GB/s, PCIe {hw.pcie_gbps:g} GB/s, {hw.launch_us:g} µs a launch; all times are modelled",
+        *map(_host_line, profile.on_host),
     ]
+
+
+def _host_line(operation: HostOperation) -> str:
+    return (
+        f"on the CPU: {operation.name} {operation.calls} ×, measured on the host "
+        f"{format_ns(round(operation.seconds * 1e9))}, {operation.share:.0%} of the block"
+    )
 
 
 def _lx_line(peak_bytes: int, lx_bytes: int) -> str:

@@ -29,7 +29,7 @@ from spyre.torch_backend.eager.elementwise import (
     clamp_bounds,
 )
 from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
-from spyre.torch_backend.fallback import announce
+from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
     LoweringFunction,
@@ -360,8 +360,8 @@ def _histogram(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0)
         low, high = low - 1, high + 1
     if x.numel() and bins * x.numel() <= MOST_COMPARISONS:
         return _bin_counts(x.reshape(-1), bins, low, high)
-    announce("aten.histc.default")
-    return _bin_counts(x.cpu().reshape(-1), bins, low, high).to(x.device)
+    with on_cpu("aten.histc.default"):
+        return _bin_counts(x.cpu().reshape(-1), bins, low, high).to(x.device)
 
 
 def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor:
@@ -382,8 +382,8 @@ def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.
     if not x.numel() or not count:
         return torch.zeros(count, dtype=torch.int64, device=x.device)
     if count * x.numel() > MOST_COMPARISONS:
-        announce("aten.bincount.default")
-        return torch.bincount(x.cpu(), minlength=minlength).to(x.device)
+        with on_cpu("aten.bincount.default"):
+            return torch.bincount(x.cpu(), minlength=minlength).to(x.device)
     numbers = torch.arange(count, device=x.device).unsqueeze(1)
     return (x.long().unsqueeze(0) == numbers).sum(1)
 

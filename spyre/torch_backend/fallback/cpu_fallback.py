@@ -1,16 +1,19 @@
 """The CPU fallback: operations without a kernel of their own run on copies of their arguments.
 
-An operation is named in a warning the first time it falls back; `fallbacks` counts them, and
-SPYRE_FALLBACK=error makes them errors. How one runs is in :mod:`.call`. Tensors of several devices
-are refused: the CPU could compute with them, but PyTorch users rely on the error, since what works
-there would fail on any other device. Any thread may fall back.
+An operation is named in a warning the first time it falls back; `fallbacks` counts them,
+`fallback_seconds` says how long they took, and SPYRE_FALLBACK=error makes them errors. How one runs
+is in :mod:`.call`. Tensors of several devices are refused: the CPU could compute with them, but
+PyTorch users rely on the error, since what works there would fail on any other device. Any thread
+may fall back.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from spyre.torch_backend.program import NotRecorded, current_recorder
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
+_seconds: dict[str, float] = {}
 _warned: set[str] = set()
 
 
@@ -33,10 +37,19 @@ def fallbacks() -> dict[str, int]:
         return dict(_counts)
 
 
+def fallback_seconds() -> dict[str, float]:
+    """How long each operation took on the CPU, in seconds of the host, by its full name: with the
+    copies of its arguments, and the wait for what the card had to do before.
+    """
+    with _lock:
+        return dict(_seconds)
+
+
 def reset_fallbacks() -> None:
     """Count from zero again; warnings already given are not repeated."""
     with _lock:
         _counts.clear()
+        _seconds.clear()
 
 
 def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,12 +60,25 @@ def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """
     if current_recorder() is not None:
         raise NotRecorded(str(op))
-    announce(str(op))
-    check_devices(op, args, kwargs)
-    return FallbackCall(op).run(args, kwargs)
+    with on_cpu(str(op)):
+        check_devices(op, args, kwargs)
+        return FallbackCall(op).run(args, kwargs)
 
 
-def announce(name: str) -> None:
+@contextmanager
+def on_cpu(name: str) -> Iterator[None]:
+    """The block runs an operation on the CPU: it is counted and timed, warned of, or refused."""
+    _announce(name)
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = time.perf_counter() - start
+        with _lock:
+            _seconds[name] = _seconds.get(name, 0.0) + seconds
+
+
+def _announce(name: str) -> None:
     """Count an operation that is about to run on the CPU; warn of it, or refuse it."""
     mode = config.FALLBACK.read().lower()
     if mode == "error":

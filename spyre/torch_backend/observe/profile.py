@@ -6,6 +6,9 @@ the profile is made when it is first asked for.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,9 +17,11 @@ from spyre.errors import LaunchError
 from spyre.hw.cost import Model, Overlap
 from spyre.runtime.flex import CommandStream
 from spyre.runtime.kernel import run_recorded
+from spyre.runtime.profile.data import HostOperation
 from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.trace import check_trace_file
+from spyre.torch_backend.fallback import fallback_seconds, fallbacks
 from spyre.torch_backend.observe.ranks import write_trace_of_ranks
 from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recorded, time_axis
 
@@ -35,8 +40,9 @@ class profile(CardObserver[CommandStream]):
     machine file over the shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or
     "ideal"; ``overlap``: "serial", "overlapped" or "double-buffered". LaunchError SPY950 within
     another trace, profile or counting of the process. Off it costs nothing; on, control blocks run
-    one by one. Read it when the block has been left; of a block that raises it has what had ended
-    by then.
+    one by one. ``on_host``: operations that ran on the CPU meanwhile, with their measured time; the
+    profiles of all cards name them. Read it when the block has been left; of a block that raises it
+    has what had ended by then.
     """
 
     def __init__(
@@ -50,14 +56,18 @@ class profile(CardObserver[CommandStream]):
         self._model = model
         self._overlap = Overlap(overlap)
         self._axis: TimeAxis | None = None
+        self.on_host: tuple[HostOperation, ...] = ()
 
     def __enter__(self) -> Self:
         self.__dict__.pop("cards", None)
         self._axis = None
-        return super().__enter__()
+        super().__enter__()
+        self._begin = time.perf_counter(), fallbacks(), fallback_seconds()
+        return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self.on_host = tuple(_on_host(*self._begin))
         self._axis = time_axis()
 
     @cached_property
@@ -65,7 +75,10 @@ class profile(CardObserver[CommandStream]):
         """The profile of every card that was used, by its index."""
         self._require_end()
         return {
-            index: profile_of_recording(commands, self._machine, self._model, self._overlap)
+            index: replace(
+                profile_of_recording(commands, self._machine, self._model, self._overlap),
+                on_host=self.on_host,
+            )
             for index, commands in self.observations.items()
         }
 
@@ -122,3 +135,17 @@ class profile(CardObserver[CommandStream]):
             str(each) if len(self.cards) == 1 else f"card {index}\n{each}"
             for index, each in self.cards.items()
         )
+
+
+def _on_host(
+    start_seconds: float, calls: dict[str, int], seconds: dict[str, float]
+) -> Iterator[HostOperation]:
+    """What ran on the CPU since then, the longest first."""
+    block_seconds = time.perf_counter() - start_seconds
+    now = fallback_seconds()
+    since = {name: now[name] - seconds.get(name, 0.0) for name in now}
+    counts = {name: count - calls.get(name, 0) for name, count in fallbacks().items()}
+    for name in sorted(since, key=lambda each: -since[each]):
+        if counts[name] > 0:
+            share = since[name] / block_seconds
+            yield HostOperation(name, counts[name], since[name], share)

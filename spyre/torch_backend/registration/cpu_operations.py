@@ -86,13 +86,12 @@ def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
     from torch.utils._pytree import tree_map
 
     from spyre.torch_backend.device import is_on_card
-    from spyre.torch_backend.fallback import announce, check_devices
-
-    announce(str(op))
-    check_devices(op, args, kwargs)
-    device = next(value.device for value in (*args, *kwargs.values()) if is_on_card(value))
+    from spyre.torch_backend.fallback import check_devices, on_cpu
 
     def down(value: Any) -> Any:
         return value.cpu() if isinstance(value, torch.Tensor) else value
 
-    return op(*tree_map(down, args), **tree_map(down, kwargs)).to(device)
+    with on_cpu(str(op)):
+        check_devices(op, args, kwargs)
+        device = next(value.device for value in (*args, *kwargs.values()) if is_on_card(value))
+        return op(*tree_map(down, args), **tree_map(down, kwargs)).to(device)

@@ -212,3 +212,15 @@ def test_generators():
     assert torch.equal(
         first.cpu(), torch.empty(9, device="spyre").cauchy_(generator=generator).cpu()
     )
+
+
+def test_the_time_of_fallbacks_is_counted(counted):
+    x = torch.rand(3, 4).to("spyre")
+    assert torch.spyre.fallback_seconds() == {}
+    torch.lgamma(x)
+    first = torch.spyre.fallback_seconds()
+    assert first.keys() == counted().keys() == {"aten.lgamma.out"}
+    torch.lgamma(x)
+    assert torch.spyre.fallback_seconds()["aten.lgamma.out"] > first["aten.lgamma.out"] > 0
+    torch.spyre.reset_fallbacks()
+    assert torch.spyre.fallback_seconds() == {}

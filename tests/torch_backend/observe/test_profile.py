@@ -138,3 +138,17 @@ def test_it_can_be_used_again():
             for _ in range(count):
                 torch.exp(x)
         assert len(p.of_card().launches) == count
+
+
+def test_what_ran_on_the_cpu_is_named_with_its_time(tmp_path):
+    x = ones(64, 128)
+    torch.lgamma(x)
+    with torch.spyre.profile() as p:
+        torch.exp(torch.lgamma(x))
+    (operation,) = p.on_host
+    assert (operation.name, operation.calls) == ("aten.lgamma.out", 1)
+    assert 0 < operation.share <= 1
+    assert "on the CPU: aten.lgamma.out 1 ×" in str(p)
+    assert p.of_card().to_json()["on_host"][0]["seconds"] == operation.seconds
+    p.report(tmp_path / "out.html")
+    assert "on the CPU: aten.lgamma.out 1 ×" in (tmp_path / "out.html").read_text()

@@ -207,7 +207,9 @@ def report_page(profile: ProfileData, title: str = "spyre profile") -> str:
         tag("nav", links, aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
-            "footer", f"spyre {__version__}. All times are modelled, of the card; none is measured."
+            "footer",
+            f"spyre {__version__}. All times of the card are modelled; "
+            f"{'what ran on the CPU is' if profile.on_host else 'none is'} measured.",
         ),
     ]
     return document(title, body)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from spyre import config
+from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import storage_key
 from spyre.torch_backend.eager import refuse_traced_overlap
 from spyre.torch_backend.fallback import overlaps_itself
@@ -27,6 +28,7 @@ from spyre.torch_backend.inductor.base import (
     DeviceOpOverrides,
     GraphLowering,
     ObservedGraph,
+    V,
     asks_for_symbols,
     cache_key,
     chosen_settings,
@@ -184,6 +186,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
     def compile_fx(model: Any, example_inputs: Any, *args: Any, **named: Any) -> Any:
         if named.get("config_patches") or not uses_spyre(model, example_inputs):
             return original(model, example_inputs, *args, **named)
+        refuse_native_code()
         refuse_overlapping_writes(model)
         fill_elements_once(model)
         inner = named.pop("inner_compile", entry.compile_fx_inner)
@@ -296,6 +299,21 @@ WRITERS = {
     *(operator.ilshift, operator.irshift, operator.imatmul, operator.setitem),
 }
 """Functions that change their first argument; others end in an underscore, or take ``out``."""
+
+
+def refuse_native_code() -> None:
+    """UnsupportedError SPY996 where Inductor is to write C++: for a package of AOTInductor, or with
+    ``cpp_wrapper``. Bundles are launched from Python.
+    """
+    if V.aot_compilation or inductor_config.cpp_wrapper:
+        raise UnsupportedError(
+            "SPY996",
+            "graphs on spyre are not compiled to native code",
+            expected="torch.compile, whose wrapper is Python",
+            found="AOTInductor" if V.aot_compilation else "cpp_wrapper",
+            hint="keep the exported program (torch.export.save) and compile it where it runs, or "
+            "write its bundles with spyre-compile",
+        )
 
 
 def refuse_overlapping_writes(model: Any) -> None:
