@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,7 +32,9 @@ MODES = ("eager", "compiled", "dynamic")
 
 @dataclass(frozen=True)
 class Failure:
-    """``kind``: different, refused (an error that names what is not supported), or crashed."""
+    """``kind``: different, refused (an error that names what is not supported), crashed, or torch's
+    (what fails before it comes to a device).
+    """
 
     mode: str
     kind: str
@@ -154,6 +156,27 @@ def worst(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> 
 
 def compiled_failure(program: Program, mode: str) -> Failure | None:
     """The whole function compiled beside the whole function in eager mode: the same bits."""
+    failure = _compiled_failure(program, mode)
+    if failure is None or failure.kind != "crashed" or not _fails_in_torch(program, mode):
+        return failure
+    return replace(failure, kind="torch's")
+
+
+def _fails_in_torch(program: Program, mode: str) -> bool:
+    """Whether torch cannot trace the function for the CPU either, with a compiler that does
+    nothing."""
+    torch._dynamo.reset()
+    traced = torch.compile(
+        program.function(), backend="aot_eager", dynamic=mode == "dynamic", fullgraph=True
+    )
+    try:
+        traced(*ordered(input_tensors(program, "cpu"), [i.name for i in program.inputs]))
+    except Exception:
+        return True
+    return False
+
+
+def _compiled_failure(program: Program, mode: str) -> Failure | None:
     torch._dynamo.reset()
     function = program.function()
     names = [i.name for i in program.inputs]

@@ -11,11 +11,13 @@ from multiprocessing import get_context
 
 NUMERICS = ("dl16", "ieee")
 PROGRAMS_PER_PROCESS = 100
+FINDS = ("different", "crashed")
+"""Kinds of outcomes that are defects of ours."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``kind`` is empty for a program that agrees."""
+    """``kind`` is empty for a program that agrees, else that of a `comparison.Failure`."""
 
     seed: int
     numerics: str
@@ -35,7 +37,7 @@ def run_seed(seed: int) -> Outcome:
     failure = first_failure(program)
     if failure is None:
         return Outcome(seed, numerics)
-    if failure.kind != "refused":
+    if failure.kind in FINDS:
         program, failure = shrunk(program, failure)
     return Outcome(seed, numerics, failure.kind, str(failure), str(program))
 

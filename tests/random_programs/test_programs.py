@@ -123,6 +123,18 @@ def test_shrinking_keeps_what_fails(monkeypatch: pytest.MonkeyPatch):
     assert failure.kind == "different"
 
 
+def test_what_torch_cannot_trace_is_no_crash():
+    """Its functionalization loses the strides of a transposed part that is written to."""
+    statements = (
+        Statement("a", "x[torch.tensor([0], device=x.device)]", ("x",), "exact"),
+        Statement("", "a.mT.masked_fill_(a.mT > 1.0, 3.0)", ("a",), "near"),
+        Statement("b", "a.reshape(-1)", ("a",), "view"),
+    )
+    failure = first_failure(Program(0, (Input("x", (1, 32, 5), FLOAT, 1),), statements))
+    assert failure is not None
+    assert (failure.mode, failure.kind) == ("compiled", "torch's")
+
+
 def test_results_that_the_card_refuses_are_no_crash():
     statements = tuple(Statement("", "x.add_(x)", ("x",), "exact") for _ in range(30))
     failure = eager_failure(Program(0, (Input("x", (3,), INT, 5),), statements))

@@ -41,6 +41,7 @@ from spyre.torch_backend.program import (
     stored_elements,
 )
 
+WIDE = "float32"
 MAX_CUMULATIVE_ELEMENTS = 1 << 24
 """Elements a running sum may need room for with sticks along another dim."""
 
@@ -82,19 +83,21 @@ def _mean(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Val
 def _variance(
     low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, correction: float, root: bool
 ) -> Value:
-    x = low.convert(x, dtype)
+    # squares and their sum soon leave the range of 16-bit floats, in which the result lies
+    x = low.convert(x, WIDE)
     centred = low.pointwise("sub", x, low.mean(x, dims))
     squares = low.reduce("sum", low.pointwise("mul", centred, centred), dims)
     count = max(prod(x.sizes[k] for k in dims) - correction, 0)
-    result = low.pointwise("realdiv", squares, low.constant(count, dtype))
+    result = low.pointwise("realdiv", squares, low.constant(count, WIDE))
     if root:
         result = low.pointwise("sqrt", result)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    return low.convert(result, dtype).reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
 def _norm(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, order: float) -> Value:
-    magnitude = low.pointwise("abs", low.convert(x, dtype))
-    result = _norm_of(low, magnitude, dims, order, dtype)
+    inner = dtype if order in (inf, -inf, 0, 1) else WIDE
+    magnitude = low.pointwise("abs", low.convert(x, inner))
+    result = low.convert(_norm_of(low, magnitude, dims, order, inner), dtype)
     return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 

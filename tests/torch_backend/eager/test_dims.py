@@ -72,3 +72,10 @@ def test_hardtanh_of_integers_has_integer_bounds():
     for bounds in ((-0.5, 0.5), (-1.5, 2.5), (-1, 1)):
         agrees(lambda x, bounds=bounds: torch.nn.functional.hardtanh(x, *bounds), x)
         agrees(lambda x, bounds=bounds: torch.nn.functional.hardtanh_(x.clone(), *bounds), x)
+
+
+def test_squares_leave_the_range_of_halves_and_their_roots_do_not():
+    """float32 within, as torch computes: DL16 ends at 2^-31."""
+    tiny = torch.full((3, 64), 2.0**-17).half()
+    agrees(lambda x: torch.linalg.vector_norm(x, dim=1), tiny)
+    agrees(lambda x: x.std(1, correction=0), tiny * torch.tensor([1.0, -1.0]).repeat(32).half())
