@@ -236,8 +236,8 @@ def describe(change: Change) -> str:
     )
 
 
-ROW_HEADS = ("quantity", "median", "unit", "deviation", "target")
-LEFT_HEADS = (*LEFT, "quantity", "unit")
+ROW_HEADS = ("quantity", "median", "unit", "of", "better", "deviation", "target")
+LEFT_HEADS = (*LEFT, "quantity", "unit", "of", "better")
 FRAME = Frame(width=480.0, height=280.0, left=60.0)
 LINES = ("host time", "simulated time", "HBM bytes", "LX peak")
 STYLE = """
@@ -280,6 +280,17 @@ def tables(results: Results) -> Iterator[tuple[str, Sequence[str], list[list[Cel
             yield section, ROW_HEADS, [_row(row) for row in rows]
 
 
+def heading(section: str, rows: Sequence[Measurement]) -> str:
+    """The name of a section with what its numbers are of, and which way they should go."""
+    kinds = {row.exact for row in rows}
+    of = {False: "measured on the host", True: "modelled, of the card"}
+    both = "host and modelled" if len(kinds) == 2 else ", ".join(of[kind] for kind in kinds)
+    if len({row.higher_is_better for row in rows}) == 2:
+        return f"{section}: {both}; times and bytes: lower is better, factors: higher"
+    better = "higher" if rows and rows[0].higher_is_better else "lower"
+    return f"{section}: {both}; {better} is better"
+
+
 def _form_rows(rows: Iterable[Measurement]) -> Iterator[list[Cell]]:
     for group in by_title(forms(rows)).values():
         for form in group:
@@ -294,6 +305,8 @@ def _row(row: Measurement) -> list[Cell]:
         (row.name, None),
         (row.shown, row.median),
         (row.unit, None),
+        ("model" if row.exact else "host", None),
+        ("higher" if row.higher_is_better else "lower", None),
         (row.shown_deviation, row.deviation),
         (row.shown_target, row.target if row.target is not None else -1.0),
     ]
@@ -308,7 +321,8 @@ def markdown(results: Results, before: Results | None = None) -> str:
     if before is not None:
         lines += ["", "```", *comparison_lines(before, results), "```"]
     for section, heads, rows in tables(results):
-        lines += ["", f"## {section}", "", _line(heads)]
+        title = heading(section, results.sections[section])
+        lines += ["", f"## {title}", "", _line(heads)]
         lines.append(_line(["---" if head in LEFT_HEADS else "---:" for head in heads]))
         lines += [_line([text for text, _ in row]) for row in rows]
     lines += ["", *(f"**{name} failed**: {text}" for name, text in results.errors.items())]
@@ -331,9 +345,15 @@ def page(results: Results, before: Results | None = None) -> str:
         tag("header", [tag("h1", "Benchmarks of spyre"), theme_button()]),
         lines,
         tag("nav", links, aria_label="Sections"),
-        tag("main", [tag("section", [tag("h2", n), c], id=n) for n, c in sections]),
+        tag("main", [_section(results, name, content) for name, content in sections]),
     ]
     return document("Benchmarks of spyre", body, STYLE)
+
+
+def _section(results: Results, name: str, content: Markup) -> Markup:
+    rows = results.sections.get(name)
+    title = name if rows is None else heading(name, rows)
+    return tag("section", [tag("h2", title), content], id=name)
 
 
 def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, Markup]]:
@@ -456,7 +476,7 @@ def write_plots(results: Results, directory: Path) -> list[Path]:
             continue
         figure = Figure(layout="constrained")
         draw(figure, rows)
-        figure.suptitle(f"{section}, commit {results.commit[:10]}", fontsize="small")
+        figure.suptitle(f"{heading(section, rows)}\ncommit {results.commit[:10]}", fontsize="small")
         written.append(directory / f"{section}.png")
         figure.savefig(written[-1], dpi=100)
     return written

@@ -75,6 +75,7 @@ class Options:
     machine: str | None = None
     overlap: str = "overlapped"
     roofline: str | None = None
+    modelled_trace: str | None = None
     report: str | None = None
     compare: tuple[str, str] | None = None
     json: bool = False
@@ -85,7 +86,8 @@ class Options:
     @property
     def models(self) -> bool:
         """Whether times on the card are asked for, in any form."""
-        return self.profile or self.roofline is not None or self.report is not None
+        files = (self.roofline, self.report, self.modelled_trace)
+        return self.profile or any(file is not None for file in files)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -167,20 +169,20 @@ def _check_watching(parser: argparse.ArgumentParser, parsed: argparse.Namespace)
     if parsed.break_at is None and (parsed.tensors or parsed.save_tensors is not None):
         parser.error("--print and --save-tensors are nothing without --break")
     others = ("verify", "against", "check", "explain", "warm", "trace", "commands", "profile")
-    alone = (*others, "report", "roofline", "dump", "compare")
+    alone = (*others, "report", "roofline", "modelled_trace", "dump", "compare")
     unlike = [name for name in alone if getattr(parsed, name)]
     unlike += ["sanitize"] if parsed.sanitize is not None else []
     if unlike and (parsed.expect is not None or parsed.break_at is not None):
-        names = ", ".join(f"--{name}" for name in unlike)
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in unlike)
         parser.error(f"--expect and --break watch one plain run: leave out {names}")
 
 
 def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     """Options of a run next to those that run nothing."""
     is_idle = parsed.check or parsed.explain
-    shown = ("dump", "trace", "commands", "profile", "report", "roofline")
+    shown = ("dump", "trace", "commands", "profile", "report", "roofline", "modelled_trace")
     if parsed.warm and (is_idle or any(getattr(parsed, name) for name in shown)):
-        names = ", ".join(f"--{name}" for name in ("check", "explain", *shown))
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in ("check", "explain", *shown))
         parser.error(f"--warm runs nothing: leave out {names}")
     _check_profiling(parser, parsed, is_idle)
     if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
@@ -194,11 +196,12 @@ def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
 def _check_profiling(
     parser: argparse.ArgumentParser, parsed: argparse.Namespace, is_idle: bool
 ) -> None:
-    models = parsed.profile or parsed.report is not None or parsed.roofline is not None
+    files = (parsed.report, parsed.roofline, parsed.modelled_trace)
+    models = parsed.profile or any(file is not None for file in files)
     if models and (is_idle or parsed.against is not None or parsed.verify):
         parser.error(
-            "--profile, --report and --roofline model one plain run: leave out --check, --explain, "
-            "--against, --verify"
+            "--profile, --report, --roofline and --modelled-trace model one plain run: leave out "
+            "--check, --explain, --against, --verify"
         )
     if parsed.clear_cache and (parsed.path or parsed.warm):
         parser.error("--clear-cache runs nothing: leave out PATH and --warm")
@@ -473,6 +476,11 @@ def _add_profiling(parser: argparse.ArgumentParser) -> None:
 def _add_drawings(group: argparse._ActionsContainer) -> None:
     group.add_argument("--report", metavar="FILE", help="write the profile as one HTML page")
     group.add_argument("--roofline", metavar="FILE", help="write a .png (extra plot)")
+    group.add_argument(
+        "--modelled-trace",
+        metavar="FILE",
+        help="write modelled time alone as a trace, for Perfetto; --trace has the host's beside it",
+    )
 
 
 def _add_machine(group: argparse._ActionsContainer) -> None:

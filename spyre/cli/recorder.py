@@ -1,6 +1,7 @@
 """What the card did in a run, as files and as text; checked before it runs, written after.
 
-For ``--trace``, ``--commands``, ``--profile``, ``--report`` and ``--roofline``.
+For ``--trace``, ``--commands``, ``--profile``, ``--report``, ``--roofline`` and
+``--modelled-trace``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Recorder:
             from spyre.runtime.trace import check_trace_file
 
             check_trace_file(options.trace)
+        if options.modelled_trace is not None:
+            from spyre.runtime.trace import check_trace_file
+
+            check_trace_file(options.modelled_trace)
         if options.models:
             check_profile_files(options)
 
@@ -87,6 +92,8 @@ class Recorder:
             self.profile.report(self._options.report, title)
         if self._options.roofline is not None:
             self.profile.roofline(self._options.roofline)
+        if self._options.modelled_trace is not None:
+            self.profile.modelled_trace(self._options.modelled_trace)
 
     def print_profile(self) -> None:
         """Print the table and the lines under it, if they were asked for."""

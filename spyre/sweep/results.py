@@ -146,7 +146,7 @@ def _draw_subject(
     panel.set(xlabel=axis, ylabel="modelled time, µs", ylim=(0, None))
     panel.set_title(subject, fontsize="small")
     if panel.get_legend_handles_labels()[1]:
-        panel.legend(fontsize="xx-small")
+        _legend(panel)
 
 
 def _draw_traffic(panel: Any, subjects: dict[str, list[Record]]) -> None:
@@ -156,7 +156,12 @@ def _draw_traffic(panel: Any, subjects: dict[str, list[Record]]) -> None:
     panel.set(xlabel="HBM traffic, MB", ylabel="modelled time, µs")
     panel.set_title("all subjects", fontsize="small")
     if subjects:
-        panel.legend(fontsize="xx-small")
+        _legend(panel)
+
+
+def _legend(panel: Any) -> None:
+    """Below the panel, where it covers no line; the layout makes room for it."""
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize="xx-small")
 
 
 def lines(columns: Sequence[str], records: Sequence[Record], axis: str) -> dict[str, list[Record]]:

@@ -68,7 +68,9 @@ def test_a_row_per_workload_dim_and_number_of_tiles(found):
 def test_markdown_has_the_rows(found):
     text = markdown(found, found)
     assert "| f <8x8> | rows | 4 | 5 | 0% | 2.00 | 5 | 200 | 0.50 | 2 | 1 |" in text
-    assert "| a\\|b | 2 | ms | 50% | 1.5 |" in text
+    assert "| a\\|b | 2 | ms | host | lower | 50% | 1.5 |" in text
+    assert "## tiled: host and modelled; " in text
+    assert "## s: measured on the host; times and bytes: lower is better, factors: higher" in text
     assert "0 of 21 quantities changed beyond noise" in text
     assert "**t failed**: broken & <b>" in text
 
@@ -97,6 +99,7 @@ def test_the_page_is_whole_and_needs_nothing_else(found):
     parsed = Page(text)
     assert parsed.seen.count("svg") == 2
     assert parsed.seen.count("table") == 2
+    assert "<h2>tiled: host and modelled; " in text
     assert all(url.startswith(("#", "data:,")) for url in parsed.urls)
     assert not re.search(r"@import|url\(|https?:", text)
     assert "<b>" not in text

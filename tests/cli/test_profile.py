@@ -111,6 +111,20 @@ def test_trace_has_both_times(cli, examples, tmp_path):
         assert sum(span["args"][key] for span in spans) == totals[key]
 
 
+def test_a_trace_of_modelled_time_alone(cli, examples, tmp_path):
+    both, modelled = tmp_path / "both.json", tmp_path / "modelled.json"
+    ran = cli(examples / "softmax", "-q", "--trace", both, "--modelled-trace", modelled)
+    assert (ran.code, ran.out) == (0, "")
+    alone = json.loads(modelled.read_text())["traceEvents"]
+    shared = json.loads(both.read_text())["traceEvents"]
+    (process,) = {event["pid"] for event in alone}
+    assert alone == [event for event in shared if event["pid"] == process]
+    assert any(event["pid"] != process for event in shared)
+    refused = cli(examples / "softmax", "--modelled-trace", tmp_path / "none" / "t.json")
+    assert (refused.code, refused.out) == (2, "")
+    assert "SPY886" in refused.err
+
+
 def test_compare(cli, examples, kept):
     file, content = kept
     ran = cli("--compare", file, examples / "add_loop")

@@ -241,6 +241,26 @@ def test_lines_of_a_picture(tmp_path):
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_legends_of_a_picture_cover_no_line(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+
+    def keep(figure, path, **_):
+        drawn.append(figure)
+        path.touch()
+
+    monkeypatch.setattr(figures.Figure, "savefig", keep)
+    found = definition()
+    write_plot(tmp_path / "s.png", found.columns, [r for t in found.tasks() for r in quick(t)])
+    drawn[0].canvas.draw()
+    legends = [(panel, panel.get_legend()) for panel in drawn[0].axes if panel.get_legend()]
+    assert len(legends) == 4
+    for panel, legend in legends:
+        label = panel.xaxis.label.get_window_extent()
+        assert not legend.get_window_extent().overlaps(panel.get_window_extent())
+        assert not legend.get_window_extent().overlaps(label)
+
+
 def test_the_command_line_sweeps_bundles_and_functions(tmp_path, monkeypatch, capsys):
     """Functions take their settings: fewer cores are fewer, tiles are loops."""
     pytest.importorskip("torch")

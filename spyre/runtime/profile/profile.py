@@ -37,7 +37,9 @@ from spyre.runtime.profile.kernels import KernelModel, KernelProfile, model_kern
 from spyre.runtime.profile.report import write_report
 from spyre.runtime.profile.roofline import write_roofline
 from spyre.runtime.profile.table import make_table, profile_text
+from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.run import RunResult
+from spyre.runtime.trace import write_trace
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,6 +63,10 @@ class Profile(ProfileData):
     def roofline(self, path: Path | str) -> None:
         """Write the roofline as a picture; ProfileError SPY780 without matplotlib, SPY782."""
         write_roofline(path, self)
+
+    def modelled_trace(self, path: Path | str) -> None:
+        """Write modelled time as a Chrome trace, without the host's. LaunchError SPY886."""
+        write_trace(path, {}, more=modelled_events(self))
 
     def to_json(self) -> dict[str, object]:
         """Everything as one JSON object: what ``spyre-run --profile --json`` has as ``profile``."""

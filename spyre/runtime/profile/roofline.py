@@ -11,6 +11,7 @@ import io
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from spyre.errors import ProfileError
@@ -161,12 +162,21 @@ def write_roofline(path: Path | str, profile: ProfileData) -> None:
     for unit, marker in (("pt", "o"), ("sfu", "s")):
         _draw_points(axes, roofline, [p for p in roofline.points if p.unit == unit], marker)
     axes.set(xlabel="work per byte of HBM traffic", ylabel="work per ns")
-    axes.set_title(f"{profile.machine.name}, {profile.cost_model}: modelled")
+    title = f"{_names(profile)}\n{profile.machine.name}, {profile.cost_model}: modelled"
+    axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize="small")
+    # Beside the plot: whatever corner it had, some program has its points there.
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     content = io.BytesIO()
     figure.savefig(content, format=Path(path).suffix.lower().removeprefix("."), dpi=150)
     write_whole(path, content.getvalue())
+
+
+def _names(profile: ProfileData) -> str:
+    """The programs that are shown."""
+    names = list(dict.fromkeys(kernel.name for kernel in profile.kernels))
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return shorten(", ".join(names[:2]), 80, placeholder="…") + more
 
 
 def _draw_roof(axes: Any, roofline: Roofline, roof: RooflineRoof) -> None:

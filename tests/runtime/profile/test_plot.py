@@ -18,6 +18,17 @@ def test_a_picture(tmp_path, softmax):
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+def test_it_names_its_programs_and_its_legend_covers_nothing(tmp_path, softmax, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure", reason="the extra plot is not installed")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    spyre.profile(softmax).roofline(tmp_path / "roof.png")
+    (axes,), (legend,) = drawn[0].axes, drawn[0].legends
+    assert axes.get_title().startswith("softmax\n")
+    drawn[0].canvas.draw()
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
 def test_without_matplotlib(tmp_path, softmax, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ProfileError, match="SPY780") as raised:

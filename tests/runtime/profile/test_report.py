@@ -12,11 +12,12 @@ import pytest
 
 import spyre
 from spyre.errors import ProfileError
+from spyre.runtime.profile.bottlenecks import bottlenecks_of
 from spyre.runtime.profile.files import write_whole
 from spyre.runtime.profile.report.html import tag
 from spyre.runtime.profile.report.page import report_page
 
-SECTIONS = ("summary", "kernels", "roofline", "lx", "hbm", "cores", "counters")
+SECTIONS = ("summary", "bottlenecks", "kernels", "roofline", "lx", "hbm", "cores", "counters")
 VOID = ("meta", "link")
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -77,6 +78,20 @@ def test_lx_and_the_roofline_are_drawn(page, matmul):
     assert re.search(r'<circle[^>]*class="bound-memory point"', product)
 
 
+def test_bottlenecks_say_what_would_help(page, softmax, matmul):
+    profile = spyre.profile(softmax)
+    first, *others = found = bottlenecks_of(profile)
+    assert (first.name, first.time_ns) == ("launching", profile.launch_ns)
+    assert [each.time_ns for each in found] == sorted((e.time_ns for e in found), reverse=True)
+    assert all("8 of 32 work" in each.help for each in others)
+    assert all(0 <= each.saved_ns <= each.time_ns for each in others)
+    assert re.findall(r"<li><strong>(.*?)</strong>", section(page, "bottlenecks")) == [
+        each.name.replace(">", "&gt;") for each in found
+    ]
+    (product,) = (each for each in bottlenecks_of(spyre.profile(matmul)) if "execute" in each.name)
+    assert product.why.startswith("waits for HBM: ")
+
+
 def test_hbm_and_cores_are_drawn(page):
     """A region per tensor and that of programs; a chart per quantity that cores have."""
     hbm, cores = section(page, "hbm"), section(page, "cores")
@@ -112,10 +127,20 @@ const heads = [...document.querySelectorAll("#executes-table thead button")];
 const time = heads.find((head) => head.textContent === "time");
 time.click();
 document.getElementById("theme").click();
+const search = document.getElementById("search");
+search.value = "exp";
+search.dispatchEvent(new Event("input"));
+const found = document.getElementById("matches").textContent;
+search.value = "";
+search.dispatchEvent(new Event("input"));
+document.querySelector(".zoom button").click();
+const shown = document.querySelector(".zoom output").textContent;
+const part = document.querySelector("svg.plot").getAttribute("viewBox").split(" ");
 const rows = [...document.querySelectorAll("#executes-table tbody tr")];
 document.title = [rows[0].cells[1].textContent, rows.at(-1).cells[1].textContent,
   document.documentElement.dataset.theme, document.activeElement === first,
-  document.documentElement.scrollWidth <= innerWidth].join(" ");
+  document.documentElement.scrollWidth <= innerWidth, found.startsWith("2 of"),
+  shown.includes(" to "), part[2] === "428"].join(" ");
 </script>"""
 
 
@@ -155,9 +180,12 @@ class TestBrowser:
         assert console == []
         assert all(f'<section id="{key}"' in dom for key in SECTIONS)
         assert dom.count("<svg viewBox") == 4 + 7
+        assert dom.count('class="plot"') == 1
         title = re.search("<title>(.*?)</title>", dom)
         assert title is not None
-        assert title[1] in ("max sum dark true true", "max sum light true true")
+        order, theme, rest = re.fullmatch(r"(\w+ \w+) (\w+) (.*)", title[1]).groups()
+        assert (order, rest) == ("max sum", "true true true true true")
+        assert theme in ("dark", "light")
         assert re.search('aria-sort="descending"><button[^>]*>time', dom)
 
     def test_an_error_would_be_seen(self, page, tmp_path):

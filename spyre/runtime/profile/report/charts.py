@@ -23,6 +23,7 @@ from spyre.runtime.profile.report.html import (
     decade_ticks,
     inside,
     linear_ticks,
+    plot,
     tag,
     x_axis,
     x_axis as axis_of_x,
@@ -47,7 +48,7 @@ def timeline_chart(profile: ProfileData) -> Markup:
     pieces = [
         x_axis(TIMELINE_FRAME, linear_ticks(most, time_text), "time"),
         y_axis(TIMELINE_FRAME, [(part, str(lane)) for part, lane in names], ""),
-        *_timeline_spans(profile, most),
+        plot(TIMELINE_FRAME, _timeline_spans(profile, most)),
     ]
     return chart(TIMELINE_FRAME, "What host, DMA engine, launching and cores do when", pieces)
 

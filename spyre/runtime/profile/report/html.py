@@ -82,13 +82,23 @@ def chart(frame: Frame, label: str, content: Content) -> Markup:
     return tag("div", drawn, class_="wide", role="region", tabindex="0", aria_label=label)
 
 
+def plot(frame: Frame, content: Content) -> Markup:
+    """What lies between the axes, for a script that shows a part of it: a picture of its own."""
+    width, height = frame.end - frame.left, frame.height
+    box = f"{frame.left:g} 0 {width:g} {height:g}"
+    return tag("svg", content, x=frame.left, y=0, width=width, height=height, viewBox=box,
+               preserveAspectRatio="none", class_="plot")  # fmt: skip
+
+
 def x_axis(frame: Frame, ticks: Iterable[tuple[float, str]], title: str) -> Markup:
     """Ticks at parts of the width, lines up through the plot, and what is shown."""
     pieces: list[str] = []
     for part, text in ticks:
         x = frame.x(part)
         pieces.append(tag("line", x1=x, x2=x, y1=frame.top, y2=frame.base, class_="grid"))
-        pieces.append(tag("text", text, x=x, y=frame.base + 16, class_="tick middle"))
+        # A label at the right edge would be cut off in the middle.
+        side = "end" if x > frame.end - 20.0 else "middle"
+        pieces.append(tag("text", text, x=x, y=frame.base + 16, class_=f"tick {side}"))
     middle = (frame.left + frame.end) / 2
     pieces.append(tag("text", title, x=middle, y=frame.height - 6, class_="axis middle"))
     return inside(pieces)

@@ -37,4 +37,72 @@
       head.querySelector("button").addEventListener("click", () => sort(table, head, column));
     });
   }
+
+  const search = document.getElementById("search");
+  if (search !== null) {
+    search.hidden = false;
+    const rows = [...document.querySelectorAll("table.sortable tbody tr")];
+    search.addEventListener("input", () => {
+      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const row of rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((word) => text.includes(word));
+        shown += row.hidden ? 0 : 1;
+        if (!row.hidden && words.length) row.closest("details")?.setAttribute("open", "");
+      }
+      const found = words.length ? `${shown} of ${rows.length} rows` : "";
+      document.getElementById("matches").textContent = found;
+    });
+  }
+
+  const units = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+  const timeText = (ns) => {
+    const [scale, unit] = units.find(([size]) => ns >= size) ?? [1, "ns"];
+    return `${Number((ns / scale).toPrecision(3))} ${unit}`;
+  };
+  for (const bar of document.querySelectorAll(".zoom")) {
+    const chart = bar.previousElementSibling.querySelector("svg.chart");
+    const plot = chart.querySelector("svg.plot");
+    const [left, , width, height] = plot.getAttribute("viewBox").split(" ").map(Number);
+    const ticks = [...chart.querySelectorAll("text.tick:not([x='78']), line.grid")]
+      .filter((mark) => mark.tagName === "text" || mark.getAttribute("x1") === mark.getAttribute("x2"))
+      .map((mark) => [mark, (Number(mark.getAttribute("x1") ?? mark.getAttribute("x")) - left) / width]);
+    let [begin, end] = [0, 1];
+    const draw = () => {
+      plot.setAttribute("viewBox", `${left + begin * width} 0 ${(end - begin) * width} ${height}`);
+      for (const [mark, part] of ticks) {
+        const place = (part - begin) / (end - begin);
+        mark.toggleAttribute("hidden", place < -1e-9 || place > 1 + 1e-9);
+        for (const name of mark.tagName === "text" ? ["x"] : ["x1", "x2"]) {
+          mark.setAttribute(name, left + place * width);
+        }
+      }
+      const most = Number(bar.dataset.ns);
+      const whole = begin === 0 && end === 1;
+      bar.querySelector("output").textContent = whole ? ""
+        : `${timeText(begin * most)} to ${timeText(end * most)}`;
+    };
+    const move = (middle, size) => {
+      size = Math.min(size, 1);
+      begin = Math.min(Math.max(middle - size / 2, 0), 1 - size);
+      end = begin + size;
+      draw();
+    };
+    const act = {
+      in: () => move((begin + end) / 2, (end - begin) / 2),
+      out: () => move((begin + end) / 2, (end - begin) * 2),
+      back: () => move((begin + end) / 2 - (end - begin) / 2, end - begin),
+      on: () => move((begin + end) / 2 + (end - begin) / 2, end - begin),
+    };
+    for (const button of bar.querySelectorAll("button")) {
+      button.addEventListener("click", act[button.dataset.do]);
+    }
+    plot.addEventListener("dblclick", (event) => {
+      const box = chart.getBoundingClientRect();
+      const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
+      move(begin + (x - left) / width * (end - begin), (end - begin) / 2);
+    });
+    bar.hidden = false;
+  }
 })();

@@ -14,6 +14,7 @@ import numpy as np
 
 from spyre import __version__
 from spyre.hw.cost import CAVEAT, Bound
+from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
 from spyre.runtime.profile.collectives import (
     CELLS as COLLECTIVE_CELLS,
     CollectiveRow,
@@ -204,7 +205,7 @@ def report_page(profile: ProfileData, title: str = "spyre profile") -> str:
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
         tag("header", [tag("h1", title), theme_button(), tag("p", _subtitle(profile))]),
-        tag("nav", links, aria_label="Sections"),
+        tag("nav", [*links, _search()], aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
             "footer",
@@ -235,6 +236,7 @@ def _section(key: str, name: str, content: Markup) -> Markup:
 def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
     """Key, name and content of every section."""
     yield "summary", "Summary", _summary(profile)
+    yield "bottlenecks", "Bottlenecks", _bottlenecks(profile)
     yield "kernels", "Kernels", _kernels(profile)
     if profile.collectives:
         yield "collectives", "Collectives", _collectives(profile)
@@ -268,8 +270,46 @@ def _summary(profile: ProfileData) -> Markup:
     ]
     if profile.collectives:
         names += [("bound-lx", "exchange between cards"), ("bound-sfu", "adds of a collective")]
-    timeline = [tag("h3", "Timeline"), timeline_chart(profile), legend(names)]
+    timeline = [tag("h3", "Timeline"), timeline_chart(profile), _zoom(profile), legend(names)]
     return inside([tag("dl", shown, class_="tiles"), *timeline, lines])
+
+
+def _zoom(profile: ProfileData) -> Markup:
+    """Buttons for the timeline, shown where scripts run; its time is that of the whole axis."""
+    names = (("in", "Zoom in"), ("out", "Zoom out"), ("back", "Earlier"), ("on", "Later"))
+    buttons = [tag("button", name, type="button", data_do=key) for key, name in names]
+    shown = tag("output", "", aria_live="polite")
+    most = repr(float(profile.makespan_ns))
+    return tag("div", [*buttons, shown], class_="zoom", data_ns=most, hidden=True)
+
+
+def _search() -> Markup:
+    """A field that leaves the rows of all tables that hold its words; without script it is not
+    shown.
+    """
+    field = tag("input", type="search", id="search", placeholder="Search the tables",
+                aria_label="Search the tables", hidden=True)  # fmt: skip
+    return inside([field, tag("output", "", id="matches", for_="search")])
+
+
+def _bottlenecks(profile: ProfileData) -> Markup:
+    found = bottlenecks_of(profile)
+    if not found:
+        return tag("p", "Nothing ran on the cores.")
+    several = len(profile.kernels) > 1
+    return tag("ol", [tag("li", _bottleneck(each, several)) for each in found], class_="causes")
+
+
+def _bottleneck(found: Bottleneck, with_kernel: bool) -> Markup:
+    kernel = f" of {found.kernel}" if with_kernel and found.kernel else ""
+    saved = f" (at most {time_text(found.saved_ns)} less)" if found.saved_ns else ""
+    lines = [
+        tag("strong", f"{found.name}{kernel}"),
+        tag("span", f"{time_text(found.time_ns)}, {found.share:.0%} of the time: {found.why}."),
+    ]
+    if found.help:
+        lines.append(tag("span", f"What would help{saved}: {found.help}."))
+    return inside(lines)
 
 
 def _hbm_peak(profile: ProfileData) -> str:
