@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import subprocess
@@ -197,6 +198,26 @@ def thrice(x):
 
 
 thrice.__module__ = KERNELS  # functions of other packages are not kept in our cache
+
+
+def test_what_a_kernel_calls_is_compiled_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not by itself: that is left to a call from Python."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    called = jit.kernel(thrice)
+
+    def caller(x):
+        return called(x) + 1
+
+    caller.__module__ = KERNELS
+    assert jit.kernel(caller)(7) == 22
+    assert [path.name.split("-")[0] for path in tmp_path.rglob("*.nbc")] == [
+        f"test_jit.{caller.__qualname__}".replace("<locals>", "locals")
+    ]
+    assert not called.signatures
+    assert called(7) == 21
+    assert gc.isenabled()
 
 
 def flipped(content: bytes) -> bytes:
