@@ -241,7 +241,9 @@ LEFT_HEADS = (*LEFT, "quantity", "unit", "of", "better")
 FRAME = Frame(width=480.0, height=280.0, left=60.0)
 LINES = ("host time", "simulated time", "HBM bytes", "LX peak")
 STYLE = """
-.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)); gap: 1rem; }
+.panels {
+  display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(24rem, 100%), 1fr));
+}
 .panels figure { margin: 0; }
 .line { fill: none; stroke: var(--own); stroke-width: 2; }
 .one { stroke: var(--faint); }
@@ -285,7 +287,7 @@ def heading(section: str, rows: Sequence[Measurement]) -> str:
     kinds = {row.exact for row in rows}
     of = {False: "measured on the host", True: "modelled, of the card"}
     both = "host and modelled" if len(kinds) == 2 else ", ".join(of[kind] for kind in kinds)
-    if len({row.higher_is_better for row in rows}) == 2:
+    if section == SECTION or len({row.higher_is_better for row in rows}) == 2:
         return f"{section}: {both}; times and bytes: lower is better, factors: higher"
     better = "higher" if rows and rows[0].higher_is_better else "lower"
     return f"{section}: {both}; {better} is better"

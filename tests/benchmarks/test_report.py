@@ -69,7 +69,7 @@ def test_markdown_has_the_rows(found):
     text = markdown(found, found)
     assert "| f <8x8> | rows | 4 | 5 | 0% | 2.00 | 5 | 200 | 0.50 | 2 | 1 |" in text
     assert "| a\\|b | 2 | ms | host | lower | 50% | 1.5 |" in text
-    assert "## tiled: host and modelled; " in text
+    assert "## tiled: host and modelled; times and bytes: lower" in text
     assert "## s: measured on the host; times and bytes: lower is better, factors: higher" in text
     assert "0 of 21 quantities changed beyond noise" in text
     assert "**t failed**: broken & <b>" in text

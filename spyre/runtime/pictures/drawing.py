@@ -72,7 +72,9 @@ def picture(name: str, title: str, blocks: Iterable[Block]) -> Picture:
         ],
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH:g} {height:g}",
-        style=f"max-width:{WIDTH * 1.4:g}px",
+        width=WIDTH * 1.4,
+        height=height * 1.4,
+        style="max-width:100%;height:auto",
         role="img",
         aria_label=title,
     )

@@ -162,7 +162,7 @@ def write_roofline(path: Path | str, profile: ProfileData) -> None:
     for unit, marker in (("pt", "o"), ("sfu", "s")):
         _draw_points(axes, roofline, [p for p in roofline.points if p.unit == unit], marker)
     axes.set(xlabel="work per byte of HBM traffic", ylabel="work per ns")
-    title = f"{_names(profile)}\n{profile.machine.name}, {profile.cost_model}: modelled"
+    title = f"{program_names(profile)}\n{profile.machine.name}, {profile.cost_model}: modelled"
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.3)
     # Beside the plot: whatever corner it had, some program has its points there.
@@ -172,7 +172,7 @@ def write_roofline(path: Path | str, profile: ProfileData) -> None:
     write_whole(path, content.getvalue())
 
 
-def _names(profile: ProfileData) -> str:
+def program_names(profile: ProfileData) -> str:
     """The programs that are shown."""
     names = list(dict.fromkeys(kernel.name for kernel in profile.kernels))
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""

@@ -78,7 +78,10 @@ def chart(frame: Frame, label: str, content: Content) -> Markup:
     """An SVG of a frame's size that shrinks with the page."""
     box = f"0 0 {frame.width:g} {frame.height:g}"
     titled = [tag("title", label), inside(content)]
-    drawn = tag("svg", titled, viewBox=box, role="img", aria_label=label, class_="chart")
+    # On a phone it is scrolled rather than shrunk until nobody can read it.
+    least = f"--least: {0.75 * frame.width:g}px"
+    attributes = {"viewBox": box, "role": "img", "aria_label": label, "class_": "chart"}
+    drawn = tag("svg", titled, **attributes, style=least)
     return tag("div", drawn, class_="wide", role="region", tabindex="0", aria_label=label)
 
 

@@ -36,7 +36,7 @@ from spyre.runtime.profile.report.charts import (
     used_regions,
 )
 from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
-from spyre.runtime.profile.roofline import roofline_of
+from spyre.runtime.profile.roofline import program_names, roofline_of
 from spyre.runtime.profile.table import (
     CELLS,
     COLUMNS,
@@ -361,7 +361,8 @@ def _roofline(profile: ProfileData) -> Markup:
         "nothing between HBM and the cores stands at the right edge."
     )
     shown = legend(entry for entry in names if entry[0] in used)
-    return inside([roofline_chart(roofline), shown, tag("p", text)])
+    programs = tag("p", f"Executes of {program_names(profile)}:")
+    return inside([programs, roofline_chart(roofline), shown, tag("p", text)])
 
 
 def _lx(profile: ProfileData) -> Markup:
