@@ -2,6 +2,7 @@ from .allocation import (
     allocate as allocate,
     allocate_based as allocate_based,
     default_base as default_base,
+    empty_strided_on as empty_strided_on,
     tensor_at as tensor_at,
 )
 from .buffer import (

@@ -134,6 +134,11 @@ def allocate(
     return allocate_on(card, tuple(size), tuple(stride), dtype, layout)
 
 
+def empty_strided_on(size: Ints, stride: Ints, *, device: str, dtype: torch.dtype) -> torch.Tensor:
+    """`allocate` for compiled wrappers; ``device``: as they name it, such as "spyre:0"."""
+    return allocate_on(card_at(int(device.partition(":")[2] or -1)), size, stride, dtype)
+
+
 def allocate_on(
     card: FlexDevice,
     size: Ints,
@@ -141,17 +146,24 @@ def allocate_on(
     dtype: torch.dtype,
     layout: SpyreTensorLayout | None = None,
 ) -> torch.Tensor:
-    name = name_of(dtype)
-    elements = storage_elements(size, stride)
-    buffer = DeviceBuffer(card, elements * dtype.itemsize)
-    if elements:
-        base = (
-            default_base(size, stride, name)
-            if layout is None
-            else StorageLayout.of(size, stride, name, layout)
-        )
+    host_bytes, base = _storage_of(size, stride, dtype, layout)
+    buffer = DeviceBuffer(card, host_bytes)
+    if base is not None:
         buffer.place(base)
     return _tensor_over(buffer, size, stride, dtype)
+
+
+@lru_cache(MAX_EXTENTS)
+def _storage_of(
+    size: Ints, stride: Ints, dtype: torch.dtype, layout: SpyreTensorLayout | None
+) -> tuple[int, StorageLayout | None]:
+    """Bytes of a new tensor's storage, as torch sees it, and its base; none without elements."""
+    name, elements = name_of(dtype), storage_elements(size, stride)
+    if not elements:
+        return 0, None
+    if layout is not None:
+        return elements * dtype.itemsize, StorageLayout.of(size, stride, name, layout)
+    return elements * dtype.itemsize, default_base(size, stride, name)
 
 
 def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor, DeviceBuffer]:

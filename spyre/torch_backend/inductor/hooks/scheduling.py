@@ -416,6 +416,7 @@ HEADER = """
 from spyre.torch_backend.inductor.bundles.kernels import SpyreAsyncCompile
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, KernelTensor
 from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.tensors import empty_strided_on
 """
 
 
@@ -423,10 +424,15 @@ class _OwnCards:
     """Wrappers whose buffers lie on the card they were compiled for, whatever card is current."""
 
     def make_allocation(self, name: str, device: torch.device, *args: Any, **named: Any) -> str:
-        """Inductor writes the device's type only, and takes current the card of a guard."""
+        """Inductor writes the device's type only, and takes current the card of a guard.
+
+        As its wrappers do for other devices, ours allocate without the way through the dispatcher.
+        """
         device_text = SimpleNamespace(type=str(device))
         code: str = super().make_allocation(name, device_text, *args, **named)  # type: ignore[misc]
-        return code
+        if device.type != "spyre":
+            return code
+        return code.replace(" = empty_strided(", " = empty_strided_on(", 1)
 
 
 class SpyreSubgraphWrapper(_OwnCards, SubgraphPythonWrapperCodegen):  # type: ignore[misc]
