@@ -70,7 +70,9 @@ def compare_file(file: Path, choice: Choice) -> tuple[Outcomes, list[Difference]
     return without, [one for one in differences(*both) if one.test in differing]
 
 
-def run_file(file: Path, choice: Choice, package: bool) -> Outcomes:
+def run_file(
+    file: Path, choice: Choice, package: bool, environment: dict[str, str] | None = None
+) -> Outcomes:
     """Outcomes of the file's tests by name; a test that ends its process is one outcome."""
     found: Outcomes = {}
     deadline = time.monotonic() + choice.seconds
@@ -78,7 +80,9 @@ def run_file(file: Path, choice: Choice, package: bool) -> Outcomes:
         record = Path(place, "outcomes")
         record.touch()
         while True:
-            ended = _pytest(file, choice, package, record, [*found], deadline)
+            chosen = {"only": choice.only, "done": [*found], "piece": choice.piece}
+            variables = {RECORD: str(record), CHOSEN: json.dumps(chosen), **(environment or {})}
+            ended = _pytest(file, choice, package, deadline, variables)
             found |= read_record(record, TIMEOUT if ended is None else CRASHED)
             is_whole = ended is not None and 0 <= ended <= 5
             if is_whole or ended is None or not _advanced(record):
@@ -106,16 +110,15 @@ def read_record(record: Path, interrupted: str) -> Outcomes:
 
 
 def _pytest(
-    file: Path, choice: Choice, package: bool, record: Path, done: list[str], deadline: float
+    file: Path, choice: Choice, package: bool, deadline: float, variables: dict[str, str]
 ) -> int | None:
     """The exit code, or None when the time was over."""
-    chosen = {"only": choice.only, "done": done, "piece": choice.piece}
     options = ["-q", "-p", "tests.neighbour.recording", "-p", "no:cacheprovider", "--noconftest"]
     options += ["-c", os.devnull, "--rootdir", str(file.parent)]
     options += ["-k", choice.expression] if choice.expression else []
-    environment = {RECORD: str(record), CHOSEN: json.dumps(chosen)}
     command = [sys.executable, "-m", "pytest", *options, str(file)]
-    return run_process(command, package, record.parent, deadline, environment)
+    place = Path(variables[RECORD]).parent
+    return run_process(command, package, place, deadline, variables)
 
 
 def run_process(

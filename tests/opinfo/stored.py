@@ -50,9 +50,12 @@ class StoredResults(TorchDispatchMode):
 def _store(tensor: torch.Tensor) -> None:
     """Round the storage of ``tensor`` where an element of it must be.
 
-    Elements of a view of rounded elements never must; elements of an expanded tensor are one.
+    Elements of a view of rounded elements never must; elements of an expanded tensor are one. Zeros
+    that autograd makes have no storage at all.
     """
     if tensor.dtype not in FORMATS and tensor.dtype is not torch.int64:
+        return
+    if tensor._is_zerotensor():
         return
     if not torch.equal(as_stored(tensor.detach()), tensor):
         storage = whole_storage(tensor)

@@ -149,6 +149,12 @@ def test_an_expanded_result_is_stored_once() -> None:
     assert wide.tolist() == [[1 + 2.0**-9] * 3] * 4
 
 
+def test_zeros_without_storage_stay_as_they_are() -> None:
+    with StoredResults():
+        zeros = torch._efficientzerotensor(3, dtype=torch.float16)
+    assert zeros._is_zerotensor()
+
+
 def test_random_samples_by_operator_or_arguments() -> None:
     assert is_random("randn", "")
     attention = "nn.functional.scaled_dot_product_attention"

@@ -120,7 +120,8 @@ OVERRIDES: dict[str, Override] = {
     **dict.fromkeys(
         (
             "nn.functional.layer_norm", "native_layer_norm", "nn.functional.rms_norm",
-            "nn.functional.batch_norm", "nn.functional.instance_norm",
+            "nn.functional.batch_norm", "nn.functional.instance_norm", "native_batch_norm",
+            "_native_batch_norm_legit", "_batch_norm_with_update",
             "nn.functional.group_norm", "native_group_norm", "nn.functional.normalize",
             "norm", "norm/fro", "linalg.norm", "linalg.vector_norm", "linalg.matrix_norm", "std",
             "std/unbiased", "var", "var/unbiased", "std_mean", "std_mean/unbiased", "var_mean",
