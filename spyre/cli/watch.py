@@ -135,8 +135,11 @@ def map_lines(deviation: Deviation) -> list[str]:
     loops = f", loop indices {deviation.location.loop_indices}"
     where = loops if deviation.location.loop_indices else ""
     cores = f"cores {min(shares)} to {max(shares)}" if len(shares) > 1 else f"core {min(shares)}"
+    of = f"execute {deviation.number}{where}"
+    if deviation.is_of_output:
+        of = f"output {deviation.value}"
     lines = [
-        f"mismatch map of execute {deviation.number}{where} ('.' right, '#' all wrong)",
+        f"mismatch map of {of} ('.' right, '#' all wrong)",
         f"  {cores}: {''.join(map(_shade, shares.values()))}",
     ]
     wrong = deviation.wrong

@@ -3,13 +3,14 @@
 Every execution is judged by what it takes and leaves: a tile read from an input has to be a tile of
 that input; a result that was a tile of a known value in the first iteration has to be the next tile
 in the next. What never was a known value (partial sums, steps of a decomposition) is not judged.
-Outputs are judged once more at the end, by place.
+Outputs are judged once more at the end, by place. Where only that shows a deviation, no value says
+which execute was the first; addresses may: of those before it, the likeliest cause that they show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,8 @@ class Deviation:
 
     ``is_read``: it took the wrong tile; else it left one. ``value``: the known value it should be a
     tile of. ``wrong``: by element of the tile, with ``cores`` that have them (numbers), over
-    ``dims``.
+    ``dims``. ``suspicion``: of an output judged by place, what the addresses of an execute before
+    it show; that execute then is the first wrong one.
     """
 
     location: DeviceLocation
@@ -53,12 +55,20 @@ class Deviation:
     cores: npt.NDArray[np.int64]
     expected: float
     found: float
+    suspicion: Finding | None = None
 
     @property
     def number(self) -> int:
         """Of the execute, as reports count."""
-        assert self.location.execute is not None
-        return self.location.execute
+        place = self.location if self.suspicion is None else self.suspicion.location
+        assert isinstance(place, DeviceLocation)
+        assert place.execute is not None
+        return place.execute
+
+    @property
+    def is_of_output(self) -> bool:
+        """Whether an output was judged, by place, and ``wrong`` is of its elements."""
+        return self.location.tensor == self.value
 
     @property
     def worst(self) -> tuple[int, ...]:
@@ -71,10 +81,21 @@ class Deviation:
         numbers = np.unique(self.cores)
         return {int(core): float(self.wrong[self.cores == core].mean()) for core in numbers}
 
+    def __str__(self) -> str:
+        return str(self.to_finding())
+
     def to_finding(self) -> Finding:
         """The deviation as reports take it."""
         place = ", ".join(f"{d} {i}" for d, i in zip(self.dims, self.worst, strict=True))
-        if self.location.tensor == self.value:  # judged at the end, by place
+        if self.suspicion is not None:
+            return replace(
+                self.suspicion,
+                code="SPY622",
+                severity=Severity.ERROR,
+                message=f"the first wrong execute, by its addresses; output {self.value} is wrong: "
+                f"{self.suspicion.message}",
+            )
+        if self.is_of_output:
             known = f"output {self.value} is wrong, and no execute judged before it was"
         else:
             known = "the first wrong execute"
@@ -121,9 +142,11 @@ class FirstWrong:
     _groups: dict[int, tuple[TiledExecutes, int]] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _states: list[str | None] = field(default_factory=list)
+    _addresses: AddressCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        for group in AddressCheck(self.launches).groups:
+        self._addresses = AddressCheck(self.launches)
+        for group in self._addresses.groups:
             for row, member in enumerate(group.members):
                 self._groups[member.number] = group, row
 
@@ -251,8 +274,9 @@ class FirstWrong:
         if not known:
             return
         writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
-        verdict = self.verdicts[writer.execute or 0]
-        verdict.deviated = True
+        last = writer.execute or 0
+        suspicion = self._suspicion(last)
+        verdict = self.verdicts[last]
         core = -1 if writer.core is None else writer.core
         self.found = Deviation(
             DeviceLocation(
@@ -266,7 +290,17 @@ class FirstWrong:
             np.full(wrong.shape, core),
             float(expected[index]),
             float(found[index]),
+            suspicion,
         )
+        self.verdicts[self.found.number].deviated = True
+
+    def _suspicion(self, last: int) -> Finding | None:
+        """The likeliest cause that addresses show, of the executes up to ``last``.
+
+        What stays unwritten follows from a cause and is none.
+        """
+        shown = (*self._addresses.findings(), *self._addresses.suspicions())
+        return next((each for each in shown if _is_cause(each) and _execute(each) <= last), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,6 +343,15 @@ class _Taken:
             float(way.tiles[coords][at]),
             float(tile.values[at]),
         )
+
+
+def _is_cause(finding: Finding) -> bool:
+    return finding.code != "SPY720" and isinstance(finding.location, DeviceLocation)
+
+
+def _execute(finding: Finding) -> int:
+    assert isinstance(finding.location, DeviceLocation)
+    return finding.location.execute or 0
 
 
 _SAMPLES = 200

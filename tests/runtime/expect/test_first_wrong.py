@@ -5,6 +5,7 @@ none; breakpoints.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ FIRST = {
     "j_ct_nested_addmul_64x512_lx": (0, "input0"),
     "j_ct_red_sum_d0_tiled": (1, "input0"),
 }
+EXAMPLES = Path(__file__).parents[3] / "examples"
 TILED = ("abs", "neg")
 
 
@@ -90,6 +92,25 @@ def test_a_tile_that_is_written_at_the_wrong_step(tmp_path: Path):
     assert found is not None
     assert not found.is_read
     assert (found.operation, found.location.tensor) == ("neg", "arg_1")
+
+
+def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
+    """Softmax is one operation of torch: what is inside of it, only addresses show."""
+    wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
+    sdsc = wrong / "sdsc_3.json"
+    sdsc.write_text(sdsc.read_text().replace('"4096"', '"6144"'))
+    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    assert found is not None
+    assert (found.number, found.value, found.is_of_output) == (3, "arg_1", True)
+    finding = found.to_finding()
+    assert finding.code == "SPY622"
+    assert "by its addresses; output arg_1 is wrong: sum reads Tensor0 otherwise" in finding.message
+    (tmp_path / "f.py").write_text("import torch\n\ndef f(x):\n    return torch.softmax(x, -1)\n")
+    assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:f"]) == 1
+    shown = capfd.readouterr()
+    assert "mismatch map of output arg_1" in shown.out
+    assert "  2 exp" in shown.out
+    assert "  3 sum" not in shown.out
 
 
 @pytest.fixture
