@@ -102,7 +102,7 @@ def run_and_report(options: Options) -> int:
         recorder.report_after(error)
         raise
     recorder.write_trace()
-    recorder.write_profile()
+    recorder.write_profile(compared.watch.first_wrong if compared.differs else None)
     _print_run(compared, recorder)
     return compared.exit_code
 
@@ -150,7 +150,7 @@ def _sanitized_findings(compared: ComparedRun) -> tuple[Finding, ...]:
         options, sanitize="", verify=False, save_output=None, trace=None, quiet=True, report=None
     )
     again = replace(again, commands=False, profile=False, roofline=None)
-    again = replace(again, expect=None, break_at=None)
+    again = replace(again, expect=None, break_at=None, modelled_trace=None)
     try:
         found = run_and_compare(again, Recorder(again)).result.sanitizer
     except SpyreError as error:

@@ -168,8 +168,9 @@ def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespa
 def _check_watching(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     if parsed.break_at is None and (parsed.tensors or parsed.save_tensors is not None):
         parser.error("--print and --save-tensors are nothing without --break")
-    others = ("verify", "against", "check", "explain", "warm", "trace", "commands", "profile")
-    alone = (*others, "report", "roofline", "modelled_trace", "dump", "compare")
+    # Modelled times come from what runs, not from how long it takes under watch.
+    others = ("verify", "against", "check", "explain", "warm", "trace", "commands")
+    alone = (*others, "dump", "compare")
     unlike = [name for name in alone if getattr(parsed, name)]
     unlike += ["sanitize"] if parsed.sanitize is not None else []
     if unlike and (parsed.expect is not None or parsed.break_at is not None):

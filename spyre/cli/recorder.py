@@ -18,6 +18,7 @@ from spyre.errors import JsonLocation, LaunchError, SpyreError
 if TYPE_CHECKING:
     from spyre.hw.cost import Model
     from spyre.hw.device import Device
+    from spyre.runtime.expect import FirstWrong
     from spyre.runtime.flex import CommandStream
     from spyre.runtime.profile.profile import Profile
 
@@ -85,11 +86,11 @@ class Recorder:
         options, model = self._options, cast("Model", self._options.cost_model)
         return profile_of_recording(commands, options.machine, model, options.overlap)
 
-    def write_profile(self) -> None:
-        """Write the report and the picture that were asked for."""
+    def write_profile(self, watched: FirstWrong | None = None) -> None:
+        """Write the files of the profile that were asked for. ``watched``: of a wrong run."""
         if self._options.report is not None:
             title = f"{Path(self._options.path).name} on {self.profile.machine.name}"
-            self.profile.report(self._options.report, title)
+            self.profile.report(self._options.report, title, watched)
         if self._options.roofline is not None:
             self.profile.roofline(self._options.roofline)
         if self._options.modelled_trace is not None:

@@ -22,6 +22,7 @@ from spyre.hw.cost import (
 from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.runtime.comms import CollectiveRecord
+from spyre.runtime.expect import FirstWrong
 from spyre.runtime.flex import CommandStream
 from spyre.runtime.profile.collectives import modelled_time
 from spyre.runtime.profile.data import (
@@ -56,9 +57,14 @@ class Profile(ProfileData):
         """
         return make_table(self, every)
 
-    def report(self, path: Path | str, title: str = "spyre profile") -> None:
-        """Write the report, one HTML page that needs nothing else. ProfileError SPY782."""
-        write_report(path, self, title)
+    def report(
+        self, path: Path | str, title: str = "spyre profile", watched: FirstWrong | None = None
+    ) -> None:
+        """Write the report, one HTML page that needs nothing else. ProfileError SPY782.
+
+        ``watched``: of a run that is wrong, for a map of the mismatch.
+        """
+        write_report(path, self, title, watched)
 
     def roofline(self, path: Path | str) -> None:
         """Write the roofline as a picture; ProfileError SPY780 without matplotlib, SPY782."""

@@ -109,6 +109,16 @@ def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
     assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:f"]) == 1
     shown = capfd.readouterr()
     assert "mismatch map of output arg_1" in shown.out
+    report = tmp_path / "report.html"
+    words = ["--expect", f"torch:{tmp_path / 'f.py'}:f", "-q", "--report", str(report)]
+    assert main([str(wrong), *words]) == 1
+    section = report.read_text().split('<section id="mismatch"')[1].split("</section>")[0]
+    assert "SPY622" in section
+    assert "Wrong elements of output arg_1" in section
+    assert section.count("% wrong</title>") == 1 + 32 * 64  # a core and blocks of elements
+    assert "before it, execute 2: exp: " in section
+    assert main([str(EXAMPLES / "softmax"), *words]) == 0
+    assert 'id="mismatch"' not in report.read_text()
     assert "  2 exp" in shown.out
     assert "  3 sum" not in shown.out
 

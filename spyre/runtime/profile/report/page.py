@@ -14,6 +14,7 @@ import numpy as np
 
 from spyre import __version__
 from spyre.hw.cost import CAVEAT, Bound
+from spyre.runtime.expect import FirstWrong
 from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
 from spyre.runtime.profile.collectives import (
     CELLS as COLLECTIVE_CELLS,
@@ -36,6 +37,7 @@ from spyre.runtime.profile.report.charts import (
     used_regions,
 )
 from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
+from spyre.runtime.profile.report.mismatch import mismatch_section
 from spyre.runtime.profile.roofline import program_names, roofline_of
 from spyre.runtime.profile.table import (
     CELLS,
@@ -193,14 +195,26 @@ MAX_MAPS = 8
 """Kernels whose LX is shown: those that take longest."""
 
 
-def write_report(path: Path | str, profile: ProfileData, title: str = "spyre profile") -> None:
-    """Write the page; the file appears whole or not at all. ProfileError SPY782."""
-    write_whole(path, report_page(profile, title).encode())
+def write_report(
+    path: Path | str,
+    profile: ProfileData,
+    title: str = "spyre profile",
+    watched: FirstWrong | None = None,
+) -> None:
+    """Write the page; the file appears whole or not at all. ProfileError SPY782.
+
+    ``watched``: what a run that is wrong was watched by; the page then begins with its mismatch.
+    """
+    write_whole(path, report_page(profile, title, watched).encode())
 
 
-def report_page(profile: ProfileData, title: str = "spyre profile") -> str:
+def report_page(
+    profile: ProfileData, title: str = "spyre profile", watched: FirstWrong | None = None
+) -> str:
     """The page as text."""
     sections = list(_sections(profile))
+    if watched is not None:
+        sections.insert(1, ("mismatch", "Mismatch", mismatch_section(watched)))
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
