@@ -1,15 +1,88 @@
 """The fused cells of LSTM and GRU, which torch asks every device but the CPU for.
 
-They are composed of operations of the device. Gates: [batch, 4·hidden] in the order input, forget,
-cell, output (LSTM), [batch, 3·hidden] reset, update, new (GRU), as in ``torch.nn``. The workspace
-is what backward needs: activated gates of the LSTM; reset, update, new, hidden state and the hidden
-part of the new gate of the GRU.
+A step is one program where the gates begin with a stick, else it is composed of operations of the
+device: the same ones in the same order, so the same bits. Gates: [batch, 4·hidden] in the order
+input, forget, cell, output (LSTM), [batch, 3·hidden] reset, update, new (GRU), as in ``torch.nn``.
+The workspace is what backward needs: activated gates of the LSTM; reset, update, new, hidden state
+and the hidden part of the new gate of the GRU.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.dispatch import FLOATS
+from spyre.torch_backend.eager.elementwise import apply_op
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.special import tangent
+from spyre.torch_backend.program import (
+    Lowering,
+    LoweringError,
+    LoweringFunction,
+    Value,
+    current_recorder,
+    joined,
+    narrowed,
+)
+
+
+def _chunks(value: Value, count: int) -> list[Value]:
+    """As ``value.chunk(count, 1)``. LoweringError unless each begins with a stick."""
+    size = value.sizes[1] // count
+    return [narrowed(value, 1, k * size, size) for k in range(count)]
+
+
+def _lstm_step(
+    low: Lowering, gates: Value, hidden_gates: Value, cx: Value, *args: Any
+) -> tuple[Value, Value, Value]:
+    """As `lstm_cell`, in the order of its operations."""
+    *biases, dtype = args
+    for addend in (hidden_gates, *biases):
+        gates = low.pointwise("add", gates, addend)
+    i, f, g, o = _chunks(gates, 4)
+    i, f, o = (apply_op("sigmoid", low, gate, dtype) for gate in (i, f, o))
+    g = tangent(low, g, dtype)
+    cy = low.pointwise("add", low.pointwise("mul", f, cx), low.pointwise("mul", i, g))
+    hy = low.pointwise("mul", o, tangent(low, cy, dtype))
+    return hy, cy, joined(low, [i, f, g, o], 1, dtype)
+
+
+def _gru_step(
+    low: Lowering, inputs: Value, hiddens: Value, hx: Value, *args: Any
+) -> tuple[Value, Value]:
+    """As `gru_cell`, in the order of its operations."""
+    *biases, dtype = args
+    if biases:
+        inputs, hiddens = (
+            low.pointwise("add", gates, bias)
+            for gates, bias in zip((inputs, hiddens), biases, strict=True)
+        )
+    (ir, iz, i_new), (hr, hz, h_new) = _chunks(inputs, 3), _chunks(hiddens, 3)
+    r = apply_op("sigmoid", low, low.pointwise("add", ir, hr), dtype)
+    z = apply_op("sigmoid", low, low.pointwise("add", iz, hz), dtype)
+    new = tangent(low, low.pointwise("add", i_new, low.pointwise("mul", r, h_new)), dtype)
+    rest = low.pointwise("mul", z, low.pointwise("sub", hx, new))
+    return low.pointwise("add", new, rest), joined(low, [r, z, new, hx, h_new], 1, dtype)
+
+
+def _one_program(
+    name: str, step: LoweringFunction, *tensors: Tensor | None
+) -> tuple[Tensor, ...] | None:
+    """What ``step`` makes; None where that is no program of the card, or a recorder looks on."""
+    given = [t for t in tensors if t is not None]
+    dtype = given[0].dtype
+    alike = all(t.dtype == dtype and t.device == given[0].device for t in given)
+    plain = dtype in FLOATS and alike and len(given) in (3, 5) and given[0].numel()
+    if not plain or current_recorder() is not None:
+        return None
+    try:
+        return run(name, step, given, (name_of(dtype),))
+    except LoweringError:
+        return None
 
 
 def _sum(input_gates: Tensor, hidden_gates: Tensor, *biases: Tensor | None) -> Tensor:
@@ -27,6 +100,12 @@ def lstm_cell(
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
+    step = _one_program(
+        "lstm_cell", _lstm_step, input_gates, hidden_gates, cx, input_bias, hidden_bias
+    )
+    if step is not None:
+        hy, cy, workspace = step
+        return hy, cy, workspace
     i, f, g, o = _sum(input_gates, hidden_gates, input_bias, hidden_bias).chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     cy = f * cx + i * g
@@ -69,6 +148,12 @@ def gru_cell(
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """aten::_thnn_fused_gru_cell: hidden state, workspace."""
+    step = _one_program(
+        "gru_cell", _gru_step, input_gates, hidden_gates, hx, input_bias, hidden_bias
+    )
+    if step is not None:
+        hy, workspace = step
+        return hy, workspace
     inputs = input_gates if input_bias is None else input_gates + input_bias
     hiddens = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
     (ir, iz, i_new), (hr, hz, h_new) = inputs.chunk(3, 1), hiddens.chunk(3, 1)
