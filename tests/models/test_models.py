@@ -16,6 +16,7 @@ def test_a_model_is_close_and_stays_on_the_card():
 
 
 def test_the_table_names_what_stays_on_the_cpu():
-    outcome = Outcome("X", {"forward": 0.5}, {"forward": {"aten.a": (2, 0.25)}}, {"forward": 1.0})
+    calls = {"forward": {"aten.a": (2, 0.25)}}
+    outcome = Outcome("X", {"forward": 0.5}, fallbacks=calls, seconds={"forward": 1.0})
     assert not outcome.is_close(FORWARD)
-    assert table([outcome]).endswith("| X | 5.0e-01 |  |  | forward: `aten.a` 2 × 25% |")
+    assert table([outcome]).endswith("| X | 5.0e-01 |  |  |  |  | forward: `aten.a` 2 × 25% |")

@@ -2,7 +2,9 @@
 
 Equal elements come in the order of their positions. NaN (in float32 only; the 16-bit format of the
 card has none) is larger than infinity, and what max and min choose. The card ranks NaN as it likes:
-it is put out of the way first, and the order of NaN and infinity is found apart.
+it is put out of the way first, and the order of NaN and infinity is found apart. Integers are
+ranked by their halves, which float32 holds: by the lower one first, then by the upper one, which
+leaves those of equal upper halves in order.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import torch
 from spyre.torch_backend.eager.dispatch import (
     FLOAT,
     FLOATS,
+    INTEGER,
+    INTEGERS,
     ArgumentClass,
     EagerKernel,
     as_like,
@@ -182,6 +186,57 @@ def _takes_sort(
     return extent <= MAX_SORTED and takes_ranking(x, dim, extent)
 
 
+HALF_WORD = 1 << 16
+
+
+def _ranked_words(
+    x: torch.Tensor, dim: int, count: int, descending: bool
+) -> tuple[torch.Tensor, ...]:
+    """The first ``count`` integers along ``dim`` in order, and their positions."""
+    dim, extent = checked_dim(dim, x.dim()), _extent(x, dim)
+    lower, upper = torch.remainder(x, HALF_WORD).float(), torch.floor_divide(x, HALF_WORD).float()
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    by_lower = _ranked(lower, dim, extent, descending)[1]
+    by_upper = _ranked(upper.gather(dim, by_lower), dim, count, descending)[1]
+    positions = by_lower.gather(dim, by_upper)
+    return x.gather(dim, positions), positions
+
+
+def _topk_words(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[torch.Tensor, ...]:
+    return _ranked_words(x, dim, k, largest)
+
+
+def _takes_topk_words(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> bool:
+    return 0 < k <= _extent(x, dim) and _takes_words(x, dim)
+
+
+def _sort_words(
+    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[torch.Tensor, ...]:
+    results = _ranked_words(x, dim, _extent(x, dim), descending)
+    return tuple(as_like(x, result) for result in results)
+
+
+def _takes_sort_words(
+    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> bool:
+    return _takes_words(x, dim)
+
+
+def _takes_words(x: torch.Tensor, dim: int) -> bool:
+    """True if the cores can rank integers along ``dim``."""
+    extent = _extent(x, dim)
+    if x.dtype not in INTEGERS or not x.numel() or extent > MAX_SORTED:
+        return False
+    lane = other_lane(x.shape, checked_dim(dim, x.dim())) if x.dim() else -1
+    return stored_elements(x.shape, lane) <= MAX_ELEMENTS
+
+
 def _extreme(
     descending: bool, x: torch.Tensor, dim: int, keepdim: bool = False
 ) -> tuple[torch.Tensor, ...]:
@@ -242,6 +297,10 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
     "max.dim": (_LARGEST, _takes_extreme),
     "min.dim": (_SMALLEST, _takes_extreme),
 }
+_WORD_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
+    "topk": (_topk_words, _takes_topk_words),
+    "sort.stable": (_sort_words, _takes_sort_words),
+}
 _INTO: dict[str, tuple[str, tuple[str, str]]] = {
     "topk.values": ("topk", ("values", "indices")),
     "sort.values_stable": ("sort.stable", ("values", "indices")),
@@ -250,14 +309,21 @@ _INTO: dict[str, tuple[str, tuple[str, str]]] = {
 }
 """Variants with given results: the function, and the names the results have."""
 
+_BY_CLASS = {INTEGER: _WORD_FUNCTIONS, FLOAT: _FUNCTIONS}
+
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{name: {FLOAT: EagerKernel(*function)} for name, function in _FUNCTIONS.items()},
+    **{
+        name: {c: EagerKernel(*known[name]) for c, known in _BY_CLASS.items() if name in known}
+        for name in _FUNCTIONS
+    },
     **{
         name: {
-            FLOAT: EagerKernel(
-                partial(_run_into, _FUNCTIONS[function][0], results),
-                partial(_takes_into, _FUNCTIONS[function][1], results),
+            c: EagerKernel(
+                partial(_run_into, known[function][0], results),
+                partial(_takes_into, known[function][1], results),
             )
+            for c, known in _BY_CLASS.items()
+            if function in known
         }
         for name, (function, results) in _INTO.items()
     },

@@ -25,6 +25,23 @@ def distinct(sizes, dim, dtype):
     return (found - 30).to(dtype)
 
 
+INTEGERS = [
+    torch.tensor([[2**31 - 1, -(2**31), 0, -1, 65535, 65536, -65536, -65537, 0, -1]]),
+    torch.arange(350).reshape(70, 5).mul(7919) % 5 - 2,
+    torch.tensor([3, 1, 2, 1], dtype=torch.int32),
+    torch.tensor(5),
+]
+
+
+@pytest.mark.parametrize("x", INTEGERS)
+def test_integers_and_equal_ones_in_order(x):
+    for dim in range(max(x.dim(), 1)):
+        for falling in (True, False):
+            agrees(lambda x, k=dim, f=falling: x.sort(dim=k, descending=f, stable=True), x)
+    agrees(lambda x: x.argsort(0), x if x.dim() < 2 else x.unique())
+    agrees(lambda x: x.topk(2, -1), torch.tensor([[70000, -5, 70001], [1, 2, 3]]))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("sizes", "dim"), SHAPES)
 def test_topk_and_sort(dtype, sizes, dim):
