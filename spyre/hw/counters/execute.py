@@ -37,6 +37,7 @@ from spyre.hw.plans import CorePlan, PlanRun, shares
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
+    INDEX_LIMIT_CONSTANT,
     MASK_CONSTANT,
     OVERFLOW_CONSTANT,
     RESTICKIFY,
@@ -434,7 +435,7 @@ def _is_scattered(tensor: Tensor) -> bool:
 
 def _has_scalar(op: Operation) -> bool:
     """A constant of the SDSC, or one of several operands is one number for all elements."""
-    if set(op.constants) - {MASK_CONSTANT, OVERFLOW_CONSTANT}:
+    if set(op.constants) - {MASK_CONSTANT, OVERFLOW_CONSTANT, INDEX_LIMIT_CONSTANT}:
         return True
     return len(op.inputs) > 1 and any(not any(map(t.holds, op.dims)) for t in op.inputs)
 

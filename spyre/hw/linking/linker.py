@@ -58,6 +58,7 @@ from spyre.hw.table import (
 )
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
+    INDEX_LIMIT_CONSTANT,
     Component,
     Indirection,
     Operation,
@@ -318,7 +319,8 @@ def _index_limited_tables(
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables with the index limit of gathers filled in, per distinct limit."""
     tables = checked.plan.tables
-    # the first index out of range, which kernels refuse: indices that stay in the allocation
+    # the first index out of range, which kernels refuse: beyond what the operation says, and beyond
+    # the allocation
     step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(checked.op, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
@@ -327,6 +329,8 @@ def _index_limited_tables(
     else:
         room = ends[owners[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
     limits = room // step + 1
+    if INDEX_LIMIT_CONSTANT in checked.op.constants:
+        limits = np.minimum(limits, checked.op.constants[INDEX_LIMIT_CONSTANT])
     result = []
     for limit in np.unique(limits):
         limited = tables.copy()

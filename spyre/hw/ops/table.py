@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spyre.mlir.operation import OVERFLOW_CONSTANT
+from spyre.mlir.operation import INDEX_LIMIT_CONSTANT, OVERFLOW_CONSTANT
 
 
 class Family(StrEnum):
@@ -236,7 +236,12 @@ _ROWS = (
         ("mulConst", "clipMin", "clipMax"),
     ),
     OpDefinition(
-        "identity", Family.COPY, "copy", 1, "copy of bits; gathers through an index tensor"
+        "identity",
+        Family.COPY,
+        "copy",
+        1,
+        "copy of bits; gathers through an index tensor",
+        optional_constants=(INDEX_LIMIT_CONSTANT,),
     ),
     _conversion("dl16tofp32", "widen", "value conversion to binary32", HALF, WORD),
     _conversion("fp32todl16", "narrow", "value conversion to DL16", WORD, HALF),

@@ -16,6 +16,7 @@ from .footprint import (
     with_sizes as with_sizes,
 )
 from .operation import (
+    INDEX_LIMIT_CONSTANT as INDEX_LIMIT_CONSTANT,
     MASK_CONSTANT as MASK_CONSTANT,
     OVERFLOW_CONSTANT as OVERFLOW_CONSTANT,
     Component as Component,

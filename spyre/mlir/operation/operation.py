@@ -15,11 +15,13 @@ from spyre.dtypes import STICK_BYTES
 from spyre.rules import Fault
 
 MASK_CONSTANT = "samv-maskvalue"
+"""The constant that stands in for masked elements (SDSC reference §8)."""
+INDEX_LIMIT_CONSTANT = "indexLimit"
+"""Our own: the first index that a gather refuses; a card reads whatever lies there."""
 OVERFLOW_CONSTANT = "refuseOverflow"
 """Our own: integer operations that have it and a result beyond int32 fault, where a card wraps. For
 int64 tensors, which cards hold as int32.
 """
-"""The constant that stands in for masked elements (SDSC reference §8)."""
 
 
 class Component(StrEnum):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
 from spyre.mlir.builder import BufferAddress, OperandSpec, OperationSpec
-from spyre.mlir.operation import MASK_CONSTANT, OVERFLOW_CONSTANT, Indirection
+from spyre.mlir.operation import INDEX_LIMIT_CONSTANT, MASK_CONSTANT, OVERFLOW_CONSTANT, Indirection
 from spyre.torch_backend.program.emitter import (
     Bases,
     CoreDivision,
@@ -360,7 +360,8 @@ def _gather(op: IteratedOp, division: CoreDivision | None) -> Outline:
         TensorOperand(_INDEX, op.formats[_INDEX], index_lane, "KERNEL_IDX"),
         TensorOperand(_OUTPUT, op.formats[_OUTPUT], lane),
     ]
-    return Outline(op.name, Emitter(dims, multiples, division=division), operands)
+    emitter = Emitter(dims, multiples, division=division)
+    return Outline(op.name, emitter, operands, {INDEX_LIMIT_CONSTANT: op.rows})
 
 
 def _gather_multiples(

@@ -103,31 +103,32 @@ def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints)
 
 def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
     """``index`` in a layout gathers read: along the table's sticks if it has that dim, else along
-    any dim of its own. Every word the cores read is a position or known to be out of range.
+    any dim of its own.
     """
-    lane, rows = table.lane_dim, table.sizes[dim]
+    lane = table.lane_dim
     if lane >= 0 and index.sizes[lane] > 1:
-        marked = marked_positions(low, low.with_lane(index, lane), rows)
-        return _padded_words(low, marked, lane, table.view.elements_per_stick)
+        numbers = low.convert(low.with_lane(index, lane), "float32")
+        return _padded_words(low, numbers, lane, table.view.elements_per_stick)
     if index.lane_dim < 0 and index.numel > 1:
         free = [k for k, n in enumerate(index.sizes) if n > 1]
         index = low.with_lane(index, dim if dim in free else free[-1])
-    return low.convert(marked_positions(low, index, rows), "int32")
+    return low.convert(low.convert(index, "float32"), "int32")
 
 
 def marked_positions(low: Operations, index: Value, rows: int) -> Value:
-    """Indices as float32; those beyond the last row far beyond it, so that no layout has them."""
+    """Indices as float32; those beyond the last row far beyond it, whatever they are added to."""
     numbers = low.convert(index, "float32")
     beyond = low.pointwise("greaterequal", numbers, low.constant(rows, "float32"))
     return low.pointwise("where3", beyond, low.constant(OUT_OF_RANGE, "float32"), numbers)
 
 
 def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
-    """Indices as float32, negative ones counted from the end."""
+    """Indices as float32, negative ones counted from the end; as they are where none stands."""
     numbers = low.convert(index, "float32")
     zero, count = low.constant(0.0, "float32"), low.constant(rows, "float32")
     negative = low.pointwise("lesserthan", numbers, zero)
-    return low.pointwise("add", numbers, low.pointwise("mul", negative, count))
+    wrapped = low.pointwise("add", numbers, low.pointwise("mul", negative, count))
+    return low.pointwise("where3", low.pointwise("lesserthan", wrapped, zero), numbers, wrapped)
 
 
 def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> Value:
