@@ -37,6 +37,7 @@ from spyre import config
 from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
 from spyre.files import read_regular
 from spyre.hw.kernels.notice import compile_notice
+from spyre.hw.kernels.target import x86_level
 from spyre.interrupts import interrupts
 
 TESTED_VERSIONS = ("0.68.1",)
@@ -65,12 +66,33 @@ def load_lightly(cache: Any) -> None:
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
+SHIPPED = PACKAGE / "prebuilt"
+"""What ``python -m tools.prebuilt`` compiled before the wheel was built, laid out as the cache."""
+
+
+def shipped_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key of what the host can run, among those of shipped code.
+
+    ``key``: numba's, of a signature, what is compiled for (system, processor, features), bytecode.
+    """
+    signature, (system, _, _), code = key
+    return signature, (system, x86_level(), ""), code
+
+
 class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
     """numba's files of one function, where what is not whole counts as not there.
 
     A damaged index would fail in numba for ever, and damaged machine code would run; so code
-    begins with its SHA-256.
+    begins with its SHA-256. What is not there may have come with the package.
     """
+
+    def load(self, key: tuple[Any, ...]) -> Any:
+        found = super().load(key)
+        shipped = SHIPPED / Path(self._cache_path).name
+        if found is not None or self._cache_path == str(shipped) or not shipped.is_dir():
+            return found
+        base = self._index_name.removesuffix(".nbi")
+        return CheckedFiles(str(shipped), base, self._source_stamp).load(shipped_key(key))
 
     def _load_index(self) -> Any:
         if not os.path.isfile(self._index_path):  # a pipe would be waited for

@@ -18,7 +18,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from spyre import cache
 from spyre.cache import warn_uncached
-from spyre.hw.kernels import jit
+from spyre.hw.kernels import jit, target
 from spyre.hw.kernels.jit import TESTED_VERSIONS, CheckedFiles
 from tests.interrupts import interrupted_at, interruptible
 
@@ -218,6 +218,51 @@ def test_what_a_kernel_calls_is_compiled_into_it(
     assert not called.signatures
     assert called(7) == 21
     assert gc.isenabled()
+
+
+def test_what_came_with_the_package_is_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is it copied; and what came for another processor is not taken."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "built"))
+    assert jit.kernel(thrice)(7) == 21
+    monkeypatch.setattr(jit, "SHIPPED", tmp_path / "built")
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "empty"))
+    _forget_now()
+    monkeypatch.setattr(jit, "shipped_key", lambda key: key)
+    loaded = jit.kernel(thrice)
+    assert loaded(7) == 21
+    assert loaded.stats.cache_hits
+    assert not list((tmp_path / "empty").rglob("*.nb?"))
+    monkeypatch.undo()
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.setattr(jit, "SHIPPED", tmp_path / "built")
+    _forget_now()
+    compiled = jit.kernel(thrice)
+    assert compiled(7) == 21
+    assert not compiled.stats.cache_hits
+
+
+@pytest.mark.parametrize(
+    ("missing", "level"), [("", "x86-64-v4"), ("avx512dq", "x86-64-v3"), ("fma", None)]
+)
+def test_shipped_code_is_that_of_the_hosts_level(
+    monkeypatch: pytest.MonkeyPatch, missing: str, level: str | None
+) -> None:
+    features = dict.fromkeys(frozenset().union(*target.LEVELS.values()), True)
+    above = {"fma": target.LEVELS["x86-64-v4"]}.get(missing, frozenset())
+    there = {**features, **dict.fromkeys({missing, *above}, False)}
+    monkeypatch.setattr(target.llvm, "get_host_cpu_features", lambda: there)
+    target.x86_level.cache_clear()
+    try:
+        key = ("signature", ("x86_64-unknown-linux-gnu", "sapphirerapids", "+fma"), ("code",))
+        expected = ("x86_64-unknown-linux-gnu", level, "")
+        assert jit.shipped_key(key) == ("signature", expected, ("code",))
+        monkeypatch.setattr(numba.config, "CPU_NAME", "generic")
+        target.x86_level.cache_clear()
+        assert target.x86_level() is None
+    finally:
+        target.x86_level.cache_clear()
 
 
 def flipped(content: bytes) -> bytes:
