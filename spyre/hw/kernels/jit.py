@@ -297,6 +297,17 @@ class LinkedCompiler(Compiler):  # type: ignore[misc]
         return super().compile_extra(function)
 
 
+def _of_any_value(template_for: F) -> F:
+    """A function is compiled for the types of what it is given, not for a constant among that:
+    LLVM knows it once the function is inlined.
+    """
+
+    def find(args: Any, kws: Any) -> Any:
+        return template_for(tuple(map(types.unliteral, args)), kws)
+
+    return find  # type: ignore[return-value]
+
+
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 _LINKED = {"pipeline_class": LinkedCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -312,7 +323,7 @@ def kernel(function: F) -> F:
         compiled.compile = _uninterrupted(compiled.compile)
         if numba.__version__ in TESTED_VERSIONS:
             linked = numba.njit(**_OPTIONS, **_LINKED)(function)
-            compiled.get_call_template = linked.get_call_template
+            compiled.get_call_template = _of_any_value(linked.get_call_template)
             compiled.get_overload = linked.get_overload
         if directory is not None:
             check_files(compiled._cache, directory)

@@ -208,7 +208,7 @@ def test_what_a_kernel_calls_is_compiled_into_it(
     called = jit.kernel(thrice)
 
     def caller(x):
-        return called(x) + 1
+        return called(x) + called(0) + 1
 
     caller.__module__ = KERNELS
     assert jit.kernel(caller)(7) == 22
