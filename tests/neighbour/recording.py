@@ -6,15 +6,18 @@ environment. A test that begins is written too, so that one that ends the proces
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 RECORD, CHOSEN = "NEIGHBOUR_RECORD", "NEIGHBOUR_CHOSEN"
-"""Environment variables: the file of outcomes; a file of what is done or chosen, and the piece."""
+"""Environment variables: the file of outcomes; what is done or chosen, the piece,
+and the seconds after which a test that hangs ends its process."""
 BEGUN = "begun"
 
 
@@ -29,7 +32,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logstart(nodeid: str, location: Any) -> None:
+    limit = json.loads(os.environ[CHOSEN])["limit"]
+    faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__)
     _write(name_of(nodeid), BEGUN, "")
+
+
+def pytest_runtest_logfinish(nodeid: str, location: Any) -> None:
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

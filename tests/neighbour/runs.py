@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.neighbour.recording import BEGUN, CHOSEN, RECORD
@@ -30,12 +30,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tests of a file: piece K of N, those pytest's ``-k`` takes, or only those named."""
+    """Which tests of a file: piece K of N, those pytest's ``-k`` takes, or only those named.
+
+    ``seconds`` are those of the file, ``limit`` those of a test, which has crashed then.
+    """
 
     piece: tuple[int, int] = (1, 1)
     expression: str = ""
     only: tuple[str, ...] | None = None
     seconds: float = 3600.0
+    limit: float = 240.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def compare_file(file: Path, choice: Choice) -> tuple[Outcomes, list[Difference]
     differing = [one.test for one in differences(without, with_package)]
     if not differing:
         return without, []
-    again = Choice(only=tuple(differing), seconds=choice.seconds)
+    again = Choice(only=tuple(differing), seconds=choice.seconds, limit=choice.limit)
     both = (run_file(file, again, package) for package in (False, True))
     return without, [one for one in differences(*both) if one.test in differing]
 
@@ -80,11 +84,12 @@ def run_file(
         record = Path(place, "outcomes")
         record.touch()
         while True:
-            chosen = {"only": choice.only, "done": [*found], "piece": choice.piece}
-            variables = {RECORD: str(record), CHOSEN: json.dumps(chosen), **(environment or {})}
+            chosen = json.dumps({**asdict(choice), "done": [*found]})
+            variables = {RECORD: str(record), CHOSEN: chosen, **(environment or {})}
             ended = _pytest(file, choice, package, deadline, variables)
-            found |= read_record(record, TIMEOUT if ended is None else CRASHED)
-            is_whole = ended is not None and 0 <= ended <= 5
+            fresh = read_record(record, TIMEOUT if ended is None else CRASHED)
+            found |= fresh
+            is_whole = ended in range(6) and all(one.result != CRASHED for one in fresh.values())
             if is_whole or ended is None or not _advanced(record):
                 break
             record.write_text("", encoding="utf-8")

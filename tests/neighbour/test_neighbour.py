@@ -69,6 +69,16 @@ def test_a_piece_of_a_file(file: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_test_that_hangs_ends_its_process_only(file: Path) -> None:
+    text = "import time\n" + FILE.replace("os.abort()", "time.sleep(600)")
+    file.write_text(text, encoding="utf-8")
+    found = run_file(file, Choice(limit=2.0), package=False)
+    assert found["test_something.py::Tests::test_dies_in_both"] == Outcome("crashed")
+    assert found["test_something.py::Tests::test_same"] == Outcome("passed")
+    assert len(found) == 5
+
+
+@pytest.mark.slow
 def test_the_command_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--no-wheel", "--pytorch", str(file.parents[1]), file.name]
     assert main([*options, "-k", "other"]) == 1

@@ -77,6 +77,7 @@ OVERRIDES: dict[str, Override] = {
             "nn.functional.conv_transpose2d", "nn.functional.conv_transpose3d", "sum", "mean",
             "masked.sum", "masked.mean", "cumsum", "nansum", "nanmean", "trace", "addr",
             "linalg.vecdot", "_softmax_backward_data", "gradient", "nn.functional.embedding_bag",
+            "_unsafe_masked_index_put_accumulate",
         ),
         Override(1, 4, _SUMS),
     ),
