@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
+from spyre.runtime.spyrecode import compile_directory
 from tests.frontend.__main__ import Result, main
 from tests.frontend.commands import PAGE, commands
 from tests.frontend.expectations import Expectations
 from tests.frontend.plugin.spyre_recording import Outcomes, append, read_outcomes
+from tests.frontend.ratio import replayed
 
 CONFIGURATION = """
 test_suite_config:
@@ -134,3 +138,20 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch,
     assert "ended with code 9" in verdicts["dies"]["error"]
     assert "was in one test" in verdicts["sticks"]["error"]
     assert "2 of 5 mandatory tests as expected" in capsys.readouterr().out
+
+
+def test_calls_are_made_again_on_the_own_device(tmp_path):
+    """Copies of a view and of a matrix, and a kernel that is loaded once and launched twice."""
+    softmax = Path(__file__).parents[2] / "examples" / "softmax"
+    code = compile_directory(shutil.copytree(softmax, tmp_path / "softmax")).directory
+    host = {"size": [4, 64], "stride": [64, 1], "dtype": "float16", "device": "cpu"}
+    card = {**host, "device": "spyre"}
+    calls = [
+        {"kind": "copy", "tensors": [host | {"size": [4, 64], "stride": [1, 4]}, card]},
+        {"kind": "copy", "tensors": [card, host]},
+        {"kind": "preparation", "code": str(code)},
+        *[{"kind": "launch", "code": str(code), "bytes": [128 * 256 * 2] * 2}] * 2,
+    ]  # fmt: skip
+    again = replayed(calls)
+    assert [call["kind"] for call in again] == [call["kind"] for call in calls]
+    assert all(call["seconds"] > 0 for call in again)
