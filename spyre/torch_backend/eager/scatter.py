@@ -379,8 +379,9 @@ def index_put_of(
     extents = tuple(front.shape[dim : dim + count])
     table = merged(front, dim, count)
     source = values.reshape([1] * table.dim()) if values.numel() == 1 else values
-    if values.numel() > 1 or accumulate:
-        source = values.expand((*outer, *chosen[0].shape, *inner)).reshape((*outer, -1, *inner))
+    if values.numel() != 1 or accumulate:
+        source = _broadcast(values, (*outer, *chosen[0].shape, *inner))
+        source = source.reshape((*outer, chosen[0].numel(), *inner))
     if accumulate:
         result = _added_along(table, dim, flat, extents, source, True)
     else:
@@ -391,6 +392,18 @@ def index_put_of(
         return result
     order = [*dims, *(k for k in range(x.dim()) if k not in dims)]
     return result.permute([order.index(k) for k in range(x.dim())])
+
+
+def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """``values`` in the shape of what indices name; RuntimeError, in the words of torch, where
+    they do not fit it."""
+    pairs = zip(reversed(values.shape), reversed(shape), strict=False)
+    if values.dim() > len(shape) or any(own not in (1, wanted) for own, wanted in pairs):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+            f"indexing result of shape {list(shape)}"
+        )
+    return values.expand(shape)
 
 
 def takes_index_put(
@@ -422,7 +435,7 @@ def _only_mask(
 ) -> torch.Tensor | None:
     """The one mask over the first dims that one value goes to, in as many dims as ``x``."""
     (mask, *others) = indices
-    if mask is None or others or mask.dtype is not torch.bool or values.numel() > 1 or accumulate:
+    if mask is None or others or mask.dtype is not torch.bool or values.numel() != 1 or accumulate:
         return None
     return mask.reshape((*mask.shape, *[1] * (x.dim() - mask.dim())))
 
@@ -431,7 +444,7 @@ def index_put_functional(
     x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
     """aten::index_put for a recorder, which cannot be told how many positions a mask marks."""
-    if (mask := _only_mask(x, indices, values, accumulate)) is not None and values.numel():
+    if (mask := _only_mask(x, indices, values, accumulate)) is not None:
         return torch.where(mask, values.reshape(()), x)
     if not takes_index_put(x, indices, values, accumulate):
         raise LoweringError(

@@ -53,6 +53,17 @@ def test_index_put_by_masks():
     agrees(lambda x, m, v: _put(x, v, m), x, mask, numbers(int(mask.sum()), 65, seed=1))
 
 
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("kind", ["mask", "indices"])
+def test_values_that_do_not_fit_what_is_indexed(kind, count):
+    x = torch.ones(6).to("spyre")
+    chosen = torch.tensor([True, False, True, True, True, False])
+    place = (chosen if kind == "mask" else chosen.nonzero().squeeze(1)).to("spyre")
+    with pytest.raises(RuntimeError, match=rf"shape mismatch: .* \[{count}\] .* of shape \[4\]"):
+        x[place] = torch.zeros(count).to("spyre")
+    assert torch.equal(x.cpu(), torch.ones(6))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_sums_of_rows(dtype):
     x, i, rows = numbers(3, 7, 65, dtype=dtype), places(7, 9), numbers(3, 9, 65, dtype=dtype)
