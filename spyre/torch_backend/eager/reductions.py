@@ -234,6 +234,18 @@ def _takes_variance(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     return x.dtype in FLOATS and x.numel() > 0
 
 
+def _variance_and_mean(
+    x: torch.Tensor,
+    dim: Any = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::var_mean.correction."""
+    dims = dims_of(x, dim)
+    return x.var(dims, correction=correction, keepdim=keepdim), x.mean(dims, keepdim)
+
+
 def _variance_of_nothing(
     x: torch.Tensor, dim: Any = None, *, keepdim: bool = False, **_: Any
 ) -> torch.Tensor:
@@ -338,6 +350,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "min": {FLOAT: EagerKernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
     "var.correction": _variances(False),
     "std.correction": _variances(True),
+    "var_mean.correction": {FLOAT: EagerKernel(_variance_and_mean, _takes_variance)},
     "linalg_vector_norm.out": {
         ZERO_SIZE: EagerKernel(_norm_of_nothing, _takes_norm_of_nothing),
         FLOAT: EagerKernel(_vector_norm, _takes_reduction),

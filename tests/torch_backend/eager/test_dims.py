@@ -24,6 +24,7 @@ OVER_SEVERAL = {
     "flip": lambda x, dims: x.flip(dims),
     "sum": lambda x, dims: x.sum(dims),
     "var": lambda x, dims: x.var(dims),
+    "var_mean": lambda x, dims: torch.var_mean(x, dims),
     "std": lambda x, dims: x.std(dims),
     "amax": lambda x, dims: x.amax(dims),
     "norm": lambda x, dims: torch.linalg.vector_norm(x, dim=dims),
@@ -79,3 +80,8 @@ def test_squares_leave_the_range_of_halves_and_their_roots_do_not():
     tiny = torch.full((3, 64), 2.0**-17).half()
     agrees(lambda x: torch.linalg.vector_norm(x, dim=1), tiny)
     agrees(lambda x: x.std(1, correction=0), tiny * torch.tensor([1.0, -1.0]).repeat(32).half())
+
+
+def test_variance_and_mean_together():
+    agrees(lambda x: torch.var_mean(x, (0, 2), keepdim=True), numbers(4, 3, 8), exact=False)
+    agrees(lambda x: torch.var_mean(x, 1, correction=0), numbers(4, 8), exact=False)

@@ -72,6 +72,8 @@ def repeated_elements_filled(x):
     marks[5:7].fill_(True)
     x[1].unsqueeze(1).expand(-1, 2, -1).permute(2, 1, 0)[::3].zero_()
     x[2, :4].chunk(2)[1][:, 0:1].expand(-1, 5).fill_(0.3)
+    part = x[4].unsqueeze(0).expand(3, -1, -1).narrow(-1, 10, 3)
+    part.masked_fill_(part > torch.arange(3, device=x.device)[:, None, None], value=2.0)
     largest = x[3].topk(1, 1).values
     largest.mT[..., ::2].fill_(0.5)
     return rows, filled + 1, marks, largest

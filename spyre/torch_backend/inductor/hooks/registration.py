@@ -347,7 +347,7 @@ def writing_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     return function if function in WRITERS or is_named_so or "out" in node.kwargs else None
 
 
-FILLS = ("fill_", "zero_")
+FILLS = ("fill_", "zero_", "masked_fill_")
 """What torch lets write to tensors that show an element several times."""
 
 
@@ -362,10 +362,13 @@ def fill_elements_once(model: Any) -> None:
         if getattr(writing_function(node), "__name__", "") not in FILLS:
             continue
         view, *value = node.args
+        value += [node.kwargs[key] for key in ("mask", "value") if key in node.kwargs]
         holder = _holder_of(view)
         if overlaps_itself(_example_of(view)) and not overlaps_itself(_example_of(holder)):
             with model.graph.inserting_before(node):
-                node.args = (_elements_of(view, holder), *value)
+                if len(value) > 1:  # a mask and a number
+                    value[0] = _any_repetition(view, value[0])
+                node.args, node.kwargs = (_elements_of(view, holder), *value), {}
             node.replace_all_uses_with(view)
     if nodes:
         model.recompile()
@@ -382,6 +385,13 @@ def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
         elif not isinstance(value, (tuple, list)):  # of views, or of results
             break
     return holder
+
+
+def _any_repetition(view: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
+    """Of a mask of ``view``, that of its elements: whether one of their places is masked."""
+    shown, whole = _example_of(view), view.graph.call_method("expand_as", (mask, view))
+    repeated = [d for d in range(shown.dim()) if not shown.stride(d)]
+    return view.graph.call_method("any", (whole, repeated)) if repeated else whole
 
 
 def _elements_of(view: torch.fx.Node, holder: torch.fx.Node) -> torch.fx.Node:
