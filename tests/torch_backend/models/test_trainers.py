@@ -57,7 +57,7 @@ def test_trainer(tmp_path):
     loss = trainer.train().training_loss
     print(next(trainer.model.parameters()).device, 0 < loss < 10)
     """
-    assert run(code, ACCELERATE_TORCH_DEVICE="spyre").split()[-2:] == ["spyre:0", "True"]
+    assert "spyre:0 True" in run(code, ACCELERATE_TORCH_DEVICE="spyre").splitlines()
 
 
 @needs("accelerate", "transformers")
@@ -72,7 +72,7 @@ def test_device_map(tmp_path):
     print({{str(p.device) for p in model.parameters()}})
     print(model(torch.arange(4, device="spyre")[None]).logits.device)
     """
-    assert run(code).splitlines()[-2:] == ["{'spyre:0'}", "spyre:0"]
+    assert {"{'spyre:0'}", "spyre:0"} <= {*run(code).splitlines()}  # among bars of progress
 
 
 @needs("lightning")
