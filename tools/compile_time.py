@@ -58,7 +58,8 @@ def pass_times() -> Counter[str]:
         for _, timings in library.recorded_timings:
             for record in timings.list_records():
                 if record.pass_name != "Total":
-                    seconds[record.pass_name] += record.user_time + record.system_time
+                    name = record.pass_name.split(" #")[0]
+                    seconds[name] += record.user_time + record.system_time
 
     CPUCodeLibrary.finalize = timed
     return seconds
