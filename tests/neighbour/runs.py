@@ -20,6 +20,13 @@ NOTHING_RAN = "(file)"
 """Name of the outcome of a process that ended before a test began."""
 
 
+EXPECTED = {
+    "test_autograd.py::TestAutograd::test_thread_shutdown": "torch's autograd engine has threads "
+    "to end where there is an accelerator of any kind, and the test knows of three kinds",
+}
+"""Tests that differ with the package, and why they must."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a test: passed, failed, skipped, crashed or timed out, and the last line."""
@@ -55,11 +62,11 @@ Outcomes = dict[str, Outcome]
 
 
 def differences(without: Outcomes, with_package: Outcomes) -> Iterator[Difference]:
-    """Tests with another result, or in one run only."""
+    """Tests with another result, or in one run only, but for those expected to differ."""
     none = Outcome("not run")
     for test in {**without, **with_package}:
         one, other = without.get(test, none), with_package.get(test, none)
-        if one.result != other.result:
+        if one.result != other.result and test not in EXPECTED:
             yield Difference(test, one, other)
 
 

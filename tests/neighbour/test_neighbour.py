@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.neighbour.__main__ import main
-from tests.neighbour.runs import Choice, Outcome, compare_file, differences, run_file
+from tests.neighbour.runs import (
+    EXPECTED,
+    Choice,
+    Outcome,
+    compare_file,
+    differences,
+    run_file,
+)
 
 FILE = """
 import os
@@ -101,3 +108,9 @@ def test_a_test_of_one_run_only_differs() -> None:
     passed = Outcome("passed")
     found = [*differences({"a": passed, "b": passed}, {"a": passed, "c": passed})]
     assert {one.test for one in found} == {"b", "c"}
+
+
+def test_what_must_differ_is_no_difference() -> None:
+    for test, why in EXPECTED.items():
+        assert why
+        assert not [*differences({test: Outcome("passed")}, {test: Outcome("failed")})]
