@@ -27,6 +27,7 @@ READ_BY_IMPORTS = (
     "TORCH_LOGS",
 )
 """Beginnings of environment variables that have been read before a forked process begins."""
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str, **environment: str) -> str:
@@ -84,9 +85,13 @@ def _forked(request: dict[str, object]) -> int:
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    """The fork server of this process, which ends with it."""
+    """The fork server of this process, which ends with it.
+
+    Its first caller may stand in a folder where `tests` cannot be imported.
+    """
     server = subprocess.Popen(
         [sys.executable, "-c", fork_server.PROGRAM],
+        cwd=CHECKOUT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
