@@ -274,15 +274,6 @@ class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
     def get_pointer_to_function(self, name: str) -> int:
         return 0
 
-    def _optimize_final_module(self) -> None:
-        """Loops are made simple before they are inlined: the kernel, which makes vectors of them,
-        gets code up to a fifth slower from what nothing was done to.
-        """
-        manager, builder = self._codegen._module_pass_manager(
-            opt=1, loop_vectorize=False, slp_vectorize=False
-        )
-        manager.run(self._final_module, builder)
-
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
