@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from spyre.cli.options import Options
 from spyre.errors import Finding, Severity, SpyreError
-from spyre.runtime.addresses import bundle_launches, case_launches, check_addresses
 from spyre.runtime.arguments import parse_tensor_spec, read_arguments
 from spyre.runtime.cases import case_directory, read_case
 
@@ -27,6 +26,8 @@ def address_findings(options: Options, load: Load, is_wrong: bool = False) -> tu
     ``load`` gives the bundle in a directory. ``is_wrong``: its outputs are. SpyreErrors of reading
     the bundle and its arguments.
     """
+    from spyre.runtime.addresses import bundle_launches, case_launches, check_addresses
+
     directory = case_directory(options.path)
     if directory is not None and not is_bundle_run(options):
         spec = read_case(directory).spec

@@ -15,21 +15,18 @@ from spyre.errors import LaunchError
 from spyre.hw.counters import ExecuteLabels
 from spyre.runtime.arguments import HostTensor, KernelArguments
 from spyre.runtime.cases import Case
-from spyre.runtime.expect import (
-    Breakpoint,
-    Deviation,
-    FirstWrong,
-    OperandTile,
-    Subject,
-    Watcher,
-    bundle_subject,
-    case_subject,
-    watched,
-)
 from spyre.runtime.kernel import Runner
 from spyre.runtime.program import LoweredBundle
 
 if TYPE_CHECKING:
+    from spyre.runtime.expect import (
+        Breakpoint,
+        Deviation,
+        FirstWrong,
+        OperandTile,
+        Subject,
+        Watcher,
+    )
     from spyre.runtime.run import RunResult
 
 Array = npt.NDArray[Any]
@@ -48,7 +45,11 @@ class Watch:
         """What runs the launches; None where nothing watches."""
         both: tuple[Watcher | None, ...] = (self.first_wrong, self.breakpoint)
         watchers = [watcher for watcher in both if watcher is not None]
-        return watched(watchers) if watchers else None
+        if not watchers:
+            return None
+        from spyre.runtime.expect import watched
+
+        return watched(watchers)
 
     def judge_outputs(self, result: RunResult, expected: Sequence[Array]) -> None:
         """Where no execute deviated: who left wrong elements in the outputs.
@@ -77,7 +78,11 @@ def is_watched(options: Options) -> bool:
 
 def watch_case(options: Options, case: Case) -> Watch:
     """The watch of a case. Errors as of `load_function`."""
-    return _watch(options, lambda: case_subject(case)) if is_watched(options) else NOTHING
+    if not is_watched(options):
+        return NOTHING
+    from spyre.runtime.expect import case_subject
+
+    return _watch(options, lambda: case_subject(case))
 
 
 def watch_bundle(
@@ -89,6 +94,8 @@ def watch_bundle(
     """The watch of a bundle. Errors as of `load_function` and `bundle_subject`."""
     if not is_watched(options):
         return NOTHING
+    from spyre.runtime.expect import bundle_subject
+
     values = dict(options.values)
     return _watch(options, lambda: bundle_subject(bundle, arguments, inputs, values))
 
@@ -96,6 +103,8 @@ def watch_bundle(
 def _watch(options: Options, subject_of: Callable[[], Subject]) -> Watch:
     point = None
     if options.break_at is not None:
+        from spyre.runtime.expect import Breakpoint
+
         number, loops = options.break_at
         point = Breakpoint(number, loops, options.tensors)
     if options.expect is None:

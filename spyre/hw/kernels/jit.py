@@ -288,15 +288,11 @@ class LinkedCompiler(Compiler):  # type: ignore[misc]
         return super().compile_extra(function)
 
 
-def _of_any_value(template_for: F) -> F:
+def _linked_template(linked: Any, args: Any, kws: Any) -> Any:
     """A function is compiled for the types of what it is given, not for a constant among that:
     LLVM knows it once the function is inlined.
     """
-
-    def find(args: Any, kws: Any) -> Any:
-        return template_for(tuple(map(types.unliteral, args)), kws)
-
-    return find  # type: ignore[return-value]
+    return linked.get_call_template(tuple(map(types.unliteral, args)), kws)
 
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
@@ -313,9 +309,9 @@ def kernel(function: F) -> F:
         compiled = numba.njit(cache=directory is not None, **_OPTIONS)(function)
         compiled.compile = _uninterrupted(compiled.compile)
         if numba.__version__ in TESTED_VERSIONS:
-            linked = numba.njit(**_OPTIONS, **_LINKED)(function)
-            compiled.get_call_template = _of_any_value(linked.get_call_template)
-            compiled.get_overload = linked.get_overload
+            linked = cache(lambda: numba.njit(**_OPTIONS, **_LINKED)(function))
+            compiled.get_call_template = lambda args, kws: _linked_template(linked(), args, kws)
+            compiled.get_overload = lambda signature: linked().get_overload(signature)
         if directory is not None:
             check_files(compiled._cache, directory)
             load_lightly(compiled._cache)
