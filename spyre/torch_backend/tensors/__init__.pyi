@@ -1,6 +1,7 @@
 from .allocation import (
     allocate as allocate,
     allocate_based as allocate_based,
+    argument_base as argument_base,
     default_base as default_base,
     empty_strided_on as empty_strided_on,
     tensor_at as tensor_at,
@@ -31,6 +32,7 @@ from .copies import (
 from .layouts import (
     device_tensor_layout as device_tensor_layout,
     empty_in_layout as empty_in_layout,
+    factor_layout as factor_layout,
     to_layout as to_layout,
 )
 from .module_moves import (

@@ -220,6 +220,19 @@ def default_base(size: Ints, stride: Ints, dtype: str) -> StorageLayout:
     return StorageLayout.of(shape, contiguous_strides(shape), dtype, layout)
 
 
+def argument_base(
+    size: Ints, stride: Ints, dtype: str, device_dims: tuple[Ints, Ints] | None = None
+) -> StorageLayout:
+    """The base that a compiled kernel wants of an argument: the default one, or that of
+    ``device_dims``, a device size and the host steps along it (`SpyreTensorLayout`).
+    """
+    base = default_base(size, stride, dtype)
+    if device_dims is None:
+        return base
+    layout = SpyreTensorLayout(*device_dims, base.layout.device_dtype)
+    return StorageLayout.of(size, stride, dtype, layout)
+
+
 def _extents_of_dense(size: Ints, stride: Ints, order: Sequence[int]) -> Ints | None:
     """The extents in an order of dims in which they are dense; None if they are not in this one."""
     shape = tuple(size[dim] for dim in order)

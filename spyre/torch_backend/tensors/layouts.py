@@ -14,12 +14,12 @@ import torch
 
 from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
-from spyre.layout import SpyreTensorLayout, exact_geometry
+from spyre.layout import SpyreTensorLayout, contiguous_strides, exact_geometry
 from spyre.runtime.dma import DmaDirection
 from spyre.torch_backend.compat import parse_to
 from spyre.torch_backend.device import card_at, name_of
 from spyre.torch_backend.tensors.allocation import allocate_on, default_base
-from spyre.torch_backend.tensors.buffer import buffer_of
+from spyre.torch_backend.tensors.buffer import Ints, buffer_of
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
@@ -80,20 +80,26 @@ def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def as_factor(weight: torch.Tensor) -> torch.Tensor:
-    """A convolution's weight [outputs, channels, *places] on a card, laid out as the matrix units
-    read it: sticks along the outputs, places and channels one behind the other as rows.
+    """A convolution's weight on a card in `factor_layout`, or as it is where it has none."""
+    layout = factor_layout(tuple(weight.shape), tuple(weight.stride()), weight.dtype)
+    return weight if layout is None else to_layout(weight, device_layout=layout)
+
+
+def factor_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLayout | None:
+    """How the matrix units read the weight [outputs, channels, *places] of a convolution: sticks
+    along the outputs, places and channels one behind the other as rows. None for others than
+    contiguous halves.
 
     In the default layout sticks hold a row of a window, so nearly all of their lanes are empty.
     """
-    if weight.dtype not in HALVES or not weight.is_contiguous() or not weight.numel():
-        return weight
-    default = SpyreTensorLayout.from_host(tuple(weight.shape), name_of(weight.dtype))
+    if dtype not in HALVES or 0 in size or stride != contiguous_strides(size):
+        return None
+    default = SpyreTensorLayout.from_host(size, name_of(dtype))
     lanes = default.elements_per_stick
-    (outputs, channels, *places), (first, second, *others) = weight.shape, weight.stride()
+    (outputs, channels, *places), (first, second, *others) = size, stride
     device_size = (-(-outputs // lanes), *places, channels, lanes)
     stride_map = (first * lanes, *others, second, first)
-    layout = SpyreTensorLayout(device_size, stride_map, default.device_dtype)
-    return to_layout(weight, device_layout=layout)
+    return SpyreTensorLayout(device_size, stride_map, default.device_dtype)
 
 
 def _card_for(device: Any) -> FlexDevice:

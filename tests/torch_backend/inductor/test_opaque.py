@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.eager import launch as eager_run
+from spyre.torch_backend.inductor.bundles import kernels
 from tests.torch_backend.inductor.compiled_code import collected, compiled
 from tests.torch_backend.processes import run
 
@@ -222,3 +223,42 @@ def test_what_no_program_does_runs_eagerly():
     result, kernels = compiled(lambda x: torch.cat([x, x]), x)
     assert torch.equal(result.cpu(), torch.cat([x.cpu(), x.cpu()]))
     assert not kernels
+
+
+class Pair(torch.nn.Module):
+    """Convolutions forward and backward, one weight of which another operation reads too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 16, 3), torch.nn.Conv2d(16, 20, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x)) + self.second.weight.sum()
+
+
+def test_weights_of_convolutions_are_taken_as_their_modules_have_them(monkeypatch):
+    module, x = Pair().half().to("spyre"), drawn(2, 3, 9, 9).to("spyre")
+    eager = module(x)
+    eager.float().sum().backward()
+    gradients = [p.grad.cpu() for p in module.parameters()]
+    module.zero_grad()
+    monkeypatch.setattr(kernels, "allocate", None)  # nothing is copied to another layout
+    result, forward = compiled(module, x)
+    with collected() as backward:
+        result.float().sum().backward()
+    assert forward
+    assert backward
+    for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), gradient, atol=0.05, rtol=0.02)
+
+
+def test_weights_of_convolutions_that_lie_otherwise_are_copied():
+    x, w = drawn(2, 3, 9, 9).to("spyre"), drawn(16, 3, 3, 3).to("spyre")
+    in_module = torch.nn.Conv2d(3, 16, 3, bias=False).half().to("spyre")
+    with torch.no_grad():
+        in_module.weight.copy_(w)
+    eager = F.conv2d(x, w)
+    result, (kernel,) = compiled(lambda x, w: F.conv2d(x, w), x, w)
+    assert torch.equal(result.cpu(), eager.cpu())
+    kernel.run(x, in_module.weight.data, result)
+    assert torch.equal(result.cpu(), eager.cpu())

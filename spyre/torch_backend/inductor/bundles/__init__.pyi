@@ -20,6 +20,7 @@ from .kernel_op import (
 from .kernels import (
     DynamicExtents as DynamicExtents,
     DynamicKernel as DynamicKernel,
+    HostExtents as HostExtents,
     InductorKernel as InductorKernel,
 )
 from .op_spec import (

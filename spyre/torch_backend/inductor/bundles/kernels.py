@@ -42,6 +42,8 @@ from spyre.torch_backend.program import CompiledProgram, show_program, shows_pro
 from spyre.torch_backend.tensors import (
     DeviceBuffer,
     StorageLayout,
+    allocate,
+    argument_base,
     buffer_of,
     default_base,
     relayout,
@@ -108,8 +110,13 @@ def note_files(
 
 
 CardKey = tuple[int, int]
-HostExtents = tuple[tuple[int, ...], tuple[int, ...], str]
-"""Host sizes, strides (elements) and torch dtype name."""
+DeviceDims = tuple[tuple[int, ...], tuple[int, ...]]
+"""Device size, and per device dim the host elements a step goes along."""
+HostExtents = (
+    tuple[tuple[int, ...], tuple[int, ...], str]
+    | tuple[tuple[int, ...], tuple[int, ...], str, DeviceDims]
+)
+"""Host sizes, strides (elements) and torch dtype name; its layout if it is not the default one."""
 
 
 class InductorKernel:
@@ -137,7 +144,7 @@ class InductorKernel:
         self.name = name
         self.constants = tuple(constants)
         self.notes = notes
-        self._bases = [default_base(*extents) for extents in arguments]
+        self._bases = [argument_base(*extents) for extents in arguments]
         self._given = tuple(specs)
         self.kernel = kernel_of(specs)
         self.memory = KernelMemory.of(self.kernel)
@@ -194,10 +201,8 @@ class InductorKernel:
         for k, (tensor, buffer, base) in enumerate(zip(tensors, buffers, self._bases, strict=True)):
             if buffer.layout_id == base.layout_id and not tensor.storage_offset():
                 continue
-            copy = torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-            )
-            copy.copy_(tensor)  # also of what is written: the kernel may write a part of it
+            # also of what is written: the kernel may write a part of it
+            copy = _empty_based(tensor, base).copy_(tensor)
             if self.memory.arguments[k].is_output:
                 copies.append((tensor, copy))
             fitting[k] = buffer_of(copy)
@@ -298,6 +303,13 @@ def _enqueue_at(
     program.launch(card.streams.current, addresses, [buffer.memory for buffer in memory], plan)
 
 
+def _empty_based(like: torch.Tensor, base: StorageLayout) -> torch.Tensor:
+    size, stride = tuple(like.size()), tuple(like.stride())
+    is_default = base == default_base(size, stride, base.dtype)
+    layout = None if is_default else base.layout
+    return allocate(size, stride, like.dtype, like.device.index, layout)
+
+
 def _fits(buffer: DeviceBuffer, expected: ArgumentMemory) -> bool:
     """True if a buffer has the device size (dims of one element apart) and format expected."""
     if not expected.device_sizes:
@@ -321,8 +333,11 @@ def _layout_text(size: Sequence[int]) -> str:
 
 MOST_SIZES = 256
 """Sets of sizes that a kernel caches."""
-DynamicExtents = tuple[tuple[Any, ...], tuple[Any, ...], str]
-"""Host sizes, strides (elements; both may be expressions of sizes) and torch dtype name."""
+DynamicExtents = (
+    tuple[tuple[Any, ...], tuple[Any, ...], str]
+    | tuple[tuple[Any, ...], tuple[Any, ...], str, DeviceDims]
+)
+"""`HostExtents` whose sizes and strides may be expressions of sizes."""
 
 
 class DynamicKernel:
@@ -403,8 +418,8 @@ class _KernelAtSizes(InductorKernel):
         self.kernel, self._given = dynamic.kernel, dynamic.specs
         self.memory = KernelMemory.of(dynamic.kernel, sizes, len(dynamic.arguments))
         self._bases = [
-            default_base(evaluated(size, sizes), evaluated(stride, sizes), dtype)
-            for size, stride, dtype in dynamic.arguments
+            argument_base(evaluated(size, sizes), evaluated(stride, sizes), *others)
+            for size, stride, *others in dynamic.arguments
         ]
         self._forms: dict[CardKey, LaunchPlan] = {}
         self._lock = threading.Lock()
@@ -430,7 +445,7 @@ class _KernelAtSizes(InductorKernel):
         names = {size.name for size in self.dynamic.sizes}
         shapes = [
             tuple(n if n in names else b for n, b in zip(size, base.shape, strict=True))
-            for (size, _, _), base in zip(self.dynamic.arguments, self._bases, strict=True)
+            for (size, *_), base in zip(self.dynamic.arguments, self._bases, strict=True)
         ]
         return launch_spec_files(self.name, self.memory, tensors, True, shapes)
 

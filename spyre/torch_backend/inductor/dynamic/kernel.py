@@ -179,7 +179,7 @@ def _renamed(
 def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:
     buffer = row_tile.buffers[name]
     if name not in tensors:
-        return buffer.sizes, buffer.strides, buffer.dtype
+        return buffer.extents
     tensor = tensors[name]
     first = str(ROWS) if tensor.inner == 1 else f"{tensor.inner}*{ROWS}"
     return (first, *tensor.sizes[1:]), buffer.strides, buffer.dtype

@@ -42,6 +42,7 @@ from spyre.torch_backend.inductor.dynamic import CollectedKernels, RowTile, coll
 from spyre.torch_backend.inductor.hooks.pre_scheduling import printer_of
 from spyre.torch_backend.inductor.kernel import HostBuffer, PlannedKernel, SpyreKernel, target_of
 from spyre.torch_backend.inductor.lowering import body_of
+from spyre.torch_backend.inductor.passes import host_buffer
 from spyre.torch_backend.program import Ints
 
 # --- nodes of loops ---------------------------------------------------------------------------
@@ -335,15 +336,8 @@ class _GraphBuffers(dict[str, HostBuffer]):
     """Buffers of the graph as bodies name them; scheduling renames what was mutated."""
 
     def __missing__(self, name: str) -> HostBuffer:
-        buffer = self[name] = _host_buffer(name)
+        buffer = self[name] = host_buffer(V.graph, name)
         return buffer
-
-
-def _host_buffer(name: str) -> HostBuffer:
-    buffer = V.graph.graph_inputs.get(name) or V.graph.get_buffer(name)
-    layout = buffer.get_layout()
-    sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
-    return HostBuffer(sizes, strides, str(layout.dtype).removeprefix("torch."))
 
 
 def in_few_runs(nodes: Sequence[Any], is_bundled: Callable[[Any], bool]) -> list[Any]:

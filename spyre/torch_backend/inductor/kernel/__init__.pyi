@@ -3,6 +3,7 @@ from .builder import (
     target_of as target_of,
 )
 from .operands import (
+    HostBuffer as HostBuffer,
     OperandRead as OperandRead,
     argument_view as argument_view,
     reads_of as reads_of,
@@ -10,6 +11,5 @@ from .operands import (
     strided_view as strided_view,
 )
 from .planning import (
-    HostBuffer as HostBuffer,
     PlannedKernel as PlannedKernel,
 )

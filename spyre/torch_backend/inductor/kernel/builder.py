@@ -19,6 +19,7 @@ from spyre.torch_backend.inductor.base import (
 )
 from spyre.torch_backend.inductor.kernel.operands import (
     NO_LOOPS,
+    HostBuffer,
     LoopPath,
     OperandRead,
     argument_view,
@@ -34,7 +35,7 @@ from spyre.torch_backend.inductor.kernel.passes import (
     KernelOperations,
     insert_bmm_padding,
 )
-from spyre.torch_backend.inductor.kernel.planning import HostBuffer, PlannedKernel, planned_kernel
+from spyre.torch_backend.inductor.kernel.planning import PlannedKernel, planned_kernel
 from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, DeviceProgram, Load, body_of
 from spyre.torch_backend.program import (
     DeviceOp,
@@ -172,7 +173,7 @@ class SpyreKernel:
         """The whole of a buffer the kernel is given, as its storage is laid out."""
         if name not in self._values:
             buffer = self._buffers[name]
-            whole = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
+            whole = argument_view(name, buffer)
             self._values[name] = self.low.builder.argument(whole, buffer.dtype)
             self.arguments.append(name)
         return self._values[name]

@@ -10,12 +10,39 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from spyre.layout import DeviceView, contiguous_strides, device_view, seen_through
-from spyre.torch_backend.inductor.bundles import KernelLoop, KernelOp, UnimplementedOp
+from spyre.layout import (
+    DeviceView,
+    SpyreTensorLayout,
+    contiguous_strides,
+    device_view,
+    seen_through,
+)
+from spyre.torch_backend.inductor.bundles import HostExtents, KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, Load
 from spyre.torch_backend.inductor.tiling import extents_of, shares_of
 from spyre.torch_backend.program import Ints, LoweringError, OpKind, Value
-from spyre.torch_backend.tensors import default_base
+from spyre.torch_backend.tensors import argument_base
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """A tensor a kernel is given: host extents and strides (elements), torch dtype name.
+
+    ``layout``: on the card, None for the default one.
+    """
+
+    sizes: Ints
+    strides: Ints
+    dtype: str
+    layout: SpyreTensorLayout | None = None
+
+    @property
+    def extents(self) -> HostExtents:
+        """As generated code says them."""
+        known = (self.sizes, self.strides, self.dtype)
+        if self.layout is None:
+            return known
+        return *known, (self.layout.device_size, self.layout.stride_map)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +95,12 @@ def _operand_read(body: Body, number: int, axes: Sequence[int], extents: Ints = 
     return OperandRead(operand, extents, tuple(axes))
 
 
-def argument_view(name: str, sizes: Ints, strides: Ints, dtype: str) -> DeviceView:
+def argument_view(name: str, buffer: HostBuffer) -> DeviceView:
     """The whole storage of a tensor a kernel is given, in the order of its host elements.
 
     LoweringError where pitches cannot describe it.
     """
-    base = default_base(sizes, strides, dtype)
+    base = argument_base(*buffer.extents)
     whole = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
     if whole is None:
         raise LoweringError(f"the layout of {name}")

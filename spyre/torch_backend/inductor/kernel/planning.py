@@ -46,7 +46,7 @@ from spyre.torch_backend.inductor.division import (
     divisions_text,
     with_division,
 )
-from spyre.torch_backend.inductor.kernel.operands import LoopPath, looped
+from spyre.torch_backend.inductor.kernel.operands import HostBuffer, LoopPath, looped
 from spyre.torch_backend.inductor.kernel.passes import (
     KernelOperations,
     dedup_and_promote_constants,
@@ -222,15 +222,6 @@ def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
 
 
 @dataclass(frozen=True, slots=True)
-class HostBuffer:
-    """A tensor a kernel is given: host extents and strides (elements), torch dtype name."""
-
-    sizes: Ints
-    strides: Ints
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedKernel:
     """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
 
@@ -256,7 +247,7 @@ class PlannedKernel:
     @property
     def text(self) -> str:
         """What generated code passes to ``async_compile.sdsc`` after the name."""
-        arguments = [(a.sizes, a.strides, a.dtype) for a in self.arguments]
+        arguments = [argument.extents for argument in self.arguments]
         more = f"arguments={arguments!r}"
         if self.constants:
             more += f", constants={list(self.constants)!r}"

@@ -17,7 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spyre.torch_backend.inductor.base import clear_caches, ir, with_lane_layout
+from spyre.torch_backend.inductor.base import (
+    FixedTiledLayout,
+    clear_caches,
+    ir,
+    with_lane_layout,
+)
 from spyre.torch_backend.inductor.kernel import (
     HostBuffer,
     SpyreKernel,
@@ -131,11 +136,12 @@ def _run(
 
 
 def host_buffer(graph: Any, name: str) -> HostBuffer:
-    """A buffer of the graph or one of its inputs."""
-    buffer = graph.graph_inputs.get(name) or graph.get_buffer(name)
-    layout = buffer.get_layout()
+    """A buffer of the graph or one of its inputs, which is laid out as its first reader wants."""
+    given = graph.graph_inputs.get(name)
+    layout = (given or graph.get_buffer(name)).get_layout()
+    wanted = layout.device_layout if given and isinstance(layout, FixedTiledLayout) else None
     sizes, strides = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
-    return HostBuffer(sizes, strides, str(layout.dtype).removeprefix("torch."))
+    return HostBuffer(sizes, strides, str(layout.dtype).removeprefix("torch."), wanted)
 
 
 def remove_dead_code(graph: Any) -> None:
@@ -202,6 +208,6 @@ def set_lane(run: OperationRun, operation: Any, lane: int) -> None:
 def memory_lane(run: OperationRun, name: str) -> int:
     """The lane of a buffer outside of kernels, a dim of the buffer itself; -1 where it has none."""
     buffer = run.buffers[name]
-    view = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
+    view = argument_view(name, buffer)
     seen = strided_view(Value(view, buffer.dtype, 0), buffer.sizes, buffer.strides, 0)
     return -1 if seen is None else seen.lane_dim

@@ -127,7 +127,7 @@ class _StickGraphBuilder:
 
     def _outside(self, name: str) -> program.Value:
         buffer = self.run.buffers[name]
-        view = argument_view(name, buffer.sizes, buffer.strides, buffer.dtype)
+        view = argument_view(name, buffer)
         return program.Value(view, buffer.dtype, 0)
 
     def _edge(self, step: RunOperation, number: int, read: OperandRead, lanes: Ints) -> None:
