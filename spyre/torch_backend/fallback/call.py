@@ -274,14 +274,14 @@ class FallbackCall:
 
     def _views(self, key: int) -> list[tuple[str, torch.Tensor]]:
         """Arguments over one storage of the card, with their names."""
-        pairs = [(name, t) for name, value in self.given for t in _tensors((value,))]
+        pairs = [(name, t) for name, value in self.given for t in tensors_in(value)]
         return [(name, t) for name, t in pairs if is_on_card(t) and storage_key(t) == key]
 
     def _wrap_numbers(self, host_args: list[Any]) -> None:
         names, tensors = self.signature.names, self.signature.tensors
         for position, value in enumerate(host_args):
             if isinstance(value, NUMBERS) and names[position] in tensors:
-                host_args[position] = number_tensor(value, [*_tensors(host_args)])
+                host_args[position] = number_tensor(value, tensors_in(host_args))
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """The card's random numbers, for operations that draw some and were given no generator."""
@@ -349,15 +349,13 @@ class FallbackCall:
         return None if copy is None else copy._cdata
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    """The tensors among values and the lists in them."""
-    tensors: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += _tensors(value)
-    return tensors
+def tensors_in(value: Any) -> Sequence[torch.Tensor]:
+    """A tensor itself, the tensors in a list and the lists in it; none for other values."""
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if not isinstance(value, (list, tuple)):
+        return ()
+    return [tensor for one in value for tensor in tensors_in(one)]
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -378,7 +376,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 def _check_results(result: Any) -> None:
     """UnsupportedDtype, or NotImplementedError for the layout, of results the card cannot hold."""
-    for tensor in _tensors((result,)):
+    for tensor in tensors_in(result):
         if tensor.layout is not torch.strided:
             refuse_layout(tensor.layout)
         name_of(tensor.dtype)

@@ -22,7 +22,7 @@ from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import schema_of
 from spyre.torch_backend.device import warn_user
-from spyre.torch_backend.fallback.call import FallbackCall
+from spyre.torch_backend.fallback.call import FallbackCall, tensors_in
 from spyre.torch_backend.program import NotRecorded, current_recorder
 
 _lock = threading.Lock()
@@ -127,6 +127,9 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
 
     CPU tensors of one element without dims count as numbers, as everywhere in torch.
     """
+    given = [tensor for value in (*args, *kwargs.values()) for tensor in tensors_in(value)]
+    if len({tensor.device for tensor in given}) < 2:
+        return
     schema = schema_of(op)
     allowed = HOST_ARGUMENTS.get(schema.name, ())
     specs = {spec.name: spec for spec in schema.arguments}
@@ -134,7 +137,7 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
     pairs += [(specs[name], value) for name, value in kwargs.items()]
     devices: dict[torch.device, None] = {}
     for spec, value in pairs:
-        for tensor in _tensors_in(value):
+        for tensor in tensors_in(value):
             is_written = spec.alias_info is not None and spec.alias_info.is_write
             is_number = tensor.device.type == "cpu" and tensor.dim() == 0 and not is_written
             if not is_number and not (tensor.device.type == "cpu" and spec.name in allowed):
@@ -145,11 +148,3 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
             "Expected all tensors to be on the same device, "
             f"but found at least two devices, {first} and {second}! (in {schema.name})"
         )
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
