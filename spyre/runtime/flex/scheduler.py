@@ -242,6 +242,11 @@ class Scheduler:
         return not (self._running or self._state.pending or self._inbox or self._finished)
 
     @property
+    def is_held(self) -> bool:
+        """True within `held`."""
+        return self._state.holds > 0
+
+    @property
     def is_observed(self) -> bool:
         """True if somebody is told of units, or they run in virtual time."""
         return self.observer is not None or self._virtual is not None

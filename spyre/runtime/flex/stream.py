@@ -181,6 +181,22 @@ class FlexStream:
             return
         # The thread that waits is the one that would run the copy: it needs no job to do so.
         self.synchronize()
+        self._run_here(plan, keep_alive)
+
+    def copied_at_once(self, plan: JobPlan, keep_alive: Sequence[object]) -> bool:
+        """`copy` on this thread, where the stream has nothing left to do; False, and nothing is
+        done, where it has, or somebody is told of jobs.
+        """
+        queue, device = self._queue, self.device
+        is_idle = queue.last is None or queue.last.has_ended
+        if not is_idle or queue.failure is not None or device.is_recorded or device.is_blocking:
+            return False
+        if device.scheduler.is_held:
+            return False
+        self._run_here(plan, keep_alive)
+        return True
+
+    def _run_here(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
         context = LaunchContext(plan, self.device, keep_alive)
         for stage in plan.stages.all:
             stage.run(context, 0, context.iterations)

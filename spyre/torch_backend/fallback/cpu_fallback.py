@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -65,10 +65,14 @@ def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         return FallbackCall(op).run(args, kwargs)
 
 
-@contextmanager
-def on_cpu(name: str) -> Iterator[None]:
+def on_cpu(name: str) -> AbstractContextManager[None]:
     """The block runs an operation on the CPU: it is counted and timed, warned of, or refused."""
     _announce(name)
+    return _timed(name)
+
+
+@contextmanager
+def _timed(name: str) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield

@@ -29,8 +29,9 @@ from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buff
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, JobPlan, Work
 
-SMALL_BYTES = 1 << 20
-"""Sources up to this size are copied on the host, so that the caller need not wait."""
+SMALL_BYTES = 1 << 16
+"""Sources up to this size are copied at once where the stream is idle, which takes less time than a
+job; else on the host, so that the caller need not wait for the stream."""
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -185,16 +186,17 @@ def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:
     check_int64(source)
-    wait = False
-    if not non_blocking:
-        if source.untyped_storage().nbytes() <= SMALL_BYTES:
-            source = source.clone()
-        else:
-            wait = True
-    stream = buffer.card.streams.current
-    work = stream.copy(to_device_plan(host_tensor(source), target), [buffer.memory])
+    stream, kept = buffer.card.streams.current, [buffer.memory]
+    is_small = source.untyped_storage().nbytes() <= SMALL_BYTES
+    plan = to_device_plan(host_tensor(source), target)
     buffer.zero_padded = True
-    if wait:
+    if is_small and stream.copied_at_once(plan, kept):
+        return
+    if is_small and not non_blocking:
+        stream.copy(to_device_plan(host_tensor(source.clone()), target), kept)
+        return
+    work = stream.copy(plan, kept)
+    if not non_blocking:
         stream.wait_for(work)
 
 

@@ -103,15 +103,29 @@ def test_threads_have_their_own_current_stream():
 
 
 def test_copies_go_to_the_current_stream(host):
+    s, gate = torch.spyre.Stream(), threading.Event()
+    with s:
+        x, small = torch.zeros(4, 6, device="spyre"), host.clone()
+        s.synchronize()
+        s.flex.add_callback(gate.wait)
+        x.copy_(small)
+        small.zero_()  # what is to be copied was taken when it was called for
+        assert not s.query()
+        gate.set()
+        assert torch.equal(x.cpu(), host)
+    assert s.query()
+
+
+def test_small_copies_to_an_idle_stream_need_no_job(host):
     s = torch.spyre.Stream()
     with s:
         x = torch.empty(4, 6, device="spyre")
         before = s.flex.queue.last
-        x.copy_(host, non_blocking=True)
+        x.copy_(host)
+        assert s.flex.queue.last is before
+        x.copy_(torch.zeros(1 << 15).expand(4, 6, 1 << 15)[:, :, 7], non_blocking=True)
         assert s.flex.queue.last is not before
-    s.synchronize()
-    assert s.query()
-    assert torch.equal(x.cpu(), host)
+        assert not x.cpu().any()
 
 
 def test_wait_stream_orders_work(host):
