@@ -17,6 +17,7 @@ def compiled_anew(monkeypatch):
     """Nothing is known yet of programs compiled by other tests."""
     monkeypatch.setattr(compile, "_programs", type(compile._programs)(64))
     monkeypatch.setattr(launch, "_calls", type(launch._calls)(64))
+    launch.launch_records.clear()
 
 
 @pytest.fixture
