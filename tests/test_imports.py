@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,15 @@ def test_every_export_exists():
     assert set(spyre.__all__) <= set(dir(spyre))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = spyre.no_such_name
+
+
+def test_a_public_class_name_stands_for_one_thing():
+    sources = [path.read_text() for path in (ROOT / "spyre").rglob("*.py")]
+    names = Counter(
+        name for text in sources for name in re.findall(r"^class ([A-Z]\w*)", text, re.M)
+    )
+    assert names
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_layers(monkeypatch):

@@ -249,7 +249,7 @@ class TimelineLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class HostOperation:
+class FallbackTime:
     """An operation that ran on the host's CPU in place of the card.
 
     ``seconds``: measured on the host, copies included. ``share``: of the time that was profiled.
@@ -279,7 +279,7 @@ class ProfileData:
     timeline: Timeline
     owners: tuple[int, ...]
     hbm: HbmOccupancy | None = None
-    on_host: tuple[HostOperation, ...] = ()
+    on_host: tuple[FallbackTime, ...] = ()
 
     @property
     def executes(self) -> Iterator[tuple[KernelProfile, ExecuteProfile]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import Counters
 from spyre.runtime.profile.collectives import collective_summary, make_collective_table
-from spyre.runtime.profile.data import HbmOccupancy, HostOperation, PeakRates, ProfileData
+from spyre.runtime.profile.data import HbmOccupancy, FallbackTime, PeakRates, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
@@ -268,7 +268,7 @@ def summary_lines(profile: ProfileData) -> list[str]:
     ]
 
 
-def _host_line(operation: HostOperation) -> str:
+def _host_line(operation: FallbackTime) -> str:
     return (
         f"on the CPU: {operation.name} {operation.calls} ×, measured on the host "
         f"{format_ns(round(operation.seconds * 1e9))}, {operation.share:.0%} of the block"

@@ -17,7 +17,7 @@ from spyre.errors import LaunchError
 from spyre.hw.cost import Model, Overlap
 from spyre.runtime.flex import CommandStream
 from spyre.runtime.kernel import run_recorded
-from spyre.runtime.profile.data import HostOperation
+from spyre.runtime.profile.data import FallbackTime
 from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
 from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.trace import check_trace_file
@@ -56,7 +56,7 @@ class profile(CardObserver[CommandStream]):
         self._model = model
         self._overlap = Overlap(overlap)
         self._axis: TimeAxis | None = None
-        self.on_host: tuple[HostOperation, ...] = ()
+        self.on_host: tuple[FallbackTime, ...] = ()
 
     def __enter__(self) -> Self:
         self.__dict__.pop("cards", None)
@@ -139,7 +139,7 @@ class profile(CardObserver[CommandStream]):
 
 def _on_host(
     start_seconds: float, calls: dict[str, int], seconds: dict[str, float]
-) -> Iterator[HostOperation]:
+) -> Iterator[FallbackTime]:
     """What ran on the CPU since then, the longest first."""
     block_seconds = time.perf_counter() - start_seconds
     now = fallback_seconds()
@@ -148,4 +148,4 @@ def _on_host(
     for name in sorted(since, key=lambda each: -since[each]):
         if counts[name] > 0:
             share = since[name] / block_seconds
-            yield HostOperation(name, counts[name], since[name], share)
+            yield FallbackTime(name, counts[name], since[name], share)
