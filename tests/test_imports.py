@@ -63,10 +63,9 @@ def test_every_export_exists():
 
 
 def test_a_public_class_name_stands_for_one_thing():
-    sources = [path.read_text() for path in (ROOT / "spyre").rglob("*.py")]
-    names = Counter(
-        name for text in sources for name in re.findall(r"^class ([A-Z]\w*)", text, re.M)
-    )
+    classes = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
+    paths = (ROOT / "spyre").rglob("*.py")
+    names = Counter(name for path in paths for name in classes.findall(path.read_text()))
     assert names
     assert [name for name, count in names.items() if count > 1] == []
 

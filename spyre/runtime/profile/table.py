@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import Counters
 from spyre.runtime.profile.collectives import collective_summary, make_collective_table
-from spyre.runtime.profile.data import HbmOccupancy, FallbackTime, PeakRates, ProfileData
+from spyre.runtime.profile.data import FallbackTime, HbmOccupancy, PeakRates, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
