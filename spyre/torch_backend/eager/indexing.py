@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from spyre.lru_cache import LruCache
+from spyre.torch_backend.device import card_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     BOOL,
@@ -29,21 +31,23 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.program import (
     MAX_ROWS,
-    OUT_OF_RANGE,
     Lowering,
     Value,
+    current_recorder,
     gathered,
-    marked_positions,
     narrowed,
     other_lane,
     stored_elements,
     wrapped_positions,
 )
-from spyre.torch_backend.tensors import to_host
+from spyre.torch_backend.tensors import buffer_of, to_host
 
 INDICES = (torch.int32, torch.int64)
 MAX_ELEMENTS = 1 << 26
 """Elements a gather may need room for in its layout; beyond that, the CPU."""
+MAX_NUMBERS = 32
+"""Tensors of row numbers that stay on the card."""
+_numbers: LruCache[tuple[int, int, int], torch.Tensor] = LruCache(MAX_NUMBERS)
 
 
 def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
@@ -66,33 +70,49 @@ def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool
     return gathered(low, table, along, index, gathered_sizes).reshaped(sizes)
 
 
-def select_positions(low: Lowering, table: Value, *args: Any) -> Value:
+def select_positions(low: Lowering, table: Value, rows: Value, *args: Any) -> Value:
     """As `select_rows`, by several indices, whose dims of these extents are one in ``table``."""
     *indices, dim, extents = args
-    return select_rows(low, table, joint_position(low, indices, extents), dim, False)
+    position = joint_position(low, indices, extents, rows)
+    return select_rows(low, table, position, dim, False)
 
 
-def joint_position(low: Lowering, indices: Sequence[Value], extents: Sequence[int]) -> Value:
-    """Where several indices into dims of these extents point in the one dim they make together."""
+def joint_position(
+    low: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value
+) -> Value:
+    """Where several indices into dims of these extents point in the one dim they make together.
+
+    Every index is checked against its own extent: ``rows`` are the numbers of as many rows as the
+    longest extent has, or more.
+    """
     position: Value | None = None
     for index, extent in zip(indices, extents, strict=True):
-        step = marked_positions(low, wrapped_positions(low, index, extent), extent)
-        position = step if position is None else _next_position(low, position, step, extent)
+        step = checked_positions(low, index, narrowed(rows, 0, 0, extent), True)
+        if position is not None:
+            scaled = low.pointwise("mul", position, low.constant(extent, "float32"))
+            step = low.pointwise("add", scaled, step)
+        position = step
     assert position is not None
     return position
 
 
-def _next_position(low: Lowering, position: Value, step: Value, extent: int) -> Value:
-    """position · extent + step; out of range where either of them is."""
-    scaled = low.pointwise("mul", position, low.constant(extent, "float32"))
-    zero = low.constant(0.0, "float32")
-    result = low.pointwise("add", scaled, step)
-    for value in (step, position):
-        negative = low.pointwise("lesserthan", value, zero)
-        beyond = low.pointwise("greaterequal", value, low.constant(OUT_OF_RANGE, "float32"))
-        wrong = low.pointwise("maximum", negative, beyond)
-        result = low.pointwise("where3", wrong, low.constant(OUT_OF_RANGE, "float32"), result)
-    return result
+def checked_positions(low: Lowering, index: Value, rows: Value, wraps: bool) -> Value:
+    """Indices as float32 positions among ``rows`` (their numbers); those out of range are a fault.
+
+    The largest and the smallest are looked up among the numbers of rows: a gather checks them, and
+    what it finds is what they were.
+    """
+    position = low.convert(index, "float32")
+    if wraps:
+        position = wrapped_positions(low, position, rows.numel)
+    dims = tuple(range(len(position.sizes)))
+    for name, bound in (("max", "minimum"), ("min", "maximum")):
+        extreme = low.reduce(name, position, dims)
+        found = gathered(low, rows, 0, extreme.reshaped((1,)), (1,)).reshaped([1] * len(dims))
+        if position.numel == 1:
+            return found.reshaped(position.sizes)
+        position = low.pointwise(bound, position, found)
+    return position
 
 
 def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Value:
@@ -104,6 +124,20 @@ def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Valu
 
 
 # --- kernels -------------------------------------------------------------------------------------
+
+
+def row_numbers(count: int, device: torch.device) -> torch.Tensor:
+    """0 to count - 1 in float32, kept on its card. Any thread; at worst two make the same one."""
+    if current_recorder() is not None:
+        return torch.arange(count, dtype=torch.float32, device=device)
+    card = card_of(device)
+    key = (card.index, card.device.resets, count)
+    numbers = _numbers.get(key)
+    if numbers is None:
+        numbers = torch.arange(count, dtype=torch.float32, device="cpu").to(device)
+        buffer_of(numbers).leave_uncounted()
+        _numbers.put(key, numbers)
+    return numbers
 
 
 def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
@@ -188,8 +222,10 @@ def index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tens
     sizes = torch.Size((*x.shape[:dim], *shape, *x.shape[dim + count :]))
     if count == 1:
         return fill("select", select_rows, [x, chosen[0]], (dim, True), out, sizes)
-    operands = [merged(x, dim, count), *chosen]
-    parameters = (dim, tuple(x.shape[dim : dim + count]))
+    extents = tuple(x.shape[dim : dim + count])
+    rows = row_numbers(max(extents), x.device)
+    operands = [merged(x, dim, count), rows, *chosen]
+    parameters = (dim, extents)
     return fill("select several", select_positions, operands, parameters, out, sizes)
 
 

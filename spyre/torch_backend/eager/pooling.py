@@ -21,8 +21,8 @@ from spyre.torch_backend.eager.dispatch import (
     EagerKernel,
     copy_into,
 )
+from spyre.torch_backend.eager.indexing import row_numbers
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.scatter import row_numbers
 from spyre.torch_backend.eager.windows import Windows, filled, padded_input
 from spyre.torch_backend.program import DeviceOp, Ints, Lowering, OpKind, Value
 

@@ -16,9 +16,7 @@ from typing import Any
 
 import torch
 
-from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import operator
-from spyre.torch_backend.device import card_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     BOOL,
@@ -36,10 +34,12 @@ from spyre.torch_backend.eager.dispatch import (
 from spyre.torch_backend.eager.indexing import (
     INDICES,
     Indices,
+    checked_positions,
     joint_position,
     mask_positions,
     merged,
     neighbours,
+    row_numbers,
     select_elements,
     select_rows,
 )
@@ -51,54 +51,15 @@ from spyre.torch_backend.program import (
     LoweringError,
     Value,
     current_recorder,
-    gathered,
-    wrapped_positions,
 )
-from spyre.torch_backend.tensors import buffer_of
 
 MOST_COMPARISONS = 1 << 24
 """Pairs of row and index that one program compares."""
 MOST_PIECES = 64
 """Programs that one call may need; beyond that, the CPU."""
-MAX_NUMBERS = 32
-"""Tensors of row numbers that stay on the card."""
-_numbers: LruCache[tuple[int, int, int], torch.Tensor] = LruCache(MAX_NUMBERS)
-
-
-def row_numbers(count: int, device: torch.device) -> torch.Tensor:
-    """0 to count - 1 in float32, kept on its card. Any thread; at worst two make the same one."""
-    if current_recorder() is not None:
-        return torch.arange(count, dtype=torch.float32, device=device)
-    card = card_of(device)
-    key = (card.index, card.device.resets, count)
-    numbers = _numbers.get(key)
-    if numbers is None:
-        numbers = torch.arange(count, dtype=torch.float32, device="cpu").to(device)
-        buffer_of(numbers).leave_uncounted()
-        _numbers.put(key, numbers)
-    return numbers
 
 
 # --- lowerings -----------------------------------------------------------------------------------
-
-
-def checked_positions(low: Lowering, index: Value, rows: Value, wraps: bool) -> Value:
-    """Indices as float32 positions among ``rows`` (their numbers); those out of range are a fault.
-
-    The largest and the smallest are looked up among the numbers of rows: a gather checks them, and
-    what it finds is what they were.
-    """
-    position = low.convert(index, "float32")
-    if wraps:
-        position = wrapped_positions(low, position, rows.numel)
-    dims = tuple(range(len(position.sizes)))
-    for name, bound in (("max", "minimum"), ("min", "maximum")):
-        extreme = low.reduce(name, position, dims)
-        found = gathered(low, rows, 0, extreme.reshaped((1,)), (1,)).reshaped([1] * len(dims))
-        if position.numel == 1:
-            return found.reshaped(position.sizes)
-        position = low.pointwise(bound, position, found)
-    return position
 
 
 def _wanted(
@@ -106,7 +67,7 @@ def _wanted(
 ) -> Value:
     if len(indices) == 1:
         return checked_positions(low, indices[0], rows, wraps)
-    return checked_positions(low, joint_position(low, indices, extents), rows, False)
+    return joint_position(low, indices, extents, rows)
 
 
 def _last_match(low: Lowering, hits: Value, order: Value, dim: int) -> Value:

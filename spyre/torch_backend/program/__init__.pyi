@@ -27,12 +27,10 @@ from .emitter import (
 )
 from .indexing import (
     MAX_ROWS as MAX_ROWS,
-    OUT_OF_RANGE as OUT_OF_RANGE,
     gathered as gathered,
     join_lane as join_lane,
     joined as joined,
     largest as largest,
-    marked_positions as marked_positions,
     off_lanes as off_lanes,
     other_lane as other_lane,
     running_sum as running_sum,

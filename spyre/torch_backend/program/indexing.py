@@ -25,7 +25,6 @@ from spyre.torch_backend.program.operations import INTEGER, WIDE, Operations, wi
 
 MAX_ROWS = 1 << 24
 """Rows whose numbers float32 holds exactly."""
-OUT_OF_RANGE = float(1 << 30)
 
 
 def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
@@ -113,13 +112,6 @@ def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
         free = [k for k, n in enumerate(index.sizes) if n > 1]
         index = low.with_lane(index, dim if dim in free else free[-1])
     return low.convert(low.convert(index, "float32"), "int32")
-
-
-def marked_positions(low: Operations, index: Value, rows: int) -> Value:
-    """Indices as float32; those beyond the last row far beyond it, whatever they are added to."""
-    numbers = low.convert(index, "float32")
-    beyond = low.pointwise("greaterequal", numbers, low.constant(rows, "float32"))
-    return low.pointwise("where3", beyond, low.constant(OUT_OF_RANGE, "float32"), numbers)
 
 
 def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
