@@ -63,6 +63,7 @@ from spyre.torch_backend.inductor.lowering import (
     mark_fallbacks,
     mark_fallbacks_in,
     numbers_as_tensors,
+    share_sequences,
 )
 from spyre.torch_backend.inductor.tiling import names_of_graph_inputs
 
@@ -432,6 +433,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
         copy_strided_views(graph)
+        share_sequences(graph)
         numbers_as_tensors(graph)
         mark_fallbacks(graph)
         note(ObservedGraph(str(graph)) if is_observed() else None)

@@ -6,6 +6,7 @@ from .decompositions import (
     mark_fallbacks as mark_fallbacks,
     mark_fallbacks_in as mark_fallbacks_in,
     numbers_as_tensors as numbers_as_tensors,
+    share_sequences as share_sequences,
 )
 from .device_graph import (
     DeviceProgram as DeviceProgram,

@@ -554,6 +554,43 @@ def _is_view(node: torch.fx.Node) -> bool:
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
+SEQUENCES = (
+    aten.arange.default,
+    aten.arange.start,
+    aten.arange.start_step,
+    aten.eye.default,
+    aten.eye.m,
+    aten.linspace.default,
+)
+
+
+def share_sequences(graph: torch.fx.Graph) -> None:
+    """Have one node for all equal ones of `SEQUENCES` on spyre: each is made on the host and sent.
+
+    Those that the graph returns stay apart, as their caller may write to them; nothing else does,
+    as the graph is functional still.
+    """
+    made: dict[Any, torch.fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target not in SEQUENCES or not _is_on_spyre(node) or _is_returned(node):
+            continue
+        if node.all_input_nodes:  # of sizes that only a launch knows
+            continue
+        value = node.meta["val"]
+        kind = (node.target, node.args, value.dtype, value.device)
+        first = made.setdefault(kind, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def _is_returned(node: torch.fx.Node) -> bool:
+    """By itself, or as a view."""
+    return any(
+        user.op == "output" or (_is_view(user) and _is_returned(user)) for user in node.users
+    )
+
+
 def numbers_as_tensors(graph: torch.fx.Graph) -> None:
     """Have the host compute with numbers that tensors on spyre become (``Tensor.item``), and round
     those that become tensors.

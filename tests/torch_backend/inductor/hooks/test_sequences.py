@@ -1,0 +1,68 @@
+"""Sequences that a graph asks for several times: made once, unless its caller gets them."""
+
+from __future__ import annotations
+
+import torch
+
+from spyre.torch_backend.inductor.lowering import share_sequences
+
+aten = torch.ops.aten
+
+
+def graph_of(*calls, results):
+    """An FX graph of (operation, arguments, dtype); an argument may be the number of a call."""
+    graph = torch.fx.Graph()
+    nodes, values = [], []
+    for op, arguments, dtype in calls:
+        given = [nodes[a.at] if isinstance(a, Call) else a for a in arguments]
+        known = [values[a.at] if isinstance(a, Call) else a for a in arguments]
+        options = {} if dtype is None else {"dtype": dtype, "device": torch.device("spyre")}
+        node = graph.call_function(op, tuple(given), options)
+        node.meta["val"] = op(*known, **options)
+        nodes.append(node)
+        values.append(node.meta["val"])
+    graph.output(tuple(nodes[k] for k in results))
+    return graph
+
+
+class Call:
+    """What call number ``at`` gives."""
+
+    def __init__(self, at):
+        self.at = at
+
+
+def count(graph, op=aten.arange.start_step):
+    return sum(node.target is op for node in graph.nodes)
+
+
+def sequence(end, dtype=torch.float32):
+    return (aten.arange.start_step, (0, end), dtype)
+
+
+def product(left, right):
+    return (aten.mul.Tensor, (Call(left), Call(right)), None)
+
+
+def test_equal_ones_are_made_once():
+    calls = sequence(5), sequence(5), sequence(5), product(0, 1), product(2, 3)
+    graph = graph_of(*calls, results=[4])
+    share_sequences(graph)
+    assert count(graph) == 1
+    (first,) = (node for node in graph.nodes if node.target is aten.arange.start_step)
+    assert [node.args[0] for node in graph.nodes if node.target is aten.mul.Tensor] == [first] * 2
+
+
+def test_others_are_not():
+    calls = sequence(5), sequence(1), sequence(5, torch.int64), product(0, 1), product(2, 3)
+    graph = graph_of(*calls, results=[4])
+    share_sequences(graph)
+    assert count(graph) == 3
+
+
+def test_what_is_returned_is_nobody_elses():
+    view = (aten.unsqueeze.default, (Call(1), 0), None)
+    calls = sequence(5), sequence(5), sequence(5), sequence(5), view, product(2, 3)
+    graph = graph_of(*calls, results=[0, 4, 5])
+    share_sequences(graph)
+    assert count(graph) == 3
