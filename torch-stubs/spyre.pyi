@@ -80,6 +80,10 @@ from spyre.torch_backend.observe.watch import (
 from spyre.torch_backend.registration.autocast import (
     get_amp_supported_dtype as get_amp_supported_dtype,
 )
+from spyre.torch_backend.tensors.graphs import (
+    SpyreGraph as SpyreGraph,
+    graph as graph,
+)
 from spyre.torch_backend.tensors.layouts import (
     SpyreTensorLayout as SpyreTensorLayout,
 )

@@ -17,11 +17,11 @@ CASES: tuple[CorpusCase, ...] = (
 WITHOUT_CASE: dict[str, str] = {
     **{
         f"SPY{number}": "jobs and streams are used from Python only: tests/runtime/flex"
-        for number in (870, 871, 872, 873, 875, 876, 877, 878, 879, 881, 882, 883, 884, 885)
+        for number in (870, 871, 872, 873, 875, 876, 877, 878, 879, 881, 882, 883, 884, 885, 888)
     },
     **{
         f"SPY{number}": "the PyTorch device is used from Python only: tests/torch_backend"
-        for number in (900, 901, 902, 903, 904, 930, 950, 951, 995, 996)
+        for number in (900, 901, 902, 903, 904, 907, 908, 930, 950, 951, 995, 996)
     },
     **{
         f"SPY{number}": "files beside the bundle: tests/hw/cost, tests/cli/test_profile.py"

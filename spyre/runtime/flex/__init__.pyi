@@ -1,3 +1,7 @@
+from .captured import (
+    CapturedWork as CapturedWork,
+    refusal as refusal,
+)
 from .command_stream import (
     Command as Command,
     CommandStream as CommandStream,

@@ -27,6 +27,7 @@ from spyre.hw.memory import DeviceTensor
 from spyre.interrupts import interrupts
 from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.dma import host_like
+from spyre.runtime.flex.captured import CapturedWork, brings_values, refusal
 from spyre.runtime.flex.job import (
     NO_VALUES,
     Job,
@@ -144,6 +145,8 @@ class FlexStream:
         self.device = device
         self.stream_id = stream_id
         self._queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
+        self._captured: CapturedWork | None = None
+        self._brings_values: set[Work] = set()
 
     @property
     def priority(self) -> int:
@@ -175,6 +178,7 @@ class FlexStream:
 
     def copy_waiting(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
         """`copy` and `synchronize`; raises the stream's error, once, and then copies nothing."""
+        self._refuse_values(self._captured is not None)
         if self.device.is_recorded or self.device.is_blocking:
             self.copy(plan, keep_alive)
             self.synchronize()
@@ -191,7 +195,7 @@ class FlexStream:
         is_idle = queue.last is None or queue.last.has_ended
         if not is_idle or queue.failure is not None or device.is_recorded or device.is_blocking:
             return False
-        if device.scheduler.is_held:
+        if device.scheduler.is_held or self._captured is not None:
             return False
         self._run_here(plan, keep_alive)
         return True
@@ -216,6 +220,10 @@ class FlexStream:
 
     def submit(self, work: Work) -> None:
         """Append work. StreamError SPY870 when the stream has failed and does not recover."""
+        if self._captured is not None:
+            self._captured.note(work)
+            if brings_values(work):
+                self._brings_values.add(work)
         try:
             self.device.scheduler.submit(self._queue, work)
         except StreamHasFailed:
@@ -235,6 +243,7 @@ class FlexStream:
         """Return when ``work``, of this stream, has run. Raises its own error, nothing of what ran
         before it.
         """
+        self._refuse_values(work in self._brings_values)
         if not work.has_ended:
             self.device.wait_until(lambda: work.has_ended)
         if work.failure is not None:
@@ -266,10 +275,36 @@ class FlexStream:
 
     def synchronize(self) -> None:
         """Return when everything submitted until now has ended. Raises the stream's error, once."""
+        self._refuse_values(self._captured is not None)
         last = self._queue.last
         if last is not None and not last.has_ended:
             self.device.wait_until(lambda: last.has_ended)
         self.report()
+
+    @contextmanager
+    def captured(self) -> Iterator[CapturedWork]:
+        """A block whose work on this stream runs, and is kept for `replay`.
+
+        UnsupportedError SPY888 for what cannot be kept: events and callbacks, launches over tiles,
+        waiting for the stream or for values that it copies to the host.
+        """
+        if self._captured is not None:
+            raise refusal("a block within a captured block")
+        self._captured = kept = CapturedWork(self.device)
+        try:
+            yield kept
+        finally:
+            self._captured = None
+            self._brings_values.clear()
+
+    def replay(self, captured: CapturedWork) -> None:
+        """Enqueue what a block of `captured` did, at the same addresses."""
+        for work in captured.work():
+            self.submit(work)
+
+    def _refuse_values(self, are_wanted: bool) -> None:
+        if are_wanted:
+            raise refusal("reading values on the host, or waiting for the stream,")
 
     def report(self) -> None:
         """Raise the stream's error, the first time it is asked for."""

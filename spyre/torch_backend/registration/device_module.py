@@ -35,6 +35,7 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         *("is_bf16_supported", "SpyreDeviceProperties"),
     ),
     "spyre.torch_backend.registration.autocast": ("get_amp_supported_dtype",),
+    "spyre.torch_backend.tensors.graphs": ("SpyreGraph", "graph"),
     "spyre.torch_backend.tensors.layouts": ("SpyreTensorLayout",),
     "spyre.torch_backend.device.dtypes": ("set_downcast_warning",),
     "spyre.torch_backend.observe.watch": ("trace", "counting", "sanitizer_findings"),

@@ -172,6 +172,12 @@ def _buffer_at(pointer: int) -> DeviceBuffer | None:
     return None if reference is None else reference()
 
 
+def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:
+    """Those of storages on ``card``. Any thread."""
+    known = (reference() for reference in list(_by_pointer.values()))
+    return [buffer for buffer in known if buffer is not None and buffer.card is card]
+
+
 def _remember_pointer(buffer: DeviceBuffer) -> None:
     """Let `_buffer_at` find it. Any thread."""
     # References without a callback: as many buffers come and go as operations run, and most of

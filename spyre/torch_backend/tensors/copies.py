@@ -276,10 +276,14 @@ def moves_bits(tensor: torch.Tensor) -> bool:
     """True if DMA can move the elements' bits to and from the host: an ordinary layout, seen in the
     dtype it was made for.
     """
-    base = buffer_of(tensor).base
-    if base is None or DTYPES[base.dtype] != tensor.dtype:
-        return False
-    return base.layout.element_arrangement == "STANDARD"
+    buffer = buffer_of(tensor)
+    base = buffer.base
+    return base is not None and DTYPES[base.dtype] == tensor.dtype and is_ordinary(buffer)
+
+
+def is_ordinary(buffer: DeviceBuffer) -> bool:
+    """True if DMA can move the bits of its elements."""
+    return buffer.base is not None and buffer.base.layout.element_arrangement == "STANDARD"
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -294,7 +298,13 @@ def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Ten
     enqueued on the current stream: the storage comes down, the sources' elements go to their
     places in it, and it goes up again.
     """
-    buffer = buffer_of(target)
+    reassemble(buffer_of(target), parts)
+
+
+def reassemble(
+    buffer: DeviceBuffer, parts: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+) -> None:
+    """`assemble` of the storage itself; without parts it is padded with zeros after that."""
     raw = raw_tensor(buffer)
     host = host_like(raw)
     stream = buffer.card.streams.current
