@@ -23,7 +23,9 @@ from spyre.torch_backend.eager.dispatch import (
     EagerKernel,
     fill_elementwise,
     new_elementwise,
+    takes_floats,
 )
+from spyre.torch_backend.eager.masks import filling
 from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
@@ -149,6 +151,13 @@ def threshold_backward(low: Lowering, grad: Value, x: Value, dtype: str, bound: 
     return low.pointwise("where3", below, low.constant(0.0, dtype), grad)
 
 
+def threshold(low: Lowering, x: Value, number: Value, dtype: str, bound: float) -> Value:
+    """``number`` where x does not exceed the bound, else x."""
+    x = low.convert(x, dtype)
+    below = low.pointwise("lesserequal", x, low.constant(bound, dtype))
+    return low.pointwise("where3", below, low.convert(number, dtype), x)
+
+
 def hardtanh_backward(
     low: Lowering, grad: Value, x: Value, dtype: str, lowest: float, highest: float
 ) -> Value:
@@ -202,6 +211,12 @@ def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
     if target is None:
         return new_elementwise(args[0].dtype, *(a for a in args if isinstance(a, torch.Tensor)))
     return target
+
+
+def _threshold(x: torch.Tensor, bound: float, number: float, *, out: torch.Tensor) -> torch.Tensor:
+    """aten::threshold.out."""
+    operands = [x, filling(number, out.dtype)]
+    return fill_elementwise("threshold", threshold, operands, (name_of(out.dtype), bound), out)
 
 
 def hardtanh(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
@@ -268,6 +283,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     },
     _THRESHOLD: _formula(_THRESHOLD, threshold_backward, 2, {"threshold": 0.0}),
     _HARDTANH: _formula(_HARDTANH, hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
+    "threshold.out": {FLOAT: EagerKernel(_threshold, takes_floats)},
     "gelu_backward.grad_input": {FLOAT: EagerKernel(_gelu_backward, partial(_takes_formula, 2))},
     "hardtanh": {ANY: EagerKernel(hardtanh)},
     "hardtanh_": {ANY: EagerKernel(hardtanh_)},

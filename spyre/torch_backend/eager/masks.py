@@ -110,18 +110,19 @@ def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tenso
         )
         masked_fill_(each_once(x), mask.expand(x.shape).any(repeated, keepdim=True), value)
         return x
-    number = _filling(value, x.dtype)
+    number = filling(value, x.dtype)
     return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
 
 
 def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
     """aten::masked_fill, Scalar and Tensor."""
     result = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
-    number = _filling(value, x.dtype)
+    number = filling(value, x.dtype)
     return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), result)
 
 
-def _filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
+def filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
+    """A tensor on the card as it is, a number rounded to ``dtype`` first, as a filled tensor is."""
     if isinstance(value, torch.Tensor) and value.device.type == "spyre":
         return value
     number = value.item() if isinstance(value, torch.Tensor) else value

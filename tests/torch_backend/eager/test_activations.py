@@ -13,6 +13,8 @@ A = torch.ops.aten
 CHOSEN = {
     "threshold_backward": lambda a, b, c: A.threshold_backward(a, b, 0.25),
     "hardtanh_backward": lambda a, b, c: A.hardtanh_backward(a, b, -1, 1.5),
+    "threshold": lambda a, b, c: F.threshold(a, 0.25, 0.75),
+    "threshold in place": lambda a, b, c: F.threshold(a.clone(), -1, 2, inplace=True),
     "relu6": lambda a, b, c: F.relu6(a * 8),
     "hardtanh": lambda a, b, c: F.hardtanh(a),
     "hardtanh in place": lambda a, b, c: F.hardtanh(a.clone(), -0.5, 0.75, inplace=True),
