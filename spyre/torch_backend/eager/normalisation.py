@@ -61,20 +61,57 @@ def log_softmax_backward(low: Lowering, grad: Value, y: Value, dim: int, dtype: 
 def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value]:
     """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims.
 
-    ``kinds``: which of weight and bias the values behind x are. The result is rounded once, by the
-    card's own operation. The variance is that of x - mean, not E[x²] - E[x]², which cancels.
+    ``kinds``: which of weight and bias the values behind x are.
     """
     *weights, kinds, count, eps, dtype = args
     rank = len(x.sizes)
-    dims = tuple(range(rank - count, rank))
     x = low.convert(x, dtype)
-    mean = low.mean(x, dims)
-    centred = low.pointwise("sub", x, mean)
-    variance = low.mean(low.pointwise("mul", centred, centred), dims)
-    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, dtype)))
+    mean, variance = _statistics(low, x, tuple(range(rank - count, rank)))
     factors = {kind: low.convert(w, dtype) for kind, w in zip(kinds, weights, strict=True)}
-    affine = [factors.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
-    return low.pointwise("layernormnorm", x, mean, scale, *affine), mean, scale
+    result, scale = _normalised(low, x, mean, variance, factors, eps, dtype)
+    return result, mean, scale
+
+
+def group_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
+    """As `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
+    float32, as in `batch_norm`.
+    """
+    *weights, kinds, shape, eps, dtype = args
+    rows, groups, width, _ = shape
+    sizes, x = x.sizes, low.convert(x, "float32").reshaped(shape)
+    mean, variance = _statistics(low, x, (2, 3))
+    factors = {
+        kind: low.convert(w, "float32").reshaped((1, groups, width, 1))
+        for kind, w in zip(kinds, weights, strict=True)
+    }
+    result, scale = _normalised(low, x, mean, variance, factors, eps)
+    per_group = (v.reshaped((rows, groups)) for v in (mean, scale))
+    return tuple(low.convert(v, dtype) for v in (result.reshaped(sizes), *per_group))
+
+
+def _statistics(low: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Mean of x, and variance of float32, over ``dims``; the variance is that of x - mean, not
+    E[x²] - E[x]², which cancels. Squares of 16-bit floats would leave their range.
+    """
+    mean = low.mean(x, dims)
+    centred = low.convert(low.pointwise("sub", x, mean), "float32")
+    return mean, low.mean(low.pointwise("mul", centred, centred), dims)
+
+
+def _normalised(
+    low: Lowering,
+    x: Value,
+    mean: Value,
+    variance: Value,
+    given: dict[str, Value],
+    eps: float,
+    dtype: str = "float32",
+) -> tuple[Value, Value]:
+    """(x - mean) · scale · weight + bias in ``dtype``, and the scale, 1/√(variance + eps)."""
+    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, "float32")))
+    scale = low.convert(scale, dtype)
+    affine = [given.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
+    return low.pointwise("layernormnorm", x, mean, scale, *affine), scale
 
 
 def layer_norm_backward(
@@ -119,15 +156,9 @@ def batch_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
         for kind, v in zip(kinds, values, strict=True)
     }
     own = "mean" not in given
-    mean = low.mean(x, dims) if own else given["mean"]
-    if own:
-        centred = low.pointwise("sub", x, mean)
-        variance = low.mean(low.pointwise("mul", centred, centred), dims)
-    else:
-        variance = given["variance"]
-    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, "float32")))
-    affine = [given.get(kind) or low.constant(none, "float32") for kind, none in _AFFINE.items()]
-    result = low.convert(low.pointwise("layernormnorm", x, mean, scale, *affine), dtype)
+    mean, variance = _statistics(low, x, dims) if own else (given["mean"], given["variance"])
+    result, scale = _normalised(low, x, mean, variance, given, eps)
+    result = low.convert(result, dtype)
     if not own:
         return (result,)
     rows = (v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
@@ -276,10 +307,10 @@ def _takes_layer_norm_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
 
 
 def native_group_norm(x: torch.Tensor, *args: Any) -> Any:
-    """aten::native_group_norm: what torch makes of it views the groups, of contiguous memory only,
-    but gives tensors of this device in the memory format they have.
+    """aten::native_group_norm: views of the groups want contiguous memory, but results have the
+    memory format of x.
     """
-    results = operator("native_group_norm").redispatch(COMPOSITE_KEYS, x.contiguous(), *args)
+    results = _group_norm(x.contiguous(), *args)
     for memory_format in (torch.channels_last, torch.channels_last_3d):
         rank = 4 if memory_format is torch.channels_last else 5
         if (
@@ -289,6 +320,29 @@ def native_group_norm(x: torch.Tensor, *args: Any) -> Any:
         ):
             return results[0].contiguous(memory_format=memory_format), *results[1:]
     return results
+
+
+def _group_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    rows: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    eps: float,
+) -> Any:
+    """Of contiguous memory; what has no elements is what torch makes of it."""
+    pairs = [(k, w) for k, w in zip(_AFFINE, (weight, bias), strict=True) if w is not None]
+    operands = [x, *(w for _, w in pairs)]
+    if not x.numel() or any(t.dtype not in FLOATS or t.device != x.device for t in operands):
+        composite = operator("native_group_norm")
+        return composite.redispatch(
+            COMPOSITE_KEYS, x, weight, bias, rows, channels, positions, groups, eps
+        )
+    shape = (rows, groups, channels // groups, positions)
+    parameters = (tuple(k for k, _ in pairs), shape, float(eps), name_of(x.dtype))
+    return run("group_norm", group_norm, operands, parameters)
 
 
 def native_batch_norm(

@@ -277,6 +277,12 @@ def test_the_result_of_a_layer_norm_is_rounded_once():
     assert bool(((found[0] - exact).abs() <= exact.abs() * 2**-10 + 2**-20).all())
 
 
+def test_norms_of_numbers_whose_squares_leave_the_format():
+    x, w = randoms(4, 96) * 2e5, randoms(96)
+    agrees(torch.bfloat16, lambda t, u: F.layer_norm(t, (96,), u, u), x, w, bound=2)
+    agrees(torch.bfloat16, lambda t, u: F.group_norm(t, 3, u, u), x, w, bound=2)
+
+
 ATTENTION = {
     "plain": {},
     "causal": {"is_causal": True},
