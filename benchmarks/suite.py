@@ -157,6 +157,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("distributed", "collectives of two ranks", partial(_later, "distributed"), quick=False),
     Section("compile", "what compiling costs", _compile, quick=False, one_cpu=True),
     Section("models", "eager and compiled models", partial(_later, "models")),
+    Section("decode", "one token after the other", partial(_later, "decode"), quick=False),
 )
 
 PROCESSES, QUICK_PROCESSES = 7, 5
