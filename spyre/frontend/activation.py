@@ -72,7 +72,6 @@ def _load() -> None:
         return
     _check_free()
     install_finder()
-    _follow_python_3_12()
     package = _imported_package()
     package._autoload()
 
@@ -149,7 +148,12 @@ def _level_outside(prefixes: tuple[str, ...]) -> int:
 
 
 def install_finder() -> None:
-    """``import torch_spyre._C`` finds this package's module from now on, and no compiled one."""
+    """``import torch_spyre._C`` finds this package's module from now on, and no compiled one.
+
+    Where torch-spyre is installed by `spyre.frontend.install`, every process with
+    SPYRE_FRONTEND=torch-spyre begins with this: torch-spyre's modules can be imported without
+    `autoload` (TORCH_DEVICE_BACKEND_AUTOLOAD=0) too.
+    """
     if not any(isinstance(finder, _ExtensionFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _ExtensionFinder())
 
@@ -177,6 +181,7 @@ class _ExtensionLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         from spyre.frontend.extension import populate
 
+        _follow_python_3_12()
         populate(module)
 
 

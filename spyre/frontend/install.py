@@ -4,6 +4,9 @@ Its setup.py compiles against libraries that are not public; its Python needs no
 the checkout's package goes into site-packages, with a record of it in the form that pip knows, so
 that ``pip list`` shows it and ``pip uninstall torch-spyre`` takes it away too. The record has no
 entry point: SPYRE_FRONTEND decides whether torch-spyre is loaded, wherever else it is installed.
+
+A .pth file beside the link puts the finder for ``torch_spyre._C`` in place when Python starts, for
+processes in which torch loads no backends.
 """
 
 from __future__ import annotations
@@ -16,15 +19,23 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from spyre import config
 from spyre.errors import LaunchError
+from spyre.frontend.activation import PACKAGE, TORCH_SPYRE
 
-PACKAGE = "torch_spyre"
 MARK = "spyre.frontend"
 """Who installed it, in the record."""
 TORCH = "2.13"
 """What torch-spyre pins torch to."""
 REQUIRED = ("regex", "psutil", "numpy")
 FOR_TESTS = ("pytest", "pydantic", "expecttest", "pyyaml")
+STARTUP = "spyre_frontend.pth"
+STARTUP_LINE = (
+    f"import os; os.environ.get({config.FRONTEND.name!r}) == {TORCH_SPYRE!r} and "
+    "__import__('spyre.frontend.activation', fromlist=['activation']).install_finder()\n"
+)
+"""What Python runs when it starts; where torch-spyre is not asked for, that reads one variable. By
+its name the file comes after those of editable installs, which this package may be found by."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +63,14 @@ def install(checkout: Path, target: Path | None = None) -> Report:
     link = folder / PACKAGE
     _check_free(link, folder)
     link.symlink_to(source, target_is_directory=True)
+    startup = folder / STARTUP
+    startup.write_text(STARTUP_LINE)
     version = _version(source)
     record = _write_record(folder, version)
     done = (
         *removed,
         f"{link} links to {source}",
+        f"{startup} has Python find its extension where {config.FRONTEND.name}={TORCH_SPYRE}",
         f"{record} records it as torch-spyre {version}",
         "nothing of torch-spyre was copied or changed",
     )
@@ -80,7 +94,17 @@ def check(target: Path | None = None) -> Report:
     if not _is_there(link):
         return Report(("torch-spyre is not installed",))
     source = link.resolve()
-    return Report((f"{PACKAGE} is {source}, version {_version(source)}",), tuple(_warnings(source)))
+    warnings = (*_startup_warnings(folder / STARTUP), *_warnings(source))
+    return Report((f"{PACKAGE} is {source}, version {_version(source)}",), warnings)
+
+
+def _startup_warnings(startup: Path) -> list[str]:
+    if startup.is_file() and startup.read_text() == STARTUP_LINE:
+        return []
+    return [
+        f"{startup} is not there, or not this version's: without torch's loading of backends "
+        f"{PACKAGE}._C cannot be imported: python -m spyre.frontend install PATH"
+    ]
 
 
 def _source(checkout: Path) -> Path:
@@ -123,6 +147,10 @@ def _remove(folder: Path) -> tuple[str, ...]:
         if link.is_symlink():
             link.unlink()
             done.append(f"removed the link {link}")
+        startup = folder / STARTUP
+        if startup.is_file():
+            startup.unlink()
+            done.append(f"removed {startup}")
         shutil.rmtree(record)
         done.append(f"removed {record}")
     return tuple(done)
@@ -150,7 +178,7 @@ def _write_record(folder: Path, version: str) -> Path:
     }
     for name, text in files.items():
         (record / name).write_text(text)
-    listed = [PACKAGE, *(f"{record.name}/{name}" for name in (*files, "RECORD"))]
+    listed = [PACKAGE, STARTUP, *(f"{record.name}/{name}" for name in (*files, "RECORD"))]
     (record / "RECORD").write_text("".join(f"{name},,\n" for name in listed))
     return record
 

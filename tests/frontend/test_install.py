@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +39,7 @@ def test_installs_links_and_undoes(checkout, site):
     assert not found.entry_points
     assert "nothing of torch-spyre was copied or changed" in report.done
     assert "version 0.7" in check(site).done[0]
-    assert len(uninstall(site).done) == 2
+    assert len(uninstall(site).done) == 3
     assert not list(site.iterdir())
     assert sorted(p.name for p in (checkout / "torch_spyre").iterdir()) == [
         "__init__.py",
@@ -58,6 +62,51 @@ def test_leaves_others_alone(checkout, site):
         with pytest.raises(LaunchError, match="SPY994"):
             change()
     assert (site / "torch_spyre").is_dir()
+
+
+@pytest.mark.parametrize("frontend", ["torch-spyre", "spyre", ""])
+def test_a_process_without_autoload_finds_the_extension(checkout, site, frontend):
+    """From the start of Python, at the cost of no large import, and only where it is asked for."""
+    install(checkout, site)
+    code = f"""
+import site, sys
+site.addsitedir({str(site)!r})
+import importlib.util
+print([name for name in ("torch", "numba", "numpy", "torch_spyre") if name in sys.modules])
+spec = importlib.util.find_spec("torch_spyre._C")
+print(spec.origin if spec else None, "spyre" in sys.modules)
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            **os.environ,
+            "SPYRE_FRONTEND": frontend,
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = "spyre.frontend True" if frontend == "torch-spyre" else "None False"
+    assert printed.stdout.splitlines() == ["[]", found]
+    assert not printed.stderr
+
+
+def test_check_misses_what_python_runs_at_its_start(checkout, site):
+    install(checkout, site)
+    assert not [text for text in check(site).warnings if "spyre_frontend.pth" in text]
+    (site / "spyre_frontend.pth").unlink()
+    assert [text for text in check(site).warnings if "spyre_frontend.pth" in text]
+    install(checkout, site)
+    assert (site / "spyre_frontend.pth").is_file()
+
+
+def test_pip_knows_all_that_was_installed(checkout, site):
+    install(checkout, site)
+    (found,) = importlib.metadata.distributions(path=[str(site)])
+    listed = {Path(str(path)).parts[0] for path in found.files}
+    assert listed == {path.name for path in site.iterdir()}
 
 
 def test_no_checkout(tmp_path, capsys):
