@@ -104,13 +104,15 @@ class FunctionalVariant:
     """A functional variant that makes its result by the float kernel of the ``out`` variant.
 
     ``fits``: whether arguments are plain as well: what ATen checks before it calls the ``out``
-    variant. ``tensors``: how many of its arguments are tensors.
+    variant. ``tensors``: how many of its arguments are tensors. ``any_strides``: its result is
+    contiguous whatever they are.
     """
 
     overload: Any
     kernel: EagerKernel
     fits: Callable[..., bool]
     tensors: int
+    any_strides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ def _launched(
     known = None if kwargs or current_recorder() is not None else known_call(variant, args)
     if known is not None and (record := launch_records.get(known.key)) is not None:
         return record.launch(known.buffers)[0]
-    dtype = plain_dtype(args)
+    dtype = plain_dtype(args, variant.any_strides)
     if dtype is None or not variant.fits(*args, **kwargs):
         return None
     new = NewResult(dtype)
@@ -222,9 +224,10 @@ def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return op.overloadpacket.out(*args, out=torch.empty_like(tensor, dtype=dtype), **kwargs)
 
 
-def plain_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
-    """The dtype of all tensors in ``args``, if they are plain: floating, contiguous, not empty, on
-    the card. Real numbers beside them, also as CPU tensors of rank 0, do not matter to it.
+def plain_dtype(args: tuple[Any, ...], any_strides: bool = False) -> torch.dtype | None:
+    """The dtype of all tensors in ``args``, if they are plain: floating, contiguous (or of
+    ``any_strides``), not empty, on the card. Real numbers beside them, also as CPU tensors of rank
+    0, do not matter to it.
     """
     dtype: torch.dtype | None = None
     has_number, has_rank_0 = False, False
@@ -240,7 +243,9 @@ def plain_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
             continue
         if dtype is None:
             dtype = value.dtype
-        if value.dtype is not dtype or not value.is_contiguous() or not value.numel():
+        if value.dtype is not dtype or not value.numel():
+            return None
+        if not any_strides and not value.is_contiguous():
             return None
         has_rank_0 = has_rank_0 or value.dim() == 0
     # a number decides the dtype of a result whose tensors all have rank 0: ATen's rules apply

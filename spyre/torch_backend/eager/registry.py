@@ -96,6 +96,9 @@ FUNCTIONAL_VARIANTS = {
 has the dtype of floating operands, and is contiguous if they are.
 """
 
+PRODUCTS = ("mm", "bmm", "addmm")
+"""Those whose result is contiguous in any case: weights come transposed."""
+
 FITS: dict[str, Callable[..., bool]] = {
     "mm": matmul.is_mm,
     "bmm": matmul.is_bmm,
@@ -153,7 +156,7 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
 def _functional_variant(name: str, table: dict[ArgumentClass, EagerKernel]) -> FunctionalVariant:
     op, kernel = operator(name), table[FLOAT] if FLOAT in table else table[ANY]
     tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
-    return FunctionalVariant(op, kernel, FITS.get(name, always), tensors)
+    return FunctionalVariant(op, kernel, FITS.get(name, always), tensors, name in PRODUCTS)
 
 
 _registered = False

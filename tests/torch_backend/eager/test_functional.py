@@ -85,6 +85,7 @@ def test_plain_operands():
     assert plain_dtype((half, torch.tensor(2.0))) is torch.float16
     assert plain_dtype((half, wide)) is None
     assert plain_dtype((half, half.t())) is None
+    assert plain_dtype((half, half.t()), any_strides=True) is torch.float16
     assert plain_dtype((half, 2j)) is None
     assert plain_dtype((half[0, 0], torch.tensor(2.0, dtype=torch.float64))) is None
     assert plain_dtype((half.int(),)) is None
@@ -166,6 +167,21 @@ def test_errors_of_repeated_calls_name_the_operation(monkeypatch):
     with pytest.raises(RuntimeError, match="no room") as raised:
         x + x
     assert raised.value.__notes__ == ["in aten.add.Tensor on spyre"]
+
+
+def test_products_make_their_results_of_any_strides(monkeypatch):
+    monkeypatch.setattr("spyre.torch_backend.eager.dispatch.COMPOSITE_KEYS", None)  # not ATen's way
+    (a, x), (b, w), (c, y) = both(3, 70), both(5, 70), both(2, 70, 3)
+    for _ in range(2):
+        for card, host in (
+            (torch.mm(x, w.t()), torch.mm(a, b.t())),
+            (torch.mm(x[:, ::2], w[:2, ::2].t()), torch.mm(a[:, ::2], b[:2, ::2].t())),
+            (torch.addmm(x[:, :5], x, w.t()), torch.addmm(a[:, :5], a, b.t())),
+            (torch.bmm(y.transpose(1, 2), y), torch.bmm(c.transpose(1, 2), c)),
+            (torch.bmm(x.expand(2, 3, 70), y), torch.bmm(a.expand(2, 3, 70), c)),
+        ):
+            assert card.is_contiguous()
+            same(card, host)
 
 
 def test_repeated_calls_with_lists():
