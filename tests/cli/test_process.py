@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.run import main
-from spyre.hw.device import warming
 from spyre.hw.device.executor import Executor
+from spyre.hw.kernels import together
 from spyre.hw.table.plan import KERNEL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,12 +199,12 @@ def test_after_warming_nothing_is_compiled_or_loaded(sanitize):
 def test_warming_everything(monkeypatch, capsys, processes):
     """In several processes: each takes some, and this one loads what they have compiled."""
     asked = []
-    monkeypatch.setattr(warming, "entry_addresses", asked.extend)
+    monkeypatch.setattr(together, "compile_job", asked.append)
     monkeypatch.setenv("SPYRE_NUM_THREADS", str(processes))
     assert main(["--warm"]) == 0
     names = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
-    assert sorted(names) == sorted(["transfer", *KERNEL_NAMES])
-    assert asked == [*range(len(KERNEL_NAMES))]
+    assert sorted(names) == sorted([*KERNEL_NAMES, "transfer", "driver"])
+    assert asked == [*KERNEL_NAMES, "transfer", "driver"]
 
 
 def test_warming_a_bundle_runs_nothing(monkeypatch, capsys):

@@ -13,8 +13,8 @@ from .transfer import (
     plan_transfer as plan_transfer,
 )
 from .warming import (
-    compile_what_is_asked as compile_what_is_asked,
     warm_driver as warm_driver,
     warm_kernels as warm_kernels,
+    warm_program as warm_program,
     warm_transfers as warm_transfers,
 )

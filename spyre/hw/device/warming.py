@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 
-from spyre import config
+from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.hw.device.transfer import HostView
-from spyre.hw.linking import entry_addresses
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
-from spyre.hw.spec import MAX_OPERANDS
-from spyre.hw.table import DISPATCH_WORDS, KERNEL_NAMES
+from spyre.hw.table import KERNEL_NAMES
 from spyre.layout import SpyreTensorLayout
 
 _COLUMNS = 1024
@@ -38,22 +35,24 @@ def warm_transfers(device: Device) -> None:
 
 def warm_driver(device: Device) -> None:
     """Compile or load what runs and moves programs, whatever their kernels."""
-    from spyre.hw.kernels.driver import drive, place_dispatches
+    from spyre.hw.kernels.together import compile_driver
 
     device.pool.prepare()
-    nothing = np.zeros((0, DISPATCH_WORDS), np.int64)
-    anchors = np.zeros((0, MAX_OPERANDS), np.int32)
-    row = np.zeros(0, np.int64)
-    place_dispatches(nothing, anchors, row, row.reshape(0, 0), nothing)
-    memory, pool = device.memory.pointer, device.pool.block
-    drive(nothing, nothing, row, memory, pool, 0, 1, 0, 0, np.zeros(1, np.int64))
+    compile_driver()
 
 
-# --- all kernels ------------------------------------------------------------------------------
+def warm_program(link: Callable[[], LinkedProgram]) -> None:
+    """Compile at once what copies a program's tensors, its kernels and what runs them.
 
-_TRANSFER = "transfer"
-_JOBS = (_TRANSFER, *KERNEL_NAMES)
-_WORKER = "from spyre.hw.device import compile_what_is_asked; compile_what_is_asked()"
+    Where the copies are ready, nothing is linked: kernels that are missing are compiled when the
+    program is. ``link`` may raise SpyreErrors, which are for who links it to run it.
+    """
+    from spyre.hw.kernels.together import TRANSFER, compile_together, entry_of, processes
+
+    if entry_of(TRANSFER).is_ready or processes() == 1:
+        return
+    with suppress(SpyreError):
+        compile_together([TRANSFER, *(KERNEL_NAMES[kind] for kind in link().code.kinds)])
 
 
 def warm_kernels() -> Iterator[str]:
@@ -62,48 +61,12 @@ def warm_kernels() -> Iterator[str]:
     Where compiled kernels can be kept, a process for each CPU compiles some; this one loads them
     afterwards, and compiles what another could not.
     """
-    from spyre.hw.kernels.jit import cache_directory
+    from spyre.hw.kernels.together import JOBS, compile_job, compiled_elsewhere, processes
 
-    workers = config.thread_count()
-    is_alone = workers == 1 or cache_directory("spyre.hw.kernels.driver") is None
+    is_alone = processes() == 1
     if not is_alone:
-        yield from _compiled_by(workers)
-    for name in _JOBS:
+        yield from compiled_elsewhere(JOBS)
+    for name in JOBS:
         if is_alone:
             yield name
-        _compile(name)
-
-
-def _compiled_by(workers: int) -> Iterator[str]:
-    """Names of kernels as the processes begin them. Each takes the number of the next from a pipe
-    they share."""
-    numbers, give = os.pipe()
-    os.write(give, bytes(range(len(_JOBS))))
-    os.close(give)
-    begun, tell = os.pipe()
-    command = [sys.executable, "-c", _WORKER]
-    processes = [subprocess.Popen(command, stdin=numbers, stdout=tell) for _ in range(workers)]
-    os.close(numbers)
-    os.close(tell)
-    with open(begun) as names:
-        yield from map(str.strip, names)
-    for process in processes:
-        process.wait()
-
-
-def compile_what_is_asked() -> None:
-    """Compile kernels whose numbers come from standard input, a byte each; prints their names."""
-    while number := os.read(0, 1):
-        name = _JOBS[number[0]]
-        # One write, which no other process of the pipe comes between.
-        os.write(1, f"{name}\n".encode())
-        _compile(name)
-
-
-def _compile(name: str) -> None:
-    if name == _TRANSFER:
-        from spyre.hw.kernels.transfer import run
-
-        assert run.address
-    else:
-        entry_addresses((KERNEL_NAMES.index(name),))
+        compile_job(name)

@@ -91,8 +91,18 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
         shipped = SHIPPED / Path(self._cache_path).name
         if found is not None or self._cache_path == str(shipped) or not shipped.is_dir():
             return found
+        return self._at(shipped).load(shipped_key(key))
+
+    def _at(self, directory: Path) -> CheckedFiles:
+        """Files of the same function there."""
         base = self._index_name.removesuffix(".nbi")
-        return CheckedFiles(str(shipped), base, self._source_stamp).load(shipped_key(key))
+        return CheckedFiles(str(directory), base, self._source_stamp)
+
+    def lists(self, key: tuple[Any, ...]) -> bool:
+        """Whether `load` has something to try; what is damaged does not show yet."""
+        shipped = SHIPPED / Path(self._cache_path).name
+        is_shipped = shipped.is_dir() and shipped_key(key) in self._at(shipped)._load_index()
+        return is_shipped or key in self._load_index()
 
     def _load_index(self) -> Any:
         if not os.path.isfile(self._index_path):  # a pipe would be waited for
@@ -372,17 +382,35 @@ class Entry:
         address: int = self._compiled.address
         return address
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is machine code, in this process or on the disk."""
+        return self._compiled is not None or bool(_cached(self._function, self._is_kept))
+
+    def _is_kept(self, directory: str | None) -> bool:
+        if directory is None:
+            return False
+        callback = self._callback(directory)
+        cache, codegen = callback._cache, callback._targetdescr.target_context.codegen()
+        with _uncached_on_errors():
+            return bool(cache._cache_file.lists(cache._index_key(callback._sig, codegen)))
+        return False
+
     def _compile(self, directory: str | None) -> Any:
         if directory is None:
             return numba.cfunc(ENTRY_SIGNATURE, nopython=True)(self._function)
-        # numba.cfunc with its disk cache loaded lightly, see `load_lightly`
+        callback = self._callback(directory)
+        callback.compile()
+        return callback
+
+    def _callback(self, directory: str) -> Any:
+        """numba.cfunc with its disk cache loaded lightly, see `load_lightly`; not compiled yet."""
         signature = (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
-        compiled: Any = CFunc(self._function, signature, {}, {"nopython": True})
-        compiled.enable_caching()
-        check_files(compiled._cache, directory)
-        load_lightly(compiled._cache)
-        compiled.compile()
-        return compiled
+        callback: Any = CFunc(self._function, signature, {}, {"nopython": True})
+        callback.enable_caching()
+        check_files(callback._cache, directory)
+        load_lightly(callback._cache)
+        return callback
 
 
 def entry(function: Callable[..., Any]) -> Entry:

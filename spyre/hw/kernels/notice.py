@@ -47,9 +47,12 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
         function = event.data["dispatcher"].py_func
         if not function.__module__.startswith("spyre."):
             return
+        self._enter(function.__name__)
+
+    def _enter(self, name: str) -> None:
         with self._lock:
             self._depth += 1
-            self._name = function.__name__
+            self._name = name
             if not self._is_watched:
                 self._is_watched = True
                 self._begin = time.monotonic()
@@ -57,9 +60,23 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
 
     def on_end(self, event: numba.core.event.Event) -> None:
         if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
-            with self._lock:
-                self._depth -= 1
-                self._last = time.monotonic()
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._depth -= 1
+            self._last = time.monotonic()
+
+    def elsewhere(self, names: Iterable[str], count: int) -> Iterator[str]:
+        """``names`` of the ``count`` kernels that other processes compile, as each is begun."""
+        self._enter(f"{count} kernels")
+        try:
+            for number, name in enumerate(names, 1):
+                self._kinds, self._name = f"{number} of {count}, ", name
+                yield name
+        finally:
+            self._kinds = ""
+            self._leave()
 
     def counted(self, kinds: Iterable[int]) -> Iterator[int]:
         """``kinds`` one after another, with their number for what is said meanwhile."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import import_module
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +27,7 @@ from spyre.hw.spec import (
     REGION_SKEW_BYTES,
     STICK_BYTES,
 )
-from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNELS, plan as tb
+from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNEL_NAMES, plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LoopProgram, Schedule
@@ -58,9 +57,14 @@ class LinkedCode:
     @cached_property
     def entries(self) -> Int64Array:
         """Addresses of the kernels the program uses, compiled or loaded on first access."""
+        return entry_addresses(self.kinds)
+
+    @property
+    def kinds(self) -> list[int]:
+        """Kinds of the kernels the program uses."""
         kinds = self.tables[:, tb.KIND]
-        used = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
-        return entry_addresses([*used, CHAIN_KIND] if self.chained else used)
+        used: list[int] = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
+        return [*used, CHAIN_KIND] if self.chained else used
 
 
 class LinkedAddresses(Protocol):
@@ -416,23 +420,26 @@ class LinkedBatch:
 
 # --- kernels ----------------------------------------------------------------------------------
 
-_ENTRIES = tuple(KERNELS.values())
-
 
 @cache
 def _address(kind: int) -> int:
-    module, _, name = _ENTRIES[kind].rpartition(".")
-    return int(getattr(import_module(module), name).address)
+    from spyre.hw.kernels.together import entry_of  # imports numba
+
+    return entry_of(KERNEL_NAMES[kind]).address
 
 
 def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     """Address of the kernel of every kind in ``kinds`` (0 for kinds not asked for).
 
-    Kernels are compiled, or loaded from the disk cache, on first use.
+    Kernels are compiled, or loaded from the disk cache, on first use; several at a time where
+    there are CPUs.
     """
     from spyre.hw.kernels.notice import compile_notice  # imports numba
+    from spyre.hw.kernels.together import compile_together
 
-    addresses = np.zeros(len(_ENTRIES), np.int64)
-    for kind in compile_notice().counted(kinds):
+    wanted = list(kinds)
+    compile_together([KERNEL_NAMES[kind] for kind in wanted])
+    addresses = np.zeros(len(KERNEL_NAMES), np.int64)
+    for kind in compile_notice().counted(wanted):
         addresses[kind] = _address(kind)
     return addresses

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spyre.errors import Finding, Severity, ValidationError
 from spyre.hw.counters import ExecuteLabels
-from spyre.hw.device import Device, Progress
+from spyre.hw.device import Device, Progress, warm_program
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.numerics import Numerics
@@ -241,11 +241,12 @@ class Session:
         tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
         runner = launch_runner(self.device, options)
         with placed(self.device, arguments, prepared.bundle.program) as placement:
+            launch = partial(prepared.launch_of, placement, options)
+            warm_program(lambda: prepared.kernel.kernel.link(launch()))
             self.copy_inputs(arguments, tensors, placement)
             first_record = next_record(self.device)
             with observed(self.device):
-                launch = prepared.launch_of(placement, options)
-                executed = self.stream.launch(prepared.kernel, launch, runner)
+                executed = self.stream.launch(prepared.kernel, launch(), runner)
             outputs = tuple(
                 self.stream.to_host(placement.tensors[spec.arg_index]) for spec in arguments.outputs
             )

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from spyre.hw.kernels import notice as module
-from spyre.hw.kernels.notice import CompileNotice
+from spyre.hw.kernels.notice import CompileNotice, compile_notice
 
 
 def event_of(name, package="spyre.hw.kernels"):
@@ -21,6 +21,8 @@ def event_of(name, package="spyre.hw.kernels"):
 @pytest.fixture
 def said(monkeypatch, capsys):
     """What notices wrote, with waits cut short."""
+    while compile_notice()._is_watched:  # what an earlier test compiled
+        time.sleep(0.01)
     monkeypatch.setenv("SPYRE_PROGRESS", "1")
     for name, seconds in (("SILENT", 0.05), ("IDLE", 0.05), ("_TICK", 0.01)):
         monkeypatch.setattr(module, f"{name}_SECONDS", seconds)
@@ -47,6 +49,16 @@ def test_a_long_wait_is_named_and_its_end(said):
             compile_for(notice, 0.15, event_of("run_chunks"), event_of("load"))
     first, last = said().splitlines()
     assert first == "compiling kernels (once): 2 of 2, load, 0 s"
+    assert last.startswith("kernels compiled in 0 s, kept in ")
+
+
+def test_what_other_processes_compile_is_named(said):
+    notice = CompileNotice()
+    for _ in notice.elsewhere(["matmul", "topk"], 3):
+        time.sleep(0.15)
+    compile_for(notice, 0.0)
+    first, last = said().splitlines()
+    assert first == "compiling kernels (once): 1 of 3, matmul, 0 s"
     assert last.startswith("kernels compiled in 0 s, kept in ")
 
 
