@@ -56,6 +56,50 @@ def _ceiling(low: Lowering, x: Value, dtype: str) -> Value:
     return low.pointwise("neg", down, dtype=dtype)
 
 
+_INTEGERS_BEGIN = 2.0**23
+"""From here on float32 holds integers only."""
+
+
+def _signed_like(low: Lowering, x: Value, magnitude: Value) -> Value:
+    """``magnitude`` with the sign of x; x where it is as large, since zeros have signs too."""
+    negative = low.pointwise("lesserthan", x, low.constant(0.0, x.dtype))
+    result = low.pointwise("where3", negative, low.pointwise("neg", magnitude), magnitude)
+    return low.pointwise("where3", low.pointwise("equal", x, result), x, result)
+
+
+def _truncated(low: Lowering, x: Value, dtype: str) -> Value:
+    """x without its fraction."""
+    x = low.convert(x, dtype)
+    return _signed_like(low, x, low.pointwise("floor", low.pointwise("abs", x)))
+
+
+def _rounded(low: Lowering, x: Value, dtype: str) -> Value:
+    """The nearest integer, of two the even one, which is what sums beyond 2^23 are rounded to."""
+    x = low.convert(x, "float32")
+    size, begin = low.pointwise("abs", x), low.constant(_INTEGERS_BEGIN, "float32")
+    nearest = low.pointwise("sub", low.pointwise("add", size, begin), begin)
+    has_fraction = low.pointwise("lesserthan", size, begin)
+    nearest = low.pointwise("where3", has_fraction, nearest, size)
+    return low.convert(_signed_like(low, x, nearest), dtype)
+
+
+def _truncated_quotient(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    """a / b of float32 without its fraction, rounded to ``dtype`` after that."""
+    quotient = low.pointwise("realdiv", *convert_all(low, "float32", a, b))
+    return low.convert(_truncated(low, quotient, "float32"), dtype)
+
+
+def _finite(low: Lowering, x: Value, dtype: str, *instead: float) -> Value:
+    """x with these numbers where it is NaN, inf and -inf."""
+    x = low.convert(x, dtype)
+    nan, top, bottom = (low.constant(number, dtype) for number in instead)
+    result = x
+    for edge, number in ((float("inf"), top), (float("-inf"), bottom)):
+        there = low.pointwise("equal", x, low.constant(edge, dtype))
+        result = low.pointwise("where3", there, number, result)
+    return low.pointwise("where3", low.pointwise("equal", x, x), result, nan)
+
+
 def _extreme(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
     a, b = convert_all(low, dtype, a, b)
     return with_nan(low, low.pointwise(name, a, b, dtype=dtype), a, b)
@@ -156,12 +200,48 @@ def comparison(
 
 
 def _quotient(a: Any, b: Any, *, rounding_mode: str | None = None, out: torch.Tensor) -> Any:
-    return binary("div", _BINARY["div"], a, b, out=out)
+    """aten::div.out_mode."""
+    if rounding_mode is None:
+        return binary("div", _BINARY["div"], a, b, out=out)
+    operands = [operand(a, torch.float32), operand(b, torch.float32)]
+    return fill_elementwise("div trunc", _truncated_quotient, operands, (NAMES[out.dtype],), out)
 
 
 def _takes_quotient(a: Any, b: Any, *, rounding_mode: str | None, out: torch.Tensor) -> bool:
-    """Where nothing rounds: as ``div.out``."""
-    return rounding_mode is None and takes_floats(a, b, out=out)
+    """Where nothing rounds, as ``div.out``, or towards zero; floors need exact remainders."""
+    return rounding_mode in (None, "trunc") and takes_floats(a, b, out=out)
+
+
+def _round_decimals(x: torch.Tensor, *, decimals: int = 0, out: torch.Tensor) -> torch.Tensor:
+    return unary("round", _rounded, x, out=out)
+
+
+def _takes_decimals(x: torch.Tensor, *, decimals: int = 0, out: torch.Tensor) -> bool:
+    """Integers; what is rounded behind the point is the CPU's."""
+    return decimals == 0 and takes_floats(x, out=out)
+
+
+def _nan_to_num(
+    x: torch.Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """aten::nan_to_num.out."""
+    limits = torch.finfo(out.dtype)
+    instead = (
+        0.0 if nan is None else nan,
+        limits.max if posinf is None else posinf,
+        limits.min if neginf is None else neginf,
+    )
+    return unary("nan_to_num", _finite, x, *instead, out=out)
+
+
+def _takes_nan_to_num(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
+    """float32, since DL16 has one code for NaN and infinities."""
+    return x.dtype is torch.float32 and takes_floats(x, out=out)
 
 
 def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
@@ -244,6 +324,8 @@ _UNARY: dict[str, LoweringFunction] = {
     **{name: partial(apply_op, name) for name in ("abs", "neg", "exp", "sqrt", "rsqrt")},
     **{name: partial(apply_op, name) for name in ("reciprocal", "sigmoid", "floor")},
     "ceil": _ceiling,
+    "trunc": _truncated,
+    "round": _rounded,
     "log": logarithm,
     "silu": silu,
     "tanh": tangent,
@@ -301,6 +383,8 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
         name: {FLOAT: EagerKernel(partial(_clamp, bounds), _takes_clamp)}
         for name, bounds in CLAMPS.items()
     },
+    "round.decimals_out": {FLOAT: EagerKernel(_round_decimals, _takes_decimals)},
+    "nan_to_num.out": {FLOAT: EagerKernel(_nan_to_num, _takes_nan_to_num)},
     "div.out_mode": {FLOAT: EagerKernel(_quotient, _takes_quotient)},
     "pow.Tensor_Scalar_out": {FLOAT: EagerKernel(partial(unary, "pow", _power), takes_power)},
     "gelu.out": {FLOAT: EagerKernel(_gelu, _takes_gelu)},

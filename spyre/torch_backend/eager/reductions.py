@@ -25,6 +25,7 @@ from spyre.torch_backend.eager.dispatch import (
     ArgumentClass,
     EagerKernel,
     checked_dims,
+    copy_into,
     fill,
     fill_number,
     is_computed,
@@ -154,6 +155,25 @@ def over_dims(
     dims = dims_of(x, dim)
     sizes = reduced_sizes(x.shape, dims, keepdim)
     return fill(label, lowering, [x], (dims, keepdim, name_of(out.dtype)), out, sizes)
+
+
+def _extremes(
+    x: torch.Tensor,
+    *,
+    dim: int | None = None,
+    keepdim: bool = False,
+    min: torch.Tensor,
+    max: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::aminmax.out."""
+    dims = () if dim is None else (dim,)
+    least, most = torch.amin(x, dims, keepdim), torch.amax(x, dims, keepdim)
+    return copy_into(min, least), copy_into(max, most)
+
+
+def _takes_extremes(x: torch.Tensor, *, min: torch.Tensor, max: torch.Tensor, **_: Any) -> bool:
+    known = x.dtype in CONVERTED and x.dtype is not torch.bool and x.numel() > 0
+    return known and min.dtype == max.dtype == x.dtype
 
 
 def keeps_dtype(*_: Any, dtype: torch.dtype | None = None) -> bool:
@@ -346,6 +366,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "prod": {ANY: EagerKernel(_product_of_all)},
     "amax.out": {FLOAT: EagerKernel(partial(over_dims, "amax", _LARGEST), _takes_reduction)},
     "amin.out": {FLOAT: EagerKernel(partial(over_dims, "amin", _SMALLEST), _takes_reduction)},
+    "aminmax.out": {ANY: EagerKernel(_extremes, _takes_extremes)},
     "max": {FLOAT: EagerKernel(partial(over_all, "amax", _LARGEST), _takes_all)},
     "min": {FLOAT: EagerKernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
     "var.correction": _variances(False),

@@ -277,6 +277,46 @@ def test_the_result_of_a_layer_norm_is_rounded_once():
     assert bool(((found[0] - exact).abs() <= exact.abs() * 2**-10 + 2**-20).all())
 
 
+EDGES = (
+    *(0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, -0.3, 8388607.5, 8388609.0, -8388608.5),
+    *(1e30, -1e30, 1e-40, float("inf"), float("-inf"), float("nan"), 4.2, -4.2, 0.7, 60.0),
+)
+INTEGRAL = {
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "round to no decimals": lambda t: torch.round(t, decimals=0),
+    "div by a number": lambda t: torch.div(t, 0.7, rounding_mode="trunc"),
+    "div by a tensor": lambda t: torch.div(t, t.flip(0) + 0.25, rounding_mode="trunc"),
+    "aminmax": lambda t: torch.stack(torch.aminmax(t[2:12])),
+    "aminmax of a dim": lambda t: torch.stack(torch.aminmax(t[2:12].view(5, 2), dim=1)),
+}
+NUMBERS_ONLY = {
+    "nan_to_num": torch.nan_to_num,
+    "nan_to_num to others": lambda t: torch.nan_to_num(t, 1.0, 2.0, -3.0),
+    "aminmax with NaN": lambda t: torch.stack(torch.aminmax(t)),
+}
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_integral_parts_and_extremes_are_exact(compiles):
+    x = torch.tensor(EDGES)
+    halves = x[x.abs() < 1e4].half().to("spyre").cpu()
+    for given, functions in ((x, INTEGRAL | NUMBERS_ONLY), (halves, INTEGRAL)):
+        before = torch.spyre.fallbacks()
+        wanted = [function(given) for function in functions.values()]
+        on_the_card = torch.compile(_each, dynamic=False) if compiles else _each
+        found = on_the_card(given.to("spyre"), tuple(functions.values()))
+        assert torch.spyre.fallbacks() == before
+        for name, one, other in zip(functions, found, wanted, strict=True):
+            one = one.cpu()
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=name)
+            assert bool(((one.signbit() == other.signbit()) | other.isnan()).all()), name
+
+
+def _each(x, functions):
+    return [function(x) for function in functions]
+
+
 def test_norms_of_numbers_whose_squares_leave_the_format():
     x, w = randoms(4, 96) * 2e5, randoms(96)
     agrees(torch.bfloat16, lambda t, u: F.layer_norm(t, (96,), u, u), x, w, bound=2)
