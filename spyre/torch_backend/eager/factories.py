@@ -13,14 +13,21 @@ from typing import Any
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
+from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
 from spyre.torch_backend.device import NAMES, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, EagerKernel
-from spyre.torch_backend.eager.launch import ready_buffer, run
+from spyre.torch_backend.eager.launch import (
+    keep_record,
+    known_call,
+    launch_records,
+    noting_launches,
+    ready_buffer,
+    run,
+)
 from spyre.torch_backend.eager.overlap import OverlapRule
 from spyre.torch_backend.fallback import cpu_fallback
-from spyre.torch_backend.program import Ints, Lowering, Value
+from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
 from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (
     allocate,
@@ -117,11 +124,50 @@ def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> t
     """aten::_to_copy. Copies to the host wait, and torch must not ask for pinned memory for them:
     a device in Python has no allocator to give.
     """
+    made = _converted_copy(x, **options)
+    if made is not None:
+        return made
     device = options.get("device")
     waits = device is not None and device.type == "cpu"
-    copy = operator("_to_copy").redispatch
-    made: torch.Tensor = copy(COMPOSITE_KEYS, x, non_blocking=non_blocking and not waits, **options)
+    copy: Callable[..., torch.Tensor] = operator("_to_copy").redispatch
+    return copy(COMPOSITE_KEYS, x, non_blocking=non_blocking and not waits, **options)
+
+
+def _converted_copy(
+    x: torch.Tensor,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    layout: torch.layout | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor | None:
+    """A contiguous half as float32 on its card, or the other way round, without the empty tensor
+    that torch would have filled; None for all else.
+    """
+    is_plain = device in (None, x.device) and memory_format in PLAIN_FORMATS
+    if not is_plain or layout not in (None, torch.strided) or pin_memory:
+        return None
+    if {x.dtype, dtype} not in CONVERSIONS or not is_on_card(x) or current_recorder() is not None:
+        return None
+    if not x.is_contiguous() or not x.numel() or is_fake(x):
+        return None
+    args = (x, dtype)
+    known = known_call(_converted_copy, args)
+    if known is not None and (record := launch_records.get(known.key)) is not None:
+        return record.launch(known.buffers)[0]
+    parameters = (tuple(x.shape), name_of(dtype))
+    try:
+        with noting_launches() as launches:
+            (made,) = run("copy", converted, [x], parameters)
+    except LoweringError:
+        return None
+    if known is not None:
+        keep_record(known, args, None, launches)
     return made
+
+
+PLAIN_FORMATS = (None, torch.preserve_format, torch.contiguous_format)
+CONVERSIONS = tuple({torch.float32, half} for half in (torch.float16, torch.bfloat16))
 
 
 def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -89,3 +89,22 @@ def test_copies_to_the_host_need_no_pinned_memory(dtype):
     assert torch.equal(down, x.to(down.dtype))
     down.sum().backward()
     assert moved.grad.device == moved.device
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_conversions_need_no_empty_tensor(half, monkeypatch):
+    for seed in range(3):
+        host = numbers(3, 70, dtype=half, seed=seed)
+        card = host.to("spyre")
+        with monkeypatch.context() as patch:
+            patch.setattr("spyre.torch_backend.eager.factories.COMPOSITE_KEYS", None)
+            wide = card.to(torch.float32)
+            back, more = wide.to(half), (card.float() + 1).add_(1)
+        assert (wide.dtype, back.dtype) == (torch.float32, half)
+        assert torch.equal(wide.cpu(), host.float())
+        assert torch.equal(back.cpu(), host)
+        assert torch.equal(more.cpu(), host.float() + 1 + 1)
+        assert torch.equal(card.cpu(), host)
+    leaf = torch.rand(4, 33).to("spyre").requires_grad_()
+    leaf.to(half).sum().backward()
+    assert torch.equal(leaf.grad.cpu(), torch.ones(4, 33))
