@@ -527,11 +527,30 @@ def _draw_ratios(figure: Any, rows: Rows) -> None:
     panel.set(xlabel="times faster than the reference")
 
 
+def _draw_forms(panel: Any, rows: Rows, axis: str) -> None:
+    """A line for each form of a quantity, over ``axis``; what a model says is dashed."""
+    for form in dict.fromkeys(row.labels["form"] for row in rows):
+        line = [row for row in rows if row.labels["form"] == form]
+        style = "--" if form.endswith("modelled") else "o-"
+        panel.plot(
+            [row.labels[axis] for row in line], [row.median for row in line], style, label=form
+        )
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set(xlabel=axis, ylabel=rows[0].unit if rows else "")
+    panel.legend(fontsize="x-small")
+
+
 def _draw_scaling(figure: Any, rows: Rows) -> None:
+    others = [row for row in rows if "form" in row.labels]
+    rows = [row for row in rows if "form" not in row.labels]
     kinds = [(kind, axis) for axis in ("size", "cores") for kind in ("host", "simulated")]
+    panels = _grid(figure, len(kinds) + 2)
+    _draw_forms(panels[-2], [row for row in others if "executes" in row.labels], "executes")
+    _draw_forms(panels[-1], [row for row in others if "threads" in row.labels], "threads")
     most = max(row.labels["cores"] for row in rows)
     fixed = sorted({row.labels["size"] for row in rows})[-2]
-    for panel, (kind, axis) in zip(_grid(figure, len(kinds)), kinds, strict=True):
+    for panel, (kind, axis) in zip(panels[:-2], kinds, strict=True):
         at = {"size": ("cores", most), "cores": ("size", fixed)}[axis]
         for operation in dict.fromkeys(row.labels["operation"] for row in rows):
             line = sorted(
