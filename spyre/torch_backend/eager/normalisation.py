@@ -59,16 +59,18 @@ def log_softmax_backward(low: Lowering, grad: Value, y: Value, dim: int, dtype: 
 
 
 def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value]:
-    """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims.
+    """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims, all in float32 until
+    they are rounded once: where elements differ little, the rounding of a 16-bit mean does not.
 
     ``kinds``: which of weight and bias the values behind x are.
     """
     *weights, kinds, count, eps, dtype = args
     rank = len(x.sizes)
-    x = low.convert(x, dtype)
+    x = low.convert(x, "float32")
     mean, variance = _statistics(low, x, tuple(range(rank - count, rank)))
-    factors = {kind: low.convert(w, dtype) for kind, w in zip(kinds, weights, strict=True)}
-    result, scale = _normalised(low, x, mean, variance, factors, eps, dtype)
+    factors = {kind: low.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
+    result, scale = _normalised(low, x, mean, variance, factors, eps)
+    result, mean, scale = (low.convert(value, dtype) for value in (result, mean, scale))
     return result, mean, scale
 
 
@@ -90,11 +92,11 @@ def group_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
 
 
 def _statistics(low: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """Mean of x, and variance of float32, over ``dims``; the variance is that of x - mean, not
-    E[x²] - E[x]², which cancels. Squares of 16-bit floats would leave their range.
+    """Mean and variance of x, which is float32: squares of 16-bit floats would leave their range.
+    The variance is that of x - mean, not E[x²] - E[x]², which cancels.
     """
     mean = low.mean(x, dims)
-    centred = low.convert(low.pointwise("sub", x, mean), "float32")
+    centred = low.pointwise("sub", x, mean)
     return mean, low.mean(low.pointwise("mul", centred, centred), dims)
 
 
@@ -105,12 +107,10 @@ def _normalised(
     variance: Value,
     given: dict[str, Value],
     eps: float,
-    dtype: str = "float32",
 ) -> tuple[Value, Value]:
-    """(x - mean) · scale · weight + bias in ``dtype``, and the scale, 1/√(variance + eps)."""
+    """(x - mean) · scale · weight + bias, and the scale, 1/√(variance + eps); all of float32."""
     scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, "float32")))
-    scale = low.convert(scale, dtype)
-    affine = [given.get(kind) or low.constant(none, dtype) for kind, none in _AFFINE.items()]
+    affine = [given.get(kind) or low.constant(none, "float32") for kind, none in _AFFINE.items()]
     return low.pointwise("layernormnorm", x, mean, scale, *affine), scale
 
 
