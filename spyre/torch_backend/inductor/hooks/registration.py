@@ -34,6 +34,7 @@ from spyre.torch_backend.inductor.base import (
     chosen_settings,
     compile_fx_module,
     dynamo_config,
+    free_unbacked_symbols,
     inductor_config,
     ir,
     is_observed,
@@ -194,6 +195,8 @@ def _compiling(entry: Any) -> Callable[..., Any]:
         asked = settings().symbolic_sizes
         symbolic = asks_for_symbols(example_inputs) if asked is None else asked
         symbolic = symbolic and any(isinstance(v, torch.SymInt) for v in example_inputs)
+        if not symbolic and isinstance(model, torch.fx.GraphModule):
+            take_sizes(model)
         table = whole_operations() if symbolic else spyre_decompositions()
         table = named.pop("decompositions", None) or table
         names = names_of_inputs(example_inputs)
@@ -284,6 +287,20 @@ RANGE_OVERLOADS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 """Overloads of ``linspace`` and ``logspace``. Inductor takes them apart in float64; whole, they run
 on the host.
 """
+
+
+def take_sizes(model: torch.fx.GraphModule) -> None:
+    """Symbols that Dynamo has for sizes which changed become numbers, and guards of the function.
+
+    Operations ask for the sizes of their operands, but those of a part may be known already.
+    """
+    for node in model.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or value.device.type != "spyre":
+            continue
+        for number in (*value.shape, *value.stride(), value.storage_offset()):
+            if not free_unbacked_symbols(number):
+                int(number)
 
 
 def uses_spyre(model: Any, example_inputs: Any) -> bool:

@@ -330,3 +330,10 @@ def test_kept_bundles_have_nothing_to_report(columns, tmp_path, monkeypatch):
     assert (result.outputs[0] == expected).all()
     smaller = spyre.run(kept, device=Device(threads=1), values={"s0": 5})
     assert smaller.outputs[0].shape == (5, columns)
+
+
+def test_a_part_of_an_input_whose_size_changes():
+    compiled = torch.compile(lambda x: x[:13] * 2)
+    for size in SIZES[:1] + SIZES[2:]:
+        x = card(size)
+        assert torch.equal(compiled(x).cpu(), x.cpu()[:13] * 2)
