@@ -528,16 +528,21 @@ def _draw_ratios(figure: Any, rows: Rows) -> None:
 
 
 def _draw_forms(panel: Any, rows: Rows, axis: str) -> None:
-    """A line for each form of a quantity, over ``axis``; what a model says is dashed."""
+    """A line for each form of a quantity, over ``axis``; what a model says is dashed, in the colour
+    of what was measured.
+    """
+    colours: dict[str, Any] = {}
     for form in dict.fromkeys(row.labels["form"] for row in rows):
-        line = [row for row in rows if row.labels["form"] == form]
-        style = "--" if form.endswith("modelled") else "o-"
-        panel.plot(
-            [row.labels[axis] for row in line], [row.median for row in line], style, label=form
-        )
+        line = [(row.labels[axis], row.median) for row in rows if row.labels["form"] == form]
+        name, _, kind = form.partition(", ")
+        label, style = (None, "--") if kind == "modelled" else (form, "o-")
+        (drawn,) = panel.plot(*zip(*line, strict=True), style, label=label, color=colours.get(name))
+        colours[name] = drawn.get_color()
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set(xlabel=axis, ylabel=rows[0].unit if rows else "")
+    if any(row.labels["form"].endswith("modelled") for row in rows):
+        panel.set_title("dashed: modelled", fontsize="small")
     panel.legend(fontsize="x-small")
 
 
