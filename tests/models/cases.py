@@ -76,7 +76,7 @@ def _mamba2() -> nn.Module:
     return small._built(lambda: transformers.Mamba2ForCausalLM(config))
 
 
-def _resnet18() -> nn.Module:
+def resnet18() -> nn.Module:
     config = transformers.ResNetConfig(
         embedding_size=64,
         hidden_sizes=[64, 128, 256, 512],
@@ -126,7 +126,7 @@ CASES = (
     ModelCase("T5", _t5, _both_sides),
     ModelCase("Whisper", _whisper, _sounds),
     ModelCase("Mamba2", _mamba2, _tokens),
-    ModelCase("ResNet-18", _resnet18, partial(_images, 64)),
+    ModelCase("ResNet-18", resnet18, partial(_images, 64)),
     ModelCase("MobileNetV2", _mobilenet, partial(_images, 64)),
     ModelCase("ViT", small.vit, small.image_inputs),
 )
