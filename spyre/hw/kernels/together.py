@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,12 @@ def compile_driver() -> None:
 
 
 def processes() -> int:
-    """How many may compile: one where what others compile cannot be loaded."""
+    """How many may compile: one where what others compile cannot be loaded, or no Python can be
+    started: the executable of a program that embeds it would start that once more.
+    """
     is_kept = cache_directory("spyre.hw.kernels.driver") is not None
-    return config.thread_count() if is_kept and sys.executable else 1
+    is_python = Path(sys.executable or "").name.startswith("python")
+    return config.thread_count() if is_kept and is_python else 1
 
 
 def compile_together(names: Iterable[str]) -> None:
@@ -107,7 +111,7 @@ def _worker(numbers: int, tell: int) -> subprocess.Popen[bytes]:
     """A process that compiles; what fails there fails here too, where it is told."""
     path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [sys.executable, "-c", _WORKER],
+        [sys.executable, "-P", "-c", _WORKER],  # nothing of the working folder is imported
         stdin=numbers,
         stdout=tell,
         stderr=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -69,6 +70,15 @@ def test_a_single_kernel_is_compiled_here(elsewhere: list[list[str]], names: lis
 def test_one_cpu_compiles_here(elsewhere: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPYRE_NUM_THREADS", "1")
     together.compile_together(["elementwise", "reduction"])
+    assert not elsewhere
+
+
+@pytest.mark.parametrize("executable", ["/opt/app/server", "", None])
+def test_a_program_that_embeds_python_is_not_started_again(
+    elsewhere: list[list[str]], monkeypatch: pytest.MonkeyPatch, executable: str | None
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    together.compile_together(["reduction", "elementwise"])
     assert not elsewhere
 
 
