@@ -16,6 +16,7 @@ from spyre.hw.device import warm_program
 from spyre.hw.kernels import together
 from spyre.hw.kernels.families.movement import run_copy
 from spyre.hw.kernels.jit import Entry, cache_directory
+from tests.interrupts import interruptible
 
 ECHO = """
 import os
@@ -137,6 +138,6 @@ def test_an_interrupt_ends_the_processes(
     monkeypatch.setattr(together, "_WORKER", "import time; time.sleep(60)")
     monkeypatch.setenv("SPYRE_PROGRESS", "0")
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+    with interruptible(), pytest.raises(KeyboardInterrupt):
         list(together.compiled_elsewhere(together.JOBS))
     assert [process.returncode for process in two] == [-signal.SIGKILL] * 2

@@ -23,6 +23,7 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
+from tests.interrupts import interruptible
 
 
 def job(function, *, corrected=False, large=False, iterations=1):
@@ -244,12 +245,10 @@ def test_many_streams_from_many_threads_lose_nothing(policy, seed):
     until(lambda: scheduler.is_idle)
 
 
-@pytest.fixture
-def interruptible():
-    """Ctrl-C raises KeyboardInterrupt; processes in the background are started deaf to it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+@pytest.fixture(name="interruptible")
+def _interruptible():
+    with interruptible():
+        yield
 
 
 def test_an_interrupted_wait_leaves_the_scheduler_usable(interruptible):
