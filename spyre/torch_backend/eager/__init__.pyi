@@ -2,9 +2,6 @@ from .compile import (
     Operand as Operand,
     ScalarOperand as ScalarOperand,
 )
-from .convolution import (
-    module_weight as module_weight,
-)
 from .dispatch import (
     CONVERTED as CONVERTED,
 )

@@ -271,14 +271,6 @@ def channels_gradient(low: Lowering, x: Value, grad: Value, windows: Windows, dt
     return low.convert(sums, dtype).transposed(0, 1)
 
 
-def module_weight(name: str, parameters: Sequence[Any]) -> int | None:
-    """The number of the operand that is a weight as its module lays it out on a card
-    (`factor_layout`), in a call of `run`; None where there is none.
-    """
-    is_of_module = (name, *parameters[1:2]) in (("convolution", False), ("input gradient", True))
-    return 1 if is_of_module else None
-
-
 # --- kernels -------------------------------------------------------------------------------------
 
 MAX_ELEMENTS = 1 << 27

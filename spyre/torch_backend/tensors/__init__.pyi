@@ -33,6 +33,7 @@ from .layouts import (
     device_tensor_layout as device_tensor_layout,
     empty_in_layout as empty_in_layout,
     factor_layout as factor_layout,
+    is_factor as is_factor,
     to_layout as to_layout,
 )
 from .module_moves import (

@@ -80,22 +80,37 @@ def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def as_factor(weight: torch.Tensor) -> torch.Tensor:
-    """A convolution's weight on a card in `factor_layout`, or as it is where it has none."""
+    """A weight on a card in `factor_layout`, or as it is where it has none."""
     layout = factor_layout(tuple(weight.shape), tuple(weight.stride()), weight.dtype)
     return weight if layout is None else to_layout(weight, device_layout=layout)
 
 
-def factor_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLayout | None:
-    """How the matrix units read the weight [outputs, channels, *places] of a convolution: sticks
-    along the outputs, places and channels one behind the other as rows. None for others than
-    contiguous halves.
+def is_factor(weight: torch.Tensor) -> bool:
+    """Whether a tensor on a card is the whole of what `as_factor` laid out."""
+    if weight.dtype not in HALVES or weight.dim() < 2 or weight.storage_offset():
+        return False
+    size, base = tuple(weight.shape), buffer_of(weight).base
+    layout = factor_layout(size, tuple(weight.stride()), weight.dtype)
+    if base is None or layout is None:
+        return False
+    return (base.shape, base.layout) == (size, layout)
 
-    In the default layout sticks hold a row of a window, so nearly all of their lanes are empty.
+
+def factor_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLayout | None:
+    """How the matrix units read the weight [outputs, channels, *places] of a convolution, or the
+    [outputs, channels] of a linear map: sticks along the outputs, places and channels one behind
+    the other as rows. None for others than contiguous halves, and for matrices with fewer outputs
+    than a stick has lanes.
+
+    In the default layout sticks lie along the channels, and every product turns them first; those
+    of a convolution hold a row of a window, so nearly all of their lanes are empty.
     """
     if dtype not in HALVES or 0 in size or stride != contiguous_strides(size):
         return None
     default = SpyreTensorLayout.from_host(size, name_of(dtype))
     lanes = default.elements_per_stick
+    if len(size) == 2 and size[0] < lanes:
+        return None
     (outputs, channels, *places), (first, second, *others) = size, stride
     device_size = (-(-outputs // lanes), *places, channels, lanes)
     stride_map = (first * lanes, *others, second, first)

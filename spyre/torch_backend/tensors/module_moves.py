@@ -99,10 +99,20 @@ class _Once:
 def _suited(module: torch.nn.Module, name: str, fn: Function, tensor: torch.Tensor) -> torch.Tensor:
     """``fn`` of a parameter or its gradient; on a card in the layout its module computes with."""
     moved = fn(tensor)
-    is_convolution = isinstance(module, _ConvNd) and not module.transposed and module.groups == 1
-    if is_convolution and name == "weight" and crosses(tensor, moved) and not moved.is_cpu:
+    if name == "weight" and _multiplies(module) and crosses(tensor, moved) and not moved.is_cpu:
         return as_factor(moved)
     return moved
+
+
+def _multiplies(module: torch.nn.Module) -> bool:
+    """Whether the matrix units multiply by the weight of a module as it is.
+
+    Training uses that of a linear map in both directions, and its optimizer with tensors in the
+    default layout: turning it for the forward pass would be turning it back for all the others.
+    """
+    if isinstance(module, _ConvNd):
+        return not module.transposed and module.groups == 1
+    return isinstance(module, torch.nn.Linear) and not module.training
 
 
 def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.eager import launch as eager_run
-from spyre.torch_backend.inductor.bundles import kernels
+from spyre.torch_backend.inductor.bundles import kernels, operations_in
 from tests.torch_backend.inductor.compiled_code import collected, compiled
 from tests.torch_backend.processes import run
 
@@ -250,6 +250,48 @@ def test_weights_of_convolutions_are_taken_as_their_modules_have_them(monkeypatc
     assert backward
     for parameter, gradient in zip(module.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad.cpu(), gradient, atol=0.05, rtol=0.02)
+
+
+class Tied(torch.nn.Module):
+    """Linear maps, the weight of one of which another operation reads too, and one that is written
+    to.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(70, 130), torch.nn.Linear(130, 64)
+        self.third = torch.nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        y = self.third(self.second(F.gelu(self.first(x))))
+        self.third.weight.mul_(2)
+        return y + self.second.weight.sum()
+
+
+def names_of(kernel):
+    return [operation.name for operation in operations_in(kernel.kernel)]
+
+
+def test_weights_of_linear_maps_are_taken_as_their_modules_have_them():
+    module, x = Tied().half().eval().requires_grad_(False).to("spyre"), drawn(5, 70).to("spyre")
+    before = module.third.weight.cpu()
+    eager = module(x)
+    module.third.weight.copy_(before)
+    result, (kernel,) = compiled(module, x)
+    assert torch.equal(result.cpu(), eager.cpu())
+    assert torch.equal(module.third.weight.cpu(), before * 2)
+    assert names_of(kernel).count("batchmatmul") == 3
+
+
+def test_linear_maps_in_inference_turn_no_weights(monkeypatch):
+    module = torch.nn.Sequential(torch.nn.Linear(70, 130), torch.nn.Linear(130, 64))
+    module, x = module.half().eval().to("spyre"), drawn(5, 70).to("spyre")
+    monkeypatch.setattr(kernels, "allocate", None)  # nothing is copied to another layout
+    with torch.no_grad():
+        eager = module(x)
+        result, (kernel,) = compiled(module, x)
+    assert torch.equal(result.cpu(), eager.cpu())
+    assert not [name for name in names_of(kernel) if name.startswith("ReStickify")]
 
 
 def test_weights_of_convolutions_that_lie_otherwise_are_copied():

@@ -248,3 +248,32 @@ def test_weights_of_convolutions_are_laid_out_for_the_matrix_units():
         assert torch.equal(convolution.weight.cpu().float(), weight + 1)
         convolution.cpu()
     assert torch.equal(convolution.weight.float(), weight + 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "device_size"),
+    [
+        (nn.Linear(70, 130).eval(), (3, 70, 64)),
+        (nn.Linear(70, 130), (2, 130, 64)),  # to be trained
+        (nn.Linear(70, 3).eval(), (2, 3, 64)),  # outputs fill no stick
+    ],
+)
+def test_weights_of_linear_maps_are_laid_out_for_inference(module, device_size):
+    x = torch.randint(-2, 3, (5, 70)).float()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randint(-2, 3, parameter.shape))
+        wanted, weight = module(x), module.weight.detach().clone()
+        module.to("spyre", torch.float16)
+        assert module.weight.device_tensor_layout().device_size == device_size
+        assert torch.equal(module(x.to("spyre", torch.float16)).cpu().float(), wanted)
+        module.cpu()
+    assert torch.equal(module.weight.float(), weight)
+
+
+def test_a_tied_embedding_keeps_the_layout_it_is_read_in():
+    model = nn.ModuleList([nn.Embedding(100, 70), nn.Linear(70, 100, bias=False)]).eval()
+    model[1].weight = model[0].weight
+    model.to("spyre", torch.float16)
+    assert model[1].weight is model[0].weight
+    assert model[1].weight.device_tensor_layout().device_size == (2, 100, 64)

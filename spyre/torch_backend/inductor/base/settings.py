@@ -201,14 +201,14 @@ def cache_key() -> str | None:
     return digest.hexdigest()
 
 
-def mark_graph(graph_module: Any, names: Mapping[Any, Any], symbolic: bool = False) -> None:
-    """Note hints and names of dims in an attribute of a graph, which keys contain.
+def mark_graph(graph_module: Any, known: Mapping[Any, Any], symbolic: bool = False) -> None:
+    """Note hints and what is ``known`` by input in an attribute of a graph, which keys contain.
 
-    ``names``: of the dims of its inputs, by input. ``symbolic``: its sizes stay symbols.
+    ``symbolic``: its sizes stay symbols.
     """
     if isinstance(graph_module, torch.fx.GraphModule):
-        named = tuple((key, given) for key, given in names.items() if given is not None)
-        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), named, symbolic))
+        inputs = tuple((key, given) for key, given in known.items() if given is not None)
+        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), inputs, symbolic))
 
 
 SOURCE_SUFFIXES = (".py", ".lark", ".toml")

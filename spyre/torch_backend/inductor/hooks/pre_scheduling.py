@@ -1,21 +1,25 @@
 """What is done to ir.Operations before the scheduler sees them: dead code, layouts, restickifies,
 then names of dims and coarse tiling.
 
-Names of dims belong to the tensors a compiled function is called with; whoever compiles a graph
-says which inputs they are (`named_inputs`).
+Names of dims and layouts belong to the tensors a compiled function is called with; whoever compiles
+a graph says which inputs they are (`compiled_with`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+
+from spyre.torch_backend.compat import is_fake
 from spyre.torch_backend.inductor.auto_tile import automatic_groups
 from spyre.torch_backend.inductor.base import (
+    FixedTiledLayout,
     ObservedOperations,
     PassPrinter,
     format_operations,
@@ -23,6 +27,7 @@ from spyre.torch_backend.inductor.base import (
     note,
     settings,
 )
+from spyre.torch_backend.inductor.hints import DimNames, names_of_inputs
 from spyre.torch_backend.inductor.passes import propagate_layouts, remove_dead_code, restickify
 from spyre.torch_backend.inductor.tiling import (
     assign_dim_hints,
@@ -30,6 +35,7 @@ from spyre.torch_backend.inductor.tiling import (
     hints_to_coarse_tile_groups,
     propagate_named_dims,
 )
+from spyre.torch_backend.tensors import factor_layout, is_factor
 
 LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)
 """Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""
@@ -42,20 +48,41 @@ GRAPH_PASSES = (
 """On the ir.Operations of a graph, before it is scheduled (the coarse-tiling document)."""
 PASSES_DONE = "spyre_passes_done"
 PRINTER = "spyre_printer"
-Names = Mapping[str, tuple[str | None, ...]]
 
 
-_input_names: ContextVar[Names] = ContextVar("input_names", default=MappingProxyType({}))
+class KnownInput(NamedTuple):
+    """What the graph does not say of an input: the names of its dims, and whether it lies on the
+    card as the weights of modules do (`is_factor`).
+    """
+
+    names: DimNames | None
+    is_factor: bool
+
+
+def known_inputs(example_inputs: Sequence[Any]) -> tuple[KnownInput | None, ...]:
+    """Per argument of ``compile_fx``, real tensors and others; None where nothing is to be said."""
+    known = zip(names_of_inputs(example_inputs), map(_is_factor, example_inputs), strict=True)
+    return tuple(KnownInput(*row) if any(row) else None for row in known)
+
+
+def _is_factor(given: Any) -> bool:
+    if not isinstance(given, torch.Tensor) or given.device.type != "spyre" or is_fake(given):
+        return False
+    return is_factor(given)
+
+
+Inputs = Mapping[str, KnownInput]
+_inputs: ContextVar[Inputs] = ContextVar("inputs", default=MappingProxyType({}))
 
 
 @contextmanager
-def named_inputs(names: Names) -> Iterator[None]:
-    """A block in which graphs that this thread lowers have these names of dims, by graph input."""
-    token = _input_names.set(names)
+def compiled_with(inputs: Inputs) -> Iterator[None]:
+    """A block in which this is known of the graphs this thread lowers, by graph input."""
+    token = _inputs.set(inputs)
     try:
         yield
     finally:
-        _input_names.reset(token)
+        _inputs.reset(token)
 
 
 def printer_of(graph: Any) -> PassPrinter | None:
@@ -71,7 +98,9 @@ def pre_scheduling(graph: Any) -> None:
         return
     setattr(graph, PASSES_DONE, True)
     operations = graph.operations
-    names, printer = _input_names.get(), PassPrinter(lambda: format_operations(operations))
+    inputs, printer = _inputs.get(), PassPrinter(lambda: format_operations(operations))
+    names = {name: known.names for name, known in inputs.items() if known.names is not None}
+    _lay_out_inputs(graph, {name for name, known in inputs.items() if known.is_factor})
     setattr(graph, PRINTER, printer)
     for change in LAYOUT_PASSES:
         printer.run(change.__name__, functools.partial(change, graph))
@@ -79,6 +108,20 @@ def pre_scheduling(graph: Any) -> None:
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
     printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
     note(ObservedOperations(format_operations(operations)) if is_observed() else None)
+
+
+def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:
+    """Inputs of a graph are taken in the layout they have; but those it writes in the default one,
+    as its results are.
+    """
+    for name in sorted(set(factors) - set(graph.mutated_inputs)):
+        buffer = graph.graph_inputs[name].data.data
+        sizes, strides = (tuple(map(int, row)) for row in (buffer.get_size(), buffer.get_stride()))
+        layout = factor_layout(sizes, strides, buffer.get_dtype())
+        assert layout is not None, f"{name} is no factor"
+        buffer.layout = FixedTiledLayout(
+            buffer.get_device(), buffer.get_dtype(), sizes, strides, layout
+        )
 
 
 def _groups(graph: Any) -> list[Any]:

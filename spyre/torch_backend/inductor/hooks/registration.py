@@ -49,8 +49,12 @@ from spyre.torch_backend.inductor.base import (
     symbols_allowed,
 )
 from spyre.torch_backend.inductor.dynamic import DynamicGraph
-from spyre.torch_backend.inductor.hints import names_of_inputs
-from spyre.torch_backend.inductor.hooks.pre_scheduling import named_inputs, pre_scheduling
+from spyre.torch_backend.inductor.hooks.pre_scheduling import (
+    KnownInput,
+    compiled_with,
+    known_inputs,
+    pre_scheduling,
+)
 from spyre.torch_backend.inductor.hooks.scheduling import (
     PostFusionPasses,
     SpyreScheduling,
@@ -66,7 +70,7 @@ from spyre.torch_backend.inductor.lowering import (
     numbers_as_tensors,
     share_sequences,
 )
-from spyre.torch_backend.inductor.tiling import names_of_graph_inputs
+from spyre.torch_backend.inductor.tiling import by_graph_input
 
 # --- what Dynamo and Inductor ask about the device --------------------------------------------
 
@@ -199,15 +203,15 @@ def _compiling(entry: Any) -> Callable[..., Any]:
             take_sizes(model)
         table = whole_operations() if symbolic else spyre_decompositions()
         table = named.pop("decompositions", None) or table
-        names = names_of_inputs(example_inputs)
-        mark_graph(model, dict(enumerate(names)), symbolic)
+        known = known_inputs(example_inputs)
+        mark_graph(model, dict(enumerate(known)), symbolic)
         in_context = _symbolic if symbolic else _in_context
         with spyre_context():
             return original(
                 model,
                 example_inputs,
                 *args,
-                inner_compile=in_context(inner, names),
+                inner_compile=in_context(inner, known),
                 decompositions=table,
                 **named,
             )
@@ -215,28 +219,30 @@ def _compiling(entry: Any) -> Callable[..., Any]:
     return compile_fx
 
 
-def _in_context(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
+def _in_context(
+    inner: Callable[..., Any], known: Sequence[KnownInput | None]
+) -> Callable[..., Any]:
     """Backward graphs are compiled when they are first needed, outside of `compile_fx`, maybe by
     another thread; with the same settings.
 
-    ``names``: of the dims of the function's arguments.
+    ``known``: of the function's arguments.
     """
     chosen = chosen_settings()
 
     @functools.wraps(inner)
     def compiled(model: Any, *args: Any, **named: Any) -> Any:
-        input_names = names_of_graph_inputs(model, names)
-        mark_graph(model, input_names)
-        with inductor_config.patch(chosen), spyre_context(), named_inputs(input_names):
+        inputs = by_graph_input(model, known)
+        mark_graph(model, inputs)
+        with inductor_config.patch(chosen), spyre_context(), compiled_with(inputs):
             return inner(model, *args, **named)
 
     return compiled
 
 
-def _symbolic(inner: Callable[..., Any], names: Any) -> Callable[..., Any]:
+def _symbolic(inner: Callable[..., Any], known: Sequence[KnownInput | None]) -> Callable[..., Any]:
     """As `_in_context` of a graph with symbols, which is compiled when its sizes are known."""
     chosen = chosen_settings() | {"spyre.symbolic_sizes": False}
-    plain = _in_context(inner, names)
+    plain = _in_context(inner, known)
 
     def compile_at(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
         static = dynamo_config.patch(assume_static_by_default=True)

@@ -17,10 +17,8 @@ import sympy
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.eager import module_weight
 from spyre.torch_backend.inductor.base import (
     DefaultHandler,
-    FixedTiledLayout,
     V,
     ir,
     lowering,
@@ -33,7 +31,6 @@ from spyre.torch_backend.inductor.lowering.device_graph import (
     GraphView,
 )
 from spyre.torch_backend.program import Ints, LoweringError, OpKind
-from spyre.torch_backend.tensors import factor_layout
 
 Index = Sequence[sympy.Expr]
 Loader = Callable[[Index], Any]
@@ -180,7 +177,6 @@ class GraphToIr:
         """A reduction over all operands, which take their indices from the same iteration."""
         loads = [self.box(value).make_loader() for value in node.inputs]
         ranks = [len(value.sizes) for value in node.inputs]
-        self._lay_out_weight(node, program)
 
         def body(index: Index, reduced: Index) -> Any:
             return tuple(load(reduced[:rank]) for load, rank in zip(loads, ranks, strict=True))
@@ -188,23 +184,6 @@ class GraphToIr:
         data = _new_reduction(self._device, dtype, body, node, program.extents, node.name)
         operation = DeviceOperation(None, node.name, program=program, result=node.result)
         return realised_buffer(data, operation, self._strides.get((id(node), dtype)))
-
-    def _lay_out_weight(self, node: GraphNode, program: DeviceProgram) -> None:
-        """An input of the graph that is a convolution's weight is taken as its module has it."""
-        number = module_weight(program.name, program.parameters)
-        if number is None or any(one is not None for one in program.numbers[: number + 1]):
-            return
-        value = node.inputs[number]
-        given = self._operands[value.node.place].data if value.node.place >= 0 else None
-        buffer = given.data if isinstance(given, ir.StorageBox) else None
-        if not isinstance(buffer, ir.InputBuffer) or value.views:
-            return
-        sizes, strides, dtype = buffer.get_size(), buffer.get_stride(), buffer.get_dtype()
-        if not all(isinstance(n, (int, sympy.Integer)) for n in (*sizes, *strides)):
-            return
-        layout = factor_layout(tuple(map(int, sizes)), tuple(map(int, strides)), dtype)
-        if layout is not None:
-            buffer.layout = FixedTiledLayout(self._device, dtype, sizes, strides, layout)
 
     def _matmul(self, node: GraphNode, dtype: str) -> Any:
         left, right = node.inputs

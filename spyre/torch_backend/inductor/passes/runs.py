@@ -136,7 +136,7 @@ def _run(
 
 
 def host_buffer(graph: Any, name: str) -> HostBuffer:
-    """A buffer of the graph or one of its inputs, which is laid out as its first reader wants."""
+    """A buffer of the graph or one of its inputs, which may not lie in the default layout."""
     given = graph.graph_inputs.get(name)
     layout = (given or graph.get_buffer(name)).get_layout()
     wanted = layout.device_layout if given and isinstance(layout, FixedTiledLayout) else None

@@ -1,10 +1,10 @@
 from .accesses import (
     accesses_of as accesses_of,
+    by_graph_input as by_graph_input,
     dims_by_variable as dims_by_variable,
     extents_of as extents_of,
     is_loop_operation as is_loop_operation,
     layout_of as layout_of,
-    names_of_graph_inputs as names_of_graph_inputs,
     names_read as names_read,
     propagate_named_dims as propagate_named_dims,
 )

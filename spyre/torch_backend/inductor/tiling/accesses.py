@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sympy
 
@@ -191,23 +191,23 @@ def dims_by_variable(
 
 
 _Names = dict[str, list[str | None]]
+Known = TypeVar("Known")
 
 
-def names_of_graph_inputs(
-    graph_module: Any, names: Sequence[DimNames | None]
-) -> dict[str, DimNames]:
-    """Names by graph input, for the graph that ``inner_compile`` is given.
+def by_graph_input(graph_module: Any, known: Sequence[Known | None]) -> dict[str, Known]:
+    """By graph input what is ``known`` of the arguments ``compile_fx`` was called with, for the
+    graph that ``inner_compile`` is given.
 
-    ``names``: from `names_of_inputs`. Backward graphs get the names of the inputs they were saved
-    from; tangents and saved intermediates have none of their own.
+    Inputs of backward graphs are those they were saved from; nothing is known of tangents and
+    saved intermediates.
     """
-    names_by_input = {}
+    by_input = {}
     for node in graph_module.graph.find_nodes(op="placeholder"):
         place = compiled_input_index(node)
-        given = None if place is None or place >= len(names) else names[place]
+        given = None if place is None or place >= len(known) else known[place]
         if given is not None:
-            names_by_input[str(node.target)] = given
-    return names_by_input
+            by_input[str(node.target)] = given
+    return by_input
 
 
 def propagate_named_dims(operations: Sequence[Any], input_names: Mapping[str, DimNames]) -> None:

@@ -35,8 +35,8 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     build_loop_scheduler_nodes,
 )
 from spyre.torch_backend.inductor.tiling.accesses import (
+    by_graph_input,
     extents_of,
-    names_of_graph_inputs,
     propagate_named_dims,
 )
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
@@ -279,7 +279,7 @@ def backend(found, names, tile):
     def update_scheduler(graph):
         found.operations = graph.operations
         lay_out(graph.operations)
-        graph_names = names_of_graph_inputs(graph.orig_gm, names)
+        graph_names = by_graph_input(graph.orig_gm, names)
         tile(graph.operations, graph_names)
         found.texts = [str(op) for op in graph.operations]
         update(graph)
