@@ -285,6 +285,14 @@ def wrap_function(name: str, around: Callable[..., Any]) -> None:
         table[id(function)] = f"aten::{name}"
 
 
+def accelerator_of_data_parallel() -> str | None:
+    """The type of device that `torch.nn.DataParallel` moves modules to; None without any."""
+    from torch._utils import _get_available_device_type
+
+    name: str | None = _get_available_device_type()
+    return name
+
+
 def wrap_unscale(around: Callable[..., Any]) -> None:
     """``around(original, scaler, optimizer)`` is ``GradScaler.unscale_`` from now on."""
     wrap_method(torch.amp.GradScaler, "unscale_", around)

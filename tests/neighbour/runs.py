@@ -23,8 +23,6 @@ NOTHING_RAN = "(file)"
 EXPECTED = {
     "test_autograd.py::TestAutograd::test_thread_shutdown": "torch's autograd engine has threads "
     "to end where there is an accelerator of any kind, and the test knows of three kinds",
-    "test_autograd.py::TestAutograd::test_checkpointing_without_reentrant_dataparallel": "torch's "
-    "DataParallel takes whatever accelerator there is, and scatters to CUDA only",
 }
 """Tests that differ with the package, and why they must."""
 

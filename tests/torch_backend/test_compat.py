@@ -42,6 +42,7 @@ SYMBOLS = (
     "torch._prims_common.is_non_overlapping_and_dense_or_false",
     "torch._subclasses.fake_tensor.FakeTensor",
     "torch._tensor_str._tensor_str",
+    "torch._utils._get_available_device_type",
     "torch.amp.GradScaler.unscale_",
     "torch.autograd._engine_run_backward",
     "torch.autograd.profiler._is_profiler_enabled",

@@ -181,6 +181,16 @@ def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
         scaler._scale = scale
 
 
+def _data_parallel(original: Callable[..., None], wrapper: Any, *args: Any, **kwargs: Any) -> None:
+    module = args[0] if args else kwargs.get("module")
+    if module is None or compat.accelerator_of_data_parallel() != "spyre":
+        original(wrapper, *args, **kwargs)
+        return
+    # What torch does where there is no accelerator, and for one that it cannot scatter to.
+    torch.nn.Module.__init__(wrapper)
+    wrapper.module, wrapper.device_ids = module, []
+
+
 # --- storages ------------------------------------------------------------------------------------
 
 
@@ -404,6 +414,12 @@ PATCHES = (
         partial(compat.wrap_unscale, _unscale),
         ("torch.amp.GradScaler.unscale_",),
         "`torch.amp.GradScaler`: torch inverts the scale in float64",
+    ),
+    Patch(
+        "data_parallel",
+        partial(compat.wrap_method, torch.nn.DataParallel, "__init__", _data_parallel),
+        ("torch.nn.DataParallel.__init__",),
+        "`torch.nn.DataParallel` is its module: torch scatters in C++, which it has with CUDA only",
     ),
     Patch(
         "backward",

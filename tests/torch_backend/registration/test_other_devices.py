@@ -153,6 +153,10 @@ def distributed_random():
     torch.manual_seed(1)
     return torch.distributed.tensor.randn(4, device_mesh=mesh).to_local(), torch.randn(1)
 
+def replicas(seen):
+    torch.nn.init.ones_(layer.weight)
+    return seen(torch.nn.DataParallel(layer, dim=1))
+
 def threads():
     import threading
     results = []
@@ -278,6 +282,13 @@ calls = {
         "cuda": lambda: torch.amp.GradScaler("cuda", enabled=False).unscale_(optimizer()),
         "pickled": lambda: again(torch.amp.GradScaler("cpu")).get_scale(),
         "autocast": autocast,
+    },
+    "data_parallel": {
+        "called": lambda: replicas(lambda wrapper: wrapper(x[:, :2])),
+        "state": lambda: replicas(lambda wrapper: (sorted(wrapper.state_dict()), wrapper)),
+        "where": lambda: replicas(lambda wrapper: (wrapper.device_ids, layer.weight.device)),
+        "with ids": lambda: torch.nn.DataParallel(layer, device_ids=[0]).device_ids,
+        "without a module": lambda: torch.nn.DataParallel(),
     },
     "backward": {
         "backward": backward,
