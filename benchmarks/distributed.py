@@ -157,10 +157,10 @@ def _calls_of(size_bytes: int) -> dict[str, Call]:
         calls[f"{side}: all_reduce {text}"] = lambda x=whole: dist.all_reduce(x)  # type: ignore[misc]
         if size_bytes >= MIB and side != "gloo float16":
             calls[f"{side}: all_gather {text}"] = lambda x=whole, y=part: (  # type: ignore[misc]
-                dist.all_gather_into_tensor(x, y)
+                dist.all_gather_single(x, y)
             )
             calls[f"{side}: reduce_scatter {text}"] = lambda x=whole, y=part: (  # type: ignore[misc]
-                dist.reduce_scatter_tensor(y, x)
+                dist.reduce_scatter_single(y, x)
             )
     return calls
 

@@ -99,7 +99,7 @@ class Llama:
         if self.ranks == 1:
             return part
         whole = part.new_empty(VOCABULARY)
-        dist.all_gather_into_tensor(whole, part)
+        dist.all_gather_single(whole, part)
         return whole
 
 

@@ -255,6 +255,22 @@ def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
         allowed.append(method)
 
 
+def ignore_in_overrides(method: Callable[..., Any]) -> None:
+    """A method of tensors is in torch's list of what ``__torch_function__`` is not asked about.
+
+    The list is made when it is first asked for: it names functions that importing parts of torch
+    replaces.
+    """
+    original = torch.overrides.get_ignored_functions
+
+    @functools.cache
+    @functools.wraps(original)
+    def get_ignored_functions() -> set[Callable[..., Any]]:
+        return {*original(), method}
+
+    torch.overrides.get_ignored_functions = get_ignored_functions
+
+
 def wrap_tensor_data(set_data: Callable[..., None]) -> None:
     """``set_data(original, tensor, new)`` is run for ``tensor.data = new``."""
     original = torch._C.TensorBase.data

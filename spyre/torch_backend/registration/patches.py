@@ -106,6 +106,8 @@ def _to_dlpack(
     original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
     """Sticks mean nothing to other libraries."""
+    if torch.overrides.has_torch_function_unary(tensor):  # comes back when its class has been asked
+        return original(tensor, *args, **kwargs)
     wanted = kwargs.get("dl_device")
     if tensor.device.type == "spyre" and (wanted is None or int(wanted[0]) != 1):
         raise BufferError(
@@ -311,6 +313,7 @@ def _wrap_pinning() -> None:
 
 def _add_device_tensor_layout() -> None:
     torch.Tensor.device_tensor_layout = _device_tensor_layout
+    compat.ignore_in_overrides(_device_tensor_layout)
 
 
 def _wrap_new_group() -> None:
@@ -382,7 +385,7 @@ PATCHES = (
     Patch(
         "device_tensor_layout",
         _add_device_tensor_layout,
-        ("torch.Tensor.device_tensor_layout",),
+        ("torch.Tensor.device_tensor_layout", "torch.overrides.get_ignored_functions"),
         "`x.device_tensor_layout()`",
     ),
     Patch(

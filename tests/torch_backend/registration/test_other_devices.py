@@ -153,6 +153,12 @@ def distributed_random():
     torch.manual_seed(1)
     return torch.distributed.tensor.randn(4, device_mesh=mesh).to_local(), torch.randn(1)
 
+def functions_without_overrides():
+    from torch import overrides
+    known = {*overrides.get_testing_overrides(), *overrides.get_ignored_functions()}
+    listed = [f for functions in overrides.get_overridable_functions().values() for f in functions]
+    return sorted(overrides.resolve_name(f) for f in listed if f not in known)
+
 def replicas(seen):
     torch.nn.init.ones_(layer.weight)
     return seen(torch.nn.DataParallel(layer, dim=1))
@@ -248,7 +254,10 @@ calls = {
         "out": lambda: torch.empty(2, out=torch.ones(2)).shape,
         "negative": lambda: torch.empty(-1),
     },
-    "device_tensor_layout": {"copied": lambda: sorted(copy.copy(x).__dict__)},
+    "device_tensor_layout": {
+        "copied": lambda: sorted(copy.copy(x).__dict__),
+        "overridden": functions_without_overrides,
+    },
     "dlpack": {
         "there and back": lambda: torch.from_dlpack(x),
         "of a gradient": lambda: torch.ones(2, requires_grad=True).__dlpack__(),
