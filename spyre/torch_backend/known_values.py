@@ -5,10 +5,13 @@ What a run on the card is compared with, execute by execute (`spyre.runtime.expe
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,33 +56,137 @@ class _Recording(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
 
 
 def record_values(
-    function: Function, inputs: Sequence[np.ndarray[Any, Any]], names: Sequence[str]
+    function: Function, inputs: Mapping[str, np.ndarray[Any, Any]], binding: Binding
 ) -> tuple[tuple[KnownValue, ...], tuple[np.ndarray[Any, Any], ...]]:
-    """Known values of ``function`` over ``inputs`` (called ``names``), and its outputs.
+    """Known values of ``function`` over ``inputs``, by argument, and its outputs.
 
     Floats are computed in float32, whatever the inputs have: what the function means, without its
     rounding. Values that are equal (views) are kept once, those of one number not at all: any tile
     of it would be like any other. Exceptions of the function propagate.
     """
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
-    tensors = [t.float() if t.is_floating_point() else t for t in tensors]
-    floats = zip(names, tensors, strict=True)
-    known = [KnownValue(name, _numbers(t)) for name, t in floats if t.is_floating_point()]
+    plain = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in inputs.items()}
+    tensors = {key: t.float() if t.is_floating_point() else t for key, t in plain.items()}
+    floats = {key: t for key, t in tensors.items() if t.is_floating_point()}
+    known = [KnownValue(name, _numbers(t)) for name, t in floats.items()]
     with torch.no_grad(), _Recording(known):
-        result = function(*tensors)
+        result = binding.call(function, tensors)
     outputs = tuple(_numbers(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
     telling = [value for value in known if not is_constant(value.values)]
     distinct = {(v.squeezed.shape, v.squeezed.tobytes()): v for v in reversed(telling)}
     return tuple(reversed(distinct.values())), outputs
 
 
+@dataclass(frozen=True)
+class Binding:
+    """Which arguments of a bundle a function is called with: by position, by name and, of a module,
+    for its parameters and buffers, by path. ``order``: says so where they are taken in order of
+    first use, for want of names.
+    """
+
+    by_place: Sequence[str]
+    by_name: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, str] = field(default_factory=dict)
+    order: str = ""
+
+    def call(self, function: Function, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """The function over the tensors of the arguments."""
+        args = tuple(tensors[key] for key in self.by_place)
+        named = {name: tensors[key] for name, key in self.by_name.items()}
+        if not isinstance(function, torch.nn.Module):
+            return function(*args, **named)
+        state = {path: tensors[key] for path, key in self.members.items()}
+        # what inputs do not replace keeps its values
+        own = copy.deepcopy(function).cpu().float()
+        return torch.func.functional_call(own, state, args, named)
+
+
+def binding_of(function: Function, given: Mapping[str, str]) -> Binding:
+    """By the names that the compiled function has for its inputs, where the function given here
+    has them too; else in order of first use.
+
+    ``given``: names by argument. LaunchError SPY623 where neither is possible.
+    """
+    signature = _signature(function)
+    if signature is not None and (named := _bound_by_name(function, signature, given)) is not None:
+        return named
+    takes: Mapping[str, object] = {}
+    if signature is not None:
+        try:
+            takes = signature.bind(*given).arguments
+        except TypeError as error:
+            raise _unbound(signature, given) from error
+    return Binding(tuple(given), order=_order_text(given, list(takes)))
+
+
+def _signature(function: Function) -> inspect.Signature | None:
+    """Of a module that of its ``forward``; None of a function that does not tell."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        return inspect.signature(called)
+    except ValueError:
+        return None
+
+
+def _bound_by_name(
+    function: Function, signature: inspect.Signature, given: Mapping[str, str]
+) -> Binding | None:
+    """None where an input has no name, or one that the function does not know, or where one that
+    the function needs is none of them.
+    """
+    arguments = {name: key for key, name in given.items()}
+    if "" in arguments or len(arguments) < len(given):
+        return None
+    prefix, paths = _members(function)
+    members = {path: arguments.pop(prefix + path) for path in paths if prefix + path in arguments}
+    first = [n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_ONLY]
+    by_place = [arguments.pop(name) for name in first if name in arguments]
+    try:
+        signature.bind(*by_place, **arguments)
+    except TypeError:
+        return None
+    known = {n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+    return Binding(by_place, arguments, members) if arguments.keys() <= known else None
+
+
+def _members(function: Function) -> tuple[str, set[str]]:
+    """What ``forward`` has before the paths of a module's parameters and buffers, and these."""
+    if not isinstance(function, torch.nn.Module):
+        return "", set()
+    own = next(iter(inspect.signature(type(function).forward).parameters))
+    parameters = function.named_parameters(remove_duplicate=False)
+    buffers = function.named_buffers(remove_duplicate=False)
+    return f"{own}.", {path for path, _ in (*parameters, *buffers)}
+
+
+def _order_text(given: Mapping[str, str], names: Sequence[str]) -> str:
+    if len(given) < 2:
+        return ""
+    if len(names) != len(given):
+        names = [f"input {k}" for k in range(len(given))]
+    pairs = ", ".join(f"{name} is {key}" for key, name in zip(given, names, strict=True))
+    return f"the function was given the inputs in order of first use: {pairs}"
+
+
+def _unbound(signature: inspect.Signature, given: Mapping[str, str]) -> LaunchError:
+    inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
+    return LaunchError(
+        "SPY623",
+        "the function does not take the inputs of the bundle",
+        expected=f"a function of {inputs}",
+        found=f"parameters {signature}",
+    )
+
+
 def watcher_of(
     function: Function, subject: Subject
 ) -> tuple[FirstWrong, tuple[np.ndarray[Any, Any], ...]]:
-    """What finds the first execute that deviates from ``function``, and the function's outputs."""
-    inputs = subject.inputs
-    known, outputs = record_values(function, list(inputs.values()), list(inputs))
-    return FirstWrong(known, frozenset(inputs), subject.launches), outputs
+    """What finds the first execute that deviates from ``function``, and the function's outputs.
+
+    LaunchError SPY623 where the function cannot be called with the inputs.
+    """
+    binding = binding_of(function, subject.given)
+    known, outputs = record_values(function, subject.inputs, binding)
+    return FirstWrong(known, frozenset(subject.inputs), subject.launches, binding.order), outputs
 
 
 def first_wrong(
@@ -91,7 +198,9 @@ def first_wrong(
 ) -> Deviation | None:
     """The first execute of a bundle or case that deviates from what ``function`` computes.
 
-    ``function``: takes the inputs, in order, as CPU tensors (floats in float32). ``inputs``: of a
+    ``function``: takes the inputs as CPU tensors (floats in float32), by the names that the
+    compiled function has for them, or, where the bundle has none or others, in order of first use;
+    a module its parameters and buffers too. Other parameters keep their defaults. ``inputs``: of a
     bundle, as `spyre.run` takes them; a case has its own. None: the outputs are right, or no
     execute is known to be wrong. Errors as of `spyre.run`, and LaunchError SPY623 for a bundle
     without launch_spec.json.

@@ -111,14 +111,19 @@ Inputs = Sequence[InputValue] | Mapping[str | int, InputValue] | None
 def prepare_inputs(
     arguments: Sequence[ArgumentSpec], inputs: Inputs, seed: int
 ) -> tuple[HostTensor, ...]:
-    """A tensor per input argument. None: random numbers, reproducible by ``seed``.
+    """A tensor per input argument. None: random numbers, reproducible by ``seed``; for those that
+    are numbers of the compiled function, these.
 
-    A mapping may use names or argument indices. LaunchError SPY367 for a wrong number or an
-    unknown name, SPY333 for a shape, SPY334 for a dtype.
+    A mapping may use names, also those of the compiled function, or argument indices, and leave out
+    its numbers. LaunchError SPY367 for a wrong number of inputs or an unknown name, SPY333 for a
+    shape, SPY334 for a dtype.
     """
     if inputs is None:
         return tuple(
-            random_tensor(a.shape, a.dtype_name, seed + k, a.name) for k, a in enumerate(arguments)
+            random_tensor(a.shape, a.dtype_name, seed + k, a.name)
+            if a.value is None
+            else _number(a, a.value)
+            for k, a in enumerate(arguments)
         )
     values = _by_name(arguments, inputs) if isinstance(inputs, Mapping) else list(inputs)
     if len(values) != len(arguments):
@@ -129,13 +134,22 @@ def prepare_inputs(
 def _by_name(
     arguments: Sequence[ArgumentSpec], inputs: Mapping[str | int, InputValue]
 ) -> list[InputValue]:
-    known = {key: a for a in arguments for key in (a.name, a.arg_index)}
+    known: dict[str | int, ArgumentSpec] = {a.given_name: a for a in arguments if a.given_name}
+    known |= {key: a for a in arguments for key in (a.name, a.arg_index)}
     unknown = [key for key in inputs if key not in known]
     chosen = {known[key].arg_index: value for key, value in inputs.items() if key in known}
-    missing = [a.name for a in arguments if a.arg_index not in chosen]
-    if unknown or missing or len(chosen) != len(inputs):
+    if unknown or len(chosen) != len(inputs):
         raise _mismatch(arguments, f"inputs {', '.join(map(str, inputs)) or 'of no name'}")
-    return [chosen[a.arg_index] for a in arguments]
+    numbers = {a.arg_index: _number(a, a.value) for a in arguments if a.value is not None}
+    values = {**numbers, **chosen}
+    if any(a.arg_index not in values for a in arguments):
+        raise _mismatch(arguments, f"inputs {', '.join(map(str, inputs)) or 'of no name'}")
+    return [values[a.arg_index] for a in arguments]
+
+
+def _number(argument: ArgumentSpec, value: float) -> HostTensor:
+    filled = np.full(argument.shape, value)
+    return HostTensor.from_values(argument.name, filled, argument.dtype_name)
 
 
 def _mismatch(arguments: Sequence[ArgumentSpec], inputs: str) -> LaunchError:

@@ -30,7 +30,8 @@ class ArgumentSpec:
     """One argument.
 
     ``name``: ``arg_K``. ``shape`` and ``strides`` (elements): the host extents ``layout`` was made
-    for. ``dtype_name``: torch name.
+    for. ``dtype_name``: torch name. ``given_name``: what the compiled function calls it, "" where
+    that is not known. ``value``: of all elements, where it is a number of the function.
     """
 
     arg_index: int
@@ -40,6 +41,8 @@ class ArgumentSpec:
     dtype_name: str
     layout: SpyreTensorLayout
     strides: tuple[int, ...]
+    given_name: str = ""
+    value: float | None = None
 
     @property
     def is_input(self) -> bool:
@@ -130,7 +133,13 @@ def spec_of_arguments(
     specs = [*arguments.arguments, *(spec for spec, _ in arguments.aliases)]
     launch_arguments = tuple(
         LaunchArgument(
-            spec.arg_index, spec.role, spec.shape, spec.dtype_name, LayoutSpec.of(spec.layout)
+            spec.arg_index,
+            spec.role,
+            spec.shape,
+            spec.dtype_name,
+            LayoutSpec.of(spec.layout),
+            spec.given_name or None,
+            spec.value,
         )
         for spec in sorted(specs, key=lambda spec: spec.arg_index)
     )
@@ -160,6 +169,8 @@ def _of_launch_argument(
         argument.dtype,
         layout,
         find_host_strides(shape, layout),
+        argument.name or "",
+        argument.value,
     )
 
 

@@ -43,7 +43,8 @@ class Deviation:
     ``is_read``: it took the wrong tile; else it left one. ``value``: the known value it should be a
     tile of. ``wrong``: by element of the tile, with ``cores`` that have them (numbers), over
     ``dims``. ``suspicion``: of an output judged by place, what the addresses of an execute before
-    it show; that execute then is the first wrong one.
+    it show; that execute then is the first wrong one. ``order``: in which the function was given
+    its inputs, where no names say so.
     """
 
     location: DeviceLocation
@@ -56,6 +57,7 @@ class Deviation:
     expected: float
     found: float
     suspicion: Finding | None = None
+    order: str = ""
 
     @property
     def number(self) -> int:
@@ -94,6 +96,7 @@ class Deviation:
                 severity=Severity.ERROR,
                 message=f"the first wrong execute, by its addresses; output {self.value} is wrong: "
                 f"{self.suspicion.message}",
+                hint=self.order or self.suspicion.hint,
             )
         if self.is_of_output:
             known = f"output {self.value} is wrong, and no execute judged before it was"
@@ -109,6 +112,7 @@ class Deviation:
             f"{self.expected:.6g} at {place}",
             f"{self.found:.6g}; {int(self.wrong.sum()):,} of {self.wrong.size:,} elements differ, "
             f"on {sum(share > 0 for share in self.by_core.values())} of {len(self.by_core)} cores",
+            self.order,
         )
 
 
@@ -130,12 +134,13 @@ class FirstWrong:
     """A watcher of the launches of one run.
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
-    arguments that hold inputs. ``launches``: of the run, in order.
+    arguments that hold inputs. ``launches``: of the run, in order. ``order``: as of `Deviation`.
     """
 
     known: Sequence[KnownValue]
     uploaded: frozenset[str]
     launches: Sequence[TracedLaunch]
+    order: str = ""
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
     _courses: dict[tuple[int, int], tuple[Course, ...]] = field(default_factory=dict)
@@ -206,7 +211,7 @@ class FirstWrong:
         ways = courses(self._places(taken.tile, self.known), taken.group.nest)
         guess = self._likely(taken) if taken.is_read and not ways else None
         if guess is not None:
-            self.found = taken.deviation(*guess)
+            self.found = taken.deviation(*guess, self.order)
         return ways
 
     def _go_on(self, taken: _Taken, ways: tuple[Course, ...]) -> tuple[Course, ...]:
@@ -221,7 +226,8 @@ class FirstWrong:
             others = [v for v in self.known if all(v is not w.arrangement.value for w in ways)]
             alive = courses(self._places(taken.tile, others), nest)
         if ways and not alive:
-            self.found = taken.deviation(ways[0].arrangement, ways[0].coords(nest, row))
+            way = ways[0]
+            self.found = taken.deviation(way.arrangement, way.coords(nest, row), self.order)
         return alive
 
     def _places(
@@ -291,6 +297,7 @@ class FirstWrong:
             float(expected[index]),
             float(found[index]),
             suspicion,
+            self.order,
         )
         self.verdicts[self.found.number].deviated = True
 
@@ -318,7 +325,7 @@ class _Taken:
     def is_read(self) -> bool:
         return self.operand < len(self.step.op.inputs)
 
-    def deviation(self, way: Arrangement, coords: Coords) -> Deviation:
+    def deviation(self, way: Arrangement, coords: Coords, order: str) -> Deviation:
         """That it is not the tile of ``way`` at ``coords``."""
         step, tile = self.step, self.tile
         wrong = way.wrong(tile.values, coords)
@@ -342,6 +349,7 @@ class _Taken:
             cores,
             float(way.tiles[coords][at]),
             float(tile.values[at]),
+            order=order,
         )
 
 

@@ -20,12 +20,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """``inputs``: values by the names of the arguments that hold them, in the order in which the
-    function takes them. ``launches``: of the run.
+    """``inputs``: values by the names of the arguments that hold them, in order of first use.
+    ``launches``: of the run. ``given``: what the compiled function calls its inputs, by argument,
+    "" where that is not known; its numbers are left out.
     """
 
     inputs: Mapping[str, Array]
     launches: Sequence[TracedLaunch]
+    given: Mapping[str, str]
 
 
 def case_subject(case: Case) -> Subject:
@@ -38,7 +40,7 @@ def case_subject(case: Case) -> Subject:
         shape = buffer.shape if buffer.host.shape is None else buffer.host.shape
         inputs[name] = case.value(uploaded[name]).reshape(shape)
     launches = case_launches(case.spec, lambda name: load_source(case.directory / name))
-    return Subject(inputs, launches)
+    return Subject(inputs, launches, dict.fromkeys(inputs, ""))
 
 
 def bundle_subject(
@@ -56,7 +58,9 @@ def bundle_subject(
             expected="launch_spec.json beside bundle.mlir, or a case",
         )
     pairs = zip(arguments.inputs, inputs, strict=True)
-    return Subject({spec.name: tensor.to_values() for spec, tensor in pairs}, launches)
+    uploaded = {spec.name: tensor.to_values() for spec, tensor in pairs}
+    given = {spec.name: spec.given_name for spec in arguments.inputs if spec.value is None}
+    return Subject(uploaded, launches, given)
 
 
 def _natural(name: str) -> list[int | str]:

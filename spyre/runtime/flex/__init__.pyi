@@ -17,9 +17,11 @@ from .device import (
 from .job import (
     ControlBlock as ControlBlock,
     JobPlan as JobPlan,
+    LaunchOrigin as LaunchOrigin,
     LaunchPlan as LaunchPlan,
     MemoryRange as MemoryRange,
     NotedBlock as NotedBlock,
+    SourcePlace as SourcePlace,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,

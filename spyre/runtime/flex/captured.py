@@ -87,6 +87,7 @@ def _again(context: LaunchContext) -> Work:
             context.bases,
             context.keep_alive,
             context.runner,
+            context.origin,
         )
     else:
         plan, device, kept = context.plan, context.device, context.keep_alive

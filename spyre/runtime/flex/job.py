@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,17 +46,38 @@ class MemoryRange:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """A line of the user's program. ``module``: path of the torch module that ran it, as in
+    ``self.layers.0.fc``, "" outside of any. ``is_backward``: its gradient is meant.
+    """
+
+    module: str
+    file: str
+    line: int
+    is_backward: bool = False
+
+
+class LaunchOrigin(Protocol):
+    """What a launch was made for."""
+
+    def places_of(self, execute: int) -> tuple[SourcePlace, ...]:
+        """Lines that execute number ``execute`` of the kernel stands for."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControlBlock:
     """One operation on the card, or on the host for it.
 
     ``kind``: "dma to device", "dma from device", "compute", or "host" (run by the CPU, no control
     block of the card). ``places``: device memory it names. ``size_bytes``: bytes it moves.
+    ``origin``: of a launch, where it is known.
     """
 
     kind: str
     name: str
     places: tuple[MemoryRange, ...] = ()
     size_bytes: int = 0
+    origin: LaunchOrigin | None = None
 
     def __str__(self) -> str:
         size = f", {self.size_bytes} bytes" if self.size_bytes else ""
@@ -279,7 +300,7 @@ class DeviceCompute:
 
     def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
         places = self.program.places(context, iteration)
-        return ControlBlock("compute", context.plan.name, places, 0)
+        return ControlBlock("compute", context.plan.name, places, 0, kernel_launch(context).origin)
 
 
 JobPlanStep = HostOperation | DMA | DeviceCompute
@@ -465,10 +486,10 @@ class KernelLaunch(LaunchContext):
 
     ``correction``: its correction tensors in program memory, None where nothing is corrected.
     ``runner``: another way to run it. ``steps``, ``temporaries``: of a tiled launch that does more
-    than to run the kernel per tile.
+    than to run the kernel per tile. ``origin``: what it was made for, where that is known.
     """
 
-    __slots__ = ("bases", "correction", "launch_plan", "runner", "steps", "temporaries")
+    __slots__ = ("bases", "correction", "launch_plan", "origin", "runner", "steps", "temporaries")
 
     def __init__(
         self,
@@ -478,12 +499,14 @@ class KernelLaunch(LaunchContext):
         bases: tuple[int, ...],
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
+        origin: LaunchOrigin | None = None,
     ) -> None:
         iterations, is_large = launch_plan.iterations, launch_plan.is_large
         super().__init__(plan, device, keep_alive, iterations, is_large, launch_plan.chunk)
         self.launch_plan = launch_plan
         self.bases = bases
         self.runner = runner
+        self.origin = origin
         self.correction: ProgramMemory | None = None
         self.steps: TileSteps | None = None
         self.temporaries: tuple[DeviceStorage, ...] = ()

@@ -36,6 +36,7 @@ from spyre.runtime.flex.job import (
     JobPlan,
     KernelLaunch,
     LaunchContext,
+    LaunchOrigin,
     LaunchPlan,
     MemoryRange,
     bytes_to_device,
@@ -156,18 +157,18 @@ class LoadedKernel:
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
         is_corrected: bool = False,
+        origin: LaunchOrigin | None = None,
     ) -> KernelLaunch:
         """One pass at ``addresses``, of tensors that somebody else has checked.
 
         ``keep_alive`` lives until it has ended. ``runner``: another way to run it. It needs no
         correction, since what the compute step runs is bound here, symbol by symbol;
-        ``is_corrected``: it has one all the same, for a command stream that shows it.
+        ``is_corrected``: it has one all the same, for a command stream that shows it. ``origin``:
+        what it was made for.
         """
-        if not is_corrected:
-            return KernelLaunch(self.bound_plan, device, launch_plan, addresses, keep_alive, runner)
-        return self._corrected(
-            KernelLaunch(self.plan, device, launch_plan, addresses, keep_alive, runner)
-        )
+        plan = self.plan if is_corrected else self.bound_plan
+        launch = KernelLaunch(plan, device, launch_plan, addresses, keep_alive, runner, origin)
+        return self._corrected(launch) if is_corrected else launch
 
     def _corrected(self, launch: KernelLaunch) -> KernelLaunch:
         if self.correction.names:

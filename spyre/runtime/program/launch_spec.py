@@ -62,7 +62,9 @@ class LaunchArgument(msgspec.Struct, frozen=True):
     """One kernel argument.
 
     ``shape`` in elements; a name in it is a dynamic size. ``dtype``: torch name without
-    ``torch.``. ``layout`` is None when the compiler left it out.
+    ``torch.``. ``layout`` is None when the compiler left it out. ``name``: what the compiled
+    function calls it (``x``, ``self.fc.weight``), None where that is not known. ``value``: of a
+    number in the function that is an argument here, all its elements.
     """
 
     arg_index: int
@@ -70,6 +72,8 @@ class LaunchArgument(msgspec.Struct, frozen=True):
     shape: tuple[int | str, ...]
     dtype: str
     layout: LayoutSpec | None = None
+    name: str | None = None
+    value: float | None = None
 
 
 class SymbolKind(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,11 +177,15 @@ def write_launch_spec(path: Path | str, spec: LaunchSpec) -> None:
 
 
 def format_launch_spec(spec: LaunchSpec) -> str:
-    """The file's text on one line; optional top-level keys that are None are left out."""
+    """The file's text on one line; optional keys that are None are left out, but for layouts."""
     fields = msgspec.to_builtins(spec)
     for key in ("emitter", "symbol_kinds", "symbols"):
         if fields[key] is None:
             del fields[key]
+    for argument in fields["args"]:
+        for key in ("name", "value"):
+            if argument[key] is None:
+                del argument[key]
     return msgspec.json.encode(fields).decode()
 
 

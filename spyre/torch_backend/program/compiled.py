@@ -24,7 +24,7 @@ from spyre.torch_backend.compat import launch_range, profiled
 from spyre.torch_backend.device import out_of_memory_as_torch_says
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, FlexStream
+    from spyre.runtime.flex import FlexDevice, FlexStream, LaunchOrigin
     from spyre.runtime.memory import DeviceStorage
 
 
@@ -86,11 +86,12 @@ class CompiledProgram:
         addresses: tuple[int, ...],
         keep_alive: Sequence[DeviceStorage | None],
         plan: LaunchPlan | None = None,
+        origin: LaunchOrigin | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``keep_alive`` lives until it has run.
 
-        ``plan``: of a program with runtime sizes. What linking finds wrong is raised by the first
-        launch without one, here.
+        ``plan``: of a program with runtime sizes. ``origin``: what it is launched for. What linking
+        finds wrong is raised by the first launch without a plan, here.
         """
         if plan is None and not self._is_linked:
             self.linked_at(addresses)
@@ -99,7 +100,7 @@ class CompiledProgram:
             watcher(self, addresses)
         with profiled(self._range):
             plan = plan or self._launch_plan
-            launch = self._loaded.bind_at(self.card, plan, addresses, keep_alive)
+            launch = self._loaded.bind_at(self.card, plan, addresses, keep_alive, origin=origin)
             stream.submit_launch(launch)
 
     def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:

@@ -193,7 +193,8 @@ class DeviceOp:
     reduction reduces, or the one a top-k or gather goes along. ``mask_from``: lane elements of the
     first input from there on count as 0. ``lane_multiple``: elements a lane dim is walked in,
     default one stick. ``part``: (dim, start, length) of the output that it writes, default all of
-    it; along lanes it begins with a stick.
+    it; along lanes it begins with a stick. ``made_for``: number of the operation among those of the
+    kernel that it is a part of, -1 where nobody counts them.
     """
 
     kind: OpKind
@@ -205,6 +206,7 @@ class DeviceOp:
     mask_from: int = 0
     lane_multiple: int = 0
     part: tuple[int, int, int] | None = None
+    made_for: int = field(default=-1, compare=False, repr=False)
 
     @property
     def written(self) -> Value:

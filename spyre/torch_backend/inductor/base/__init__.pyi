@@ -77,3 +77,12 @@ from .settings import (
     mark_graph as mark_graph,
     settings as settings,
 )
+from .sources import (
+    NO_CALL as NO_CALL,
+    GraphSources as GraphSources,
+    KernelCall as KernelCall,
+    Tag as Tag,
+    kernel_call as kernel_call,
+    sources_of as sources_of,
+    tags_of as tags_of,
+)

@@ -201,14 +201,17 @@ def cache_key() -> str | None:
     return digest.hexdigest()
 
 
-def mark_graph(graph_module: Any, known: Mapping[Any, Any], symbolic: bool = False) -> None:
+def mark_graph(
+    graph_module: Any, known: Mapping[Any, Any], identity: str, symbolic: bool = False
+) -> None:
     """Note hints and what is ``known`` by input in an attribute of a graph, which keys contain.
 
-    ``symbolic``: its sizes stay symbols.
+    ``identity``: of the graph whose names stand in the generated code. ``symbolic``: its sizes stay
+    symbols.
     """
     if isinstance(graph_module, torch.fx.GraphModule):
         inputs = tuple((key, given) for key, given in known.items() if given is not None)
-        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), inputs, symbolic))
+        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), inputs, identity, symbolic))
 
 
 SOURCE_SUFFIXES = (".py", ".lark", ".toml")

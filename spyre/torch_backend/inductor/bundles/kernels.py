@@ -9,6 +9,7 @@ code, so that a kernel from a cache has them too.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +24,15 @@ from spyre.mlir.builder import BuiltBundle
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name, spec_of_arguments
 from spyre.runtime.program import LAUNCH_SPEC_FILE, Role, format_launch_spec
 from spyre.torch_backend.eager import number_on_card, ready_buffer, scratch_memory
-from spyre.torch_backend.inductor.base import LAYOUTS_FILE, NO_NOTES, AsyncCompile, Notes, note
+from spyre.torch_backend.inductor.base import (
+    LAYOUTS_FILE,
+    NO_CALL,
+    NO_NOTES,
+    AsyncCompile,
+    KernelCall,
+    Notes,
+    note,
+)
 from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import (
     ArgumentMemory,
@@ -59,14 +68,30 @@ def launch_spec_files(
     memory: KernelMemory,
     tensors: Sequence[StorageLayout],
     symbolic: bool,
+    names: Sequence[str] = (),
+    constants: Sequence[tuple[float, str]] = (),
     shapes: Sequence[tuple[int | str, ...]] = (),
 ) -> dict[str, bytes]:
-    """The file by its name. ``tensors``: by arg_index. ``shapes``: of the first of them, where
-    names stand for sizes that only a launch knows; those have default layouts.
+    """The file by its name. ``tensors``: by arg_index, the last of them ``constants``. ``names``:
+    what the function calls the first of them. ``shapes``: of the first of them, where names stand
+    for sizes that only a launch knows; those have default layouts.
     """
+    rows = enumerate(zip(memory.arguments, tensors, strict=True))
+    given = dict(enumerate(names))
+    numbers = dict(zip(range(len(tensors) - len(constants), len(tensors)), constants, strict=True))
     arguments = [
-        ArgumentSpec(k, argument_name(k), _role(e), t.shape, t.dtype, t.layout, t.strides)
-        for k, (e, t) in enumerate(zip(memory.arguments, tensors, strict=True))
+        ArgumentSpec(
+            k,
+            argument_name(k),
+            _role(e),
+            t.shape,
+            t.dtype,
+            t.layout,
+            t.strides,
+            given.get(k, ""),
+            _finite(numbers[k][0]) if k in numbers else None,
+        )
+        for k, (e, t) in rows
     ]
     known = KernelArguments(tuple(arguments), memory.pool_bytes)
     spec = spec_of_arguments(known, name, symbolic, EMITTER)
@@ -78,6 +103,11 @@ def launch_spec_files(
         )
         spec = structs.replace(spec, args=args)
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}
+
+
+def _finite(number: float) -> float | None:
+    """A number as JSON can write it."""
+    return float(number) if math.isfinite(number) else None
 
 
 def _role(expected: ArgumentMemory) -> Role:
@@ -168,13 +198,14 @@ class InductorKernel:
         """The kernel in the document's form."""
         return documented(self._given)
 
-    def run(self, *tensors: torch.Tensor) -> None:
+    def run(self, *tensors: torch.Tensor, call: KernelCall = NO_CALL) -> None:
         """Enqueue it on the current stream of the tensors' card.
 
         ``tensors``: inputs and outputs by arg_index, laid out as the specs say; an input that is
-        not is copied first, and copied back if it is written. Of a kernel that does not know the
-        extents of its arguments, outputs are not copied: UnsupportedError SPY963, as where a copy
-        does not help. RuntimeError for tensors of several cards.
+        not is copied first, and copied back if it is written. ``call``: which one it is. Of a
+        kernel that does not know the extents of its arguments, outputs are not copied:
+        UnsupportedError SPY963, as where a copy does not help. RuntimeError for tensors of several
+        cards.
         """
         expected = self.memory.arguments[: len(self.memory.arguments) - len(self.constants)]
         if len(tensors) != len(expected):
@@ -182,7 +213,7 @@ class InductorKernel:
         buffers = [ready_buffer(tensor) for tensor in tensors]
         layouts = tuple(buffer.layout_id for buffer in buffers)
         if self._bases:
-            self._run_based(tensors, buffers)
+            self._run_based(tensors, buffers, call)
             return
         if layouts not in self._fitting:
             fitting = [
@@ -192,9 +223,11 @@ class InductorKernel:
             if all(a is b for a, b in zip(fitting, buffers, strict=True)):
                 self._fitting.add(layouts)
             buffers = fitting
-        self._launch(buffers)
+        self._launch(buffers, call)
 
-    def _run_based(self, tensors: Sequence[torch.Tensor], buffers: Sequence[DeviceBuffer]) -> None:
+    def _run_based(
+        self, tensors: Sequence[torch.Tensor], buffers: Sequence[DeviceBuffer], call: KernelCall
+    ) -> None:
         """Run it on copies of tensors that are laid out otherwise; results go back to them."""
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         fitting = list(buffers)
@@ -206,11 +239,11 @@ class InductorKernel:
             if self.memory.arguments[k].is_output:
                 copies.append((tensor, copy))
             fitting[k] = buffer_of(copy)
-        self._launch(fitting)
+        self._launch(fitting, call)
         for tensor, copy in copies:
             tensor.copy_(copy)
 
-    def _launch(self, buffers: Sequence[DeviceBuffer]) -> None:
+    def _launch(self, buffers: Sequence[DeviceBuffer], call: KernelCall) -> None:
         card = buffers[0].card
         if any(buffer.card is not card for buffer in buffers):
             raise RuntimeError(
@@ -223,29 +256,33 @@ class InductorKernel:
                 buffer.zero_padded = False
         memory += [number_on_card(card, number, dtype) for number, dtype in self.constants]
         if not self._is_shown:
-            self._show(memory)
+            self._show(memory, call)
         if self.memory.pool_bytes:
             memory.append(scratch_memory(card, self.memory.pool_bytes))
-        self._enqueue(card, memory)
+        self._enqueue(card, memory, call)
 
-    def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer]) -> None:
-        _enqueue_at(self.program_on(card), card, memory)
+    def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer], call: KernelCall) -> None:
+        _enqueue_at(self.program_on(card), card, memory, call)
 
-    def _show(self, memory: Sequence[DeviceBuffer]) -> None:
+    def _show(self, memory: Sequence[DeviceBuffer], call: KernelCall) -> None:
         """Log and keep it as the environment asks for, when it runs for the first time."""
         with self._lock:
             if self._is_shown:
                 return
             if shows_programs():
                 tensors = [buffer.base for buffer in memory if buffer.base is not None]
-                files = self._launch_spec_files(tensors)
+                files = self._launch_spec_files(tensors, call.names)
                 files |= note_files(self.notes, self.memory, tensors)
                 parts = replace(self.bundle, extra_files={**self.bundle.extra_files, **files})
                 show_program(self.name, spec_text(self.specs), parts)
             self._is_shown = True
 
-    def _launch_spec_files(self, tensors: Sequence[StorageLayout]) -> dict[str, bytes]:
-        return launch_spec_files(self.name, self.memory, tensors, self._symbolic)
+    def _launch_spec_files(
+        self, tensors: Sequence[StorageLayout], names: Sequence[str]
+    ) -> dict[str, bytes]:
+        return launch_spec_files(
+            self.name, self.memory, tensors, self._symbolic, names, self.constants
+        )
 
     def program_on(self, card: FlexDevice) -> CompiledProgram:
         """The program as loaded on ``card``, loaded now if it is not."""
@@ -297,10 +334,12 @@ def _enqueue_at(
     program: CompiledProgram,
     card: FlexDevice,
     memory: Sequence[DeviceBuffer],
+    call: KernelCall,
     plan: LaunchPlan | None = None,
 ) -> None:
     addresses = tuple([buffer.address_bytes for buffer in memory])
-    program.launch(card.streams.current, addresses, [buffer.memory for buffer in memory], plan)
+    kept = [buffer.memory for buffer in memory]
+    program.launch(card.streams.current, addresses, kept, plan, call if call.identity else None)
 
 
 def _empty_based(like: torch.Tensor, base: StorageLayout) -> torch.Tensor:
@@ -377,7 +416,7 @@ class DynamicKernel:
             return self.launched
         return generate_bundle(self.name, self.kernel, self.sizes)
 
-    def run(self, *given: Any) -> None:
+    def run(self, *given: Any, call: KernelCall = NO_CALL) -> None:
         """Enqueue it: tensors by arg_index, then all sizes in their order, or none of them.
 
         LaunchError SPY965 for sizes that it cannot be launched with; else as `InductorKernel.run`.
@@ -385,7 +424,7 @@ class DynamicKernel:
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         numbers = [int(value) for value in given[len(tensors) :]]
         shapes = [tuple(tensor.shape) for tensor in tensors]
-        self.at(sizes_of_launch(self.name, self.sizes, numbers, shapes)).run(*tensors)
+        self.at(sizes_of_launch(self.name, self.sizes, numbers, shapes)).run(*tensors, call=call)
 
     def at(self, sizes: dict[str, int]) -> InductorKernel:
         """The kernel as launches of ``sizes`` see it."""
@@ -430,7 +469,7 @@ class _KernelAtSizes(InductorKernel):
         """That of the kernel."""
         return self.dynamic.bundle
 
-    def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer]) -> None:
+    def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer], call: KernelCall) -> None:
         spans = [argument.size_bytes for argument in self.memory.arguments]
         if self.memory.pool_bytes:
             spans.append(self.memory.pool_bytes)
@@ -438,16 +477,20 @@ class _KernelAtSizes(InductorKernel):
         key = (card.index, card.device.resets)
         if key not in self._forms:
             self._forms = {key: program.launch_plan(spans, self.sizes)}
-        _enqueue_at(program, card, memory, self._forms[key])
+        _enqueue_at(program, card, memory, call, self._forms[key])
 
-    def _launch_spec_files(self, tensors: Sequence[StorageLayout]) -> dict[str, bytes]:
+    def _launch_spec_files(
+        self, tensors: Sequence[StorageLayout], given: Sequence[str]
+    ) -> dict[str, bytes]:
         self.dynamic.is_shown = True
         names = {size.name for size in self.dynamic.sizes}
         shapes = [
             tuple(n if n in names else b for n, b in zip(size, base.shape, strict=True))
             for (size, *_), base in zip(self.dynamic.arguments, self._bases, strict=True)
         ]
-        return launch_spec_files(self.name, self.memory, tensors, True, shapes)
+        return launch_spec_files(
+            self.name, self.memory, tensors, True, given, self.constants, shapes
+        )
 
 
 class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]

@@ -51,17 +51,25 @@ PRINTER = "spyre_printer"
 
 
 class KnownInput(NamedTuple):
-    """What the graph does not say of an input: the names of its dims, and whether it lies on the
-    card as the weights of modules do (`is_factor`).
+    """What the graph does not say of an input: the names of its dims, whether it lies on the card
+    as the weights of modules do (`is_factor`), and what the function calls it, or "".
     """
 
     names: DimNames | None
     is_factor: bool
+    name: str
 
 
-def known_inputs(example_inputs: Sequence[Any]) -> tuple[KnownInput | None, ...]:
-    """Per argument of ``compile_fx``, real tensors and others; None where nothing is to be said."""
-    known = zip(names_of_inputs(example_inputs), map(_is_factor, example_inputs), strict=True)
+def known_inputs(
+    example_inputs: Sequence[Any], names: Sequence[str] = ()
+) -> tuple[KnownInput | None, ...]:
+    """Per argument of ``compile_fx``, real tensors and others; None where nothing is to be said.
+
+    ``names``: what the function calls them, where that is known.
+    """
+    called = names or ("",) * len(example_inputs)
+    factors = map(_is_factor, example_inputs)
+    known = zip(names_of_inputs(example_inputs), factors, called, strict=True)
     return tuple(KnownInput(*row) if any(row) else None for row in known)
 
 
@@ -83,6 +91,12 @@ def compiled_with(inputs: Inputs) -> Iterator[None]:
         yield
     finally:
         _inputs.reset(token)
+
+
+def name_of_input(graph_input: str) -> str:
+    """What the function that is compiled calls an input of its graph, or ""."""
+    known = _inputs.get().get(graph_input)
+    return "" if known is None else known.name
 
 
 def printer_of(graph: Any) -> PassPrinter | None:

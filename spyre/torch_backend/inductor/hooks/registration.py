@@ -46,6 +46,7 @@ from spyre.torch_backend.inductor.base import (
     register_interface_for_device,
     select_decomp_table,
     settings,
+    sources_of,
     symbols_allowed,
 )
 from spyre.torch_backend.inductor.dynamic import DynamicGraph
@@ -203,15 +204,16 @@ def _compiling(entry: Any) -> Callable[..., Any]:
             take_sizes(model)
         table = whole_operations() if symbolic else spyre_decompositions()
         table = named.pop("decompositions", None) or table
-        known = known_inputs(example_inputs)
-        mark_graph(model, dict(enumerate(known)), symbolic)
+        sources = sources_of(model)
+        known = known_inputs(example_inputs, sources.names)
+        mark_graph(model, dict(enumerate(known)), sources.identity, symbolic)
         in_context = _symbolic if symbolic else _in_context
         with spyre_context():
             return original(
                 model,
                 example_inputs,
                 *args,
-                inner_compile=in_context(inner, known),
+                inner_compile=in_context(inner, known, sources.identity),
                 decompositions=table,
                 **named,
             )
@@ -220,29 +222,31 @@ def _compiling(entry: Any) -> Callable[..., Any]:
 
 
 def _in_context(
-    inner: Callable[..., Any], known: Sequence[KnownInput | None]
+    inner: Callable[..., Any], known: Sequence[KnownInput | None], identity: str
 ) -> Callable[..., Any]:
     """Backward graphs are compiled when they are first needed, outside of `compile_fx`, maybe by
     another thread; with the same settings.
 
-    ``known``: of the function's arguments.
+    ``known``: of the function's arguments. ``identity``: of its graph.
     """
     chosen = chosen_settings()
 
     @functools.wraps(inner)
     def compiled(model: Any, *args: Any, **named: Any) -> Any:
         inputs = by_graph_input(model, known)
-        mark_graph(model, inputs)
+        mark_graph(model, inputs, identity)
         with inductor_config.patch(chosen), spyre_context(), compiled_with(inputs):
             return inner(model, *args, **named)
 
     return compiled
 
 
-def _symbolic(inner: Callable[..., Any], known: Sequence[KnownInput | None]) -> Callable[..., Any]:
+def _symbolic(
+    inner: Callable[..., Any], known: Sequence[KnownInput | None], identity: str
+) -> Callable[..., Any]:
     """As `_in_context` of a graph with symbols, which is compiled when its sizes are known."""
     chosen = chosen_settings() | {"spyre.symbolic_sizes": False}
-    plain = _in_context(inner, known)
+    plain = _in_context(inner, known, identity)
 
     def compile_at(module: torch.fx.GraphModule, tensors: Sequence[Any]) -> Any:
         static = dynamo_config.patch(assume_static_by_default=True)

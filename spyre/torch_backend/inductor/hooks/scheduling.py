@@ -11,6 +11,7 @@ addresses names its arguments by segments, of which tensors may use seven, one o
 
 from __future__ import annotations
 
+import hashlib
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ import torch
 from spyre.errors import SpyreError, UnsupportedError
 from spyre.mlir.builder import MAX_SEGMENTS
 from spyre.torch_backend.inductor.base import (
+    NO_CALL,
     BaseScheduling,
     CustomSchedulerPass,
     FusedSchedulerNode,
@@ -34,12 +36,14 @@ from spyre.torch_backend.inductor.base import (
     cache_key,
     get_fused_kernel_name,
     get_kernel_metadata,
+    kernel_call,
     settings,
     sympy_product,
+    tags_of,
 )
 from spyre.torch_backend.inductor.bundles import spec_text
 from spyre.torch_backend.inductor.dynamic import CollectedKernels, RowTile, collecting
-from spyre.torch_backend.inductor.hooks.pre_scheduling import printer_of
+from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
 from spyre.torch_backend.inductor.kernel import HostBuffer, PlannedKernel, SpyreKernel, target_of
 from spyre.torch_backend.inductor.lowering import body_of
 from spyre.torch_backend.inductor.passes import host_buffer
@@ -259,7 +263,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
             _collect(collected, name, leaves, kernel, finished)
         for leaf in leaves:
             leaf.mark_run()
-        arguments = ", ".join(kernel.arguments)
+        call = self._define_call(leaves, kernel.arguments, finished.made_for)
+        arguments = ", ".join([*kernel.arguments, *call])
         V.graph.wrapper_code.writeline(f"{name}.run({arguments})")
         self.free_buffers_in_scheduler()
 
@@ -281,6 +286,33 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         listing = textwrap.indent(spec_text(finished.specs), "# ")
         wrapper.define_kernel(name, code, f"{origins}\n{detailed}\n{listing}")
         return name
+
+    def _define_call(
+        self, leaves: Sequence[Any], arguments: Sequence[str], made_for: Sequence[int]
+    ) -> list[str]:
+        """What the call says of itself to the kernel, which may be that of other calls too."""
+        tags = [tags_of(leaf.node) for leaf in leaves]
+        names = [_name_of_input(name) for name in arguments]
+        call = kernel_call(names, [tags[k] if k >= 0 else () for k in made_for], _is_backward())
+        if call == NO_CALL:
+            return []
+        wrapper, source = V.graph.wrapper_code, repr(call)
+        if source not in wrapper.src_to_kernel:
+            digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+            wrapper.src_to_kernel[source] = name = f"call_{digest}"
+            wrapper.define_kernel(name, source, None)
+        return [f"call={wrapper.src_to_kernel[source]}"]
+
+
+def _is_backward() -> bool:
+    return bool(V.graph.is_backward)
+
+
+def _name_of_input(buffer: str) -> str:
+    """What the function calls an input; "" for others, and for those that the graph writes to,
+    which may be other values by then.
+    """
+    return "" if buffer in V.graph.mutated_inputs else name_of_input(buffer)
 
 
 def _collect(
@@ -407,6 +439,7 @@ def _too_many(node: Any, found: int, limit: int) -> UnsupportedError:
 
 
 HEADER = """
+from spyre.torch_backend.inductor.base.sources import KernelCall
 from spyre.torch_backend.inductor.bundles.kernels import SpyreAsyncCompile
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, KernelTensor
 from spyre.torch_backend.program.op_spec import OpKind

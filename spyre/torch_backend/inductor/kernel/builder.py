@@ -76,6 +76,7 @@ class SpyreKernel:
         self._lanes: Ints = ()
         self._path = NO_LOOPS
         self._reports: list[str] = []
+        self._added = 0
 
     def add(self, operation: Any) -> None:
         """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
@@ -96,6 +97,9 @@ class SpyreKernel:
             del self.paths[len(specs) :]
             self._make(operation, body, spread=True)
         self._note_paths(self._path.undivided)
+        made = self.low.builder.specs
+        made[len(specs) :] = [replace(s, made_for=self._added) for s in made[len(specs) :]]
+        self._added += 1
         if report := getattr(operation, TILING_REPORT, ""):
             self._reports.append(report)
 

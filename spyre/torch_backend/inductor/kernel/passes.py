@@ -120,22 +120,24 @@ class _Padding:
             rank = len(spec.output.sizes)
             left, right = spec.inputs
             columns, rows = {rank - 1: None, rank: rank - 1}, {rank - 2: None, rank: rank - 2}
-            left = self._padded(True, left, _along(path, columns))
-            right = self._padded(False, right, _along(path, rows))
+            number = spec.made_for
+            left = self._padded(True, left, _along(path, columns), number)
+            right = self._padded(False, right, _along(path, rows), number)
             spec = replace(spec, inputs=(left, right))
         self.specs.append(spec)
         self.paths.append(path)
         written = spec.output.region
         self._made = {key: v for key, v in self._made.items() if key[1].region != written}
 
-    def _padded(self, is_left: bool, value: Value, path: LoopPath) -> Value:
+    def _padded(self, is_left: bool, value: Value, path: LoopPath, number: int) -> Value:
+        """``number``: of the operation it is for."""
         key = (is_left, value, path)
         if key not in self._made:
             builder = self._low.builder
             before, builder.specs = builder.specs, []
             pad = self._low.padded_left if is_left else self._low.padded_right
             self._made[key] = pad(value)
-            self.specs += builder.specs
+            self.specs += [replace(each, made_for=number) for each in builder.specs]
             self.paths += [path] * len(builder.specs)
             builder.specs = before
         return self._made[key]

@@ -225,13 +225,15 @@ def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
 class PlannedKernel:
     """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
 
-    ``notes``: for people, how it came to be this kernel.
+    ``notes``: for people, how it came to be this kernel. ``made_for``: per operation of the card,
+    the number of the one it was made for, among those the kernel was built from.
     """
 
     kernel: Kernel
     arguments: tuple[HostBuffer, ...]
     constants: tuple[tuple[float, str], ...]
     notes: Notes
+    made_for: Ints
 
     @property
     def specs(self) -> tuple[Spec, ...]:
@@ -271,7 +273,8 @@ def planned_kernel(
     constants = operations.low.constants
     read = [constants[number] for number in read_constants(stages.operations)]
     numbers = tuple((c.number, c.dtype) for c in read)
-    return PlannedKernel(stages.kernel, tuple(arguments), numbers, stages.notes)
+    made_for = tuple(spec.made_for for spec in stages.operations.specs)
+    return PlannedKernel(stages.kernel, tuple(arguments), numbers, stages.notes, made_for)
 
 
 # --- operations of a kernel: undivided, unplaced ----------------------------------------------

@@ -1,0 +1,156 @@
+"""What the user's program calls the arguments of a graph, and the lines its operations stand on.
+
+Generated code is shared: by functions whose graphs are alike, by processes, and within a graph by
+calls of one kernel. So it says of every call only what all who share it have in common, names in
+the graph that Dynamo made (`KernelCall`), and Inductor's cache knows graphs by these names too.
+Lines, which move with every edit and differ between functions, are looked up in this process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spyre.runtime.flex import SourcePlace
+
+TAG = "spyre_source"
+"""Key of a node's ``meta["custom"]``, which all that is made of the node inherits."""
+Tag = tuple[str, str]
+"""Identity of a graph, and the name of a node in it."""
+_RESUMED = "torch_dynamo_resume_in_"
+_LINE = re.compile(r'File "([^"]*)", line (\d+)')
+_MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+_LOCAL = re.compile(r"L\['(\w+)'\]")
+
+_lines: dict[str, list[Mapping[str, SourcePlace]]] = {}
+"""By identity of a graph, the lines of its nodes in each function that has it; threads only add."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSources:
+    """``identity``: of all graphs that are alike, "" of a graph that is not Dynamo's. ``names``: of
+    the arguments of ``compile_fx``, "" where the user's function has none for one.
+    """
+
+    identity: str = ""
+    names: tuple[str, ...] = ()
+
+
+def sources_of(model: Any) -> GraphSources:
+    """Names of a graph that Dynamo made, whose nodes are tagged and whose lines are kept."""
+    if not isinstance(model, torch.fx.GraphModule) or not _is_from_dynamo(model.graph):
+        return GraphSources()
+    nodes = list(_operations(model))
+    traces = [str(node.meta.get("stack_trace") or "") for _, node in nodes]
+    # locals of a function that goes on after a break are not those it was called with
+    is_whole = not any(_RESUMED in trace for trace in traces)
+    names = tuple(_argument_name(node) if is_whole else "" for node in _placeholders(model.graph))
+    modules = [_module_path(node) for _, node in nodes]
+    called = [name for name, _ in nodes]
+    digest = hashlib.sha256(repr((names, called, modules)).encode()).hexdigest()[:16]
+    for name, node in nodes:
+        node.meta["custom"] = {**(node.meta.get("custom") or {}), TAG: (digest, name)}
+    known = _lines.setdefault(digest, [])
+    lines = {name: _place(m, t) for name, m, t in zip(called, modules, traces, strict=True) if t}
+    if lines not in known:
+        known.append(lines)
+    return GraphSources(digest, names)
+
+
+def _is_from_dynamo(graph: torch.fx.Graph) -> bool:
+    return any("grapharg" in node.meta for node in _placeholders(graph))
+
+
+def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    nodes: list[torch.fx.Node] = graph.find_nodes(op="placeholder")
+    return nodes
+
+
+def _operations(model: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.Node]]:
+    """Operations of a graph and of the graphs in it, by names that differ."""
+    for path, part in model.named_modules():
+        if isinstance(part, torch.fx.GraphModule):
+            prefix = f"{path}." if path else ""
+            for node in part.graph.nodes:
+                if node.op not in ("placeholder", "output", "get_attr"):
+                    yield prefix + node.name, node
+
+
+def _argument_name(placeholder: torch.fx.Node) -> str:
+    source = getattr(placeholder.meta.get("grapharg"), "source", None)
+    return "" if source is None else readable(str(source.name))
+
+
+def readable(source: str) -> str:
+    """``self.fc.weight`` for the source of an argument as Dynamo writes it."""
+    return _LOCAL.sub(r"\1", _MEMBER.sub(r".\1", source), count=1)
+
+
+def _module_path(node: torch.fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    return readable(str(next(reversed(stack.values()))[0])) if stack else ""
+
+
+def _place(module: str, trace: str) -> SourcePlace:
+    """The innermost line of a stack trace."""
+    file, line = _LINE.findall(trace[trace.rfind('File "') :])[0]
+    return SourcePlace(module, file, int(line))
+
+
+# --- calls of kernels -------------------------------------------------------------------------
+
+
+def tags_of(operation: Any) -> tuple[Tag, ...]:
+    """Tags of what an ir.Operation was made for, sorted: of the node it is, else of its origins."""
+    node = getattr(operation, "origin_node", None)
+    nodes = [node] if node is not None and _tag(node) else operation.get_origins()
+    return tuple(sorted({tag for node in nodes if (tag := _tag(node)) is not None}))
+
+
+def _tag(node: torch.fx.Node) -> Tag | None:
+    found: Tag | None = (node.meta.get("custom") or {}).get(TAG)
+    return found
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A call of a kernel in generated code. ``names``: of its arguments, by arg_index, "" where the
+    function has none. ``executes``: per execute, names in the graph ``identity`` it stands for.
+    """
+
+    identity: str
+    names: tuple[str, ...] = ()
+    executes: tuple[tuple[str, ...], ...] = ()
+    is_backward: bool = False
+
+    def places_of(self, execute: int) -> tuple[SourcePlace, ...]:
+        """Lines an execute stands for, those of every function that has this very graph."""
+        if execute >= len(self.executes):
+            return ()
+        return _places(self.identity, self.executes[execute], self.is_backward)
+
+
+NO_CALL = KernelCall("")
+
+
+@functools.lru_cache(4096)
+def _places(identity: str, names: Sequence[str], is_backward: bool) -> tuple[SourcePlace, ...]:
+    graphs = _lines.get(identity, [])
+    found = (lines[name] for lines in graphs for name in names if name in lines)
+    each = (SourcePlace(p.module, p.file, p.line, is_backward) for p in found)
+    return tuple(dict.fromkeys(each))
+
+
+def kernel_call(
+    names: Sequence[str], executes: Sequence[Sequence[Tag]], is_backward: bool
+) -> KernelCall:
+    """The call of a kernel; tags of other graphs than the first one's say nothing."""
+    identity = next((tag[0] for tags in executes for tag in tags), "")
+    known = tuple(tuple(name for graph, name in tags if graph == identity) for tags in executes)
+    return KernelCall(identity, tuple(names), known, is_backward)
