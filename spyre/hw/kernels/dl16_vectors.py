@@ -185,6 +185,25 @@ class CodeVectors:
         codes = self.encoded(first, second)
         return self.shuffle(codes, codes, order)
 
+    def alternating(self, first: Any, second: Any) -> list[Any]:
+        """What :meth:`decoded` would give of what :meth:`decoded_in_order` gave."""
+        quarter, half = _LANE_CODES // 2, self.codes // 2
+        runs = [range(start, start + quarter) for start in range(0, self.codes, quarter)]
+        orders = [[i for run in runs[kind::2] for i in run] for kind in (0, 1)]
+        assert len(orders[0]) == half
+        return [self.shuffle(first, second, order) for order in orders]
+
+    def in_order(self, first: Any, second: Any) -> list[Any]:
+        """What :meth:`decoded_in_order` would give of what :meth:`decoded` gave."""
+        quarter, half = _LANE_CODES // 2, self.codes // 2
+        places = [
+            kind * half + start + i
+            for start in range(0, half, quarter)
+            for kind in (0, 1)
+            for i in range(quarter)
+        ]
+        return [self.shuffle(first, second, order) for order in (places[:half], places[half:])]
+
 
 _CODE_BYTES, _FLOAT_BYTES = 2, 4
 _STICK = 64
@@ -407,6 +426,65 @@ def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> No
     _repeat(codes, count, codes.codes, body)
 
 
+def emit_row_product(codes: CodeVectors, operands: Sequence[Any], count: Any) -> None:
+    """c[j] += a[k] · b[k, j] for ``count`` rows of a stick of columns, in order of k, rounded once
+    each. Operands: float32 a, codes b, bytes from a row of b to the next one, float32 c.
+
+    c stays in registers, in the order in which codes are decoded cheaply.
+    """
+    b, (factors, rows, pitch_bytes, sums) = codes.b, operands
+    pairs = [
+        _float_places(codes, sums, ir.Constant(I64, start))
+        for start in range(0, _STICK, codes.codes)
+    ]
+    initial = [
+        value
+        for pair in pairs
+        for value in codes.alternating(*(codes.load(codes.float, at, _FLOAT_BYTES) for at in pair))
+    ]
+    before, function = b.block, b.function
+    head, done = function.append_basic_block("rows"), function.append_basic_block("rows_done")
+    b.branch(head)
+    b.position_at_end(head)
+    k = b.phi(I64)
+    k.add_incoming(ir.Constant(I64, 0), before)
+    totals = [b.phi(codes.float) for _ in initial]
+    for total, value in zip(totals, initial, strict=True):
+        total.add_incoming(value, before)
+    updated = _row_added(codes, totals, _at(codes, factors, k, _FLOAT_BYTES), rows, k, pitch_bytes)
+    following = b.add(k, ir.Constant(I64, 1))
+    k.add_incoming(following, b.block)
+    for total, value in zip(totals, updated, strict=True):
+        total.add_incoming(value, b.block)
+    b.cbranch(b.icmp_signed("<", following, count), head, done)
+    b.position_at_end(done)
+    for n, pair in enumerate(pairs):
+        for value, at in zip(codes.in_order(*updated[2 * n : 2 * n + 2]), pair, strict=True):
+            codes.store(value, at, _FLOAT_BYTES)
+
+
+def _row_added(
+    codes: CodeVectors, totals: Sequence[Any], factor: Any, rows: Any, k: Any, pitch_bytes: Any
+) -> list[Any]:
+    """Row k of `emit_row_product`."""
+    b = codes.b
+    kind = ir.FunctionType(codes.float, [codes.float] * 3)
+    # one rounding on every processor, as `.intrinsics.multiply_add`
+    name = f"llvm.fma.v{codes.codes // 2}f32"
+    multiply_add = cgutils.get_or_insert_function(b.module, kind, name)
+    scalar = b.load(b.inttoptr(factor, F32.as_pointer()))
+    undefined = ir.Constant(codes.float, ir.Undefined)
+    first = b.insert_element(undefined, scalar, ir.Constant(I32, 0))
+    left = codes.shuffle(first, undefined, [0] * (codes.codes // 2))
+    row = b.add(rows, b.mul(k, pitch_bytes))
+    right = [
+        value
+        for start in range(0, _STICK, codes.codes)
+        for value in codes.decoded(_load(codes, row, ir.Constant(I64, start)))
+    ]
+    return [b.call(multiply_add, [left, r, t]) for r, t in zip(right, totals, strict=True)]
+
+
 CODE_OPERATIONS: dict[str, Operation] = {
     "add": partial(arithmetic, "fadd"),
     "sub": partial(arithmetic, "fsub"),
@@ -421,3 +499,4 @@ CODE_OPERATIONS: dict[str, Operation] = {
 }
 """Operations on vectors of codes, by their names in the plan table."""
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
+row_product = make(emit_row_product)

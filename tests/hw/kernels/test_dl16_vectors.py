@@ -12,7 +12,7 @@ import pytest
 
 from spyre.hw.kernels import dl16_vectors
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
-from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16
+from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, multiply_add
 
 VECTORS = {(HOST_CODES, HOST_PACK), (HOST_CODES, None), (16, None), (32, None)}
 ALL_CODES = np.arange(1 << 16, dtype=np.uint16)
@@ -176,6 +176,32 @@ def test_four_runs_are_added_in_pairs(vectors: Any) -> None:
     expected = start + ((a + b) + (c + d))
     found = loop_over(dl16_vectors.emit_add_four, vectors)(*runs, start.copy())
     np.testing.assert_array_equal(found, expected)
+
+
+@_compiled
+def _row_added(factor, row, sums):
+    for j in range(row.size):
+        sums[j] = multiply_add(factor, row[j], sums[j])
+
+
+@vectors
+def test_rows_are_added_up_in_order(vectors: Any) -> None:
+    loop, depth, pitch = dl16_vectors.make(dl16_vectors.emit_row_product, *vectors), 100, 80
+    rng = np.random.default_rng(4)
+    factors, start = (rng.standard_normal(n).astype(np.float32) for n in (depth, 64))
+    rows = rng.integers(0x3000, 0x4000, (depth, pitch)).astype(np.uint16)
+    rows[3, :8] = SPECIAL
+
+    @_compiled
+    def call(operands, count):
+        loop(operands, count)
+
+    expected, found = start.copy(), start.copy()
+    for k in range(depth):
+        _row_added(factors[k], decoded(rows[k, :64]), expected)
+    places = factors.ctypes.data, rows.ctypes.data, rows.strides[0], found.ctypes.data
+    call(places, depth)
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 @vectors

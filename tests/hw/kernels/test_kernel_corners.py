@@ -294,7 +294,7 @@ def test_indirect_access_is_for_identities():
 # --- matmul -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 2, 13, 95, 97])
+@pytest.mark.parametrize("rows", [1, 2, 3, 13, 95, 97])
 @pytest.mark.parametrize("columns", [64, 320, 576])
 def test_matmul_blocks(rows: int, columns: int):
     """M and N around the kernel's row chunks and blocks of four sticks, K over two blocks."""

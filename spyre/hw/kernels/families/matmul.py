@@ -2,7 +2,8 @@
 
 One unit is a batch, a block of rows and up to 4 sticks of columns. Per 256 k the B block is decoded
 once into packed panels and A in chunks of rows; the microkernel accumulates in float32, in order of
-increasing k and then of K work slices, and C is rounded once.
+increasing k and then of K work slices, and C is rounded once. One or two rows, as of a decoder that
+makes one token, multiply the codes of B as they lie.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
+from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes, row_product
 from spyre.hw.kernels.intrinsics import (
     LARGEST,
     ROUND_ADD,
@@ -48,6 +49,8 @@ K_BLOCK = 64 * K_STICKS
 A_ROW_FLOATS = K_BLOCK + 16
 ROW_CHUNK = 8 * TALL
 PANELS = 64 // WIDTH
+FEW_ROWS = 2
+"""So few rows of A do not pay for B in panels: each row multiplies the codes as they lie."""
 PIECES = K_BLOCK * 128 // 4096
 """4 KiB pieces in a K block of one B stick."""
 
@@ -197,6 +200,31 @@ def unit_place(table, bases, unit):
 
 
 @kernel
+def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
+    """A unit of `FEW_ROWS` and DL16 codes B: ``sums`` of each row and column stick over all K.
+
+    ``places``: where A and B of the unit begin; ``offsets``: of its rows of A, column sticks of B,
+    K sticks of A and of B.
+    """
+    a_base, b_base = places
+    a_rows, b_columns, a_depth, b_depth = offsets
+    memory = half.ctypes.data
+    used = sums[: sticks * rows * 64]
+    for i in range(used.size):
+        used[i] = np.float32(0.0)
+    for d in range(a_depth.size):
+        for m in range(rows):
+            at = a_base + a_rows[m] + a_depth[d]
+            decode_stick(half, at, table[A + FORMAT], factors[m * 64 :])
+        for n in range(sticks):
+            b = memory + b_base + b_columns[n] + b_depth[d]
+            for m in range(rows):
+                c = sums.ctypes.data + 4 * (n * rows + m) * 64
+                a = factors.ctypes.data + 4 * m * 64
+                row_product((a, b, table[B_ROW_PITCH], c), 64)
+
+
+@kernel
 def matmul(table, bases, half, first, last):
     """Run units ``first`` .. ``last`` of a matmul table."""
     row_block, row_count = table[ROW_BLOCK], table[ROW_COUNT]
@@ -213,6 +241,18 @@ def matmul(table, bases, half, first, last):
         row_at, column_at, a_base, b_base, c_base = unit_place(table, bases, unit)
         rows = min(row_block, row_count - row_at)
         sticks = min(COLUMN_BLOCK, columns - column_at)
+        if rows <= FEW_ROWS and b_code == DL16_FORMAT:
+            multiply_rows(
+                table, half, (a_base, b_base), sticks, rows,
+                (a_rows[row_at : row_at + rows], b_columns[column_at:], a_depth, b_depth),
+                a_buffer, c_buffer,
+            )  # fmt: skip
+            for n in range(sticks):
+                store_rows(
+                    half, c_code, c_base + c_columns[column_at + n],
+                    c_rows[row_at : row_at + rows], c_buffer, n * rows * 64, rows,
+                )  # fmt: skip
+            continue
         c_stick = padded * 64
         used = c_buffer[: sticks * c_stick]
         for i in range(used.size):
