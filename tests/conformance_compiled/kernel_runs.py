@@ -19,6 +19,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex.job import to_host_plan
 from spyre.torch_backend.eager.launch import number_on_card
+from spyre.torch_backend.inductor.base import KernelCall
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
@@ -49,13 +50,13 @@ def recorded() -> Iterator[list[KernelRun]]:
     found: list[KernelRun] = []
     original = InductorKernel._launch
 
-    def launch(self: InductorKernel, buffers: Sequence[Any]) -> None:
+    def launch(self: InductorKernel, buffers: Sequence[Any], call: KernelCall) -> None:
         card = buffers[0].card
         constants = [number_on_card(card, number, dtype) for number, dtype in self.constants]
         arguments = [*buffers, *constants]
         layouts = tuple(b.base for b in arguments if b.base is not None)
         found.append(KernelRun(self, layouts, tuple(map(_content, arguments))))
-        original(self, buffers)
+        original(self, buffers, call)
 
     InductorKernel._launch = launch  # type: ignore[method-assign]
     try:

@@ -17,11 +17,9 @@ from .device import (
 from .job import (
     ControlBlock as ControlBlock,
     JobPlan as JobPlan,
-    LaunchOrigin as LaunchOrigin,
     LaunchPlan as LaunchPlan,
     MemoryRange as MemoryRange,
     NotedBlock as NotedBlock,
-    SourcePlace as SourcePlace,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,
@@ -31,6 +29,10 @@ from .job import (
 from .loaded_kernel import (
     LoadedKernel as LoadedKernel,
     load_kernel as load_kernel,
+)
+from .origin import (
+    LaunchOrigin as LaunchOrigin,
+    SourcePlace as SourcePlace,
 )
 from .prepare import (
     launch_jobplan as launch_jobplan,

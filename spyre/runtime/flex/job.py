@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array
 from spyre.runtime.arguments import HostTensor
+from spyre.runtime.flex.origin import LaunchOrigin
 from spyre.runtime.flex.scheduling import Engine, Stage, Stages
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, Runner, TilingOptions
 from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor, VirtualAddress
@@ -43,25 +44,6 @@ class MemoryRange:
 
     def __str__(self) -> str:
         return f"{self.name} {self.address}"
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePlace:
-    """A line of the user's program. ``module``: path of the torch module that ran it, as in
-    ``self.layers.0.fc``, "" outside of any. ``is_backward``: its gradient is meant.
-    """
-
-    module: str
-    file: str
-    line: int
-    is_backward: bool = False
-
-
-class LaunchOrigin(Protocol):
-    """What a launch was made for."""
-
-    def places_of(self, execute: int) -> tuple[SourcePlace, ...]:
-        """Lines that execute number ``execute`` of the kernel stands for."""
 
 
 @dataclass(frozen=True, slots=True)

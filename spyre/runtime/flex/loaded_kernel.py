@@ -36,12 +36,12 @@ from spyre.runtime.flex.job import (
     JobPlan,
     KernelLaunch,
     LaunchContext,
-    LaunchOrigin,
     LaunchPlan,
     MemoryRange,
     bytes_to_device,
     kernel_launch,
 )
+from spyre.runtime.flex.origin import LaunchOrigin
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner, TilingOptions
 from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor
 from spyre.runtime.program import LaunchSpec

@@ -21,7 +21,7 @@ from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.layout import Int64Array
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.flex import Command, Engine, launch_of, noted_block_of
+from spyre.runtime.flex import Command, Engine, LaunchOrigin, launch_of, noted_block_of
 from spyre.runtime.kernel import UNLABELLED
 from spyre.runtime.profile.collectives import record_of
 from spyre.runtime.profile.kernels import (
@@ -43,7 +43,7 @@ class Activity:
     that nothing has mean nothing. ``size_bytes``: what a copy moves. ``program``:
     what a launch ran, None where a compute block ran none, and ``labels`` of its executes.
     ``ended_ns``: host clock when it had ended, 0 where it was not recorded. ``collective``: what
-    the cards exchanged, None for anything else.
+    the cards exchanged, None for anything else. ``origin``: what a launch is for, if known.
     """
 
     label: str
@@ -56,6 +56,7 @@ class Activity:
     labels: ExecuteLabels = UNLABELLED
     ended_ns: int = 0
     collective: CollectiveRecord | None = None
+    origin: LaunchOrigin | None = None
 
 
 def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
@@ -116,6 +117,7 @@ def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity
         UNLABELLED if launched is None else launched.label,
         command.end_ns,
         record_of(command),
+        command.block.origin,
     )
 
 
@@ -346,6 +348,10 @@ class ProfileData:
     def core_busy_ns(self) -> Float64Array:
         """How long each core works, [CORES]: of every execute, its part of the busiest core's."""
         return self.per_core.busy_ns
+
+    def origin_of(self, launch: TimelineLaunch) -> LaunchOrigin | None:
+        """What a launch was for, where that is known."""
+        return self.activities[self.owners[launch.task]].origin
 
     def span_of(self, launch: TimelineLaunch) -> Span:
         """When a launch is on the cores."""

@@ -22,6 +22,7 @@ from spyre.hw.cost import Resource, TaskKind
 from spyre.runtime.profile.collectives import collective_object, collective_rows
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
+from spyre.runtime.profile.sources import SourceRow, place_object, source_rows
 from spyre.runtime.profile.table import ProfileRow, execute_rows, kernel_rows, time_text
 from spyre.runtime.trace import hbm_counters
 from spyre.runtime.units import format_bytes
@@ -71,10 +72,23 @@ def profile_object(profile: ProfileData) -> Object:
             _row_object(row) | {"launches": kernel.launches, "lx": _lx_object(kernel)}
             for row, kernel in zip(kernel_rows(profile), profile.kernels, strict=True)
         ],
+        "sources": [_source_object(row) for row in source_rows(profile)],
         "collectives": [collective_object(row) for row in collective_rows(profile)],
         "totals": totals_object(profile),
         "hbm": None if profile.hbm is None else _hbm_object(profile.hbm),
         "on_host": [asdict(each) for each in profile.on_host],
+    }
+
+
+def _source_object(row: SourceRow) -> Object:
+    """What a line of the user's program takes."""
+    return {
+        "places": [place_object(place) for place in row.places],
+        "ops": list(row.ops),
+        "executes": row.executes,
+        "time_ns": row.time_ns,
+        "share": row.share,
+        **row.counters.by_name,
     }
 
 
@@ -145,6 +159,7 @@ def _row_object(row: ProfileRow) -> Object:
         "macs_per_ns": row.macs_per_ns,
         "mac_roof_per_ns": row.mac_roof,
         "lx_reuse": row.lx_reuse,
+        "sources": [place_object(place) for place in row.places],
         **row.counters.by_name,
         "imbalance": row.per_core.imbalance,
         "per_core": _per_core_object(row.per_core),

@@ -31,6 +31,7 @@ from spyre.hw.counters import (
 )
 from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.layout import Int64Array
+from spyre.runtime.flex import LaunchOrigin
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -219,7 +220,8 @@ def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
 class KernelProfile:
     """A kernel, and how often it was launched in the same form.
 
-    ``launch_ns``: giving it to the cores, once.
+    ``launch_ns``: giving it to the cores, once. ``origins``: what it was launched for, and how
+    often; None where nobody knows.
     """
 
     name: str
@@ -227,6 +229,7 @@ class KernelProfile:
     labels: ExecuteLabels
     launches: int
     launch_ns: float
+    origins: tuple[tuple[LaunchOrigin | None, int], ...]
 
     @cached_property
     def executes(self) -> tuple[ExecuteProfile, ...]:

@@ -4,6 +4,7 @@ the profile people get.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.runtime.comms import CollectiveRecord
 from spyre.runtime.expect import FirstWrong
-from spyre.runtime.flex import CommandStream
+from spyre.runtime.flex import CommandStream, LaunchOrigin
 from spyre.runtime.profile.collectives import modelled_time
 from spyre.runtime.profile.data import (
     Activity,
@@ -129,7 +130,7 @@ def make_profile(
         after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
         kernel = None
         if activity.program is not None:
-            kernel = kernels.number(activity.name, activity.program, activity.labels)
+            kernel = kernels.number(activity, activity.program)
         time_ns = 0.0 if kernel is None else kernels.models[kernel].total_ns
         for task in _tasks(activity, after, time_ns, chosen, len(tasks)):
             tasks.append(task)
@@ -198,24 +199,24 @@ class _KernelModels:
     model: Model
     models: list[KernelModel] = field(default_factory=list)
     _numbers: dict[tuple[str, int, ExecuteLabels], int] = field(default_factory=dict)
-    _launches: list[int] = field(default_factory=list)
+    _origins: list[Counter[LaunchOrigin | None]] = field(default_factory=list)
 
-    def number(self, name: str, program: ProgramView, labels: ExecuteLabels) -> int:
+    def number(self, launch: Activity, program: ProgramView) -> int:
         """Number of the kernel, modelled when it is first seen; counts the launch."""
         # the models keep their programs alive, so an id stays that of one program
-        key = (name, id(program), labels)
+        key = (launch.name, id(program), launch.labels)
         number = self._numbers.setdefault(key, len(self.models))
         if number == len(self.models):
             self.models.append(model_kernel(program, self.machine, self.model))
-            self._launches.append(0)
-        self._launches[number] += 1
+            self._origins.append(Counter())
+        self._origins[number][launch.origin] += 1
         return number
 
     def profiles(self) -> tuple[KernelProfile, ...]:
         """The kernels with all their launches, in order of their first one."""
         launch_ns = self.machine.hardware.launch_us * 1000.0
-        rows = zip(self._numbers, self.models, self._launches, strict=True)
+        rows = zip(self._numbers, self.models, self._origins, strict=True)
         return tuple(
-            KernelProfile(name, model, labels, count, launch_ns)
-            for (name, _, labels), model, count in rows
+            KernelProfile(name, model, labels, origins.total(), launch_ns, tuple(origins.items()))
+            for (name, _, labels), model, origins in rows
         )

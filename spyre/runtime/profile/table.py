@@ -21,6 +21,13 @@ from spyre.runtime.profile.kernels import (
     KernelProfile,
     balance_of,
 )
+from spyre.runtime.profile.sources import (
+    MAX_ROWS as LINES,
+    Places,
+    make_source_table,
+    places_of,
+    source_rows,
+)
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes, format_ns
 
@@ -36,7 +43,7 @@ class ProfileRow:
     """``label``: number of the execute, or what the row stands for. ``time_ns``: all runs in all
     launches, without launching. ``share``: part of the time of all kernels, launching included.
     ``mac_roof``: multiply-adds per nanosecond the cores could do in the formats used. ``per_core``:
-    what each core did.
+    what each core did. ``places``: lines of the user's program, where they are known.
     """
 
     label: str
@@ -52,6 +59,7 @@ class ProfileRow:
     hbm_roof: float
     mac_roof: float
     per_core: CoreBalance
+    places: Places = ()
 
     @property
     def hbm_bytes(self) -> int:
@@ -96,7 +104,10 @@ def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]
 def execute_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
     """A row per execute statement."""
     return tuple(
-        _profile_row(profile, str(execute.index), kernel.name, [execute])
+        replace(
+            _profile_row(profile, str(execute.index), kernel.name, [execute]),
+            places=places_of(kernel, [execute]),
+        )
         for kernel, execute in profile.executes
     )
 
@@ -114,6 +125,7 @@ def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> ProfileRow:
         op=ops[0] if len(ops) == 1 else f"{len(kernel.executes)} executes",
         shape=shape + (", …" if len(ops) > 6 else ""),
         bound=kernel.bound,
+        places=places_of(kernel, kernel.executes),
     )
 
 
@@ -303,9 +315,13 @@ def _busy(profile: ProfileData, resource: Resource) -> str:
 def profile_text(profile: ProfileData, every: bool = False, width: int = TEXT_WIDTH) -> str:
     """The table and the lines under it as plain text."""
     tables = [make_table(profile, every)]
+    if sources := source_rows(profile):
+        tables.append(make_source_table(sources))
     if profile.collectives:
         tables.append(make_collective_table(profile))
     lines = [line for table in tables for line in table_lines(table, width)]
+    if len(sources) > LINES:
+        lines.append(f"and {len(sources) - LINES} lines that take less time (JSON, report)")
     return "\n".join((*lines, *summary_lines(profile)))
 
 

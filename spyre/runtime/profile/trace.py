@@ -92,15 +92,22 @@ class _ModelledTrace:
         columns = (executions.statement, executions.instance, times)
         placed = within(self._profile.span_of(launch), model.begin_ns, model.end_ns)
         rows = zip(*(column.tolist() for column in (*columns, *placed)), strict=True)
+        heads = {s: self._head(launch, kernel.execute_of(s)) for s in kernel.model.times}
         for statement, instance, time, begin, end in rows:
-            execute = kernel.execute_of(statement)
-            head = {"execute": execute.index, "sdsc": execute.sdsc, "bound": str(execute.bound)}
+            execute, head = kernel.execute_of(statement), heads[statement]
             details = {**head, "time_ns": time, **parts.counters(execute, instance)}
             yield self._span(execute.op, EXECUTES, (begin, end), details)
             for core, share, counts in parts.cores(execute, instance):
                 busy = (begin, min(begin + (end - begin) * share, end))
                 details = {**head, "time_ns": time * share, **counts}
                 yield self._span(execute.op, core_track(core), busy, details)
+
+    def _head(self, launch: TimelineLaunch, execute: ExecuteProfile) -> dict[str, object]:
+        origin = self._profile.origin_of(launch)
+        places = () if origin is None else origin.places_of(execute.statement.index)
+        source = {"source": list(map(str, places))} if places else {}
+        bound = str(execute.bound)
+        return {"execute": execute.index, "sdsc": execute.sdsc, "bound": bound, **source}
 
     def memory(self) -> Iterator[TraceEvent]:
         """How much is allocated in HBM, and alive in a scratchpad."""

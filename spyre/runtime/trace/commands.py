@@ -59,6 +59,7 @@ def core_spans(command: Command) -> Iterator[CoreSpan]:
         return
     program, labels = timed.linked.view, timed.label
     dispatches = program.dispatches
+    sources = [_source(command, statement.index) for statement in program.statements]
     ends = np.cumsum(timed.elapsed_ns) + timed.begin_ns
     columns = (dispatches.statement, dispatches.instance, dispatches.part, timed.elapsed_ns, ends)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -71,8 +72,16 @@ def core_spans(command: Command) -> Iterator[CoreSpan]:
             "instance": instance,
             "loop_indices": list(program.loop_indices(index, instance)),
             "sdsc": labels.sdsc(statement.source),
+            **sources[index],
         }
         yield CoreSpan(statement.name, dispatches.cores[part], (end - elapsed, end), details)
+
+
+def _source(command: Command, execute: int) -> dict[str, list[str]]:
+    """Lines of the user's program, where they are known."""
+    origin = command.block.origin
+    places = () if origin is None else origin.places_of(execute)
+    return {"source": list(map(str, places))} if places else {}
 
 
 def used_cores(command: Command) -> frozenset[int]:

@@ -39,6 +39,7 @@ from spyre.runtime.profile.report.charts import (
 from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
 from spyre.runtime.profile.report.mismatch import mismatch_section
 from spyre.runtime.profile.roofline import program_names, roofline_of
+from spyre.runtime.profile.sources import UNKNOWN, SourceRow, source_rows
 from spyre.runtime.profile.table import (
     CELLS,
     COLUMNS,
@@ -54,7 +55,7 @@ from spyre.runtime.profile.table import (
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
 
-LEFT = (*LEFT_COLUMNS, "counter", "collective")
+LEFT = (*LEFT_COLUMNS, "counter", "collective", "line", "module", "operations")
 MAX_ROWS = 2000
 """Executes that are listed at most: those that take longest."""
 
@@ -122,8 +123,31 @@ def execute_table(profile: ProfileData) -> Markup:
         longest = sorted(range(len(executes)), key=lambda k: -executes[k].time_ns)[:MAX_ROWS]
         executes = tuple(executes[k] for k in sorted(longest))
     heads = [c for c in COLUMNS if c != "kernel" or len(profile.kernels) > 1]
-    rows = ([_row_cell(row, c, "#") for c in heads] for row in executes)
+    rows = [[_row_cell(row, c, "#") for c in heads] for row in executes]
+    if any(row.places for row in executes):
+        heads.append("line")
+        for cells, row in zip(rows, executes, strict=True):
+            cells.append(Cell(", ".join(map(str, row.places)) or UNKNOWN))
     return sortable("executes-table", "Executes: all runs in all launches", heads, rows)
+
+
+def source_table(rows: Sequence[SourceRow]) -> Markup:
+    """A row per line of the user's program."""
+    heads = ("line", "module", "operations", "runs", "time", "share", "HBM")
+    cells = (
+        [
+            Cell(row.line, None, True),
+            Cell(row.module),
+            Cell(row.operations),
+            Cell(f"{row.counters.executions:,}", row.counters.executions),
+            Cell(time_text(row.time_ns), row.time_ns),
+            Cell(f"{row.share:.1%}", row.share),
+            Cell(format_bytes(row.counters.memory_bytes), row.counters.memory_bytes),
+        ]
+        for row in rows
+    )
+    caption = "Lines of the program: executes that stand for them, without launching"
+    return sortable("sources-table", caption, heads, cells)
 
 
 def _row_cell(row: ProfileRow, column: str, head: str) -> Cell:
@@ -252,6 +276,8 @@ def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
     yield "summary", "Summary", _summary(profile)
     yield "bottlenecks", "Bottlenecks", _bottlenecks(profile)
     yield "kernels", "Kernels", _kernels(profile)
+    if sources := source_rows(profile):
+        yield "sources", "Lines", source_table(sources)
     if profile.collectives:
         yield "collectives", "Collectives", _collectives(profile)
     yield "roofline", "Roofline", _roofline(profile)

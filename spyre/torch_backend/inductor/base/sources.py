@@ -34,8 +34,8 @@ _lines: dict[str, list[Mapping[str, SourcePlace]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class GraphSources:
-    """``identity``: of all graphs that are alike, "" of a graph that is not Dynamo's. ``names``: of
-    the arguments of ``compile_fx``, "" where the user's function has none for one.
+    """``identity``: of all graphs that are alike; of a graph made of Dynamo's, theirs. ``names``:
+    of the arguments of ``compile_fx``, "" where the user's function has none for one.
     """
 
     identity: str = ""
@@ -44,8 +44,11 @@ class GraphSources:
 
 def sources_of(model: Any) -> GraphSources:
     """Names of a graph that Dynamo made, whose nodes are tagged and whose lines are kept."""
-    if not isinstance(model, torch.fx.GraphModule) or not _is_from_dynamo(model.graph):
+    if not isinstance(model, torch.fx.GraphModule):
         return GraphSources()
+    if not _is_from_dynamo(model.graph):
+        known = {tag[0] for node in model.graph.nodes if (tag := _tag(node)) is not None}
+        return GraphSources("+".join(sorted(known)))
     nodes = list(_operations(model))
     traces = [str(node.meta.get("stack_trace") or "") for _, node in nodes]
     # locals of a function that goes on after a break are not those it was called with
@@ -53,13 +56,15 @@ def sources_of(model: Any) -> GraphSources:
     names = tuple(_argument_name(node) if is_whole else "" for node in _placeholders(model.graph))
     modules = [_module_path(node) for _, node in nodes]
     called = [name for name, _ in nodes]
-    digest = hashlib.sha256(repr((names, called, modules)).encode()).hexdigest()[:16]
+    code = [part.code for part in _graphs(model).values()]
+    digest = hashlib.sha256(repr((names, called, modules, code)).encode()).hexdigest()[:16]
     for name, node in nodes:
         node.meta["custom"] = {**(node.meta.get("custom") or {}), TAG: (digest, name)}
-    known = _lines.setdefault(digest, [])
+    functions = _lines.setdefault(digest, [])
     lines = {name: _place(m, t) for name, m, t in zip(called, modules, traces, strict=True) if t}
-    if lines not in known:
-        known.append(lines)
+    if lines not in functions:
+        functions.append(lines)
+        _places.cache_clear()
     return GraphSources(digest, names)
 
 
@@ -74,12 +79,17 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 def _operations(model: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.Node]]:
     """Operations of a graph and of the graphs in it, by names that differ."""
-    for path, part in model.named_modules():
-        if isinstance(part, torch.fx.GraphModule):
-            prefix = f"{path}." if path else ""
-            for node in part.graph.nodes:
-                if node.op not in ("placeholder", "output", "get_attr"):
-                    yield prefix + node.name, node
+    for path, part in _graphs(model).items():
+        prefix = f"{path}." if path else ""
+        for node in part.graph.nodes:
+            if node.op not in ("placeholder", "output", "get_attr"):
+                yield prefix + node.name, node
+
+
+def _graphs(model: torch.fx.GraphModule) -> dict[str, torch.fx.GraphModule]:
+    """A graph and those in it, by path."""
+    parts = model.named_modules()
+    return {path: part for path, part in parts if isinstance(part, torch.fx.GraphModule)}
 
 
 def _argument_name(placeholder: torch.fx.Node) -> str:
