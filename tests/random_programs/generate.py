@@ -305,6 +305,9 @@ def _in_place(d: Draw) -> Proposal:
     if d.scope[x].dim() >= 2:
         inner += [f"{x}.diagonal()", f"{x}[..., ::2]", f"{x}[1:]"]
     at = d.pick(*inner)
+    if at != y and _same_storage(d.scope[x], d.scope[y]):
+        # what torch does not refuse of it depends on the order in which it writes elements
+        y = f"{y}.clone()"
     return d.pick(
         f"{at}.add_({d.number()})",
         f"{at}.mul_({d.number()})",
@@ -317,6 +320,10 @@ def _in_place(d: Draw) -> Proposal:
         f"{at}.clamp_(-1.0, 1.0)",
         f"{at}.copy_({at}.flip(0))",
     ), "near"
+
+
+def _same_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 FORMS: tuple[tuple[Callable[[Draw], Proposal], float], ...] = (

@@ -35,6 +35,19 @@ def test_programs_run_on_the_cpu_and_use_many_forms():
         assert word in texts, word
 
 
+def test_results_do_not_depend_on_the_order_of_writes():
+    """As eager mode writes in place, and without a write: 4001497 added a tensor's diagonal to it
+    before sources in the same memory were copied.
+    """
+    for seed in (4001497, *range(20)):
+        program = random_program(seed)
+        functional = torch.func.functionalize(program.function())
+        found, expected = (
+            run(*(i.make() for i in program.inputs)) for run in (program.function(), functional)
+        )
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01, equal_nan=True)
+
+
 def test_a_right_program_has_no_failure():
     inputs = (Input("x", (3, 70), HALF, 1), Input("y", (70,), HALF, 2))
     statements = (
