@@ -35,7 +35,8 @@ class SourcePlace:
         return f"{path}:{self.line}"
 
     def __str__(self) -> str:
-        return self.line_text + (f" in {self.module_text}" if self.module_text else "")
+        within = f" in {self.module}" if self.module else ""
+        return self.line_text + within + (" (backward)" if self.is_backward else "")
 
 
 class LaunchOrigin(Protocol):

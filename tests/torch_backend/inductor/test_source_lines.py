@@ -154,6 +154,6 @@ def test_eager_operations_have_no_lines():
 def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert str(SourcePlace("fc", str(tmp_path / "a/m.py"), 3)) == "a/m.py:3 in fc"
-    assert str(SourcePlace("", "/site/torch/nn/m.py", 3, is_backward=True)) == (
-        "nn/m.py:3 in (backward)"
+    assert (
+        str(SourcePlace("", "/site/torch/nn/m.py", 3, is_backward=True)) == "nn/m.py:3 (backward)"
     )

@@ -39,7 +39,7 @@ from spyre.runtime.profile.report.charts import (
 from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
 from spyre.runtime.profile.report.mismatch import mismatch_section
 from spyre.runtime.profile.roofline import program_names, roofline_of
-from spyre.runtime.profile.sources import UNKNOWN, SourceRow, source_rows
+from spyre.runtime.profile.sources import SourceRow, source_rows
 from spyre.runtime.profile.table import (
     CELLS,
     COLUMNS,
@@ -101,7 +101,7 @@ def _cell(head: str, content: Cell) -> Markup:
         content.shown,
         scope="row" if content.is_head else None,
         data_value=None if content.number is None else repr(float(content.number)),
-        class_=None if head in LEFT else "number",
+        class_="name" if head == "kernel" else None if head in LEFT else "number",
     )
 
 
@@ -125,9 +125,10 @@ def execute_table(profile: ProfileData) -> Markup:
     heads = [c for c in COLUMNS if c != "kernel" or len(profile.kernels) > 1]
     rows = [[_row_cell(row, c, "#") for c in heads] for row in executes]
     if any(row.places for row in executes):
-        heads.append("line")
+        place = heads.index("shape")
+        heads.insert(place, "line")
         for cells, row in zip(rows, executes, strict=True):
-            cells.append(Cell(", ".join(map(str, row.places)) or UNKNOWN))
+            cells.insert(place, Cell(", ".join(map(str, row.places)) or "-"))
     return sortable("executes-table", "Executes: all runs in all launches", heads, rows)
 
 
