@@ -7,6 +7,7 @@ from .dispatch import (
 )
 from .factories import (
     converted as converted,
+    kept_sequence as kept_sequence,
 )
 from .launch import (
     number_on_card as number_on_card,

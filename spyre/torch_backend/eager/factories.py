@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from spyre.layout import contiguous_strides
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
-from spyre.torch_backend.device import NAMES, is_on_card, name_of
+from spyre.torch_backend.device import NAMES, card_of, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, EagerKernel
 from spyre.torch_backend.eager.launch import (
@@ -288,6 +289,27 @@ def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
 def _sequence(make: Callable[..., torch.Tensor], *args: Any, out: torch.Tensor) -> torch.Tensor:
     """``make(*args, dtype)`` on the CPU."""
     return _upload_into(out, make(*args, dtype=out.dtype, device="cpu"))
+
+
+MAX_KEPT = 64
+"""Sequences that stay on the cards."""
+_kept: LruCache[tuple[Any, ...], torch.Tensor] = LruCache(MAX_KEPT)
+
+
+def kept_sequence(
+    make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """``torch.<make>(*numbers)``, which stays on its card, so that nobody may write to it. Any
+    thread; at worst two make the same one.
+    """
+    card = card_of(device)
+    key = (card.index, card.device.resets, make, *map(repr, numbers), dtype)
+    sequence = _kept.get(key)
+    if sequence is None:
+        sequence = getattr(torch, make)(*numbers, dtype=dtype, device="cpu").to(device)
+        buffer_of(sequence).leave_uncounted()
+        _kept.put(key, sequence)
+    return sequence
 
 
 def _takes_sequence(*args: Any, out: torch.Tensor) -> bool:

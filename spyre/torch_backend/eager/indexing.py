@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from spyre.lru_cache import LruCache
-from spyre.torch_backend.device import card_of
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     BOOL,
@@ -29,6 +27,7 @@ from spyre.torch_backend.eager.dispatch import (
     copy_into,
     fill,
 )
+from spyre.torch_backend.eager.factories import kept_sequence
 from spyre.torch_backend.program import (
     MAX_ROWS,
     Lowering,
@@ -40,14 +39,11 @@ from spyre.torch_backend.program import (
     stored_elements,
     wrapped_positions,
 )
-from spyre.torch_backend.tensors import buffer_of, to_host
+from spyre.torch_backend.tensors import to_host
 
 INDICES = (torch.int32, torch.int64)
 MAX_ELEMENTS = 1 << 26
 """Elements a gather may need room for in its layout; beyond that, the CPU."""
-MAX_NUMBERS = 32
-"""Tensors of row numbers that stay on the card."""
-_numbers: LruCache[tuple[int, int, int], torch.Tensor] = LruCache(MAX_NUMBERS)
 
 
 def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
@@ -127,17 +123,10 @@ def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Valu
 
 
 def row_numbers(count: int, device: torch.device) -> torch.Tensor:
-    """0 to count - 1 in float32, kept on its card. Any thread; at worst two make the same one."""
+    """0 to count - 1 in float32; nobody may write to it."""
     if current_recorder() is not None:
         return torch.arange(count, dtype=torch.float32, device=device)
-    card = card_of(device)
-    key = (card.index, card.device.resets, count)
-    numbers = _numbers.get(key)
-    if numbers is None:
-        numbers = torch.arange(count, dtype=torch.float32, device="cpu").to(device)
-        buffer_of(numbers).leave_uncounted()
-        _numbers.put(key, numbers)
-    return numbers
+    return kept_sequence("arange", (count,), torch.float32, device)
 
 
 def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:

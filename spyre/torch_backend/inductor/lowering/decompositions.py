@@ -32,6 +32,7 @@ from spyre.torch_backend.eager import (
     eager_kernels,
     index_put_functional,
     is_number_of,
+    kept_sequence,
     run,
     triangle,
 )
@@ -336,6 +337,7 @@ LIBRARY.define("run(Tensor[] operands, str call, str results) -> Tensor[]")
 LIBRARY.define(
     "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
 )
+LIBRARY.define("sequence(str make, Scalar[] numbers, ScalarType dtype, Device device) -> Tensor")
 SCATTERS = {
     "slice_scatter": "SymInt dim, SymInt? start, SymInt? end, SymInt step",
     "diagonal_scatter": "int offset, int dim1, int dim2",
@@ -422,10 +424,19 @@ def _fake_triangle(
     return torch.empty(rows, columns, dtype=torch.bool, device=device)
 
 
+def _fake_sequence(
+    make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    sequence: torch.Tensor = getattr(torch, make)(*numbers, dtype=dtype, device=device)
+    return sequence
+
+
 LIBRARY.impl("run", _of_constants, "PrivateUse1")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
+LIBRARY.impl("sequence", kept_sequence, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
+torch.library.register_fake("spyre::sequence", _fake_sequence, lib=LIBRARY)
 for _name, _parameters in SCATTERS.items():
     LIBRARY.define(f"{_name}(Tensor self, Tensor src, {_parameters}) -> Tensor")
     LIBRARY.impl(_name, operator(_name), "CompositeExplicitAutograd")
@@ -562,10 +573,12 @@ SEQUENCES = (
     aten.eye.m,
     aten.linspace.default,
 )
+MAX_KEPT_ELEMENTS = 1 << 16
 
 
 def share_sequences(graph: torch.fx.Graph) -> None:
-    """Have one node for all equal ones of `SEQUENCES` on spyre: each is made on the host and sent.
+    """Have one node for all equal ones of `SEQUENCES` on spyre: each is made on the host and sent,
+    or stays on the card from one call of the graph to the next if kernels alone read it.
 
     Those that the graph returns stay apart, as their caller may write to them; nothing else does,
     as the graph is functional still.
@@ -582,6 +595,31 @@ def share_sequences(graph: torch.fx.Graph) -> None:
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
+    for node in made.values():
+        if node.meta["val"].numel() <= MAX_KEPT_ELEMENTS and _is_only_read(node):
+            _keep(graph, node)
+
+
+def _keep(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    value, make = node.meta["val"], node.target.overloadpacket.__name__
+    with graph.inserting_before(node):
+        kept = graph.call_function(
+            torch.ops.spyre.sequence.default, (make, list(node.args), value.dtype, value.device)
+        )
+    kept.meta = dict(node.meta)
+    node.replace_all_uses_with(kept)
+    graph.erase_node(node)
+
+
+def _is_only_read(node: torch.fx.Node) -> bool:
+    """By kernels, none of which has it as a result: eager mode may write what nobody reads later,
+    where a graph says that it makes another tensor of it.
+    """
+    return all(
+        (_is_view(user) and _is_only_read(user))
+        or (user.target is RUN and all(v.node.place < 0 for v in _graphs_by_call[user.args[1]]))
+        for user in node.users
+    )
 
 
 def _is_returned(node: torch.fx.Node) -> bool:

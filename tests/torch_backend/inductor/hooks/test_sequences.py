@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from spyre.lru_cache import LruCache
+from spyre.torch_backend.eager import factories
 from spyre.torch_backend.inductor.lowering import share_sequences
 
 aten = torch.ops.aten
@@ -66,3 +69,51 @@ def test_what_is_returned_is_nobody_elses():
     graph = graph_of(*calls, results=[0, 4, 5])
     share_sequences(graph)
     assert count(graph) == 3
+
+
+def read_only(x):
+    rows = torch.arange(x.shape[0], dtype=x.dtype, device=x.device)
+    return x + rows[:, None] * torch.eye(*x.shape, dtype=x.dtype, device=x.device)
+
+
+def written(x):
+    """To a copy, as the graph is functional; the first write is a kernel's."""
+    rows = torch.arange(x.shape[0], dtype=x.dtype, device=x.device)
+    rows[2] = 100
+    rows.index_put_((torch.tensor([1], device=x.device),), x[0, :1], accumulate=True)
+    return x[:, 0] * rows
+
+
+def returned(x):
+    rows = torch.arange(x.shape[0], dtype=x.dtype, device=x.device)
+    return x[:, 0] * rows, rows
+
+
+@pytest.mark.parametrize("function", [read_only, written, returned])
+def test_what_stays_on_the_card_stays_as_it_is(function, monkeypatch):
+    made = []
+    monkeypatch.setattr(factories, "_kept", LruCache(4))
+    monkeypatch.setattr(factories, "_upload_into", noted(made, factories._upload_into))
+    x = torch.randn(8, 70).half().to("spyre")
+    compiled = torch.compile(function, dynamic=False, fullgraph=True)
+    expected = [t.cpu() for t in tensors(function(x))]
+    for _ in range(3):
+        made.clear()
+        found = tensors(compiled(x))
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
+        if function is returned:
+            found[1].fill_(7)
+    assert bool(made) is (function is returned)
+    assert bool(len(factories._kept)) is (function is not returned)
+
+
+def noted(calls, function):
+    def note(*args):
+        calls.append(args)
+        return function(*args)
+
+    return note
+
+
+def tensors(result):
+    return result if isinstance(result, tuple) else (result,)
