@@ -20,7 +20,7 @@ from spyre.hw.access import Box, core_boxes, is_indirect
 from spyre.hw.ops import Family, find_op
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor
-from spyre.runtime.addresses.dataflow import misread, unread, uses_of
+from spyre.runtime.addresses.dataflow import misread, unfed, unread, uses_of
 from spyre.runtime.addresses.operands import (
     BoolArray,
     TracedExecute,
@@ -79,6 +79,10 @@ class AddressCheck:
         uses = uses_of(self.executes)
         stepping = [f for group in self.groups for f in _Judged(self, group).odd_steps()]
         return (*misread(uses), *stepping, *unread(uses))
+
+    def unfed(self) -> tuple[Finding, ...]:
+        """Reads of intermediates before anybody has written them, which a sanitizer sees too."""
+        return tuple(unfed(uses_of(self.executes)))
 
     def _uncovered(self) -> Iterator[Finding]:
         for walks in _writers(self.executes).values():

@@ -1,8 +1,8 @@
 """Intermediate tensors between executes, in the pool and in LX: read as they were written?
 
 No layout says where an intermediate lies; who wrote it does. A reader that takes as many sticks
-from the same place but other ones, and a result that is overwritten before anybody reads it, are
-worth telling.
+from the same place but other ones, a result that is overwritten before anybody reads it, and a read
+of what is not written yet, are worth telling.
 """
 
 from __future__ import annotations
@@ -132,6 +132,28 @@ def unread(uses: Sequence[Use]) -> Iterator[Finding]:
                 "a result that a later execute reads",
                 f"{use}",
             )
+
+
+def unfed(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Reads in the first iteration of what nobody has written until then, but somebody writes, in
+    memory that is a scratchpad or where results are left.
+    """
+    written = {use.place for use in uses if use.is_output}
+    for position, use in enumerate(uses):
+        before = [u for u in uses[:position] if u.is_output and u.meets(use)]
+        if use.is_output or before or use.place not in written:
+            continue
+        later = next((u for u in uses[position:] if u.is_output and u.meets(use)), None)
+        yield Finding(
+            "SPY710",
+            Severity.WARNING,
+            f"{use.traced.op.name} reads {use.tensor.name} before anybody has written it",
+            _location(use),
+            "a result of an earlier execute",
+            "no execute that writes it"
+            if later is None
+            else f"{later.name}, which writes it later",
+        )
 
 
 def _location(use: Use) -> DeviceLocation:

@@ -306,7 +306,8 @@ class FirstWrong:
 
         What stays unwritten follows from a cause and is none.
         """
-        shown = (*self._addresses.findings(), *self._addresses.suspicions())
+        check = self._addresses
+        shown = (*check.findings(), *check.suspicions(), *check.unfed())
         return next((each for each in shown if _is_cause(each) and _execute(each) <= last), None)
 
 

@@ -123,6 +123,18 @@ def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
     assert "  3 sum" not in shown.out
 
 
+def test_an_intermediate_that_nobody_has_written(tmp_path: Path):
+    wrong = shutil.copytree(EXAMPLES / "softmax", tmp_path / "wrong")
+    sdsc = wrong / "sdsc_3.json"
+    sdsc.write_text(sdsc.read_text().replace('"4096"', '"131072"'))
+    found = spyre.first_wrong(wrong, lambda x: torch.softmax(x, -1))
+    assert found is not None
+    assert (found.number, found.is_of_output) == (3, True)
+    finding = found.to_finding()
+    assert "sum reads Tensor0 before anybody has written it" in finding.message
+    assert finding.found == "no execute that writes it"
+
+
 @pytest.fixture
 def function_file(tmp_path: Path) -> str:
     path = tmp_path / "f.py"
