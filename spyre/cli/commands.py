@@ -6,8 +6,8 @@ Every command gathers frozen results and hands them to a report; nothing is prin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, and how each output compares (empty without ``-o``).
+    """A run, and how outputs compare, by their number (empty without ``-o``).
 
     ``causes``: what may explain that outputs differ, the likeliest first; without ``-o`` what is
     odd about the addresses. ``watch``: what watched the executes.
@@ -73,7 +73,7 @@ class ComparedRun:
 
     options: Options
     result: RunResult
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: Mapping[int, Comparison] = field(default_factory=dict)
     numerics: str = "dl16"
     causes: tuple[Finding, ...] = ()
     watch: Watch = NOTHING
@@ -87,7 +87,7 @@ class ComparedRun:
     @property
     def differs(self) -> bool:
         """True if an output is not as expected."""
-        return not all(c.ok for c in self.comparisons)
+        return not all(c.ok for c in self.comparisons.values())
 
 
 def run_and_report(options: Options) -> int:
@@ -228,11 +228,11 @@ def _replay_case(
             runner=watch.runner,
         )
     outputs = [(o.shape, o.value) for o in case.spec.outputs if o.value is not None]
-    watch.judge_outputs(
-        replayed.result, [case.value(f"expect_{name}").reshape(shape) for shape, name in outputs]
-    )
+    values = [case.value(f"expect_{name}").reshape(shape) for shape, name in outputs]
+    watch.judge_outputs(replayed.result, dict(enumerate(values)))
+    comparisons = dict(enumerate(replayed.comparisons))
     numerics = str(device.numerics)
-    return ComparedRun(options, replayed.result, replayed.comparisons, numerics, watch=watch)
+    return ComparedRun(options, replayed.result, comparisons, numerics, watch=watch)
 
 
 def _run_bundle(options: Options, recorder: Recorder, dump: Dump | None) -> ComparedRun:
@@ -254,11 +254,12 @@ def _run_bundle(options: Options, recorder: Recorder, dump: Dump | None) -> Comp
             numerics = str(session.device.numerics)
             dump.record_run(options, numerics, prepared.bundle, arguments, given, expected, limits)
         result = session.launch(prepared, arguments, inputs, run)
-    values = [tensor.to_values() for tensor in expected] or watch.outputs
-    comparisons = tuple(
-        _compare_output(options, result, k, value, is_function=not expected)
-        for k, value in enumerate(values)
-    )
+    values = dict(enumerate(tensor.to_values() for tensor in expected))
+    values = values or watch.placed_outputs(result)
+    comparisons = {
+        k: _compare_output(options, result, k, value, is_function=not expected)
+        for k, value in values.items()
+    }
     watch.judge_outputs(result, values)
     numerics = str(session.device.numerics)
     return ComparedRun(options, result, comparisons, numerics, watch=watch)

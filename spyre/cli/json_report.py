@@ -81,7 +81,7 @@ def run_object(compared: ComparedRun) -> Object:
         "verification": _verification_object(result),
         "comparisons": [
             _comparison_object(result.output_tensors[k].name, c, result.places[k])
-            for k, c in enumerate(compared.comparisons)
+            for k, c in compared.comparisons.items()
         ],
     }
 

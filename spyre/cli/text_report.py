@@ -279,7 +279,7 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
     from spyre.runtime.compare import format_comparison
 
     lines = []
-    for k, comparison in enumerate(compared.comparisons):
+    for k, comparison in compared.comparisons.items():
         if comparison.ok and compared.options.quiet:
             continue
         name, location = compared.result.output_tensors[k].name, compared.result.places[k]

@@ -51,8 +51,8 @@ class Watch:
 
         return watched(watchers)
 
-    def judge_outputs(self, result: RunResult, expected: Sequence[Array]) -> None:
-        """Where no execute deviated: who left wrong elements in the outputs.
+    def judge_outputs(self, result: RunResult, expected: Mapping[int, Array]) -> None:
+        """Where no execute deviated: who left wrong elements in the outputs, by their number.
 
         LaunchError SPY624 if the run did not come to the breakpoint.
         """
@@ -61,6 +61,14 @@ class Watch:
         if self.first_wrong is None:
             return
         self.first_wrong.judge_outputs(result.output_tensors, result.places, expected)
+
+    def placed_outputs(self, result: RunResult) -> dict[int, Array]:
+        """What the function expects of the outputs, by their number."""
+        if not self.outputs:
+            return {}
+        from spyre.runtime.expect import placed_outputs
+
+        return placed_outputs(result.outputs, self.outputs)
 
     @property
     def deviation(self) -> Deviation | None:

@@ -33,6 +33,7 @@ from spyre.runtime.expect import (
     bundle_subject,
     case_subject,
     is_constant,
+    placed_outputs,
     watched,
 )
 from spyre.runtime.run import RunOptions, RunResult, run_case, session_of
@@ -220,16 +221,16 @@ def first_wrong(
         watcher, outputs = watcher_of(function, subject)
         options = RunOptions(runner=watched([watcher]))
         result = session.launch(prepared, arguments, tensors, options)
-    watcher.judge_outputs(result.output_tensors, result.places, outputs)
-    return watcher.found if _differs(result, outputs) else None
+    expected = placed_outputs(result.outputs, outputs)
+    watcher.judge_outputs(result.output_tensors, result.places, expected)
+    return watcher.found if _differs(result, expected) else None
 
 
-def _differs(result: RunResult, outputs: Sequence[np.ndarray[Any, Any]]) -> bool:
-    pairs = zip(result.outputs, outputs, strict=False)
+def _differs(result: RunResult, expected: Mapping[int, np.ndarray[Any, Any]]) -> bool:
     return any(
-        not compare(found, values, KnownValue("", values).tolerance).ok
-        for found, values in pairs
-        if found.shape == values.shape
+        not compare(result.outputs[k], values, KnownValue("", values).tolerance).ok
+        for k, values in expected.items()
+        if result.outputs[k].shape == values.shape
     )
 
 

@@ -6,6 +6,7 @@ from .first_wrong import (
 from .known import (
     KnownValue as KnownValue,
     is_constant as is_constant,
+    placed_outputs as placed_outputs,
 )
 from .stepping import (
     Breakpoint as Breakpoint,

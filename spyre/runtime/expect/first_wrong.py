@@ -9,7 +9,7 @@ which execute was the first; addresses may: of those before it, the likeliest ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -256,13 +256,14 @@ class FirstWrong:
         self,
         found: Sequence[HostTensor],
         places: Sequence[OutputLocation],
-        expected: Sequence[Array],
+        expected: Mapping[int, Array],
     ) -> None:
         """Where no execute deviated: the first that left wrong elements in an output.
 
-        ``expected``: in the order of the outputs; those of other shapes are other values.
+        ``expected``: by number of the output; those of other shapes are other values.
         """
-        for tensor, place, values in zip(found, places, expected, strict=False):
+        for k, values in expected.items():
+            tensor, place = found[k], places[k]
             numbers = tensor.to_values()
             if numbers.shape == values.shape and numbers.dtype.kind == "f":
                 self._judge_output(tensor.name, values, numbers, place)

@@ -69,6 +69,30 @@ class KnownValue:
         return differs
 
 
+def placed_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int, Array]:
+    """What is expected of the outputs of a run, by their number: of those of a function, each at
+    the output of its shape with which it agrees best.
+
+    A kernel has its outputs in the order in which it writes them, which may be another one than
+    that of the function, and may have more: what a backward pass needs. Values of a shape that no
+    output has stand at those that are left, in order.
+    """
+    costs = sorted(
+        (int(KnownValue("", e).differs(f.astype(np.float64), e).sum()), k, number)
+        for number, e in enumerate(expected)
+        for k, f in enumerate(found)
+        if f.shape == e.shape
+    )
+    places: dict[int, int] = {}
+    for _, k, number in costs:
+        if k not in places and number not in places.values():
+            places[k] = number
+    rest = [number for number in range(len(expected)) if number not in places.values()]
+    free = [k for k in range(len(found)) if k not in places]
+    places |= dict(zip(free, rest, strict=False))
+    return {k: expected[places[k]] for k in sorted(places)}
+
+
 @dataclass(frozen=True, eq=False)
 class Arrangement:
     """One way in which tiles of a shape lie in a value: ``tiles[grid coordinates]`` is one of them.

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import spyre
+from spyre.cli.run import main
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.sources import readable
 from spyre.torch_backend.known_values import binding_of
@@ -133,6 +134,27 @@ def test_a_part_of_a_function(kept):
         return x.mul_(2).exp()
 
     assert all(name is None for name in names_of(kept(writing, card(4, 64))[0]))
+
+
+def test_outputs_in_another_order(kept, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first = torch.exp(x)
+        second = torch.neg(first)
+        return second, first, x > 0
+
+    (bundle,) = kept(function, card(4, 64))
+    assert spyre.first_wrong(bundle, function) is None
+    wrong = spyre.first_wrong(bundle, lambda x: (-torch.exp(x), torch.exp(x) + 1, x > 0))
+    assert wrong is not None
+    file = tmp_path / "f.py"
+    file.write_text("def f(x):\n    return -x.exp(), x.exp(), x > 0\n")
+    assert main([str(bundle), "-q", "--expect", f"torch:{file}:f"]) == 0
+    file.write_text("def f(x):\n    return -x.exp()\n")
+    assert main([str(bundle), "-q", "--expect", f"torch:{file}:f"]) == 0
+    file.write_text("def f(x):\n    return -x.exp(), x.exp(), x > 1\n")
+    assert main([str(bundle), "-q", "--expect", f"torch:{file}:f", "--json"]) == 1
+    compared = json.loads(capfd.readouterr().out)["comparisons"]
+    assert sum(not each["ok"] for each in compared) == 1
 
 
 def test_without_names():
