@@ -219,6 +219,8 @@ class DeviceOp:
 
     def into(self, region: int, target: Value) -> DeviceOp:
         """The operation with the result that lies in ``region`` in ``target`` instead."""
+        if region not in self.regions():
+            return self
         output = target if self.output.region == region else self.output
         inputs = tuple(target if v.region == region else v for v in self.inputs)
         return replace(self, inputs=inputs, output=output)

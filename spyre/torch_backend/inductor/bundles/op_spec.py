@@ -126,6 +126,8 @@ def spec_text(specs: Sequence[Spec]) -> str:
 
 def expression_text(expression: Any) -> str:
     """``sympify('…')`` of an expression or a number."""
+    if isinstance(expression, (int, sympy.Integer)):  # as most are; sympy's printer is slow
+        return f"sympify({str(int(expression))!r})"
     return f"sympify({str(plain_expression(expression))!r})"
 
 

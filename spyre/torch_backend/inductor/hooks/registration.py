@@ -440,6 +440,7 @@ INDUCTOR_SETTINGS = {
     "benchmark_harness": False,
     "unroll_reductions_threshold": 1,
     "permute_fusion": False,
+    "max_fusion_buffer_group_pairwise_attempts": 0,
     "allow_buffer_reuse": False,
     "inplace_buffers": False,
     "fallback_random": True,
@@ -451,7 +452,9 @@ INDUCTOR_SETTINGS = {
     "reorder_for_locality": False,
     "reorder_for_peak_memory": False,
 }
-"""Settings under which one ir.Operation is one device operation, and dims keep their places."""
+"""Settings under which one ir.Operation is one device operation, and dims keep their places; no
+pairs are tried for fusions, which `SpyreScheduling` does itself.
+"""
 
 
 class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
