@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from spyre.hw.cost import Bound
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.kernels import ExecuteProfile, KernelProfile
+from spyre.runtime.profile.sources import Places, places_of
 from spyre.runtime.profile.table import time_text
 from spyre.runtime.units import format_bytes, format_count
 
@@ -25,7 +26,7 @@ _PART = 0.1
 @dataclass(frozen=True)
 class Bottleneck:
     """``share``: of the time of all kernels, launching included. ``saved_ns``: at most, None where
-    the model does not say.
+    the model does not say. ``places``: lines of the program, where they are known.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Bottleneck:
     why: str
     help: str
     saved_ns: float | None = None
+    places: Places = ()
 
 
 def bottlenecks_of(profile: ProfileData, most: int = MOST) -> tuple[Bottleneck, ...]:
@@ -77,6 +79,7 @@ def _executes(profile: ProfileData) -> Iterator[Bottleneck]:
             _why(profile, executes),
             "; ".join(_helps(profile, first)),
             sum(_saved(execute) for execute in executes),
+            places_of(kernel, executes),
         )
 
 

@@ -71,8 +71,10 @@ def test_a_module_forward_and_backward(tmp_path: Path):
     assert "self.fc (backward)" in text
     assert "not compiled: no line is known" in text  # the sum is eager
     profile.report(tmp_path / "report.html")
-    section = (tmp_path / "report.html").read_text().split('<section id="sources"')[1]
-    assert f"test_source_lines.py:{product}" in section.split("</section>")[0]
+    page = (tmp_path / "report.html").read_text()
+    for name in ("sources", "bottlenecks"):
+        section = page.split(f'<section id="{name}"')[1].split("</section>")[0]
+        assert f"test_source_lines.py:{product}" in section
     profile.trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     shown = [event["args"]["source"] for event in events if "source" in event.get("args", {})]

@@ -39,7 +39,7 @@ from spyre.runtime.profile.report.charts import (
 from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
 from spyre.runtime.profile.report.mismatch import mismatch_section
 from spyre.runtime.profile.roofline import program_names, roofline_of
-from spyre.runtime.profile.sources import SourceRow, source_rows
+from spyre.runtime.profile.sources import Places, SourceRow, source_rows
 from spyre.runtime.profile.table import (
     CELLS,
     COLUMNS,
@@ -348,9 +348,20 @@ def _bottleneck(found: Bottleneck, with_kernel: bool) -> Markup:
         tag("strong", f"{found.name}{kernel}"),
         tag("span", f"{time_text(found.time_ns)}, {found.share:.0%} of the time: {found.why}."),
     ]
+    if found.places:
+        lines.append(tag("span", _places_text(found.places)))
     if found.help:
         lines.append(tag("span", f"What would help{saved}: {found.help}."))
     return inside(lines)
+
+
+MAX_PLACES = 3
+
+
+def _places_text(places: Places) -> str:
+    """Lines that a bottleneck stands for, the first of many."""
+    more = f" and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
+    return f"{', '.join(map(str, places[:MAX_PLACES]))}{more}."
 
 
 def _hbm_peak(profile: ProfileData) -> str:
