@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # What ``signal`` wraps: making enums of handlers takes longer than all the rest here.
 import _signal  # type: ignore[import-not-found]
+import os
 import threading
 import weakref
 from collections import deque
@@ -31,25 +32,34 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
+        self._main: int | None = None
+        self.find_main_thread()
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._owner: int | None = None  # the main thread, within blocks
         self._held: list[bool] = []  # per block: whether they were held off around it
         self._holds = False
         self._came = False
 
+    def find_main_thread(self) -> None:
+        """It is another one in a child that was forked by another."""
+        self._main = threading.main_thread().ident
+
+    # Every operation on the card begins and ends a block: there is one call for each.
+
     def begin(self) -> bool:
-        """Hold interrupts off; True if `end` is to be called. False where they are ignored or end
-        the process.
-        """
+        """Hold interrupts off; False where they are ignored or end the process."""
+        thread = threading.get_ident()
         if self._owner is None:
-            return _in_main_thread() and self._take_place()
-        if self._owner != threading.get_ident():
+            return thread == self._main and self._take_place(thread)
+        if self._owner != thread:
             return False
         self._held.append(self._holds)
         self._holds = True
         return True
 
-    def _take_place(self) -> bool:
+    __enter__ = begin
+
+    def _take_place(self, thread: int) -> bool:
         handler = _signal.getsignal(SIGINT)
         if not callable(handler):
             return False
@@ -57,11 +67,15 @@ class Interrupts:
         self._holds, self._came = True, False
         _signal.signal(SIGINT, self._note)
         self._held.append(False)
-        self._handler, self._owner = handler, threading.get_ident()
+        self._handler, self._owner = handler, thread
         return True
 
-    def end(self) -> None:
-        """End the innermost block; that of the outermost one calls the handler if need be."""
+    def end(self, *_: object) -> None:
+        """End the innermost block, if it has begun; that of the outermost one calls the handler if
+        need be.
+        """
+        if self._owner != threading.get_ident():
+            return
         handler, held = self._handler, self._held.pop()
         if self._held:
             self._holds = held
@@ -69,8 +83,10 @@ class Interrupts:
             self._handler, self._owner = None, None
             if _signal.getsignal(SIGINT) == self._note:  # else somebody installed one, which stays
                 _signal.signal(SIGINT, handler)
-        if not held:
+        if self._came and not held:
             self._deliver(handler)
+
+    __exit__ = end
 
     def poll(self) -> None:
         """Call the handler for what has come: here it does no harm."""
@@ -90,13 +106,6 @@ class Interrupts:
             if held:
                 self._holds = True
 
-    def __enter__(self) -> None:
-        self.begin()
-
-    def __exit__(self, *_: object) -> None:
-        if self._owner == threading.get_ident():
-            self.end()
-
     def _deliver(self, handler: Callable[[int, FrameType | None], Any] | None) -> None:
         if self._came and handler is not None:
             self._came = False
@@ -109,11 +118,8 @@ class Interrupts:
             self._handler(number, frame)
 
 
-def _in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
-
-
 interrupts = Interrupts()
+os.register_at_fork(after_in_child=interrupts.find_main_thread)
 
 
 class _Departure(weakref.ref[Any], Generic[V]):
@@ -129,13 +135,14 @@ class Departures(Generic[V]):
 
     # A finalizer in Python may be hit by Ctrl-C before its first line, and is not called again.
     def __init__(self) -> None:
-        self._gone: deque[_Departure[V]] = deque()
+        self.gone: deque[_Departure[V]] = deque()
+        """Empty where `taken` has nothing to give."""
         self._awaited: dict[int, _Departure[V]] = {}
         self._keys = count(1)
 
     def watch(self, owner: object, value: V) -> int:
         """Have `taken` give ``value`` once ``owner`` is gone; a number for `cancel`."""
-        departure: _Departure[V] = _Departure(owner, self._gone.append)
+        departure: _Departure[V] = _Departure(owner, self.gone.append)
         departure.value = value
         departure.key = key = next(self._keys)
         self._awaited[key] = departure
@@ -148,14 +155,10 @@ class Departures(Generic[V]):
 
     def taken(self) -> Iterator[V]:
         """The values of objects that are gone, each once."""
-        while self._gone:
+        while self.gone:
             try:
-                departure = self._gone.popleft()
+                departure = self.gone.popleft()
             except IndexError:  # another thread was faster
                 return
             if self._awaited.pop(departure.key, None) is not None:
                 yield departure.value
-
-    def __bool__(self) -> bool:
-        """True if objects are gone whose values nobody has taken."""
-        return bool(self._gone)

@@ -46,11 +46,12 @@ def _register() -> None:
         patches,
         register_fallback,
         register_kernels,
-        view_kernels,
+        register_views,
     )
 
     compat.register_device("spyre", make_module())
-    register_kernels({**view_kernels(), **_lazy_kernels()})
+    register_views()
+    register_kernels(_lazy_kernels())
     register_fallback(_lazy("spyre.torch_backend.fallback.cpu_fallback", "cpu_fallback"))
     _register_exceptions()
     patches.install()

@@ -91,10 +91,11 @@ class FlexDevice:
             return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
     def allocate_told(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
-        """`allocate` of at least a byte, and the address of it that a program carries."""
-        with interrupts:
-            index, address_bytes = self.allocator.allocate_told(size_bytes, uncleared)
-            return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
+        """`allocate` of at least a byte, and the address of it that a program carries; whoever
+        calls it holds interrupts off.
+        """
+        index, address_bytes = self.allocator.allocate_told(size_bytes, uncleared)
+        return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
 
     def _place(self, size_bytes: int, region: int) -> AllocationIndex:
         if 0 <= region < TENSOR_REGIONS:

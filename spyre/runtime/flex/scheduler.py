@@ -192,7 +192,7 @@ class Scheduler:
         virtual = self._virtual
         if virtual is not None and virtual[0] == threading.get_ident():
             virtual[1].run()
-        held = interrupts.begin()
+        interrupts.begin()
         # While helpers are counted, own threads leave small units to them: a launch that is waited
         # for at once then runs in the thread that waits, without a switch.
         self._count_helper(1)
@@ -210,8 +210,7 @@ class Scheduler:
             self._count_helper(-1)
             if self._state.pending or self._inbox:
                 self._wake()
-            if held:
-                interrupts.end()
+            interrupts.end()
 
     def _sleep_until_some_end(self, done: Callable[[], bool]) -> None:
         """Sleep until some work ends, unless there is something to do after all."""

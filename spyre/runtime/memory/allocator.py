@@ -250,7 +250,7 @@ class FlexAllocator:
         """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
-                if self.departures or self._resets != self.device.resets:
+                if self.departures.gone or self._resets != self.device.resets:
                     self._settle()
                 self._drop(index)
 
@@ -286,7 +286,7 @@ class FlexAllocator:
         if not index:
             raise LaunchError("SPY801", "the null handle has no address")
         with self._lock:
-            if self.departures or self._resets != self.device.resets:
+            if self.departures.gone or self._resets != self.device.resets:
                 self._settle()
             address = self._expose(index)
         if isinstance(address, int):
@@ -351,14 +351,14 @@ class FlexAllocator:
         self, size_bytes: int, directive: AllocationDirective, uncleared: bool, expose: bool
     ) -> tuple[AllocationIndex, Place]:
         with self._lock:
-            if self.departures or self._resets != self.device.resets:
+            if self.departures.gone or self._resets != self.device.resets:
                 self._settle()
             place: Place
             if directive is BIND:
                 place = self._regions.allocate(size_bytes, use_kept=uncleared)
             else:
                 place = self._place(size_bytes, directive)
-            if self.device.poison or self.device.leftovers:
+            if self.device.poison or self.device.leftovers.size_bytes:
                 self._make_fresh(place, uncleared)
             self._last = index = self._last + 1
             if uncleared:

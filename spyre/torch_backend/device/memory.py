@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.interrupts import Departures, interrupts
+from spyre.interrupts import Departures
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
@@ -38,11 +38,13 @@ class TensorMemory:
         """Count whole sticks of memory for as long as ``owner`` lives; the number of this count.
 
         ``before``: the number of the count it takes the place of. 0 for 0 bytes: nothing counts.
+        Whoever calls it holds interrupts off.
         """
         number = 0
-        with interrupts, self._lock:
-            self._settle()
-            before_bytes = self._departures.cancel(before)
+        with self._lock:
+            if self._departures.gone:
+                self._settle()
+            before_bytes = self._departures.cancel(before) if before else None
             if before_bytes is not None:
                 self._bytes -= before_bytes
                 self._count -= 1
@@ -52,8 +54,10 @@ class TensorMemory:
                 self._count += 1
                 self._total_bytes += size_bytes
                 self._total_count += 1
-            self._peak_bytes = max(self._peak_bytes, self._bytes)
-            self._peak_count = max(self._peak_count, self._count)
+            if self._bytes > self._peak_bytes:
+                self._peak_bytes = self._bytes
+            if self._count > self._peak_count:
+                self._peak_count = self._count
         return number
 
     def note_out_of_memory(self) -> None:
@@ -192,7 +196,7 @@ def allocate_memory(
     """Memory of ``card`` that nobody uses, and its address; more than `KEEP_BYTES` may hold
     anything, if uncleared.
 
-    SpyreOutOfMemory SPY401 when there is no room.
+    SpyreOutOfMemory SPY401 when there is no room. Whoever calls it holds interrupts off.
     """
     try:
         return card.allocate_told(size_bytes, uncleared)

@@ -187,12 +187,13 @@ def _launch(
         results.append(result)
     if program.scratch_bytes:
         arguments.append(scratch_memory(card, program.scratch_bytes))
-    addresses = [argument.address_bytes for argument in arguments]
+    addresses, memory = [], []
+    for argument in arguments:
+        addresses.append(argument.address_bytes)
+        memory.append(argument.memory)
     for number, offset_bytes in cached.offsets_bytes:
         addresses[number] += offset_bytes
-    program.compiled.launch(
-        card.streams.current, tuple(addresses), [argument.memory for argument in arguments]
-    )
+    program.compiled.launch(card.streams.current, tuple(addresses), memory)
     return tuple(results)
 
 
@@ -239,7 +240,10 @@ launch_records: LruCache[Key, LaunchRecord] = LruCache(MAX_RECORDS)
 
 def flat(args: Sequence[Any]) -> Sequence[Any]:
     """The arguments; lists value by value, and how many there are."""
-    if not any(isinstance(value, (list, tuple)) for value in args):
+    for value in args:
+        if isinstance(value, (list, tuple)):
+            break
+    else:
         return args
     values: list[Any] = []
     for value in args:
@@ -250,7 +254,7 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KnownCall:
     """A call as `launch_records` know it: all that its launch depends on, addresses apart.
 
@@ -272,13 +276,15 @@ def known_call(
     for value in flat(args) if target is None else (*flat(args), target):
         if isinstance(value, torch.Tensor):
             buffer: DeviceBuffer | None = getattr(value.untyped_storage(), "_spyre_buffer", None)
-            if buffer is None or buffer.base is None:
+            if buffer is None or (base := buffer.base) is None:
                 return None
             tensors.append(id(value))
             buffers.append(buffer)
             if buffer.card is not buffers[0].card:
                 return None
-            parts.append(_tensor_key(value, buffer))
+            # as of `_tensor_key`: every operation comes here
+            parts += (value.dtype, value.shape, value.stride(), value.storage_offset())
+            parts += (base.layout_id, buffer.zero_padded)
         elif isinstance(value, float) and (value == 0 or value != value):
             return None  # equal to a zero of the other sign, or not even to itself
         else:

@@ -20,7 +20,7 @@ from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex import LaunchPlan, load_kernel
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.spyrecode import format_header
-from spyre.torch_backend.compat import launch_range, profiled
+from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
 from spyre.torch_backend.device import out_of_memory_as_torch_says
 
 if TYPE_CHECKING:
@@ -98,9 +98,12 @@ class CompiledProgram:
             self._is_linked = True
         if (watcher := _launch_watcher.get()) is not None:
             watcher(self, addresses)
+        plan = plan or self._launch_plan
+        launch = self._loaded.bind_at(self.card, plan, addresses, keep_alive, origin=origin)
+        if not profiler_is_on():
+            stream.submit_launch(launch)
+            return
         with profiled(self._range):
-            plan = plan or self._launch_plan
-            launch = self._loaded.bind_at(self.card, plan, addresses, keep_alive, origin=origin)
             stream.submit_launch(launch)
 
     def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:

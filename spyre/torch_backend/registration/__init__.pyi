@@ -21,7 +21,7 @@ from .library import (
     register_fallbacks as register_fallbacks,
     register_kernels as register_kernels,
     register_under as register_under,
-    view_kernels as view_kernels,
+    register_views as register_views,
 )
 from .unsupported_layouts import (
     refuse_layout as refuse_layout,

@@ -43,12 +43,8 @@ def _uninterrupted(kernel: Kernel) -> Kernel:
     """The kernel, where Ctrl-C comes while it waits or compiles, or when it is done."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        held = interrupts.begin()
-        try:
+        with interrupts:
             return kernel(*args, **kwargs)
-        finally:
-            if held:
-                interrupts.end()
 
     return run
 
@@ -112,8 +108,9 @@ def pass_autocast() -> None:
     register_fallbacks({"AutocastPrivateUse1": torch.library.fallthrough_kernel})
 
 
-def view_kernels() -> dict[str, Kernel]:
-    return {name: _metadata_kernel(name) for name in VIEWS}
+def register_views() -> None:
+    """Register `VIEWS`. Ctrl-C need not be held off: each is one call, done or not."""
+    register_under("PrivateUse1", _logged({name: _metadata_kernel(name) for name in VIEWS}))
 
 
 def _metadata_kernel(name: str) -> Kernel:

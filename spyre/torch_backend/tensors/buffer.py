@@ -25,6 +25,7 @@ import torch
 from spyre.errors import LaunchError
 from spyre.hw.memory import KEEP_BYTES, DeviceTensor
 from spyre.hw.spec import STICK_BYTES, host_offset
+from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout, storage_bytes
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.device import allocate_memory, card_at, tensor_memory
@@ -115,7 +116,8 @@ class DeviceBuffer:
     def place(self, base: StorageLayout) -> None:
         """Give it new memory for ``base``; large memory may hold anything."""
         size_bytes = base.size_bytes
-        self._take(*allocate_memory(self.card, size_bytes), size_bytes)
+        with interrupts:
+            self._take(*allocate_memory(self.card, size_bytes), size_bytes)
         self.base = base
         self.zero_padded = size_bytes <= KEEP_BYTES
 
@@ -123,18 +125,20 @@ class DeviceBuffer:
     def uncounted(cls, card: FlexDevice, base: StorageLayout) -> DeviceBuffer:
         """Zeros for ``base`` that no torch storage and no statistics of tensors know of."""
         buffer = cls(card, 0)
-        buffer.memory, buffer.address_bytes = allocate_memory(card, base.size_bytes, False)
+        with interrupts:
+            buffer.memory, buffer.address_bytes = allocate_memory(card, base.size_bytes, False)
         buffer.base = base
         buffer.zero_padded = True
         return buffer
 
     def hold(self, content: npt.NDArray[np.uint8]) -> None:
         """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
-        self._take(*allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
+        with interrupts:
+            self._take(*allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
         self.raw = content
 
     def _take(self, memory: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
-        """The first memory gives the pointer, and is kept for it."""
+        """The first memory gives the pointer, and is kept for it. Interrupts are held off."""
         self.memory, self.address_bytes = memory, address_bytes
         # Torch cannot be given another data_ptr for a storage, so the pointer outlives the memory a
         # new layout takes; holding the first memory keeps it from being anybody else's.
@@ -163,7 +167,8 @@ class DeviceBuffer:
 
     def leave_uncounted(self) -> None:
         """Take its memory out of torch's statistics: it is a constant the backend keeps."""
-        self._count = tensor_memory(self.card).count(self, 0, self._count)
+        with interrupts:
+            self._count = tensor_memory(self.card).count(self, 0, self._count)
 
 
 def _buffer_at(pointer: int) -> DeviceBuffer | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -81,6 +83,31 @@ def test_blocks_nest_and_interrupts_come_at_their_end():
         assert came == [0, 1, 2, 3, 4]
 
 
+def test_blocks_that_hold_nothing_off_end_nothing():
+    with interruptible():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with interrupts:
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with interrupts, ThreadPoolExecutor(1) as another:
+            assert not another.submit(interrupts.begin).result()
+            another.submit(interrupts.end).result()
+            assert signal.getsignal(signal.SIGINT) == interrupts._note
+
+
+def test_a_child_of_another_thread_holds_interrupts_off():
+    """Its one thread is the main one."""
+
+    def child_status() -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if interrupts.begin() else 1)
+        return os.waitpid(child, 0)[1]
+
+    with interruptible(), ThreadPoolExecutor(1) as another:
+        assert another.submit(child_status).result() == 0
+
+
 def test_departures_are_told_once():
     class Owner:
         pass
@@ -96,4 +123,4 @@ def test_departures_are_told_once():
     assert departures.cancel(keys[1]) == 1
     assert departures.cancel(keys[0]) is None
     del second
-    assert not departures
+    assert not departures.gone
