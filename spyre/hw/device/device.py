@@ -102,9 +102,9 @@ class Device:
 
         ``uncleared``: or what was left there, in a range of more than KEEP_BYTES.
         """
-        if self.leftovers:
+        if self.leftovers.size_bytes:
             left = self.leftovers.take(address_bytes, size_bytes)
-            if not uncleared or size_bytes <= KEEP_BYTES:
+            if left and (not uncleared or size_bytes <= KEEP_BYTES):
                 self._clear(left)
         if self.poison:
             self.memory.poison(address_bytes, size_bytes)
@@ -129,13 +129,13 @@ class Device:
         ``untouched``: the caller knows that nobody wrote there, so it need not be cleared.
         ``uncleared``: it may be left as it is, if it is large and nobody watches memory.
         """
-        size_bytes = self.regions.size_of(address_bytes)
+        size_bytes = self.regions.free(address_bytes, keep=uncleared)
         watched = self.poison or self.memory.observer is not None
         if uncleared and size_bytes > KEEP_BYTES and not watched:
             self._clear(self.leftovers.add(address_bytes, size_bytes))
         elif uncleared or not untouched or self.poison:
             self.memory.clear(address_bytes, size_bytes)
-        return self.regions.free(address_bytes, keep=uncleared)
+        return size_bytes
 
     def reset(self) -> None:
         """Forget all allocations and contents, LX included; compiled plans stay.

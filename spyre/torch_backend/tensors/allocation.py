@@ -1,7 +1,7 @@
 """New tensors on the card: plain torch tensors made from DLPack capsules.
 
 ATen takes device type kDLExtDev for PrivateUse1 and makes an ordinary tensor with a storage of its
-own that owns nothing. The one managed-tensor struct is immortal and has no deleter: ATen would
+own that owns nothing. The managed-tensor structs are immortal and have no deleter: ATen would
 call it while an exception may be pending, where no Python code can run. Whoever owns the memory
 is kept alive by the storage object instead (:mod:`.buffer`).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ EXTENSION_DEVICE = 12
 """kDLExtDev."""
 MAX_RANK = 64
 MAX_EXTENTS = 4096
+MAX_KINDS = 4096
 Ints = tuple[int, ...]
 
 
@@ -62,15 +63,7 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
-_managed = _ManagedTensor()
-_tensor = _managed.tensor
-_address = ctypes.addressof(_managed)
 _lock = threading.Lock()
-
-
-@cache
-def _device(index: int) -> _Device:
-    return _Device(EXTENSION_DEVICE, index)
 
 
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
@@ -90,13 +83,50 @@ _DATA_TYPES = {
 }
 
 
-@lru_cache(MAX_EXTENTS)
 def _extents(size: Ints) -> ctypes.Array[ctypes.c_int64]:
-    """An array for ``size``; whoever makes a tensor of it copies it."""
     rank = len(size)
     if rank > MAX_RANK:
         raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
     return (ctypes.c_int64 * rank)(*size)
+
+
+class _Kind:
+    """Tensors that differ in their data_ptr alone. ATen reads the struct when it makes a tensor,
+    and whether there is a deleter when the tensor is gone.
+    """
+
+    __slots__ = ("_managed", "address", "tensor")
+
+    def __init__(self) -> None:
+        self._managed = _ManagedTensor()
+        self.tensor = self._managed.tensor
+        self.address = ctypes.addressof(self._managed)
+
+    def describe(self, size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> None:
+        tensor = self.tensor
+        tensor.shape, tensor.strides = _extents(size), _extents(stride)
+        tensor.ndim = len(size)
+        tensor.dtype = _DATA_TYPES[dtype]
+        tensor.device = _Device(EXTENSION_DEVICE, device_index)
+
+
+_kinds: dict[tuple[Ints, Ints, torch.dtype, int], _Kind] = {}
+"""The first MAX_KINDS; they stay, since tensors made of them point to their structs."""
+_other_kinds = _Kind()
+
+
+def _kind_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> _Kind:
+    """The struct of such tensors, described; under the lock."""
+    key = (size, stride, dtype, device_index)
+    known = _kinds.get(key)
+    if known is not None:
+        return known
+    is_kept = len(_kinds) < MAX_KINDS
+    kind = _Kind() if is_kept else _other_kinds
+    kind.describe(*key)
+    if is_kept:
+        _kinds[key] = kind
+    return kind
 
 
 def tensor_at(
@@ -106,15 +136,10 @@ def tensor_at(
 
     ``size`` and ``stride`` in elements; the storage has the bytes they span. Any thread.
     """
-    shape, strides = _extents(size), _extents(stride)
-    with _lock:  # one struct serves all threads; from_dlpack copies what it says
-        _tensor.shape = shape
-        _tensor.strides = strides
-        _tensor.ndim = len(size)
-        _tensor.data = pointer
-        _tensor.dtype = _DATA_TYPES[dtype]
-        _tensor.device = _device(device_index)
-        tensor: torch.Tensor = from_dlpack(_new_capsule(_address, b"dltensor", None))
+    with _lock:  # a struct serves all threads; from_dlpack copies what it says
+        kind = _kind_of(size, stride, dtype, device_index)
+        kind.tensor.data = pointer
+        tensor: torch.Tensor = from_dlpack(_new_capsule(kind.address, b"dltensor", None))
     return tensor
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spyre.torch_backend.tensors import allocation
+
 MAKERS = {
     "arange": lambda d: torch.arange(5, device=d),
     "arange from": lambda d: torch.arange(3, 100, 7, device=d, dtype=torch.int32),
@@ -42,3 +44,16 @@ def test_into_given_tensors():
     out = torch.empty(0, dtype=torch.int64, device="spyre")
     assert torch.arange(6, out=out).tolist() == list(range(6))
     assert torch.eye(2, out=torch.empty(2, 2, device="spyre")).cpu().equal(torch.eye(2))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 64])
+def test_tensors_of_more_kinds_than_are_kept(kept, monkeypatch):
+    monkeypatch.setattr(allocation, "_kinds", kinds := {})
+    monkeypatch.setattr(allocation, "MAX_KINDS", kept)
+    shapes = [(2, 3), (3, 2), (2, 3), (70,), (3, 2)]
+    made = [torch.full(shape, k, device="spyre") for k, shape in enumerate(shapes)]
+    monkeypatch.undo()
+    assert len(kinds) == min(kept, len(set(shapes)))
+    for k, (tensor, shape) in enumerate(zip(made, shapes, strict=True)):
+        assert torch.equal(tensor.cpu(), torch.full(shape, k, dtype=torch.float32))
+    del made, tensor  # before the structs they point to
