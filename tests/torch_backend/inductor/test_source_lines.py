@@ -153,6 +153,14 @@ def test_eager_operations_have_no_lines():
     assert "no line" not in str(profile)
 
 
+def test_stack_traces():
+    trace = '  File "/a.py", line 1, in f\n    g(x)\n  File "/b.py", line 22, in g\n    x + 1\n'
+    assert sources._place("fc", trace) == SourcePlace("fc", "/b.py", 22)
+    inside = f'{trace}  File "{torch.__file__}", line 3, in h\n'
+    assert sources._place("fc", inside) == SourcePlace("fc", "/b.py", 22)
+    assert sources._place("fc", "") is sources._place("", "somewhere") is None
+
+
 def test_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert str(SourcePlace("fc", str(tmp_path / "a/m.py"), 3)) == "a/m.py:3 in fc"

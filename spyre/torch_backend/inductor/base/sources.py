@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ TAG = "spyre_source"
 Tag = tuple[str, str]
 """Identity of a graph, and the name of a node in it."""
 _RESUMED = "torch_dynamo_resume_in_"
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"L\['(\w+)'\]")
@@ -61,7 +63,8 @@ def sources_of(model: Any) -> GraphSources:
     for name, node in nodes:
         node.meta["custom"] = {**(node.meta.get("custom") or {}), TAG: (digest, name)}
     functions = _lines.setdefault(digest, [])
-    lines = {name: _place(m, t) for name, m, t in zip(called, modules, traces, strict=True) if t}
+    places = map(_place, modules, traces)
+    lines = {name: place for name, place in zip(called, places, strict=True) if place is not None}
     if lines not in functions:
         functions.append(lines)
         _places.cache_clear()
@@ -107,10 +110,15 @@ def _module_path(node: torch.fx.Node) -> str:
     return readable(str(next(reversed(stack.values()))[0])) if stack else ""
 
 
-def _place(module: str, trace: str) -> SourcePlace:
-    """The innermost line of a stack trace."""
-    file, line = _LINE.findall(trace[trace.rfind('File "') :])[0]
-    return SourcePlace(module, file, int(line))
+def _place(module: str, trace: str) -> SourcePlace | None:
+    """The innermost line of a stack trace outside of torch, else that in torch, if there is any."""
+    found = _LINE.match(trace, max(trace.rfind('File "'), 0))
+    if found is None:
+        return None
+    if found[1].startswith(_TORCH):
+        every = list(_LINE.finditer(trace))
+        found = next((line for line in every[::-1] if not line[1].startswith(_TORCH)), found)
+    return SourcePlace(module, found[1], int(found[2]))
 
 
 # --- calls of kernels -------------------------------------------------------------------------
