@@ -134,6 +134,8 @@ def test_calls_that_share_a_kernel():
 
 
 def test_sizes_that_are_symbols():
+    """A program for any number of rows has no lines; those of single sizes have the right ones."""
+
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.abs() * 2 + x
 
