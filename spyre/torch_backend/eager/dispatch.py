@@ -28,6 +28,7 @@ from spyre.torch_backend.eager.launch import (
     keep_record,
     known_call,
     launch_records,
+    note_other_work,
     noting_launches,
     run,
 )
@@ -148,13 +149,13 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
         result = _call(operation, *args, **kwargs)
     # one that was resized meanwhile is another call
     if known_call(operation, args, out) == known:
-        keep_record(known, args, out, launches)
+        keep_record(known, out, launches)
     return result
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if operation.overlaps(args, kwargs):
-        return cpu_fallback(operation.overload, *args, **kwargs)
+        return _on_cpu(operation, *args, **kwargs)
     try:
         for kernel in operation.kernels:
             if kernel.takes(*args, **kwargs):
@@ -171,20 +172,36 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
             return _call(operation, *promoted, **kwargs)
         if current_recorder() is not None:
             raise LoweringError(f"{operation.name} of operands the cores do not take")
+    return _on_cpu(operation, *args, **kwargs)
+
+
+def _on_cpu(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
+    note_other_work()
     return cpu_fallback(operation.overload, *args, **kwargs)
 
 
 def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> Any:
     """Run a functional variant over plain operands; else as ATen does."""
+    known = None if kwargs or current_recorder() is not None else known_call(variant, args)
     try:
-        result = _launched(variant, args, kwargs)
+        if known is not None and (record := launch_records.get(known.key)) is not None:
+            return record.launch(known.buffers)[0]
+        with noting_launches() as launches:
+            result = _launched(variant, args, kwargs)
     except LoweringError:
         result = None  # perhaps with another layout of the result
     except Exception as error:
         error.add_note(f"in {variant.overload} on spyre")
         raise
-    if result is not None:
-        return result
+    if result is None:
+        with noting_launches() as launches:
+            result = _as_aten(variant, args, kwargs)
+    if known is not None:
+        keep_record(known, result, launches)
+    return result
+
+
+def _as_aten(variant: FunctionalVariant, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(value, (int, float, complex)) for value in args[: variant.tensors]):
         return _call_with_number(variant.overload, args, kwargs)
     return variant.overload.redispatch(COMPOSITE_KEYS, *args, **kwargs)
@@ -193,23 +210,17 @@ def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> An
 def _launched(
     variant: FunctionalVariant, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor | None:
-    """The result, by the record of a call like this one or by the kernel; None if ATen is to go on.
+    """The result, by the kernel; None if ATen is to go on.
 
     LoweringError where no program can be written.
     """
-    known = None if kwargs or current_recorder() is not None else known_call(variant, args)
-    if known is not None and (record := launch_records.get(known.key)) is not None:
-        return record.launch(known.buffers)[0]
     dtype = plain_dtype(args, variant.any_strides)
     if dtype is None or not variant.fits(*args, **kwargs):
         return None
     new = NewResult(dtype)
     if not variant.kernel.takes(*args, **kwargs, out=new):
         return None
-    with noting_launches() as launches:
-        result: torch.Tensor = variant.kernel.run(*args, **kwargs, out=new)
-    if known is not None:
-        keep_record(known, args, None, launches)
+    result: torch.Tensor = variant.kernel.run(*args, **kwargs, out=new)
     return result
 
 

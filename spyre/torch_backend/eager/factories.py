@@ -163,7 +163,7 @@ def _converted_copy(
     except LoweringError:
         return None
     if known is not None:
-        keep_record(known, args, None, launches)
+        keep_record(known, made, launches)
     return made
 
 

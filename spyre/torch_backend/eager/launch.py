@@ -17,6 +17,7 @@ from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
 from spyre.torch_backend.compat import TO_CARD, in_range
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
@@ -27,6 +28,7 @@ from spyre.torch_backend.eager.compile import (
     prepare,
 )
 from spyre.torch_backend.program import (
+    Ints,
     LoweringError,
     LoweringFunction,
     current_recorder,
@@ -36,7 +38,9 @@ from spyre.torch_backend.tensors import (
     DeviceBuffer,
     StorageLayout,
     allocate_based,
+    allocate_on,
     buffer_of,
+    default_base,
     lay_out_for,
     relayout,
 )
@@ -80,8 +84,6 @@ def run(
     if isinstance(cached, NeedsRelayout):
         copies = [_relayout_if(k in cached.operands, o) for k, o in enumerate(operands)]
         return run(name, lowering, copies, parameters, target)
-    if (noted := _noted_launches.get()) is not None:
-        noted.append((cached, operands, target))
     arguments = _operand_memory(cached.program, card, operands, buffers)
     return _launch(cached, card, arguments, target_buffer)
 
@@ -175,6 +177,8 @@ def _launch(
 ) -> tuple[torch.Tensor, ...]:
     """Enqueue it over ``arguments``, to which results and scratch memory are added."""
     program = cached.program
+    noted = _noted_launches.get()
+    operands = () if noted is None else tuple(arguments)
     if program.into_target:
         assert target_buffer is not None
         target_buffer.zero_padded = False
@@ -193,6 +197,9 @@ def _launch(
         memory.append(argument.memory)
     for number, offset_bytes in cached.offsets_bytes:
         addresses[number] += offset_bytes
+    if noted is not None:
+        target = target_buffer if program.into_target else None
+        noted.append(NotedLaunch(cached, operands, target, results))
     program.compiled.launch(card.streams.current, tuple(addresses), memory)
     return tuple(results)
 
@@ -200,20 +207,44 @@ def _launch(
 # --- calls that are like one before ---------------------------------------------------------------
 
 
-NotedLaunch = tuple[CachedCall, Sequence[Operand], torch.Tensor | None]
-"""What was launched, over which operands, and into which target."""
-_noted_launches: ContextVar[list[NotedLaunch] | None] = ContextVar("noted_launches", default=None)
+@dataclass(frozen=True, slots=True)
+class NotedLaunch:
+    """What was launched: over which operands and numbers, into the memory of which tensor, and
+    which tensors it made.
+    """
+
+    cached: CachedCall
+    operands: tuple[DeviceBuffer, ...]
+    target: DeviceBuffer | None
+    results: list[torch.Tensor]
+
+
+NotedLaunches = list[NotedLaunch | None]
+"""None: work that is no launch."""
+_noted_launches: ContextVar[NotedLaunches | None] = ContextVar("noted_launches", default=None)
 
 
 @contextmanager
-def noting_launches() -> Iterator[list[NotedLaunch]]:
-    """A block whose launches are noted, but for those of blocks in it."""
-    noted: list[NotedLaunch] = []
+def noting_launches() -> Iterator[NotedLaunches]:
+    """A block whose launches are noted, also for the block around it."""
+    noted: NotedLaunches = []
     token = _noted_launches.set(noted)
     try:
         yield noted
     finally:
         _noted_launches.reset(token)
+        if (around := _noted_launches.get()) is not None:
+            around += noted
+
+
+def note_other_work() -> None:
+    """What is done now is no launch: calls of this kind have no record."""
+    if (noted := _noted_launches.get()) is not None:
+        noted.append(None)
+
+
+Made = tuple[Ints, Ints, torch.dtype]
+"""Sizes, strides and dtype of a new tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +252,25 @@ class LaunchRecord:
     """What a call launched, for calls that differ in addresses only.
 
     ``operands``: of the program, tensors by their place among the call's, and memory of numbers.
+    ``made``: the tensor that ATen makes for the result; None where the program makes it, or the
+    call says where it goes.
     """
 
     cached: CachedCall
     operands: tuple[int | DeviceBuffer, ...]
+    made: Made | None = None
 
     def launch(
         self, buffers: Sequence[DeviceBuffer], target_buffer: DeviceBuffer | None = None
     ) -> tuple[torch.Tensor, ...]:
         """The result over the tensors in ``buffers``; none if it goes to the target's."""
         arguments = [buffers[o] if isinstance(o, int) else o for o in self.operands]
-        return _launch(self.cached, buffers[0].card, arguments, target_buffer)
+        card = buffers[0].card
+        if self.made is None:
+            return _launch(self.cached, card, arguments, target_buffer)
+        result = allocate_on(card, *self.made)
+        _launch(self.cached, card, arguments, buffer_of(result))
+        return (result,)
 
 
 MAX_RECORDS = 4096
@@ -258,11 +297,13 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
 class KnownCall:
     """A call as `launch_records` know it: all that its launch depends on, addresses apart.
 
-    ``buffers``: of the tensors among its arguments. ``target``: that of the tensor it writes to.
+    ``buffers``: of the tensors among its arguments; ``distinct``: of how many tensors they are.
+    ``target``: that of the tensor it writes to.
     """
 
     key: Key
     buffers: list[DeviceBuffer]
+    distinct: int
     target: DeviceBuffer | None = None
 
 
@@ -301,34 +342,45 @@ def known_call(
         return None
     card = buffers[0].card
     parts += (distinct, card.index, card.device.resets)
-    return KnownCall(tuple(parts), buffers, target_buffer)
+    return KnownCall(tuple(parts), buffers, distinct, target_buffer)
 
 
-def keep_record(
-    known: KnownCall,
-    args: Sequence[Any],
-    target: torch.Tensor | None,
-    launches: Sequence[NotedLaunch],
-) -> None:
-    """Let calls like this one, with ``args`` and ``target``, launch what it did, if that is one."""
-    if len(launches) != 1:
+def keep_record(known: KnownCall, result: torch.Tensor, launches: NotedLaunches) -> None:
+    """Let calls like this one launch what it did for ``result``, if that is one launch."""
+    noted = launches[0] if len(launches) == 1 else None
+    if noted is None:
         return
-    cached, operands, written = launches[0]
-    if written is not target or (target is not None and not cached.program.into_target):
-        return
-    tensors = [value for value in flat(args) if isinstance(value, torch.Tensor)]
-    card = known.buffers[0].card
-    places: list[int | DeviceBuffer] = []
-    for operand in operands:
-        if isinstance(operand, ScalarOperand):
-            places.append(number_on_card(card, operand.value, operand.dtype))
-            continue
-        place = next((k for k, tensor in enumerate(tensors) if tensor is operand), None)
-        if place is None:  # made of the arguments
-            return
-        places.append(place)
-    places += [number_on_card(card, c.number, c.dtype) for c in cached.program.constants]
-    launch_records.put(known.key, LaunchRecord(cached, tuple(places)))
+    made = None
+    if known.target is not None:
+        is_for_result = noted.target is known.target
+    elif len({*map(id, known.buffers)}) != known.distinct:
+        return  # operands that share memory, which the key does not say
+    elif noted.results:
+        is_for_result = noted.results[0] is result
+    else:
+        is_for_result = noted.target is buffer_of(result)
+        made = _made_as(result, known)
+    places = [_place_of(operand, known.buffers) for operand in noted.operands]
+    if is_for_result and None not in places and (noted.results or known.target or made):
+        operands = tuple(place for place in places if place is not None)
+        launch_records.put(known.key, LaunchRecord(noted.cached, operands, made))
+
+
+def _made_as(result: torch.Tensor, known: KnownCall) -> Made | None:
+    """How `allocate_on` makes such a tensor; None where it does not, and where more than the call's
+    tensors may have decided the dtype.
+    """
+    made = (tuple(result.shape), result.stride(), result.dtype)
+    usual = default_base(*made[:2], name_of(result.dtype))
+    is_usual = not result.storage_offset() and buffer_of(result).base == usual
+    return made if is_usual and result.dtype in known.key else None
+
+
+def _place_of(operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]) -> int | DeviceBuffer | None:
+    """An operand of a program among a call's, or a number; None for what was made of these."""
+    if not operand.host_bytes:
+        return operand
+    return next((k for k, buffer in enumerate(buffers) if buffer is operand), None)
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

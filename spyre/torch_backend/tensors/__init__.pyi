@@ -1,6 +1,7 @@
 from .allocation import (
     allocate as allocate,
     allocate_based as allocate_based,
+    allocate_on as allocate_on,
     argument_base as argument_base,
     default_base as default_base,
     empty_strided_on as empty_strided_on,

@@ -147,6 +147,63 @@ def test_a_repeated_call_over_parts():
         same(x[:, columns] + 1, host[:, columns] + 1)
 
 
+ATENS_WAY = {
+    "transposed": lambda x, y: x.t() + y.t(),
+    "transposed beside plain": lambda x, y: x.t() * y,
+    "columns": lambda x, y: x[:, 64:] - y[:, :64],
+    "channels last": lambda x, y: (
+        x.view(4, 32, 2, 64).to(memory_format=torch.channels_last)
+        * y.view(4, 32, 2, 64).to(memory_format=torch.channels_last)
+    ),
+    "expanded": lambda x, y: x + y[:1].expand(128, 128),
+    "joined columns": lambda x, y: torch.cat([x[:, :64], y[:, 64:]], 1),
+    "joined rows of columns": lambda x, y: torch.cat([x[:, :64], y[:, 64:]]),
+    "number": lambda x, y: x.t() * 2,
+    "integers": lambda x, y: x.ge(0).int() + y.ge(0).int(),
+    "function": lambda x, y: torch.exp(x.t()),
+    "maximum": lambda x, y: torch.maximum(x.t(), y),
+    "softmax": lambda x, y: torch.softmax(x.t(), 1),
+}
+
+
+@pytest.mark.parametrize("name", ATENS_WAY)
+def test_repeated_calls_do_not_go_atens_way(name, monkeypatch):
+    operation = ATENS_WAY[name]
+    (a, x), (b, y), (c, z) = both(128, 128), both(128, 128), both(128, 128)
+    first, expected = operation(x, y), operation(a, b)
+    monkeypatch.setattr("spyre.torch_backend.eager.dispatch._as_aten", None)
+    for found, wanted in (
+        (first, expected),
+        (operation(x, y), expected),
+        (operation(z, x), operation(c, a)),
+    ):
+        same(found, wanted)
+        assert found.stride() == wanted.stride()
+
+
+def test_repeated_calls_over_memory_that_operands_share():
+    (a, x), (b, y) = both(8, 64), both(8, 64)
+    for _ in range(2):
+        same(x[:4].t() - x[4:].t(), a[:4].t() - a[4:].t())
+        same(x[:4].t() - y[4:].t(), a[:4].t() - b[4:].t())
+        same(y[:4].t() - x[4:].t(), b[:4].t() - a[4:].t())
+        same(torch.cat([x[:4].t(), x[4:].t()]), torch.cat([a[:4].t(), a[4:].t()]))
+        same(torch.cat([x[:4].t(), y[4:].t()]), torch.cat([a[:4].t(), b[4:].t()]))
+
+
+def test_repeated_calls_promote_as_the_defaults_say():
+    a, b = torch.arange(1, 65).view(8, 8), torch.arange(65, 129).view(8, 8)
+    x, y = a.to("spyre"), b.to("spyre")
+    for dtype in (torch.float32, torch.float16, torch.float32):
+        torch.set_default_dtype(dtype)
+        try:
+            for _ in range(2):
+                assert (x.t() / y.t()).dtype == (a.t() / b.t()).dtype == dtype
+                assert (x.t() * 0.5).dtype == dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def test_a_repeated_call_after_others_were_written():
     host, x = both(4, 64)
     results = [x + 1 for _ in range(3)]
