@@ -27,6 +27,8 @@ STICK = 64
 _A, _B, _C = 0, 1, 2
 _MANY_ROWS = 192
 """Rows worth a unit of their own when columns are too few to keep all threads busy."""
+_DECODE_NS = 0.15
+"""Rough host time to read and decode an element of B, which matters where few rows use it."""
 _CHUNK_COST = 20
 """Host time of a multiply-add that is rounded, in those that are not."""
 
@@ -187,10 +189,11 @@ def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...])
     words[mt.ROW_COUNT], words[mt.COLUMN_COUNT], words[mt.REDUCED_COUNT] = rows, columns, depth
     words[mt.ROW_BLOCK], words[mt.ROW_BLOCKS] = row_block, row_blocks
     words[mt.COLUMN_BLOCKS] = column_blocks
-    multiply_adds = batches * rows * columns * STICK * depth * STICK
+    decoded = batches * columns * STICK * depth * STICK
+    multiply_adds = rows * decoded
     if context.chunked:
         multiply_adds *= _CHUNK_COST
     row.header(
         units=batches * row_blocks * column_blocks,
-        cost_ns=int(multiply_adds * context.spec.element_ns),
+        cost_ns=int(multiply_adds * context.spec.element_ns + decoded * _DECODE_NS),
     )
