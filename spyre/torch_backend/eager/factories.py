@@ -17,7 +17,14 @@ from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
 from spyre.torch_backend.device import NAMES, card_of, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
-from spyre.torch_backend.eager.dispatch import ANY, CONVERTED, INTEGERS, ArgumentClass, EagerKernel
+from spyre.torch_backend.eager.dispatch import (
+    ANY,
+    CONVERTED,
+    INTEGERS,
+    ArgumentClass,
+    EagerKernel,
+    copy_into,
+)
 from spyre.torch_backend.eager.launch import (
     keep_record,
     known_call,
@@ -333,6 +340,13 @@ def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
     return torch.zeros(size, **options)
 
 
+def _narrow_copy(
+    x: torch.Tensor, dim: int, start: int, length: int, *, out: torch.Tensor
+) -> torch.Tensor:
+    """aten::narrow_copy.out; torch's of the CPU takes any ``out`` for contiguous."""
+    return copy_into(out, x.narrow(dim, start, length))
+
+
 FILLS = ("fill_.Scalar", "zero_")
 _EYE = {ANY: EagerKernel(partial(_sequence, torch.eye), _takes_sequence)}
 
@@ -343,6 +357,7 @@ KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "linspace.out": {ANY: EagerKernel(partial(_sequence, torch.linspace), _takes_sequence)},
     "eye.m_out": _EYE,
     "eye.out": _EYE,
+    "narrow_copy.out": {ANY: EagerKernel(_narrow_copy)},
     "_efficientzerotensor": {ANY: EagerKernel(_zeros)},
     "tril_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.tril_indices))},
     "triu_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.triu_indices))},

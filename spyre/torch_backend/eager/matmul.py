@@ -124,7 +124,8 @@ def _added_vector(
 ) -> Value:
     """beta · bias + alpha · left · right of a matrix and a vector."""
     column = right.unsqueezed(1)
-    result = added(low, bias.unsqueezed(1), left, column, dtype, beta, alpha)
+    bias = bias.unsqueezed(len(bias.sizes))  # a number may be the bias of all rows
+    result = added(low, bias, left, column, dtype, beta, alpha)
     return result.reshaped(result.sizes[:1])
 
 

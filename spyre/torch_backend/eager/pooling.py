@@ -161,6 +161,17 @@ def _batched(x: torch.Tensor, rank: int) -> torch.Tensor:
     return x if x.dim() == rank + 2 else x.unsqueeze(0)
 
 
+def _size_results(
+    name: str, x: torch.Tensor, parameters: Sequence[Any], *outs: torch.Tensor
+) -> None:
+    """Tensors that the caller gives get the sizes of results; torch's errors for wrong windows."""
+    meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    like = getattr(torch.ops.aten, name)(meta, *parameters)
+    for out, result in zip(outs, like if isinstance(like, tuple) else (like,), strict=True):
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+
+
 # --- kernels: spatial rank, then aten's arguments ------------------------------------------------
 
 
@@ -177,6 +188,8 @@ def max_pool(
     indices: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """aten::max_pool2d_with_indices.out and max_pool3d_with_indices."""
+    given = kernel, stride, padding, dilation, ceil_mode
+    _size_results(f"max_pool{rank}d_with_indices", x, given, out, indices)
     windows = _pool_windows(x, out.shape[-rank:], kernel, stride, padding, dilation)
     operands = [_batched(x, rank), *_lines(windows, x.device)]
     parameters = (windows, name_of(x.dtype))
@@ -247,6 +260,8 @@ def avg_pool(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """aten::avg_pool2d.out and avg_pool3d.out."""
+    given = kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+    _size_results(f"avg_pool{rank}d", x, given, out)
     windows = _pool_windows(x, out.shape[-rank:], kernel, stride, padding)
     factors, number = _factors(x, windows, count_include_pad, divisor_override)
     parameters = (windows, number, name_of(x.dtype))

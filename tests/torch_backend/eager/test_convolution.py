@@ -163,3 +163,18 @@ def test_what_follows_a_convolution_keeps_its_sticks():
     assert layout.stride_map[-1] == y.stride(1)
     assert F.relu(y).device_tensor_layout() == layout
     assert (y + y).device_tensor_layout() == layout
+
+
+@pytest.mark.parametrize("shape", [(0,), (1, 3, 9, 9), (2,)])
+def test_pooling_into_tensors_of_any_size(shape):
+    x = torch.randperm(243).view(1, 3, 9, 9).half()
+    out = torch.empty(shape, dtype=x.dtype, device="spyre")
+    torch.ops.aten.avg_pool2d.out(x.to("spyre"), [3, 3], [2, 2], out=out)
+    torch.testing.assert_close(
+        out.cpu().float(), F.avg_pool2d(x.float(), 3, 2), atol=0.5, rtol=0.01
+    )
+    indices = torch.empty(0, dtype=torch.int64, device="spyre")
+    torch.ops.aten.max_pool2d_with_indices.out(x.to("spyre"), [3, 3], out=out, indices=indices)
+    expected = F.max_pool2d(x, 3, return_indices=True)
+    assert torch.equal(out.cpu(), expected[0])
+    assert torch.equal(indices.cpu(), expected[1])

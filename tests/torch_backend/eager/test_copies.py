@@ -108,3 +108,12 @@ def test_conversions_need_no_empty_tensor(half, monkeypatch):
     leaf = torch.rand(4, 33).to("spyre").requires_grad_()
     leaf.to(half).sum().backward()
     assert torch.equal(leaf.grad.cpu(), torch.ones(4, 33))
+
+
+def test_narrow_copies_into_tensors_of_any_strides():
+    """torch's of the CPU takes a transposed target for a contiguous one."""
+    x = torch.randn(5, 4, 3)
+    for out in (torch.empty(5, 3, 2).transpose(1, 2), torch.empty(2)):
+        card = out.to("spyre")
+        torch.narrow_copy(x.to("spyre"), 1, 1, 2, out=card)
+        assert torch.equal(card.cpu(), x[:, 1:3])

@@ -304,3 +304,10 @@ def test_weights_of_convolutions_that_lie_otherwise_are_copied():
     assert torch.equal(result.cpu(), eager.cpu())
     kernel.run(x, in_module.weight.data, result)
     assert torch.equal(result.cpu(), eager.cpu())
+
+
+def test_a_number_is_the_bias_of_all_rows():
+    arguments = [t.half().to("spyre") for t in (torch.randn(()), torch.randn(5, 70), drawn(70))]
+    result, (kernel,) = compiled(torch.addmv, *arguments)
+    assert kernel
+    assert torch.equal(result.cpu(), torch.addmv(*arguments).cpu())
