@@ -86,7 +86,7 @@ class NotedBlock:
 
 
 NO_VALUES: Mapping[str, int] = {}
-LARGE_BYTES = 1 << 18
+LARGE_BYTES = 1 << 21
 """Tensor bytes from which a job is worth a second thread."""
 
 

@@ -2,7 +2,8 @@
 
 An engine is a token, not a thread: whoever runs a unit holds the engines it needs. A thread that
 waits for work runs units itself meanwhile, so a launch that is waited for at once costs no thread
-switch; the scheduler's own threads make work go on that nobody waits for. They end when idle.
+switch; the scheduler's own threads make work go on that nobody waits for, large work at once and
+small work when no more of it comes in. They end when idle.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,6 +31,14 @@ every launch would cost that one more than the launch.
 """
 DOZES = 40
 """Times it looks for work in vain before it sleeps until it is woken."""
+
+PAUSE_SECONDS = 0.0003
+"""How long nothing small has come in before own threads run small work. Beside a thread that goes
+on submitting, each would wait for the interpreter most of the time, and both would take longer than
+one after the other.
+"""
+MAX_BACKLOG = 512
+"""Works that are left to such a thread; they keep memory of tensors that may be gone."""
 
 Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
 """Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
@@ -62,6 +72,8 @@ class Scheduler:
         self._running = 0  # units that run now
         self._large = 0  # those of them that are worth a second thread
         self._helpers = 0  # waiting threads that look for units themselves
+        self._small_came = 0.0  # when the last small work came in, s
+        self._large_came = False  # large work did, and own threads have not run out of work since
         self._closed = False
         self._virtual: tuple[int, VirtualTime] | None = None
         self._virtual_owner = threading.Lock()
@@ -98,6 +110,10 @@ class Scheduler:
             # In this order: nobody waits for work that an interrupt kept from coming in.
             self._inbox.append(work)
             stream.last = work
+        if work.is_large:
+            self._large_came = True
+        else:
+            self._small_came = time.monotonic()
         # Whoever runs a small unit looks at the inbox when it is done, which is soon.
         if self._running <= self._large and self._wants_thread(work.is_large):
             self._wake(work.is_large)
@@ -133,7 +149,9 @@ class Scheduler:
         if self._inbox:
             self._empty_inbox()
         unit = self._state.next_unit()
-        if unit is not None:
+        if unit is None:
+            self._large_came = False
+        else:
             self._running += 1
             self._large += unit.work.is_large
         return unit
@@ -348,9 +366,7 @@ class Scheduler:
             if self._closed:
                 self._threads -= 1
                 return None
-            # Beside a waiting thread that runs small units a second one would only contend with it
-            # for the interpreter.
-            unit = self._take() if take and (self._large or not self._helpers) else None
+            unit = self._take() if take and self._is_wanted() else None
             if unit is not None:
                 return unit
             waker = threading.Lock()
@@ -361,6 +377,16 @@ class Scheduler:
                 self._idle.remove(waker)
                 waker.release()
             return waker
+
+    def _is_wanted(self) -> bool:
+        """Whether an own thread is to run what there is; under the lock."""
+        # Beside a thread that waits and runs small units, or one that submits them, a second one
+        # would only contend with it for the interpreter.
+        if self._large or self._helpers:
+            return self._large > 0
+        if self._large_came or self._state.pending + len(self._inbox) > MAX_BACKLOG:
+            return True
+        return time.monotonic() - self._small_came >= PAUSE_SECONDS
 
     def _rested(self, waker: threading.Lock, ends: bool) -> bool:
         """A thread was not woken. True if it has slept long enough and ``ends`` now."""
@@ -415,7 +441,7 @@ class StreamHasFailed(Exception):
 #
 #            a unit             it has run
 #   start ─▶ LOOK ────────▶ RUN ─────────▶ LOOK
-#             │ nothing, or left to a waiting thread
+#             │ nothing, or left to a thread that waits or goes on submitting
 #             ▼
 #            DOZE ── 0.5 ms over, or woken by large work ─▶ LOOK
 #             │ 40 times in vain

@@ -63,6 +63,31 @@ def test_work_goes_on_without_anybody_waiting():
     until(lambda: is_done(queue))
 
 
+def test_small_work_is_left_to_a_thread_that_goes_on_submitting(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS", float("inf"))
+    scheduler, queue, ran = Scheduler(), StreamQueue(0), []
+    for k in range(5):
+        scheduler.submit(queue, job(lambda *_, k=k: ran.append((k, threading.get_ident()))))
+        time.sleep(2 * module.DOZE_SECONDS)
+    assert not ran
+    wait(scheduler, queue)
+    assert ran == [(k, threading.get_ident()) for k in range(5)]
+
+
+@pytest.mark.parametrize("why", ["large work", "a backlog", "a pause"])
+def test_own_threads_run_small_work_too(why, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.01 if why == "a pause" else float("inf"))
+    monkeypatch.setattr(module, "MAX_BACKLOG", 3 if why == "a backlog" else 100)
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    works = [*(job(_nothing) for _ in range(3)), job(_nothing, large=why == "large work")]
+    for work in works:
+        scheduler.submit(queue, work)
+    until(lambda: works[0].has_ended)
+    if why != "a backlog":  # which three more are not
+        until(lambda: works[-1].has_ended)
+    wait(scheduler, queue)
+
+
 def test_the_waiting_thread_helps():
     """With the scheduler's threads closed the waiting one does everything."""
     scheduler, queue, seen = Scheduler(), StreamQueue(0), []
