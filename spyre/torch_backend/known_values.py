@@ -57,7 +57,7 @@ class _Recording(TorchDispatchMode):  # type: ignore[misc]  # torch has no types
 
 
 def record_values(
-    function: Function, inputs: Mapping[str, np.ndarray[Any, Any]], binding: Binding
+    function: Function, inputs: Mapping[str, np.ndarray[Any, Any]], bound: BoundInputs
 ) -> tuple[tuple[KnownValue, ...], tuple[np.ndarray[Any, Any], ...]]:
     """Known values of ``function`` over ``inputs``, by argument, and its outputs.
 
@@ -70,7 +70,7 @@ def record_values(
     floats = {key: t for key, t in tensors.items() if t.is_floating_point()}
     known = [KnownValue(name, _numbers(t)) for name, t in floats.items()]
     with torch.no_grad(), _Recording(known):
-        result = binding.call(function, tensors)
+        result = bound.call(function, tensors)
     outputs = tuple(_numbers(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
     telling = [value for value in known if not is_constant(value.values)]
     distinct = {(v.squeezed.shape, v.squeezed.tobytes()): v for v in reversed(telling)}
@@ -78,7 +78,7 @@ def record_values(
 
 
 @dataclass(frozen=True)
-class Binding:
+class BoundInputs:
     """Which arguments of a bundle a function is called with: by position, by name and, of a module,
     for its parameters and buffers, by path. ``order``: says so where they are taken in order of
     first use, for want of names.
@@ -101,7 +101,7 @@ class Binding:
         return torch.func.functional_call(own, state, args, named)
 
 
-def binding_of(function: Function, given: Mapping[str, str]) -> Binding:
+def bound_inputs(function: Function, given: Mapping[str, str]) -> BoundInputs:
     """By the names that the compiled function has for its inputs, where the function given here
     has them too; else in order of first use.
 
@@ -116,7 +116,7 @@ def binding_of(function: Function, given: Mapping[str, str]) -> Binding:
             takes = signature.bind(*given).arguments
         except TypeError as error:
             raise _unbound(signature, given) from error
-    return Binding(tuple(given), order=_order_text(given, list(takes)))
+    return BoundInputs(tuple(given), order=_order_text(given, list(takes)))
 
 
 def _signature(function: Function) -> inspect.Signature | None:
@@ -130,7 +130,7 @@ def _signature(function: Function) -> inspect.Signature | None:
 
 def _bound_by_name(
     function: Function, signature: inspect.Signature, given: Mapping[str, str]
-) -> Binding | None:
+) -> BoundInputs | None:
     """None where an input has no name, or one that the function does not know, or where one that
     the function needs is none of them.
     """
@@ -146,7 +146,7 @@ def _bound_by_name(
     except TypeError:
         return None
     known = {n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
-    return Binding(by_place, arguments, members) if arguments.keys() <= known else None
+    return BoundInputs(by_place, arguments, members) if arguments.keys() <= known else None
 
 
 def _members(function: Function) -> tuple[str, set[str]]:
@@ -185,9 +185,9 @@ def watcher_of(
 
     LaunchError SPY623 where the function cannot be called with the inputs.
     """
-    binding = binding_of(function, subject.given)
-    known, outputs = record_values(function, subject.inputs, binding)
-    return FirstWrong(known, frozenset(subject.inputs), subject.launches, binding.order), outputs
+    bound = bound_inputs(function, subject.given)
+    known, outputs = record_values(function, subject.inputs, bound)
+    return FirstWrong(known, frozenset(subject.inputs), subject.launches, bound.order), outputs
 
 
 def first_wrong(

@@ -74,9 +74,9 @@ def known_inputs(
 
 
 def _is_factor(given: Any) -> bool:
-    if not isinstance(given, torch.Tensor) or given.device.type != "spyre" or is_fake(given):
-        return False
-    return is_factor(given)
+    # a subclass need not have memory of its own: DTensor has that of its shard
+    is_plain = type(given) in (torch.Tensor, torch.nn.Parameter) and not is_fake(given)
+    return is_plain and given.device.type == "spyre" and is_factor(given)
 
 
 Inputs = Mapping[str, KnownInput]
