@@ -124,9 +124,11 @@ def _overlapped(tasks: Sequence[Task]) -> tuple[Task, ...]:
 class _Stream:
     """What a stream was given until now: numbers of tasks.
 
-    ``last``: of each kind. ``before``: the last copy out before each compute.
+    ``last``: of each kind. ``before``: the last copy out before each compute. ``collective``: the
+    last task of one.
     """
 
+    collective: int | None = None
     computes: list[int] = field(default_factory=list)
     before: list[int | None] = field(default_factory=list)
     last: dict[TaskKind, int] = field(default_factory=dict)
@@ -137,7 +139,9 @@ def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
     delayed: list[Task] = []
     for number, task in enumerate(tasks):
         stream = streams.setdefault(task.stream, _Stream())
-        if task.kind in COLLECTIVES:  # the cards have one set of buffers for what they exchange
+        if task.kind in COLLECTIVES:
+            # The cards have one set of buffers for what they exchange: all that follows waits.
+            stream.collective = number
             delayed.append(task)
             continue
         # Waits within the stream are what the second set of buffers relaxes; the others stay.
@@ -152,7 +156,7 @@ def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 def _tasks_to_wait_for(kind: TaskKind, stream: _Stream) -> set[int]:
     """What a task of ``kind`` waits for in its own stream."""
-    waits = {stream.last.get(kind)}
+    waits = {stream.last.get(kind), stream.collective}
     computes = stream.computes
     if kind is TaskKind.COMPUTE:
         waits |= {stream.last.get(k) for k in (TaskKind.COPY_IN, TaskKind.HOST, TaskKind.LAUNCH)}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from spyre.hw.cost.timeline import (
     Overlap,
@@ -99,6 +99,14 @@ def test_recorded_orders_are_kept(tasks: list[Task]):
 
 @settings(max_examples=100, deadline=None)
 @given(tasks=task_lists())
+@example(
+    tasks=[
+        Task(TaskKind.HOST, 2.0),
+        Task(TaskKind.ADD, 1.0, 1, (0,)),
+        Task(TaskKind.COPY_OUT, 0.0, 1, (1,)),
+        Task(TaskKind.COMPUTE, 1.0, 1, (2,)),
+    ]
+)
 def test_double_buffering_keeps_data_in_order(tasks: list[Task]):
     """A launch has its copies, waits for host operations and other streams, uses two buffers."""
     spans = simulate(tasks, Overlap.DOUBLE_BUFFERED).spans
