@@ -27,9 +27,12 @@ IDLE_SECONDS = 2.0
 """How long an own thread waits for work before it ends."""
 DOZE_SECONDS = 0.0005
 """How long an own thread leaves small work to whoever may be about to wait for it: being woken for
-every launch would cost that one more than the launch.
+every launch would cost that one more than the launch. Twice as long after every look in vain: a
+look takes the interpreter from a thread that goes on submitting, which hands it over at every
+operation once somebody wants it. So work nobody waits for begins no later than as long as its
+submission took.
 """
-DOZES = 40
+DOZES = 6
 """Times it looks for work in vain before it sleeps until it is woken."""
 
 PAUSE_SECONDS = 0.0003
@@ -443,8 +446,8 @@ class StreamHasFailed(Exception):
 #   start ─▶ LOOK ────────▶ RUN ─────────▶ LOOK
 #             │ nothing, or left to a thread that waits or goes on submitting
 #             ▼
-#            DOZE ── 0.5 ms over, or woken by large work ─▶ LOOK
-#             │ 40 times in vain
+#            DOZE ── 0.5 ms, then 1, 2 .. 16 over, or woken by large work ─▶ LOOK
+#             │ 6 times in vain
 #             ▼
 #            SLEEP ── woken ─▶ DOZE, or LOOK if there is large work
 #             │ 2 s
@@ -471,7 +474,7 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
             dozes, take = 0, True
             continue
         del scheduler  # a thread at rest keeps no scheduler alive
-        woken = unit_or_waker.acquire(timeout=IDLE_SECONDS if asleep else DOZE_SECONDS)
+        woken = unit_or_waker.acquire(timeout=IDLE_SECONDS if asleep else DOZE_SECONDS * 2**dozes)
         scheduler = reference()
         if scheduler is None or (not woken and scheduler._rested(unit_or_waker, asleep)):
             return
