@@ -73,7 +73,9 @@ class RegionAllocator:
         self._free = [region.free for region in self._regions[:TENSOR_REGIONS]]
         """Free blocks of each tensor region, those kept left out."""
         self._kept: dict[int, list[int]] = {}
-        """size in blocks → addresses of what is kept."""
+        """size in blocks → addresses of what is kept, a heap: the lowest first. A step that takes
+        and frees as the one before then gets the same ones, for which its programs are linked.
+        """
         self._kept_blocks = 0
 
     @property
@@ -115,7 +117,7 @@ class RegionAllocator:
             blocks = _blocks_of(size_bytes)
         if use_kept and (kept := self._kept.get(blocks)):
             self._kept_blocks -= blocks
-            return self._hand_out(kept.pop(), blocks)
+            return self._hand_out(heappop(kept), blocks)
         if region is None:
             region = self._free.index(max(self._free))
         else:
@@ -153,7 +155,7 @@ class RegionAllocator:
             self.history.note(address_bytes >> REGION_BITS, -size)
         if keep and blocks <= KEPT_BLOCKS and self._kept_blocks < MAX_KEPT_BLOCKS:
             self._kept_blocks += blocks
-            self._kept.setdefault(blocks, []).append(address_bytes)
+            heappush(self._kept.setdefault(blocks, []), address_bytes)
         else:
             self._join(address_bytes, blocks)
         return size

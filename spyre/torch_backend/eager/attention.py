@@ -11,16 +11,20 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear
 
+from spyre.layout import contiguous_strides
 from spyre.torch_backend.eager.dispatch import (
     ANY,
     FLOATS,
     ArgumentClass,
     EagerKernel,
+    call,
     fill,
+    filling,
 )
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmul import is_small_product, product
-from spyre.torch_backend.program import Lowering, Value
+from spyre.torch_backend.program import Lowering, Value, current_recorder
+from spyre.torch_backend.tensors import allocate
 
 
 def attention(low: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
@@ -146,11 +150,19 @@ def fused_attention(
         operands.append(causal_mask(q, k))
         kinds.append("keep")
     parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
-    output = fill("attention", attention, operands, parameters, _ordered_as(q, v.shape[-1]))
-    empty = torch.empty(0, dtype=torch.float32, device=q.device)
+    output = call(_ATTENTION, *operands, *parameters, out=_ordered_as(q, v.shape[-1]))
+    empty = allocate((0,), (1,), torch.float32, q.device.index)
     counts = torch.empty(0, dtype=torch.int64, device="cpu")
     lengths = (q.shape[-2], k.shape[-2])
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
+
+
+def _fill_attention(*args: Any, out: torch.Tensor) -> torch.Tensor:
+    *operands, kinds, scale, dtype = args
+    return fill("attention", attention, operands, (kinds, scale, dtype), out)
+
+
+_ATTENTION = filling("scaled_dot_product_attention", _fill_attention)
 
 
 def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
@@ -159,6 +171,10 @@ def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
     """
     order = sorted(range(q.dim()), key=q.stride().__getitem__, reverse=True)
     sizes = (*q.shape[:-1], width)
+    if current_recorder() is None:
+        strides = contiguous_strides([sizes[k] for k in order])
+        in_order = [strides[order.index(k)] for k in range(q.dim())]
+        return allocate(sizes, in_order, q.dtype, q.device.index)
     made = torch.empty([sizes[k] for k in order], dtype=q.dtype, device=q.device)
     return made.permute([order.index(k) for k in range(q.dim())])
 

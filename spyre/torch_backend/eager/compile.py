@@ -22,10 +22,13 @@ from spyre.torch_backend.program import (
     LoweringError,
     LoweringFunction,
     Value,
+    cut_lanes,
+    other_lane,
     scalar_view,
     show_program,
     shows_programs,
     store_result,
+    stored_elements,
 )
 from spyre.torch_backend.tensors import DeviceBuffer, StorageLayout
 
@@ -87,6 +90,18 @@ class CachedCall:
 
 
 @dataclass(frozen=True, slots=True)
+class OperandView:
+    """Where the elements of an operand lie.
+
+    ``cut``: (dim, start, length) of the elements of ``view`` along its lanes that are the operand's
+    and begin within a stick; None where all of them are.
+    """
+
+    view: DeviceView
+    cut: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NeedsRelayout:
     """The operands with these numbers have to be copied to the default layout first."""
 
@@ -112,7 +127,7 @@ def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
         if not odd:
             raise
         return NeedsRelayout(odd)
-    offsets = {k: view.offset_bytes for k, view in enumerate(operand_views)}
+    offsets = {k: seen.view.offset_bytes for k, seen in enumerate(operand_views)}
     if target is not None and program.into_target:
         offsets[len(operand_views) + len(program.constants)] = target.offset_bytes
     return CachedCall(program, tuple((k, n) for k, n in offsets.items() if n))
@@ -133,11 +148,36 @@ def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | Non
     )
 
 
-def _view(operand: Operand, buffer: DeviceBuffer | None) -> DeviceView | None:
+def _view(operand: Operand, buffer: DeviceBuffer | None) -> OperandView | None:
     if isinstance(operand, ScalarOperand):
-        return scalar_view(operand.dtype)
+        return OperandView(scalar_view(operand.dtype))
     assert buffer is not None
-    return view_on_card(operand, buffer)
+    view = view_on_card(operand, buffer)
+    return _cut_view(operand, buffer) if view is None else OperandView(view)
+
+
+MAX_CUT_ELEMENTS = 1 << 20
+"""Elements a cut may need room for where it is laid out with other sticks; beyond that, and beyond
+four times the operand's, DMA.
+"""
+
+
+def _cut_view(tensor: torch.Tensor, buffer: DeviceBuffer) -> OperandView | None:
+    """The view of a tensor whose rows begin within sticks, as a part of longer rows."""
+    base, strides = buffer.base, tensor.stride()
+    rows = [k for k, n in enumerate(tensor.shape) if n > 1 and strides[k] == 1]
+    if base is None or len(rows) != 1 or 1 not in base.strides:
+        return None
+    (dim,) = rows
+    offset, lanes = tensor.storage_offset(), base.layout.elements_per_stick
+    length, start = tensor.shape[dim], offset % base.shape[base.strides.index(1)] % lanes
+    sizes = tuple(n + start if k == dim else n for k, n in enumerate(tensor.shape))
+    needed = stored_elements(sizes, other_lane(sizes, dim), lanes)
+    if not start or needed > max(MAX_CUT_ELEMENTS, 4 * tensor.numel()):
+        return None
+    longer = torch.empty(0, dtype=tensor.dtype, device="meta")
+    view = view_on_card(longer.as_strided(sizes, strides, offset - start), buffer)
+    return None if view is None else OperandView(view, (dim, start, length))
 
 
 def _target_view(call: EagerCall) -> DeviceView | None:
@@ -159,18 +199,18 @@ def _is_odd(operand: Operand, buffer: DeviceBuffer | None) -> bool:
 
 
 def _program(
-    call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
+    call: EagerCall, views: Sequence[OperandView], target: DeviceView | None
 ) -> EagerProgram:
     key = _program_key(call, views, target)
     return _programs.get_or_make(key, lambda: _compile(call, views, target, key))
 
 
 def _program_key(
-    call: EagerCall, views: Sequence[DeviceView], target: DeviceView | None
+    call: EagerCall, views: Sequence[OperandView], target: DeviceView | None
 ) -> tuple[object, ...]:
     tensors = tuple(
-        (replace(view, offset_bytes=0), _dtype(o), b is not None and b.zero_padded)
-        for view, o, b in zip(views, call.operands, call.buffers, strict=True)
+        (replace(seen.view, offset_bytes=0), seen.cut, _dtype(o), b is not None and b.zero_padded)
+        for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
     )
     result: object = None
     if target is not None and call.target is not None:
@@ -186,27 +226,32 @@ def _dtype(operand: Operand) -> str:
     return operand.dtype if isinstance(operand, ScalarOperand) else name_of(operand.dtype)
 
 
-def _overlaps(call: EagerCall, views: Sequence[DeviceView], target: DeviceView) -> tuple[bool, ...]:
+def _overlaps(
+    call: EagerCall, views: Sequence[OperandView], target: DeviceView
+) -> tuple[bool, ...]:
     """Per operand, whether it may share memory with the target in another way than element by
     element.
     """
     return tuple(
-        buffer is call.target_buffer and view != target
-        for view, buffer in zip(views, call.buffers, strict=True)
+        buffer is call.target_buffer and seen != OperandView(target)
+        for seen, buffer in zip(views, call.buffers, strict=True)
     )
 
 
 def _compile(
     call: EagerCall,
-    views: Sequence[DeviceView],
+    views: Sequence[OperandView],
     target: DeviceView | None,
     key: tuple[object, ...],
 ) -> EagerProgram:
     low = Lowering()
     values = [
-        low.builder.argument(view, _dtype(o), b is None or b.zero_padded)
-        for view, o, b in zip(views, call.operands, call.buffers, strict=True)
+        low.builder.argument(seen.view, _dtype(o), b is None or b.zero_padded)
+        for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
     ]
+    for k, seen in enumerate(views):
+        if seen.cut is not None:
+            values[k] = cut_lanes(low, values[k], *seen.cut)
     lowered = call.lowering(low, *values, *call.parameters)
     results = [lowered] if isinstance(lowered, Value) else list(lowered)
     into_target = target is not None and _store(low, results[0], target, call, views)
@@ -224,7 +269,7 @@ def _compile(
 
 
 def _store(
-    low: Lowering, value: Value, target: DeviceView, call: EagerCall, views: Sequence[DeviceView]
+    low: Lowering, value: Value, target: DeviceView, call: EagerCall, views: Sequence[OperandView]
 ) -> bool:
     """Have ``value`` written to the target; False if its elements have another format."""
     if value.sizes != target.sizes or value.format != target.device_format:

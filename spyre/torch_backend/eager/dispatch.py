@@ -30,6 +30,7 @@ from spyre.torch_backend.eager.launch import (
     launch_records,
     note_other_work,
     noting_launches,
+    placement_of,
     run,
 )
 from spyre.torch_backend.fallback import cpu_fallback
@@ -145,12 +146,20 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
             error.add_note(f"in aten::{operation.name} on spyre")
             raise
         return out
+    placement = placement_of(out)
     with noting_launches() as launches:
         result = _call(operation, *args, **kwargs)
     # one that was resized meanwhile is another call
-    if known_call(operation, args, out) == known:
+    if placement_of(out) == placement:
         keep_record(known, out, launches)
     return result
+
+
+def filling(name: str, run: Callable[..., Any]) -> EagerOperation:
+    """What kernels of several results, or of results they make themselves, do to fill one by a
+    launch: an operation for `call`.
+    """
+    return EagerOperation(name, None, (EagerKernel(run),), is_one_launch=True)
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,9 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     ArgumentClass,
     EagerKernel,
+    call,
     copy_into,
+    filling,
 )
 from spyre.torch_backend.eager.launch import (
     keep_record,
@@ -119,10 +121,18 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
         is_beside = source.device == target.device
         cpu_fallback(operator("copy_"), target, source if is_beside else source.cpu())
     elif is_on_card(source):
-        copy_on_card(target, source)
+        call(_COPY, source, out=target)
     else:
         upload(target, source, non_blocking)
     return target
+
+
+def _fill_copy(source: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    copy_on_card(out, source)
+    return out
+
+
+_COPY = filling("copy_", _fill_copy)
 
 
 _COPY_OVERLAP = OverlapRule(operator("copy_"))
@@ -293,13 +303,29 @@ def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _sequence(make: Callable[..., torch.Tensor], *args: Any, out: torch.Tensor) -> torch.Tensor:
-    """``make(*args, dtype)`` on the CPU."""
-    return _upload_into(out, make(*args, dtype=out.dtype, device="cpu"))
+def _sequence(make: str, *args: Any, out: torch.Tensor) -> torch.Tensor:
+    """``torch.<make>(*args)``: made on the CPU; a short one that is asked for again stays on the
+    card, where it is copied from.
+    """
+    key = (make, *map(repr, args), out.dtype, out.device)
+    if current_recorder() is None and _asked.get(key) is not None:
+        return _copied_into(out, kept_sequence(make, args, out.dtype, out.device))
+    content = getattr(torch, make)(*args, dtype=out.dtype, device="cpu")
+    if content.nbytes <= MAX_KEPT_BYTES:
+        _asked.put(key, True)
+    return _upload_into(out, content)
 
 
-MAX_KEPT = 64
-"""Sequences that stay on the cards."""
+def _copied_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
+    if out.shape != content.shape:
+        out.resize_(content.shape)
+    copied: torch.Tensor = call(_COPY, content, out=out)
+    return copied
+
+
+MAX_KEPT, MAX_KEPT_BYTES = 256, 1 << 16
+"""Sequences that stay on the cards, and how long those are that are only asked for."""
+_asked: LruCache[tuple[Any, ...], bool] = LruCache(MAX_KEPT)
 _kept: LruCache[tuple[Any, ...], torch.Tensor] = LruCache(MAX_KEPT)
 
 
@@ -348,13 +374,13 @@ def _narrow_copy(
 
 
 FILLS = ("fill_.Scalar", "zero_")
-_EYE = {ANY: EagerKernel(partial(_sequence, torch.eye), _takes_sequence)}
+_EYE = {ANY: EagerKernel(partial(_sequence, "eye"), _takes_sequence)}
 
 KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
     "fill_.Scalar": {ANY: EagerKernel(fill_scalar)},
     "zero_": {ANY: EagerKernel(zero)},
-    "arange.start_out": {ANY: EagerKernel(partial(_sequence, torch.arange), _takes_sequence)},
-    "linspace.out": {ANY: EagerKernel(partial(_sequence, torch.linspace), _takes_sequence)},
+    "arange.start_out": {ANY: EagerKernel(partial(_sequence, "arange"), _takes_sequence)},
+    "linspace.out": {ANY: EagerKernel(partial(_sequence, "linspace"), _takes_sequence)},
     "eye.m_out": _EYE,
     "eye.out": _EYE,
     "narrow_copy.out": {ANY: EagerKernel(_narrow_copy)},

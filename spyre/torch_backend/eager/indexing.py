@@ -22,10 +22,12 @@ from spyre.torch_backend.eager.dispatch import (
     ArgumentClass,
     EagerKernel,
     as_like,
+    call,
     checked_dim,
     checked_dims,
     copy_into,
     fill,
+    filling,
 )
 from spyre.torch_backend.eager.factories import kept_sequence
 from spyre.torch_backend.program import (
@@ -144,7 +146,23 @@ def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
 
 def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     rows = weight.new_empty((*indices.shape, *weight.shape[1:]))
-    return fill("select", select_rows, [weight, indices], (0, False), rows)
+    return _filled_by_index(weight, indices, 0, rows)
+
+
+def _filled_by_index(
+    table: torch.Tensor, index: torch.Tensor, dim: int, out: torch.Tensor
+) -> torch.Tensor:
+    filled: torch.Tensor = call(_SELECTION, table, index, dim, out=out)
+    return filled
+
+
+def _fill_by_index(
+    table: torch.Tensor, index: torch.Tensor, dim: int, *, out: torch.Tensor
+) -> torch.Tensor:
+    return fill("select", select_rows, [table, index], (dim, False), out)
+
+
+_SELECTION = filling("index_select", _fill_by_index)
 
 
 def _takes_embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> bool:
@@ -158,7 +176,7 @@ def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor
     dim = checked_dim(dim, x.dim())
     sizes = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
     rows = x.new_empty(sizes)
-    return fill("select", select_rows, [x, index.reshape(-1)], (dim, False), rows)
+    return _filled_by_index(x, index.reshape(-1), dim, rows)
 
 
 def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:

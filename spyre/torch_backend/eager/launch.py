@@ -251,7 +251,7 @@ Made = tuple[Ints, Ints, torch.dtype]
 class LaunchRecord:
     """What a call launched, for calls that differ in addresses only.
 
-    ``operands``: of the program, tensors by their place among the call's, and memory of numbers.
+    ``operands``: of the program, tensors by their place among the call's, and constants.
     ``made``: the tensor that ATen makes for the result; None where the program makes it, or the
     call says where it goes.
     """
@@ -333,6 +333,7 @@ def known_call(
     target_buffer = None
     if target is not None:
         target_buffer = buffers[-1]
+        parts[-1] = None  # what is beyond its elements is written over
         # which operands it may overlap with
         parts += map(buffers.index, buffers)
         buffers, tensors = buffers[:-1], tensors[:-1]
@@ -343,6 +344,13 @@ def known_call(
     card = buffers[0].card
     parts += (distinct, card.index, card.device.resets)
     return KnownCall(tuple(parts), buffers, distinct, target_buffer)
+
+
+def placement_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where its elements lie."""
+    buffer = buffer_of(tensor)
+    extents = (tensor.shape, tensor.stride(), tensor.storage_offset())
+    return (*extents, buffer.address_bytes, buffer.layout_id)
 
 
 def keep_record(known: KnownCall, result: torch.Tensor, launches: NotedLaunches) -> None:
@@ -377,10 +385,11 @@ def _made_as(result: torch.Tensor, known: KnownCall) -> Made | None:
 
 
 def _place_of(operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]) -> int | DeviceBuffer | None:
-    """An operand of a program among a call's, or a number; None for what was made of these."""
-    if not operand.host_bytes:
-        return operand
-    return next((k for k, buffer in enumerate(buffers) if buffer is operand), None)
+    """An operand of a program among a call's, or a constant that the call does not name; None for
+    what was made of these.
+    """
+    constant = operand if operand.is_constant else None
+    return next((k for k, buffer in enumerate(buffers) if buffer is operand), constant)
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

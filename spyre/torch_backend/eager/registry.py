@@ -96,6 +96,13 @@ FUNCTIONAL_VARIANTS = {
 has the dtype of floating operands, and is contiguous if they are.
 """
 
+ONE_LAUNCH = {
+    *FUNCTIONAL_VARIANTS.values(),
+    *(name for module in (elementwise, boolean, masks) for name in module.KERNELS),
+    "index_copy.out",
+}
+"""Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
+
 PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
@@ -138,7 +145,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
             tuple(kernels.values()),
             promoted,
             _overlap_check(name, overload),
-            name in FUNCTIONAL_VARIANTS.values(),
+            name in ONE_LAUNCH,
         )
         functions[name] = partial(call, operation)
     for name, out in FUNCTIONAL_VARIANTS.items():

@@ -27,6 +27,7 @@ from .emitter import (
 )
 from .indexing import (
     MAX_ROWS as MAX_ROWS,
+    cut_lanes as cut_lanes,
     gathered as gathered,
     join_lane as join_lane,
     joined as joined,

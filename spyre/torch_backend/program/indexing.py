@@ -43,6 +43,14 @@ def off_lanes(low: Operations, value: Value, dim: int) -> Value:
     return low.with_lane(value, other_lane(value.sizes, dim))
 
 
+def cut_lanes(low: Operations, value: Value, dim: int, start: int, length: int) -> Value:
+    """``length`` elements of ``dim``, the one along the lanes, from ``start`` on, which may be
+    within a stick; with sticks along ``dim`` again.
+    """
+    apart = narrowed(off_lanes(low, value, dim), dim, start, length)
+    return low.with_lane(apart, dim if length > 1 else -1)
+
+
 def stored_elements(sizes: Sequence[int], lane: int, lanes: int = 64) -> int:
     """Elements memory holds for a tensor with sticks of ``lanes`` along ``lane`` (-1: none)."""
     if lane < 0:

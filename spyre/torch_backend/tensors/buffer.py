@@ -165,6 +165,11 @@ class DeviceBuffer:
         self.address_bytes = 0
         self.leave_uncounted()
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the backend keeps it, a number or a sequence, so that nobody writes to it."""
+        return not self._count and self.memory is not None
+
     def leave_uncounted(self) -> None:
         """Take its memory out of torch's statistics: it is a constant the backend keeps."""
         with interrupts:

@@ -9,6 +9,8 @@ import torch
 
 from spyre.torch_backend.eager.dispatch import plain_dtype
 from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS
+from spyre.torch_backend.tensors import relayout
+from tests.torch_backend.eager.agreement import numbers
 
 WRONG = {
     "add": (torch.add, (2, 3), (4,)),
@@ -284,6 +286,60 @@ def test_repeated_calls_into_a_target():
     check(lambda x, y, z: torch.sum(x, 1, out=z[:, 0]))
     check(lambda x, y, z: torch.cat([x[:4], y[4:]], out=z))
     check(lambda x, y, z: torch.mm(x, y.t(), out=z[:, :8]))
+
+
+ONE_LAUNCH = {
+    "half of a head turned": lambda x, y, i: -x[:, 32:],
+    "columns within sticks": lambda x, y, i: x[:, 5:40] + y[:, 20:55],
+    "columns in another dtype": lambda x, y, i: x[:, 61:].float(),
+    "softmax of columns": lambda x, y, i: torch.softmax(x[:, 7:], 1),
+    "product of columns": lambda x, y, i: x[:, 3:43] @ y[:, 8:48].t(),
+    "columns turned": lambda x, y, i: x[:, 1:].t() * 2,
+    "rows written": lambda x, y, i: x.index_copy_(0, i, y[:2]),
+    "rows read": lambda x, y, i: torch.nn.functional.embedding(i, x),
+    "rows selected": lambda x, y, i: x.index_select(0, i),
+    "attention": lambda x, y, i: torch.nn.functional.scaled_dot_product_attention(
+        x.view(1, 2, 4, 64), y.view(1, 2, 4, 64), x.view(1, 2, 4, 64)
+    ),
+    "comparison": lambda x, y, i: x <= y,
+    "cosine": lambda x, y, i: x.cos(),
+    "copy": lambda x, y, i: x.copy_(y),
+}
+
+
+@pytest.mark.parametrize("name", ONE_LAUNCH)
+def test_repeated_calls_are_one_launch(name, monkeypatch):
+    operation = ONE_LAUNCH[name]
+    host, index = torch.tensor([5, 2]), torch.tensor([5, 2]).to("spyre")
+    monkeypatch.setattr("spyre.torch_backend.eager.launch.relayout", None)
+    for turn in range(4):
+        if turn == 3:  # by what it knows of calls like this one
+            monkeypatch.setattr("spyre.torch_backend.eager.launch._key", None)
+        a, b = numbers(8, 64, seed=turn), numbers(8, 64, seed=-turn)
+        x, y = a.to("spyre"), b.to("spyre")
+        with torch.spyre.counting() as counted:
+            found = operation(x, y, index)
+        same(found, operation(a, b, host))
+        assert counted.launches == 1
+
+
+def test_columns_that_need_much_room_are_copied(monkeypatch):
+    copied = []
+    monkeypatch.setattr(
+        "spyre.torch_backend.eager.launch.relayout", lambda x: copied.append(x) or relayout(x)
+    )
+    (a, x) = both(40000)
+    same(x[1:] + 1, a[1:] + 1)
+    assert len(copied) == 1
+
+
+def test_a_copy_of_a_sequence_is_no_copy_of_another():
+    for _ in range(3):
+        kept = torch.arange(8, dtype=torch.float32, device="spyre")
+        (a, x) = both(8)
+        same(x.float().clone(), a.float())
+        assert kept.cpu().tolist() == list(range(8))
+        kept.zero_()
 
 
 def test_a_repeated_call_resizes_its_target():
