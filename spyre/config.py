@@ -29,6 +29,11 @@ CACHE_DIR = Variable("SPYRE_CACHE_DIR", "", "compiled kernels and plans; default
 PLAN_CACHE = Variable(
     "SPYRE_PLAN_CACHE", "on", "`off` (or `0`): compiled plans are neither read nor written"
 )
+MEANWHILE = Variable(
+    "SPYRE_MEANWHILE",
+    "1",
+    "0: programs wait until their kernels are compiled; 1: small ones are interpreted meanwhile",
+)
 NUMERICS = Variable(
     "SPYRE_NUMERICS",
     "dl16",
@@ -214,6 +219,11 @@ def thread_count() -> int:
 def shows_progress() -> bool:
     """False when SPYRE_PROGRESS says so."""
     return PROGRESS.read().strip().lower() not in ("0", "false", "off", "no")
+
+
+def interprets_meanwhile() -> bool:
+    """False when SPYRE_MEANWHILE says so."""
+    return MEANWHILE.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def keeps_plans() -> bool:

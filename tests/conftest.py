@@ -20,6 +20,9 @@ settings.load_profile("any machine")
 # What tests start on a cold cache would say how long it takes among what they check.
 os.environ.setdefault("SPYRE_PROGRESS", "0")
 
+# Nor are tests to depend on what is compiled already; those of interpreted kernels say so.
+os.environ.setdefault("SPYRE_MEANWHILE", "0")
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

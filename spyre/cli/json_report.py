@@ -77,6 +77,7 @@ def run_object(compared: ComparedRun) -> Object:
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
+        "interpreted": result.interpreted,
         "outputs": [_output_object(tensor, values) for tensor, values in pairs],
         "verification": _verification_object(result),
         "comparisons": [

@@ -219,6 +219,10 @@ def print_run(compared: ComparedRun) -> None:
         if options.verbose:
             _print_arguments(result)
         _print_executes(result, options)
+        if result.interpreted:
+            print(
+                "interpreted while kernels are compiled: host times are not those of later runs\n"
+            )
         for line in output_lines(result):
             print(line)
     for line in comparison_lines(compared):

@@ -21,7 +21,7 @@ from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import PlanRun
 from spyre.hw.spec import device_address
-from spyre.hw.table import plan as tb
+from spyre.hw.table import KERNEL_NAMES, plan as tb
 from spyre.layout import Int64Array
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Executor:
 
     ``threads``: host threads a dispatch may use, at most those of ``pool``. ``sanitizer``: checks
     every launch, where there is one. ``counts``: where launches are counted, if they are.
+    ``interpreted``: dispatches run so far while their kernels were being compiled.
     """
 
     def __init__(self, memory: DeviceMemory, pool: ThreadPool) -> None:
@@ -48,12 +49,18 @@ class Executor:
         self.sanitizer: Sanitizer | None = None
         self.counts: LaunchCounts | None = None
         self.threads = pool.threads
+        self.interpreted = 0
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
         self._scratch_pointer: int = self._scratch.ctypes.data
         self._fault = np.zeros(1, np.int64)
 
     def warm(self, linked: LinkedProgram) -> None:
         """Compile or load every kernel the program needs, without running any of them."""
+        _ = linked.entries  # what is loaded is what runs
+        self.prepare(linked)
+
+    def prepare(self, linked: LinkedProgram) -> None:
+        """`warm`, unless the program is interpreted while that is done in the background."""
         if self.sanitizer is not None:
             self.sanitizer.prepare(linked)
         self._drive(linked, 0, 0)
@@ -123,13 +130,18 @@ class Executor:
 
     def _call(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
         """Run dispatches ``first`` to ``last`` of ``rows``; the index of a faulty one, or -1."""
+        entries = linked.code.__dict__.get("entries")
+        if entries is None:
+            if self.is_interpreted(linked):
+                return self._interpret(linked, rows, first, last)
+            entries = linked.entries
         # the workers keep off this thread's CPU, which may have changed since the last launch
         drive, further = _driver(self.sanitizer)
         self.pool.prepare()
         return drive(
             rows,
             linked.tables,
-            linked.entries,
+            entries,
             self.memory.pointer,
             self.pool.block,
             self._scratch_pointer,
@@ -138,6 +150,33 @@ class Executor:
             last,
             self._fault,
             *further,
+        )
+
+    def is_interpreted(self, linked: LinkedProgram, *further: str) -> bool:
+        """Whether a program whose kernels are not loaded is to be run while they are compiled.
+
+        They are from now on, and kernels ``further`` with them.
+        """
+        if self.sanitizer is not None:  # its checks are in the compiled driver
+            return False
+        from spyre.hw.interpreter import interpreted_seconds, meanwhile
+
+        names = [KERNEL_NAMES[kind] for kind in linked.code.kinds]
+        seconds = interpreted_seconds(linked.tables, linked.host_dispatch[:, 0])
+        return meanwhile.stands_in((*names, *further), seconds)
+
+    def _interpret(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
+        from spyre.hw import interpreter
+
+        self.interpreted += last - first
+        return interpreter.drive(
+            rows,
+            linked.tables,
+            self.memory.pointer,
+            self._scratch_pointer,
+            first,
+            last,
+            self._fault,
         )
 
     def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:

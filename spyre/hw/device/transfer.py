@@ -20,6 +20,7 @@ from spyre.dtypes import Rounding, find_format, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.numerics import Numerics
+from spyre.hw.spec import STICK_BYTES
 from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb, transfer as tt
 from spyre.layout import (
     DEVICE,
@@ -121,12 +122,25 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
     from spyre.hw.kernels.pool import run_job
     from spyre.hw.kernels.transfer import run, run_transfer
 
+    if not run.is_loaded and _is_interpreted(plan):
+        from spyre.hw import interpreter
+
+        interpreter.transfer(plan.table, host, device, plan.units)
+        return
     if pool.threads == 1 or plan.units < 2 or plan.size_bytes < _PARALLEL_BYTES:
         run_transfer(run.address, plan.address, host, device, 0, plan.units)
         return
     pool.prepare()
     chunks = min(plan.units, pool.threads * CHUNKS_PER_THREAD)
     run_job(pool.block, 0, run.address, plan.address, host, device, plan.units, chunks)
+
+
+def _is_interpreted(plan: TransferPlan) -> bool:
+    """Whether the copy is made while what copies is compiled."""
+    from spyre.hw.interpreter import copy_seconds, meanwhile
+    from spyre.hw.kernels.together import TRANSFER
+
+    return meanwhile.stands_in((TRANSFER,), copy_seconds(plan.size_bytes // STICK_BYTES))
 
 
 def _check_bounds(

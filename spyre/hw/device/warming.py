@@ -22,6 +22,9 @@ _ROWS = (1, 512)
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
+    from spyre.hw.kernels.together import TRANSFER, compile_job
+
+    compile_job(TRANSFER)
     for rows in _ROWS:
         sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
         layout = SpyreTensorLayout.from_host(sizes, "float16")
@@ -41,18 +44,23 @@ def warm_driver(device: Device) -> None:
     compile_driver()
 
 
-def warm_program(link: Callable[[], LinkedProgram]) -> None:
+def warm_program(
+    device: Device, link: Callable[[], LinkedProgram], is_interpreted: bool = True
+) -> None:
     """Compile at once what copies a program's tensors, its kernels and what runs them.
 
     Where the copies are ready, nothing is linked: kernels that are missing are compiled when the
     program is. ``link`` may raise SpyreErrors, which are for who links it to run it.
+    ``is_interpreted``: or begin to, in the background, if ``device`` can run it meanwhile.
     """
-    from spyre.hw.kernels.together import TRANSFER, compile_together, entry_of, processes
+    from spyre.hw.kernels.together import TRANSFER, compile_together, entry_of
 
-    if entry_of(TRANSFER).is_ready or processes() == 1:
+    if entry_of(TRANSFER).is_ready:
         return
     with suppress(SpyreError):
-        compile_together([TRANSFER, *(KERNEL_NAMES[kind] for kind in link().code.kinds)])
+        linked = link()
+        if not (is_interpreted and device.executor.is_interpreted(linked, TRANSFER)):
+            compile_together([TRANSFER, *(KERNEL_NAMES[kind] for kind in linked.code.kinds)])
 
 
 def warm_kernels() -> Iterator[str]:

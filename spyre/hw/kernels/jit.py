@@ -104,6 +104,12 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
         is_shipped = shipped.is_dir() and shipped_key(key) in self._at(shipped)._load_index()
         return is_shipped or key in self._load_index()
 
+    def lists_any(self) -> bool:
+        """Whether some signature of the function was compiled."""
+        shipped = SHIPPED / Path(self._cache_path).name
+        is_shipped = shipped.is_dir() and bool(self._at(shipped)._load_index())
+        return is_shipped or bool(self._load_index())
+
     def _load_index(self) -> Any:
         if not os.path.isfile(self._index_path):  # a pipe would be waited for
             return {}
@@ -331,6 +337,16 @@ def kernel(function: F) -> F:
     return result
 
 
+def is_kept(compiled: Any) -> bool:
+    """Whether a function under `kernel` is compiled, here or on the disk."""
+    if compiled.overloads:
+        return True
+    with _uncached_on_errors():
+        files = getattr(compiled._cache, "_cache_file", None)
+        return isinstance(files, CheckedFiles) and files.lists_any()
+    return False
+
+
 @contextmanager
 def _collecting_later() -> Iterator[None]:
     """A compilation makes a million objects, few of them garbage: looking for it takes a sixth of
@@ -381,6 +397,11 @@ class Entry:
             interrupts.poll()
         address: int = self._compiled.address
         return address
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is machine code in this process."""
+        return self._compiled is not None
 
     @property
     def is_ready(self) -> bool:

@@ -78,6 +78,14 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             self._kinds = ""
             self._leave()
 
+    def say_background(self, count: int) -> None:
+        """That ``count`` kernels are compiled by a process of its own."""
+        _say(
+            f"compiling {count} kernels in the background (once); "
+            "small programs are interpreted meanwhile",
+            last=True,
+        )
+
     def counted(self, kinds: Iterable[int]) -> Iterator[int]:
         """``kinds`` one after another, with their number for what is said meanwhile."""
         wanted = list(kinds)

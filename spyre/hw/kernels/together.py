@@ -22,7 +22,7 @@ from numba import types
 
 from spyre import config
 from spyre.cache import PACKAGE
-from spyre.hw.kernels.jit import Entry, cache_directory
+from spyre.hw.kernels.jit import Entry, cache_directory, is_kept
 from spyre.hw.kernels.notice import compile_notice
 from spyre.hw.spec import MAX_OPERANDS
 from spyre.hw.table import DISPATCH_WORDS, KERNELS
@@ -48,8 +48,9 @@ def entry_of(name: str) -> Entry:
 
 
 def compile_driver() -> None:
-    """Compile or load what runs kernels and copies, here and on workers."""
+    """Compile or load what links and runs programs and copies, here and on workers."""
     from spyre.hw.kernels.driver import drive, place_dispatches
+    from spyre.hw.kernels.fusion import find_chains
     from spyre.hw.kernels.pool import serve
     from spyre.hw.kernels.transfer import run_transfer
 
@@ -61,16 +62,21 @@ def compile_driver() -> None:
     anchors = np.zeros((0, MAX_OPERANDS), np.int32)
     row = np.zeros(0, np.int64)
     place_dispatches(nothing, anchors, row, row.reshape(0, 0), nothing)
+    find_chains(nothing, nothing)
     drive(nothing, nothing, row, 0, 0, 0, 1, 0, 0, np.zeros(1, np.int64))
 
 
-def processes() -> int:
-    """How many may compile: one where what others compile cannot be loaded, or no Python can be
-    started: the executable of a program that embeds it would start that once more.
+def can_be_compiled_elsewhere() -> bool:
+    """False where what others compile cannot be loaded, or no Python can be started: the
+    executable of a program that embeds it would start that once more.
     """
     is_kept = cache_directory("spyre.hw.kernels.driver") is not None
-    is_python = Path(sys.executable or "").name.startswith("python")
-    return config.thread_count() if is_kept and is_python else 1
+    return is_kept and Path(sys.executable or "").name.startswith("python")
+
+
+def processes() -> int:
+    """How many may compile."""
+    return config.thread_count() if can_be_compiled_elsewhere() else 1
 
 
 def compile_together(names: Iterable[str]) -> None:
@@ -80,6 +86,30 @@ def compile_together(names: Iterable[str]) -> None:
         if len(missing) > 1 and processes() > 1:
             for _ in compiled_elsewhere([*missing, DRIVER]):
                 pass
+
+
+def missing_of(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` of `JOBS` that are neither loaded nor on the disk."""
+    return [name for name in names if not _is_ready(name)]
+
+
+def _is_ready(name: str) -> bool:
+    if name != DRIVER:
+        return entry_of(name).is_ready
+    from spyre.hw.kernels.driver import drive
+
+    return is_kept(drive)
+
+
+def compile_missing(names: Iterable[str]) -> None:
+    """Compile those of ``names`` that nobody has compiled, several at a time where that helps."""
+    missing = missing_of(names)
+    if len(missing) > 1 and processes() > 1:
+        for _ in compiled_elsewhere(missing):
+            pass
+    else:
+        for name in missing:
+            compile_job(name)
 
 
 def compiled_elsewhere(names: Sequence[str]) -> Iterator[str]:

@@ -330,8 +330,13 @@ def place_rows(code: LinkedCode, origin: OriginalAddresses, bases: Int64Array) -
     """
     from spyre.hw.kernels.driver import place_dispatches
 
+    place = place_dispatches
+    if not place.overloads:  # type: ignore[attr-defined]
+        from spyre.hw.interpreter import compiled_or_interpreted
+
+        place = compiled_or_interpreted(place, len(bases) * len(origin.dispatch))
     rows = np.empty((len(bases) * len(origin.dispatch), DISPATCH_WORDS), np.int64)
-    place_dispatches(origin.dispatch, code.anchors, origin.bases, bases, rows)
+    place(origin.dispatch, code.anchors, origin.bases, bases, rows)
     return rows
 
 

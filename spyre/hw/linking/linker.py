@@ -485,4 +485,9 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
         return False
     from spyre.hw.kernels.fusion import find_chains
 
-    return bool(find_chains(tables, dispatch))
+    find = find_chains
+    if not find.overloads:  # type: ignore[attr-defined]
+        from spyre.hw.interpreter import compiled_or_interpreted
+
+        find = compiled_or_interpreted(find, len(dispatch))
+    return bool(find(tables, dispatch))

@@ -266,6 +266,7 @@ class ExecutedLaunch:
     ``elapsed_ns``: None where it ran in one go. ``name``: of the kernel, where it is known.
     ``label``: how its executes are numbered and its
     SDSC files named. ``verification``: how it agreed with the reference, where that was asked for.
+    ``interpreted``: how many dispatches ran while their kernels were being compiled.
     """
 
     linked: LinkedProgram
@@ -274,6 +275,7 @@ class ExecutedLaunch:
     label: ExecuteLabels = UNLABELLED
     name: str = ""
     verification: Verification | None = None
+    interpreted: int = 0
 
 
 Runner = Callable[[Device, LinkedProgram], ExecutedLaunch]
@@ -282,18 +284,24 @@ Runner = Callable[[Device, LinkedProgram], ExecutedLaunch]
 
 def run_recorded(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
     """Run a launch in the compiled driver, as without a runner, and keep what was linked."""
-    begin = time.perf_counter_ns()
+    begin, before = time.perf_counter_ns(), device.executor.interpreted
     device.executor.run(linked)
-    return ExecutedLaunch(linked, begin)
+    return ExecutedLaunch(linked, begin, interpreted=device.executor.interpreted - before)
 
 
 def timed_runner(progress: Progress | None = None, label: ExecuteLabels = UNLABELLED) -> Runner:
-    """Run dispatch by dispatch; kernels are compiled or loaded before the first."""
+    """Run dispatch by dispatch; kernels are compiled or loaded before the first, or it is
+    interpreted.
+    """
 
     def run_timed(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
-        device.executor.warm(linked)
-        begin = time.perf_counter_ns()
-        return ExecutedLaunch(linked, begin, device.executor.run_timed(linked, progress), label)
+        executor = device.executor
+        executor.prepare(linked)
+        begin, before = time.perf_counter_ns(), executor.interpreted
+        elapsed = executor.run_timed(linked, progress)
+        return ExecutedLaunch(
+            linked, begin, elapsed, label, interpreted=executor.interpreted - before
+        )
 
     return run_timed
 

@@ -115,6 +115,11 @@ class RunResult:
         return reduce(add, (report.counters for report in self.executes), Counters())
 
     @property
+    def interpreted(self) -> int:
+        """Dispatches that ran while their kernels were being compiled."""
+        return sum(launch.interpreted for launch in self.launches)
+
+    @property
     def host_ns(self) -> int | None:
         """Host time of all executes together, None when the run was not timed."""
         times = [report.host_ns for report in self.executes]

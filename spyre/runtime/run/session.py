@@ -242,7 +242,8 @@ class Session:
         runner = launch_runner(self.device, options)
         with placed(self.device, arguments, prepared.bundle.program) as placement:
             launch = partial(prepared.launch_of, placement, options)
-            warm_program(lambda: prepared.kernel.kernel.link(launch()))
+            link = partial(prepared.kernel.kernel.link, launch())
+            warm_program(self.device, link, is_interpreted=not options.verify)
             self.copy_inputs(arguments, tensors, placement)
             first_record = next_record(self.device)
             with observed(self.device):
@@ -296,6 +297,7 @@ def verified_runner(check: ReferenceCheck, label: ExecuteLabels = UNLABELLED) ->
     """Run a launch beside the reference implementation."""
 
     def run_verified(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        device.executor.warm(linked)  # what is verified is compiled
         # A verified launch takes no times: the reference runs in between.
         return ExecutedLaunch(linked, 0, label=label, verification=check.run(linked))
 

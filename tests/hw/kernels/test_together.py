@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from spyre.errors import LaunchError
-from spyre.hw.device import warm_program
+from spyre.hw.device import Device, warm_program
 from spyre.hw.kernels import together
 from spyre.hw.kernels.families.movement import run_copy
 from spyre.hw.kernels.jit import Entry, cache_directory
@@ -93,7 +93,8 @@ def test_what_cannot_be_kept_is_compiled_here(
 
 def test_a_program_is_compiled_together_with_the_copies(elsewhere: list[list[str]]) -> None:
     kinds = [together.JOBS.index("reduction"), together.JOBS.index("copying")]
-    warm_program(lambda: SimpleNamespace(code=SimpleNamespace(kinds=kinds)))  # type: ignore[arg-type,return-value]
+    linked = SimpleNamespace(code=SimpleNamespace(kinds=kinds))
+    warm_program(Device(threads=1), lambda: linked, is_interpreted=False)  # type: ignore[arg-type,return-value]
     assert elsewhere == [["transfer", "reduction", "driver"]]
 
 
@@ -101,7 +102,7 @@ def test_a_program_that_cannot_be_linked_fails_when_it_runs(elsewhere: list[list
     def fail() -> None:
         raise LaunchError("SPY362", "no value for a parameter")
 
-    warm_program(fail)  # type: ignore[arg-type]
+    warm_program(Device(threads=1), fail)  # type: ignore[arg-type]
     assert not elsewhere
 
 

@@ -1,0 +1,169 @@
+"""Whether to run a program by interpreted kernels, while the compiled ones are made.
+
+At a first run no kernel is in the disk cache, and compiling what a small program needs takes two
+CPUs five to ten seconds. Interpreted, it takes a fraction of a second, and gives the same bits.
+Once the background has done its work, whoever runs next loads the kernels.
+
+The process in the background belongs to nobody: it has the lowest priority, ends by itself, and
+goes on where the one that started it ends. Files of the cache are written complete or not at all,
+so it may be killed at any time. Processes that compile take turns.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spyre import config
+from spyre.cache import PACKAGE
+from spyre.hw.interpreter.source import kernels_of
+from spyre.hw.table import KERNEL_NAMES, plan as tb
+from spyre.layout import Int64Array
+
+MAX_SECONDS = 2.0
+"""What may be interpreted, by its estimate: less than the kernels of any program take."""
+_PER_HOST_NS = 300
+"""Interpreted, a kernel takes this many times what its table says that it takes compiled."""
+_UNIT_NS = {
+    tb.ELEMENTWISE_KIND: 15_000,
+    tb.REDUCTION_KIND: 150_000,
+    tb.COPY_KIND: 4_000,
+    tb.CONVERT_KIND: 20_000,
+    tb.RESTICKIFY_KIND: 250_000,
+    tb.MATMUL_KIND: 1_300_000,
+}
+"""And this for each unit of work: both fitted to real programs on an Intel Xeon at 2.1 GHz. Other
+kinds are compiled: their loops depend on data, and would be Python's element by element."""
+_STICK_NS = 20_000
+"""For a stick of a copy between host and card."""
+_COMPILE = "from spyre.hw.interpreter.background import compile_in_turn; compile_in_turn()"
+_LOWEST_PRIORITY = 19
+
+
+def interpreted_seconds(tables: Int64Array, dispatched: Int64Array) -> float:
+    """Estimate for the dispatches of tables ``dispatched``; infinite where a kind has none."""
+    rows = tables[dispatched]
+    if not set(np.unique(rows[:, tb.KIND]).tolist()) <= _UNIT_NS.keys():
+        return float("inf")
+    of_kind = np.zeros(len(KERNEL_NAMES), np.int64)
+    of_kind[list(_UNIT_NS)] = list(_UNIT_NS.values())
+    units = rows[:, tb.UNITS] * of_kind[rows[:, tb.KIND]]
+    return float(units.sum() + _PER_HOST_NS * rows[:, tb.COST_NS].sum()) / 1e9
+
+
+def copy_seconds(sticks: int) -> float:
+    """Estimate for a copy of so many sticks."""
+    return sticks * _STICK_NS / 1e9
+
+
+MAX_STEPS = 2000
+"""Steps of a loop that is Python's, of what links or moves a program."""
+
+
+def compiled_or_interpreted(function: Any, steps: int) -> Any:
+    """``function``, which is under `spyre.hw.kernels.jit.kernel`; in its place its interpreted form
+    for a call of so many ``steps``, until it is compiled with what drives programs.
+    """
+    if function.overloads or steps > MAX_STEPS or not config.interprets_meanwhile():
+        return function
+    from spyre.hw.kernels.jit import is_kept
+
+    if is_kept(function):
+        return function
+    return kernels_of(function.__module__)[function.__name__]
+
+
+@dataclass
+class _Process:
+    """One that compiles, and the names of what it was asked for."""
+
+    process: subprocess.Popen[bytes]
+    names: frozenset[str]
+
+
+class Meanwhile:
+    """What is compiled in the background for this process. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._started: list[_Process] = []
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self._leave)
+
+    def _forget(self) -> None:
+        self._leave()
+        self._lock = threading.Lock()
+        self._started = []
+        self._ready: set[str] = set()
+
+    def stands_in(self, names: Collection[str], seconds: float) -> bool:
+        """Whether to interpret what takes ``seconds``, since kernels ``names`` are being compiled.
+
+        They are from now on, if some are missing. False: they are there, or are to be compiled now.
+        """
+        from spyre.hw.kernels.notice import compile_notice
+        from spyre.hw.kernels.together import DRIVER, can_be_compiled_elsewhere, missing_of
+
+        if seconds > MAX_SECONDS or not config.interprets_meanwhile():
+            return False
+        if not can_be_compiled_elsewhere():
+            return False
+        wanted = frozenset((*names, DRIVER))
+        with self._lock:
+            compiling = self._names(running=True)
+            missing = frozenset(missing_of(wanted - compiling - self._ready))
+            self._ready |= wanted - compiling - missing
+            # what a process that has ended was asked for and did not make is compiled here
+            if missing & self._names(running=False):
+                return False
+            if missing:
+                self._started.append(_start(missing))
+                compile_notice().say_background(len(missing))
+        return bool(missing or wanted & compiling)
+
+    def _names(self, running: bool) -> frozenset[str]:
+        """What processes were asked for that run, or that have ended."""
+        chosen = [each.names for each in self._started if (each.process.poll() is None) == running]
+        return frozenset().union(*chosen)
+
+    def _leave(self) -> None:
+        """This process ends, and what it has started goes on."""
+        for each in self._started:
+            each.process.returncode = 0  # subprocess would warn of it
+
+
+meanwhile = Meanwhile()
+"""Of this process."""
+
+
+def _start(names: Iterable[str]) -> _Process:
+    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _COMPILE, *sorted(names)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path, config.PROGRESS.name: "0"},
+    )
+    return _Process(process, frozenset(names))
+
+
+def compile_in_turn() -> None:
+    """Compile the kernels that the command line names, when no other such process does."""
+    os.nice(_LOWEST_PRIORITY)
+    directory = os.open(config.cache_directory(), os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(directory, fcntl.LOCK_EX)  # until the process ends
+    from spyre.hw.kernels.together import compile_missing
+
+    with suppress(KeyboardInterrupt):
+        compile_missing(sys.argv[1:])

@@ -1,0 +1,416 @@
+"""What kernels have from LLVM, in numpy: bit casts, codecs, fused arithmetic, loops over codes.
+
+Each has the name, the arguments and the bits of its namesake in `spyre.hw.kernels`, of arrays
+element by element where that takes single numbers. Addresses are the host's, in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+Array = npt.NDArray[Any]
+F = np.float32
+STICK = 64
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+class _Memory:
+    """Memory at an address, as numpy asks for it."""
+
+    def __init__(self, address: int, count: int, code: str) -> None:
+        self.__array_interface__ = {
+            "data": (int(address), False),
+            "shape": (int(count),),
+            "typestr": code,
+            "version": 3,
+        }
+
+
+def carray(pointer: tuple[int, str], count: int) -> Array:
+    """``count`` elements from a pointer on."""
+    return np.asarray(_Memory(pointer[0], count, pointer[1]))
+
+
+def _pointer(code: str) -> Callable[[int], tuple[int, str]]:
+    return lambda address: (address, code)
+
+
+pointer_i64, pointer_i32, pointer_u16 = _pointer("<i8"), _pointer("<i4"), _pointer("<u2")
+pointer_u8, pointer_i8, pointer_f32 = _pointer("|u1"), _pointer("|i1"), _pointer("<f4")
+
+
+def _rows(address: int, rows: int, row_bytes: int, count: int, code: str) -> Array:
+    """[row, element] from an address on."""
+    first = carray((address, code), 1)
+    return as_strided(first, (int(rows), int(count)), (int(row_bytes), first.itemsize))
+
+
+# --- bits and arithmetic ----------------------------------------------------------------------
+
+
+def float_bits(value: Any) -> Any:
+    """float32 → its bits as int32."""
+    return np.asarray(value, F).view(np.int32)[()]
+
+
+def bits_float(bits: Any) -> Any:
+    """int32 bits → float32."""
+    return np.asarray(bits, np.int32).view(F)[()]
+
+
+def _int32_operation(function: Any) -> Callable[[Any, Any], Any]:
+    def operation(left: Any, right: Any) -> Any:
+        return function(np.asarray(left, np.int32), np.asarray(right, np.int32))[()]
+
+    return operation
+
+
+add_i32, sub_i32 = _int32_operation(np.add), _int32_operation(np.subtract)
+shl_i32, sar_i32 = _int32_operation(np.left_shift), _int32_operation(np.right_shift)
+and_i32, or_i32 = _int32_operation(np.bitwise_and), _int32_operation(np.bitwise_or)
+
+
+def maximum_f32(left: Any, right: Any) -> Any:
+    """left > right ? left : right."""
+    return np.where(np.greater(left, right), left, right)[()]
+
+
+def minimum_f32(left: Any, right: Any) -> Any:
+    """left < right ? left : right."""
+    return np.where(np.less(left, right), left, right)[()]
+
+
+def _number_extreme(is_better: Any, join_zeros: Any) -> Callable[[Any, Any], Any]:
+    def extreme(left: Any, right: Any) -> Any:
+        tie = bits_float(join_zeros(float_bits(left), float_bits(right)))
+        chosen = np.where(is_better(left, right), left, right)
+        chosen = np.where(np.equal(left, right), tie, chosen)
+        return np.where(np.isnan(right), left, chosen)[()]
+
+    return extreme
+
+
+maximum_number = _number_extreme(np.greater, np.bitwise_and)
+minimum_number = _number_extreme(np.less, np.bitwise_or)
+
+
+def multiply_add(left: Any, right: Any, addend: Any) -> Any:
+    """left · right + addend in float32, rounded once.
+
+    The product is exact in float64. Their sum there is rounded to odd, which a second rounding, of
+    29 bits fewer, does not notice (Boldo and Melquiond).
+    """
+    product = np.multiply(left, right, dtype=np.float64)
+    addend = np.asarray(addend, np.float64)
+    total = np.asarray(product + addend)
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
+    bits = total.view(np.int64)
+    inexact = np.isfinite(total) & (error != 0.0) & (bits & 1 == 0)
+    towards = np.where((error > 0.0) == (total > 0.0), 1, -1)
+    return (bits + np.where(inexact, towards, 0)).view(np.float64).astype(F)[()]
+
+
+# --- codecs -----------------------------------------------------------------------------------
+
+_DROPPED, _NINF = 14, 0x7FFF
+_REBIAS, _REBIASED = (127 - 31) << 23, (127 - 31) << 9
+_INFINITY = 0x7F800000
+_ZERO_END = _REBIAS + (1 << _DROPPED)
+_NUMBERS_END = _REBIAS + (_NINF << _DROPPED)
+
+
+@cache
+def _dl16_values() -> Array:
+    """float32 of every DL16 code."""
+    codes = np.arange(1 << 16)
+    magnitude = codes & 0x7FFF
+    bits = (magnitude << _DROPPED) + _REBIAS
+    bits = np.where(magnitude == 0, 0, np.where(magnitude == _NINF, _INFINITY, bits))
+    return (bits | (codes & 0x8000) << 16).astype(np.uint32).view(F)
+
+
+@cache
+def _half_values() -> Array:
+    """float32 of every IEEE binary16; NaN are quiet."""
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(F)
+    bits = values.view(np.uint32)
+    return np.where(np.isnan(values), bits | 0x400000, bits).view(F)
+
+
+def decode_dl16(code: Any) -> Any:
+    """DL16 code → float32."""
+    return _dl16_values()[code]
+
+
+def decode_half(code: Any) -> Any:
+    """IEEE binary16 bits → float32."""
+    return _half_values()[code]
+
+
+def _parts(value: Any) -> tuple[Any, Any]:
+    """Sign bit as that of 16 bits, and magnitude bits."""
+    bits = float_bits(value)
+    return (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
+
+
+def encode_dl16(value: Any) -> Any:
+    """float32 → DL16 code: nearest, ties away; overflow, inf and NaN → 0x7FFF | sign."""
+    sign, magnitude = _parts(value)
+    # as unsigned: half of the last place carries a NaN's bits into the sign
+    rounded = (magnitude.view(np.uint32) + np.uint32(1 << (_DROPPED - 1))) >> _DROPPED
+    code = np.clip(rounded.astype(np.int32) - _REBIASED, 0, _NINF)
+    return (code | sign).astype(np.uint16)[()]
+
+
+def encode_half(value: Any) -> Any:
+    """float32 → IEEE binary16 bits, nearest even."""
+    with np.errstate(all="ignore"):
+        code = np.asarray(value, F).astype(np.float16).view(np.uint16)
+    sign, magnitude = _parts(value)
+    nan = ((magnitude >> 13) & 0x3FF) | 0x7E00 | sign
+    return np.where(magnitude > _INFINITY, nan, code).astype(np.uint16)[()]
+
+
+def _added(magnitude: Any, add: int, odd: int, dropped: int) -> Any:
+    """Magnitude bits plus what a rule adds, unsigned."""
+    bits = np.asarray(magnitude).astype(np.int64)
+    return bits + int(add) + ((bits >> dropped) & int(odd))
+
+
+def encode_dl16_as(value: Any, add: int, odd: int, largest: int) -> Any:
+    """float32 → DL16 code by a rule; inf and NaN → 0x7FFF, beyond it ``largest``, with the sign."""
+    sign, magnitude = _parts(value)
+    code = (_added(magnitude, add, odd, _DROPPED) >> _DROPPED) - _REBIASED
+    code = np.clip(code, 0, int(largest))
+    return (np.where(magnitude >= _INFINITY, _NINF, code) | sign).astype(np.uint16)[()]
+
+
+def encode_bfloat16_as(value: Any, add: int, odd: int) -> Any:
+    """float32 → bfloat16 code by a rule over 16 dropped bits; NaN → 0x7FC0 with the sign."""
+    sign, magnitude = _parts(value)
+    code = _added(magnitude, add, odd, 16) >> 16
+    return (np.where(magnitude > _INFINITY, 0x7FC0, code) | sign).astype(np.uint16)[()]
+
+
+def add_rounded(total: Any, term: Any, add: int, odd: int) -> Any:
+    """float32(total + term) rounded to a DL16 number by a rule; NINF is ±inf."""
+    return _rounded(np.add(total, term, dtype=F), add, odd)
+
+
+def add_product_rounded(total: Any, left: Any, right: Any, add: int, odd: int) -> Any:
+    """float32(total + float32(left · right)) rounded to a DL16 number by a rule."""
+    return _rounded(np.add(total, np.multiply(left, right, dtype=F), dtype=F), add, odd)
+
+
+def _rounded(value: Any, add: int, odd: int) -> Any:
+    sign, magnitude = _parts(value)
+    rounded = _added(magnitude, add, odd, _DROPPED) & (-1 << _DROPPED)
+    rounded = np.where(rounded < _ZERO_END, 0, rounded)
+    rounded = np.where(rounded >= _NUMBERS_END, _INFINITY, rounded)
+    return (rounded | sign << 16).astype(np.uint32).view(F)[()]
+
+
+def order_key(code: Any) -> Any:
+    """DL16 code → int16 that compares as the number does."""
+    signed = np.asarray(code).view(np.int16)
+    return (signed ^ ((signed >> 15) & np.int16(0x7FFF)))[()]
+
+
+def key_code(key: Any) -> Any:
+    """Inverse of `order_key`."""
+    return order_key(key).view(np.uint16)
+
+
+def maximum_i16(left: Any, right: Any) -> Any:
+    """The larger."""
+    return np.maximum(left, right)
+
+
+def minimum_i16(left: Any, right: Any) -> Any:
+    """The smaller."""
+    return np.minimum(left, right)
+
+
+# --- loops over codes -------------------------------------------------------------------------
+
+
+def _negative(x: Array) -> Array:
+    return x ^ np.uint16(0x8000)
+
+
+def _absolute(x: Array) -> Array:
+    return x & np.uint16(0x7FFF)
+
+
+def _relu(x: Array) -> Array:
+    return np.where(x.view(np.int16) > 0, x, np.uint16(0))
+
+
+def _where(condition: Array, yes: Array, no: Array) -> Array:
+    return np.where(condition & np.uint16(0x7FFF) == 0, no, yes)
+
+
+def _extreme(choose: Any, x: Array, y: Array) -> Any:
+    return key_code(choose(order_key(x), order_key(y)))
+
+
+def _arithmetic(function: Any, x: Array, y: Array) -> Any:
+    return encode_dl16(function(decode_dl16(x), decode_dl16(y)))
+
+
+CODE_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": partial(_arithmetic, np.add),
+    "sub": partial(_arithmetic, np.subtract),
+    "mul": partial(_arithmetic, np.multiply),
+    "div": partial(_arithmetic, np.divide),
+    "max": partial(_extreme, np.maximum),
+    "min": partial(_extreme, np.minimum),
+    "neg": _negative,
+    "abs": _absolute,
+    "relu": _relu,
+    "where": _where,
+}
+
+
+def emit_elementwise(
+    operation: Any, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+) -> None:
+    """z[i] = op(x[i], ...) on codes, in ``runs`` runs."""
+    *inputs, z = (_rows(a, runs, p, count, "<u2") for a, p in zip(operands, pitches, strict=True))
+    z[...] = operation(*inputs)
+
+
+def emit_lanes(
+    operation: Any, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
+) -> None:
+    """z[i] = op(x[i], y of the stick); operands x, y, bytes from y to the next one, z."""
+    x, y, pitch_bytes, z = operands
+    left = _rows(x, runs, pitches[0], count, "<u2")
+    first = carray((y, "<u2"), 1)
+    steps = (int(pitches[1]), int(pitch_bytes))
+    right = np.repeat(as_strided(first, (int(runs), int(count) // STICK), steps), STICK, axis=1)
+    _rows(z, runs, pitches[3], count, "<u2")[...] = operation(left, right)
+
+
+def make_choice(emits: Mapping[int, Any]) -> Callable[..., None]:
+    """One of several loops, by its number."""
+
+    def loop(number: int, *arguments: Any) -> None:
+        emits[int(number)](*arguments)
+
+    return loop
+
+
+def decode_codes(operands: Sequence[int], count: int) -> None:
+    """target[i] = float32 of source[i]."""
+    source, target = operands
+    carray((target, "<f4"), count)[:] = decode_dl16(carray((source, "<u2"), count))
+
+
+def encode_codes(operands: Sequence[int], count: int) -> None:
+    """target[i] = code of the float32 source[i]."""
+    source, target = operands
+    carray((target, "<u2"), count)[:] = encode_dl16(carray((source, "<f4"), count))
+
+
+def add_four(operands: Sequence[int], count: int) -> None:
+    """target[i] += (a[i] + b[i]) + (c[i] + d[i]): codes to float32."""
+    *sources, target = operands
+    a, b, c, d = (decode_dl16(carray((source, "<u2"), count)) for source in sources)
+    total = carray((target, "<f4"), count)
+    total += (a + b) + (c + d)
+
+
+def row_product(operands: Sequence[int], count: int) -> None:
+    """c[j] += a[k] · b[k, j] of a stick of columns; operands a, codes b, bytes between rows, c."""
+    factors, rows, pitch_bytes, sums = operands
+    codes = _rows(rows, count, pitch_bytes, STICK, "<u2")
+    left, total = _rows(factors, 1, 0, count, "<f4"), _rows(sums, 1, 0, STICK, "<f4")
+    _multiply(left, decode_dl16(codes), total)
+
+
+# --- matrix products --------------------------------------------------------------------------
+
+LANES = 16
+WIDTH, TALL, SHORT = 64, 64, 4
+"""Shape of the blocks: which one changes no bit, every sum being one of its own."""
+_LOW_BITS = 0xFFF
+
+
+def _multiply(a: Array, b: Array, c: Array) -> None:
+    """c += a · b, a product at a time in order of k; of 12-bit fractions they are exact."""
+    is_exact = not any((side.view(np.uint32) & _LOW_BITS).any() for side in (a, b))
+    for k in range(a.shape[1]):
+        if is_exact:
+            c += a[:, k, None] * b[k]
+        else:
+            c[...] = multiply_add(a[:, k, None], b[k], c)
+
+
+def _microkernel(rows: int) -> Callable[..., None]:
+    def microkernel(a: int, a_floats: int, b: int, k_count: int, c: int, c_floats: int) -> None:
+        left = _rows(a, rows, 4 * a_floats, k_count, "<f4")
+        right = _rows(b, k_count, 4 * WIDTH, WIDTH, "<f4")
+        total = _rows(c, rows, 4 * c_floats, WIDTH, "<f4")
+        _multiply(np.ascontiguousarray(left), right, total)
+
+    return microkernel
+
+
+tall_microkernel, short_microkernel = _microkernel(TALL), _microkernel(SHORT)
+
+
+def transpose_tile(source: int, source_pitch: int, target: int, target_pitch: int) -> None:
+    """Transpose 16x16 16-bit elements."""
+    tile = _rows(source, 16, source_pitch, 16, "<u2")
+    _rows(target, 16, target_pitch, 16, "<u2")[...] = tile.T.copy()
+
+
+def prefetch_line(address: int) -> None:
+    """A hint that is not needed here."""
+
+
+def call_entry(
+    function: Callable[..., int], table: int, bases: int, memory: int, scratch: int, *units: int
+) -> int:
+    """Call a kernel."""
+    return function(table, bases, memory, scratch, *units)
+
+
+def _prefetch_piece(address: int, piece: int) -> None:
+    pass
+
+
+IN_PLACE_OF: dict[str, dict[str, Any]] = {
+    "spyre.hw.kernels.families.matmul": {"prefetch_piece": _prefetch_piece},
+}
+"""Functions of modules of kernels that do nothing here."""
+
+ELEMENTWISE = frozenset(
+    {
+        float_bits, bits_float, add_i32, sub_i32, shl_i32, sar_i32, and_i32, or_i32, maximum_f32,
+        minimum_f32, maximum_number, minimum_number, multiply_add, decode_dl16, decode_half,
+        encode_dl16, encode_half, encode_dl16_as, encode_bfloat16_as, add_rounded,
+        add_product_rounded, order_key, key_code, maximum_i16, minimum_i16, abs,
+    }
+)  # fmt: skip
+"""What takes arrays where its namesake takes a number."""
+
+ROUND_ADD = (0x2000, 0, 0, 0, 0, 0x1FFF)
+ROUND_ODD = (0, 0, 0, 0, 0, 1)
+LARGEST = 0x7FFF
+DROPPED = _DROPPED
+
+OFFERED = [
+    name
+    for name, value in list(globals().items())
+    if not name.startswith("_") and getattr(value, "__module__", __name__) == __name__
+]

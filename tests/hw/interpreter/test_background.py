@@ -1,0 +1,163 @@
+"""When programs are interpreted, what is compiled meanwhile, and what a run says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from spyre.cli.run import main
+from spyre.hw import interpreter
+from spyre.hw.device.device import Device
+from spyre.hw.interpreter import background as background_module
+from spyre.hw.interpreter.background import MAX_SECONDS, Meanwhile, _Process, interpreted_seconds
+from spyre.hw.kernels import together, transfer
+from spyre.hw.kernels.jit import Entry
+from spyre.hw.table import WORDS, plan as tb
+from spyre.runtime.run.session import RunOptions, Session
+
+SOFTMAX = Path(__file__).resolve().parents[3] / "examples" / "softmax"
+
+
+class Compiling:
+    """In place of a process: ``code`` is None while it runs."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+class Background:
+    """Nothing is compiled: ``started`` is asked for, ``ready`` is there."""
+
+    def __init__(self) -> None:
+        self.started: list[frozenset[str]] = []
+        self.processes: list[Compiling] = []
+        self.ready: set[str] = set()
+
+    def start(self, names: frozenset[str]) -> _Process:
+        self.started.append(names)
+        self.processes.append(Compiling())
+        return _Process(self.processes[-1], names)  # type: ignore[arg-type]
+
+    def missing_of(self, names: frozenset[str]) -> list[str]:
+        return [name for name in names if name not in self.ready]
+
+
+@pytest.fixture
+def background(monkeypatch: pytest.MonkeyPatch) -> Background:
+    fake = Background()
+    monkeypatch.setenv("SPYRE_MEANWHILE", "1")
+    monkeypatch.setattr(background_module, "_start", fake.start)
+    monkeypatch.setattr(together, "missing_of", fake.missing_of)
+    return fake
+
+
+def test_what_is_missing_is_compiled_once(background: Background) -> None:
+    subject = Meanwhile()
+    background.ready = {"reduction"}
+    assert subject.stands_in(["elementwise", "reduction"], 0.1)
+    assert subject.stands_in(["elementwise"], 0.1)
+    assert background.started == [{"elementwise", "driver"}]
+    assert subject.stands_in(["copying"], 0.1)
+    assert background.started[1:] == [{"copying"}]
+    background.processes[0].code = 0
+    background.processes[1].code = 0
+    background.ready |= {"elementwise", "driver", "copying"}
+    assert not subject.stands_in(["elementwise"], 0.1)
+    assert subject.stands_in(["elementwise", "matmul"], 0.1)
+    assert background.started[2:] == [{"matmul"}]
+
+
+def test_what_the_background_cannot_compile_is_compiled_here(background: Background) -> None:
+    subject = Meanwhile()
+    assert subject.stands_in(["elementwise"], 0.1)
+    background.processes[0].code = 1
+    assert not subject.stands_in(["elementwise"], 0.1)
+    assert len(background.started) == 1
+
+
+def test_who_does_not_interpret(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Meanwhile().stands_in(["elementwise"], 2 * MAX_SECONDS)
+    with monkeypatch.context() as changed:
+        changed.setattr(together, "cache_directory", lambda module: None)
+        assert not Meanwhile().stands_in(["elementwise"], 0.1)
+    monkeypatch.setenv("SPYRE_MEANWHILE", "0")
+    assert not Meanwhile().stands_in(["elementwise"], 0.1)
+    assert not background.started
+
+
+def test_large_programs_and_loops_that_depend_on_data_are_too_slow() -> None:
+    tables = np.zeros((2, WORDS), np.int64)
+    tables[:, tb.KIND] = tb.ELEMENTWISE_KIND, tb.TOPK_KIND
+    tables[:, tb.UNITS] = 100
+    small = interpreted_seconds(tables, np.zeros(10, np.int64))
+    assert 0.001 < small < 0.1
+    assert interpreted_seconds(tables, np.zeros(100_000, np.int64)) > MAX_SECONDS
+    assert interpreted_seconds(tables, np.array([0, 1])) > MAX_SECONDS
+
+
+@pytest.fixture
+def cold(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
+    """No copies are loaded either."""
+    monkeypatch.setattr(transfer, "run", Entry(transfer.run._function))
+    monkeypatch.setattr(interpreter, "meanwhile", Meanwhile())
+    known = together.entry_of
+
+    def entry_of(name: str) -> SimpleNamespace:
+        return SimpleNamespace(is_ready=name in background.ready, address=known(name).address)
+
+    monkeypatch.setattr(together, "entry_of", entry_of)
+    return background
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_run_has_the_same_bits_and_tells(cold: Background, timed: bool) -> None:
+    found = Session(Device(threads=1)).run(SOFTMAX, options=RunOptions(timed=timed))
+    assert found.interpreted == 5
+    assert cold.started == [{"elementwise", "reduction", "transfer", "driver"}]
+    cold.ready |= cold.started[0]
+    cold.processes[0].code = 0
+    expected = Session(Device(threads=1)).run(SOFTMAX, options=RunOptions(timed=timed))
+    assert not expected.interpreted
+    assert np.array_equal(found.outputs[0], expected.outputs[0])
+    assert found.counters == expected.counters
+
+
+def test_kernels_are_taken_when_they_are_there(cold: Background) -> None:
+    session = Session(Device(threads=1))
+    assert session.run(SOFTMAX).interpreted == 5
+    cold.ready |= cold.started[0]
+    cold.processes[0].code = 0
+    assert not session.run(SOFTMAX).interpreted
+
+
+def test_verified_and_sanitized_runs_are_compiled(cold: Background) -> None:
+    cold.ready.add("transfer")  # else it is what is interpreted
+    verified = Session(Device(threads=1)).run(SOFTMAX, options=RunOptions(verify=True))
+    sanitized = Session(Device(threads=1, sanitize=True)).run(SOFTMAX)
+    assert verified.interpreted == sanitized.interpreted == 0
+    assert verified.verification is not None
+    assert verified.verification.verified == 5
+
+
+def test_the_command_line_tells(cold: Background, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(SOFTMAX)]) == 0
+    assert "interpreted while kernels are compiled" in capsys.readouterr().out
+    assert main([str(SOFTMAX), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interpreted"] == 5
+
+
+def test_the_background_compiles_what_it_is_asked_for(tmp_path: Path) -> None:
+    """What is ready by then is left alone; nothing is said on any stream."""
+    text = f"import sys; sys.argv[1:] = ['copying']; {background_module._COMPILE}"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
+    assert not done.stdout + done.stderr
