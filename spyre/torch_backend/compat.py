@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch.autograd import profiler as _profiler
+from torch.autograd import forward_ad as _forward_ad, profiler as _profiler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,6 +107,19 @@ CpuGenerator: Any = torch._C.Generator
 """The class that ``torch.Generator`` was before it was redirected."""
 
 neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
+
+
+def is_traced() -> bool:
+    """True where torch's Python decompositions stand for operations that are made of others."""
+    key = torch._C.DispatchKey.PythonDispatcher
+    return bool(torch._C._dispatch_tls_is_dispatch_key_included(key))
+
+
+def is_observed() -> bool:
+    """True where somebody is to see every operation: a dispatch mode, or forward derivatives."""
+    return is_traced() or bool(
+        torch._C._len_torch_dispatch_stack() or _forward_ad._current_level >= 0
+    )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

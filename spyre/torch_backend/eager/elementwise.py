@@ -105,7 +105,7 @@ def _extreme(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
     return with_nan(low, low.pointwise(name, a, b, dtype=dtype), a, b)
 
 
-def _rectified(low: Lowering, x: Value, dtype: str) -> Value:
+def rectified(low: Lowering, x: Value, dtype: str) -> Value:
     return with_nan(low, low.pointwise("relufwd", x, dtype=dtype), x)
 
 
@@ -304,11 +304,11 @@ def _leaky_relu(x: torch.Tensor, slope: float = 0.01, *, out: torch.Tensor) -> t
 def relu(x: torch.Tensor) -> torch.Tensor:
     dtype = plain_dtype((x,))
     target = torch.empty_like(x) if dtype is None else NewResult(dtype)
-    return fill("relu", _rectified, [x], (name_of(x.dtype),), target)
+    return fill("relu", rectified, [x], (name_of(x.dtype),), target)
 
 
 def relu_(x: torch.Tensor) -> torch.Tensor:
-    return fill("relu", _rectified, [x], (name_of(x.dtype),), x)
+    return fill("relu", rectified, [x], (name_of(x.dtype),), x)
 
 
 def reversed_subtraction(a: torch.Tensor, b: Any, alpha: float = 1) -> torch.Tensor:

@@ -9,6 +9,7 @@ and the hidden part of the new gate of the GRU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,30 @@ def _chunks(value: Value, count: int) -> list[Value]:
     return [narrowed(value, 1, k * size, size) for k in range(count)]
 
 
+def lstm_state(
+    low: Lowering, gates: Sequence[Value], cx: Value, dtype: str
+) -> tuple[list[Value], Value, Value]:
+    """The activated gates, the cell state and the hidden state of a step, made in this order."""
+    i, f, g, o = gates
+    i, f, o = (apply_op("sigmoid", low, gate, dtype) for gate in (i, f, o))
+    g = tangent(low, g, dtype)
+    cy = low.pointwise("add", low.pointwise("mul", f, cx), low.pointwise("mul", i, g))
+    hy = low.pointwise("mul", o, tangent(low, cy, dtype))
+    return [i, f, g, o], cy, hy
+
+
+def gru_state(
+    low: Lowering, inputs: Sequence[Value], hiddens: Sequence[Value], hx: Value, dtype: str
+) -> tuple[list[Value], Value]:
+    """Reset, update and new of a step, and its hidden state."""
+    (ir, iz, i_new), (hr, hz, h_new) = inputs, hiddens
+    r = apply_op("sigmoid", low, low.pointwise("add", ir, hr), dtype)
+    z = apply_op("sigmoid", low, low.pointwise("add", iz, hz), dtype)
+    new = tangent(low, low.pointwise("add", i_new, low.pointwise("mul", r, h_new)), dtype)
+    rest = low.pointwise("mul", z, low.pointwise("sub", hx, new))
+    return [r, z, new], low.pointwise("add", new, rest)
+
+
 def _lstm_step(
     low: Lowering, gates: Value, hidden_gates: Value, cx: Value, *args: Any
 ) -> tuple[Value, Value, Value]:
@@ -43,12 +68,8 @@ def _lstm_step(
     *biases, dtype = args
     for addend in (hidden_gates, *biases):
         gates = low.pointwise("add", gates, addend)
-    i, f, g, o = _chunks(gates, 4)
-    i, f, o = (apply_op("sigmoid", low, gate, dtype) for gate in (i, f, o))
-    g = tangent(low, g, dtype)
-    cy = low.pointwise("add", low.pointwise("mul", f, cx), low.pointwise("mul", i, g))
-    hy = low.pointwise("mul", o, tangent(low, cy, dtype))
-    return hy, cy, joined(low, [i, f, g, o], 1, dtype)
+    activated, cy, hy = lstm_state(low, _chunks(gates, 4), cx, dtype)
+    return hy, cy, joined(low, activated, 1, dtype)
 
 
 def _gru_step(
@@ -61,12 +82,9 @@ def _gru_step(
             low.pointwise("add", gates, bias)
             for gates, bias in zip((inputs, hiddens), biases, strict=True)
         )
-    (ir, iz, i_new), (hr, hz, h_new) = _chunks(inputs, 3), _chunks(hiddens, 3)
-    r = apply_op("sigmoid", low, low.pointwise("add", ir, hr), dtype)
-    z = apply_op("sigmoid", low, low.pointwise("add", iz, hz), dtype)
-    new = tangent(low, low.pointwise("add", i_new, low.pointwise("mul", r, h_new)), dtype)
-    rest = low.pointwise("mul", z, low.pointwise("sub", hx, new))
-    return low.pointwise("add", new, rest), joined(low, [r, z, new, hx, h_new], 1, dtype)
+    parts = _chunks(hiddens, 3)
+    activated, hy = gru_state(low, _chunks(inputs, 3), parts, hx, dtype)
+    return hy, joined(low, [*activated, hx, parts[2]], 1, dtype)
 
 
 def _one_program(

@@ -23,6 +23,7 @@ from spyre.torch_backend.eager import (
     matmul,
     normalisation,
     pooling,
+    recurrent_layers,
     reductions,
     scatter,
     sorting,
@@ -174,5 +175,5 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites(attention.COMPOSITES)
+        register_composites({**attention.COMPOSITES, **recurrent_layers.COMPOSITES})
         register_casts()

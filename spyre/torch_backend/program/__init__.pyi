@@ -52,10 +52,13 @@ from .op_spec import (
     float_of as float_of,
     narrowed as narrowed,
     range_constants as range_constants,
+    selected as selected,
+    tile_of as tile_of,
 )
 from .operations import (
     HALF as HALF,
     INTEGER as INTEGER,
+    MATMUL_STICK as MATMUL_STICK,
     WORD as WORD,
     ConstantArgument as ConstantArgument,
     Lowering as Lowering,

@@ -7,8 +7,11 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, row_major_view
@@ -27,12 +30,24 @@ class MemoryRegion:
     argument: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramLoop:
+    """The operations from ``begin`` up to ``end`` of a program, one after the other ``count``
+    times.
+    """
+
+    begin: int
+    end: int
+    count: int
+
+
 @dataclass(slots=True)
 class ProgramBuilder:
-    """A program under construction."""
+    """A program under construction. ``loops``: one after the other, none within another."""
 
     regions: list[MemoryRegion] = field(default_factory=list)
     specs: list[DeviceOp] = field(default_factory=list)
+    loops: list[ProgramLoop] = field(default_factory=list)
     arguments: int = 0
     scratch_bytes: int = 0
 
@@ -71,6 +86,15 @@ class ProgramBuilder:
         self.specs.append(spec)
         return spec.output
 
+    @contextmanager
+    def loop(self, count: int) -> Iterator[None]:
+        """Operations added inside run ``count`` times; tiles among their values (`tile_of`) move on
+        by one each time.
+        """
+        begin = len(self.specs)
+        yield
+        self.loops.append(ProgramLoop(begin, len(self.specs), count))
+
     def output(self, value: Value) -> Value:
         """Make the memory of a result the next launch argument."""
         region = self.regions[value.region]
@@ -90,19 +114,47 @@ class ProgramBuilder:
         for number in sorted(spans):
             bundle.argument(spans[number])
         free = {k: r.span_bytes for k, r in enumerate(self.regions) if r.argument < 0}
-        offsets, self.scratch_bytes = place_scratch([s.regions() for s in self.specs], free)
+        offsets, self.scratch_bytes = place_scratch(self._uses(), free)
         if self.scratch_bytes:
             bundle.argument(self.scratch_bytes, SCRATCH)
 
-        def place(value: Value) -> BufferAddress:
+        def place(value: Value, loop: str = "") -> BufferAddress:
             region = self.regions[value.region]
+            steps = {loop: sum(pitch for _, pitch in value.tile_pitches)} if loop else {}
+            assert loop or not value.tile_pitches, "a tile, but no loop"
             if region.argument >= 0:
-                return BufferAddress(f"arg_{region.argument}", value.view.offset_bytes)
-            return BufferAddress(SCRATCH, offsets[value.region] + value.view.offset_bytes)
+                return BufferAddress(f"arg_{region.argument}", value.view.offset_bytes, steps)
+            offset_bytes = offsets[value.region] + value.view.offset_bytes
+            return BufferAddress(SCRATCH, offset_bytes, steps)
 
-        for spec in self.specs:
-            bundle.add(emit(spec, place))
+        for specs, count in self._pieces():
+            if not count:
+                for spec in specs:
+                    bundle.add(emit(spec, place))
+                continue
+            with bundle.loop(count) as name:
+                for spec in specs:
+                    bundle.add(emit(spec, partial(place, loop=name)))
         return bundle.build()
+
+    def _pieces(self) -> Iterator[tuple[Sequence[DeviceOp], int]]:
+        """Operations in order, and how often they are repeated; 0: they stand in no loop."""
+        begin = 0
+        for loop in self.loops:
+            yield self.specs[begin : loop.begin], 0
+            yield self.specs[loop.begin : loop.end], loop.count
+            begin = loop.end
+        yield self.specs[begin:], 0
+
+    def _uses(self) -> list[tuple[int, ...]]:
+        """Regions every operation needs; those a loop shares with the rest, its ends need too."""
+        uses = [spec.regions() for spec in self.specs]
+        for loop in self.loops:
+            inside = {*chain(*uses[loop.begin : loop.end])}
+            outside = {*chain(*uses[: loop.begin], *uses[loop.end :])}
+            for end in (loop.begin, loop.end - 1):
+                uses[end] = (*uses[end], *(inside & outside))
+        return uses
 
     def spans_bytes(self) -> list[int]:
         """Bytes each launch argument walks, after `build`."""
@@ -111,7 +163,11 @@ class ProgramBuilder:
         return [span for _, span in spans] + scratch
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.specs))
+        lines = []
+        for specs, count in self._pieces():
+            lines += [f"{count} times:"] if count else []
+            lines += [f"    {spec}" if count else str(spec) for spec in specs]
+        return "\n".join(lines)
 
 
 def place_scratch(

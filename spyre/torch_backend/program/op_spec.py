@@ -170,6 +170,27 @@ def narrowed(value: Value, dim: int, start: int, length: int, step: int = 1) -> 
     return replace(value, view=replace(view, dims=dims, offset_bytes=offset), order=None)
 
 
+def selected(value: Value, dim: int, index: int) -> Value:
+    """The elements at ``index`` along ``dim``, which is gone. LoweringError as of `narrowed`."""
+    one = narrowed(value, dim, index, 1)
+    dims = (*one.view.dims[:dim], *one.view.dims[dim + 1 :])
+    return replace(one, view=replace(one.view, dims=dims), order=None)
+
+
+def tile_of(value: Value, dim: int, is_backwards: bool = False) -> Value:
+    """The elements at one place along ``dim``, which is gone: in the first iteration of the loop
+    around the operation the first place, or the last one, and the next one each time.
+
+    LoweringError where pitches cannot say so.
+    """
+    factors = value.view.dims[dim]
+    if len(factors) > 1 or any(factor.lane for factor in factors):
+        raise LoweringError(f"tiles of one element along {factors}")
+    pitch = sum(factor.pitch_bytes for factor in factors)
+    tile = selected(value, dim, value.sizes[dim] - 1 if is_backwards else 0)
+    return replace(tile, tile_pitches=((0, -pitch if is_backwards else pitch),))
+
+
 LoweringFunction = Callable[..., Value | Sequence[Value]]
 """(lowering, *values, *parameters) → results: one aten operation as operations of the card."""
 

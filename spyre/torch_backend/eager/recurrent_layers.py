@@ -1,0 +1,387 @@
+"""LSTM, GRU and simple networks over a whole sequence: all layers and directions as one program.
+
+Each direction of a layer is a loop of the program with one step for body. The products of the
+inputs with their weights stand in front of it, for all steps at once, where the matrix units make
+them. A step has the operations that torch's composition has, with `recurrent_cells` for cells, in
+that order: the same bits. Torch takes apart as before what wants gradients or drops out, what a
+tracer looks at, and what is no program of the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spyre.interrupts import interrupts
+from spyre.mlir.builder import round_up
+from spyre.torch_backend.compat import COMPOSITE_KEYS, is_observed, is_traced, operator
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.dispatch import FLOATS
+from spyre.torch_backend.eager.elementwise import rectified
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
+from spyre.torch_backend.eager.recurrent_cells import gru_state, lstm_state
+from spyre.torch_backend.eager.special import tangent
+from spyre.torch_backend.program import (
+    MATMUL_STICK,
+    DeviceOp,
+    Lowering,
+    LoweringError,
+    OpKind,
+    Value,
+    current_recorder,
+    joined,
+    narrowed,
+    selected,
+    store_result,
+    tile_of,
+)
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _lstm_step(
+    low: Lowering,
+    inputs: Value,
+    hiddens: Value,
+    biases: Sequence[Value],
+    states: Sequence[Value],
+    dtype: str,
+) -> tuple[Value, Value]:
+    gates = inputs
+    for addend in (hiddens, *biases):
+        gates = low.pointwise("add", gates, addend)
+    _, cy, hy = lstm_state(low, _parts(gates), states[1], dtype)
+    return hy, cy
+
+
+def _gru_step(
+    low: Lowering,
+    inputs: Value,
+    hiddens: Value,
+    biases: Sequence[Value],
+    states: Sequence[Value],
+    dtype: str,
+) -> tuple[Value]:
+    hiddens = _biased(low, hiddens, biases[1:])
+    _, hy = gru_state(low, _parts(inputs), _parts(hiddens), states[0], dtype)
+    return (hy,)
+
+
+def _simple_step(
+    activation: Callable[[Lowering, Value, str], Value],
+    low: Lowering,
+    inputs: Value,
+    hiddens: Value,
+    biases: Sequence[Value],
+    states: Sequence[Value],
+    dtype: str,
+) -> tuple[Value]:
+    hiddens = _biased(low, hiddens, biases[1:])
+    (gate,) = _parts(low.pointwise("add", hiddens, inputs))
+    return (activation(low, gate, dtype),)
+
+
+def _biased(low: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
+    """``gates`` and the first bias, if there is one."""
+    return low.pointwise("add", gates, biases[0]) if biases else gates
+
+
+def _parts(gates: Value) -> list[Value]:
+    """Each gate of [rows, gates, width]."""
+    return [selected(gates, 1, k) for k in range(gates.sizes[1])]
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentCell:
+    """``step``: (low, gates of the input, gates of the hidden state, biases, states, dtype) → new
+    states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
+    ``biases_inputs``: the gates of the input have their bias already.
+    """
+
+    gates: int
+    states: int
+    step: Callable[..., Sequence[Value]]
+    biases_inputs: bool = True
+
+
+CELLS = {
+    "lstm": RecurrentCell(4, 2, _lstm_step, biases_inputs=False),
+    "gru": RecurrentCell(3, 1, _gru_step),
+    "rnn_tanh": RecurrentCell(1, 1, partial(_simple_step, tangent)),
+    "rnn_relu": RecurrentCell(1, 1, partial(_simple_step, rectified)),
+}
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a program is made for, besides sizes. ``weights``: tensors per layer and direction.
+    ``is_backwards``: its one direction is from the last step to the first.
+    """
+
+    cell: str
+    layers: int
+    directions: int
+    has_biases: bool
+    weights: int
+    dtype: str
+    is_backwards: bool = False
+
+    @property
+    def has_projection(self) -> bool:
+        """True if a last weight makes the hidden state smaller."""
+        return bool(self.weights % 2)
+
+
+def network(low: Lowering, x: Value, *args: Any) -> list[Value]:
+    """Outputs [steps, rows, width] of the last layer, then the last states.
+
+    ``args``: states [layers · directions, rows, width], weights and biases by layer and direction,
+    `Network`. The memory of a last state is that of the state all the time.
+    """
+    *values, net = args
+    count = CELLS[net.cell].states
+    states = [low.broadcast(state, state.sizes, 2) for state in values[:count]]
+    weights = values[count:]
+    for layer in range(net.layers):
+        outputs = []
+        for direction in range(net.directions):
+            number = layer * net.directions + direction
+            own = weights[number * net.weights : (number + 1) * net.weights]
+            ours = [selected(state, 0, number) for state in states]
+            is_backwards = net.is_backwards or direction > 0
+            outputs.append(_Direction(low, net, own, is_backwards).run(x, ours))
+        x = outputs[0]
+        if net.directions > 1:
+            x = low.with_lane(joined(low, outputs, 2, net.dtype), 2)
+    return [x, *states]
+
+
+class _Direction:
+    """A layer in one direction, what does not change from step to step made beforehand."""
+
+    def __init__(
+        self, low: Lowering, net: Network, weights: Sequence[Value], is_backwards: bool
+    ) -> None:
+        self.low = low
+        self.dtype = net.dtype
+        self.cell = CELLS[net.cell]
+        self.is_backwards = is_backwards
+        of_input, of_hidden, *rest = weights
+        self.of_input = self._factor(of_input, self.cell.gates)
+        self.of_hidden = self._factor(of_hidden, self.cell.gates)
+        self.projection = self._factor(rest.pop(), 1) if net.has_projection else None
+        self.biases = [_by_gate(low, b, self.cell.gates).unsqueezed(0) for b in rest]
+
+    def run(self, x: Value, states: Sequence[Value]) -> Value:
+        """Hidden states [steps, rows, width] for inputs [steps, rows, depth]; ``states`` are the
+        last ones from then on.
+        """
+        low, (steps, rows, depth) = self.low, x.sizes
+        outputs = low.builder.scratch((steps, rows, states[0].sizes[1]), self.dtype, 2)
+        is_at_once = self._is_at_once(steps * rows)
+        if is_at_once:
+            gates = self._inputs(x.reshaped((steps * rows, depth)))
+            x = gates.reshaped((steps, rows, *gates.sizes[1:]))
+        with low.builder.loop(steps):
+            inputs = tile_of(x, 0, self.is_backwards)
+            self._step(inputs if is_at_once else self._inputs(inputs), states)
+            self._copy(states[0], tile_of(outputs, 0, self.is_backwards))
+        return outputs
+
+    def _is_at_once(self, rows: int) -> bool:
+        """True if the gates of so many rows of inputs are made by one product."""
+        columns = self.of_input.sizes[1]
+        return self.dtype != "float32" and rows * columns * 2 <= TERMS_BYTES
+
+    def _inputs(self, rows: Value) -> Value:
+        gates = self._product(rows, self.of_input, self.cell.gates)
+        return _biased(self.low, gates, self.biases) if self.cell.biases_inputs else gates
+
+    def _step(self, inputs: Value, states: Sequence[Value]) -> None:
+        """Put the next states in the place of ``states``."""
+        hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
+        hy, *others = self.cell.step(self.low, inputs, hiddens, self.biases, states, self.dtype)
+        if self.projection is not None:
+            hy = selected(self._product(hy, self.projection, 1), 1, 0)
+        for made, state in zip((hy, *others), states, strict=True):
+            made = self.low.with_lane(made, state.lane_dim)
+            if made.order is None:
+                self._copy(made, state)
+            else:  # nothing reads a state after its next one was made
+                self.low.builder.output_into(made, state)
+
+    def _factor(self, weight: Value, gates: int) -> Value:
+        """[gates · width, depth] as the right factor of `_product`: [depth, gates · width]; for the
+        matrix units up to whole sticks of the depth, with the first elements of gates in lane 0.
+        """
+        if self.dtype == "float32":
+            return weight.transposed(0, 1)
+        low, depth = self.low, weight.sizes[1]
+        by_gate = weight.reshaped((gates, weight.sizes[0] // gates, depth)).permuted((2, 0, 1))
+        filled = low.with_lane(by_gate, 2)
+        factor = self._apart(round_up(depth, MATMUL_STICK), gates, by_gate.sizes[2])
+        if not (missing := factor.sizes[0] - depth):
+            store_result(low, filled, factor)
+        else:
+            zero = low.constant(0.0, self.dtype)
+            self._copy(filled, narrowed(factor, 0, 0, depth))
+            self._copy(zero, narrowed(factor, 0, depth, missing))
+        return factor.reshaped((factor.sizes[0], weight.sizes[0]))
+
+    def _product(self, rows: Value, factor: Value, gates: int) -> Value:
+        """[rows, gates, width] of [rows, depth] and a factor."""
+        low, columns = self.low, factor.sizes[1]
+        if self.dtype == "float32":
+            return _by_gate(low, product(low, rows, factor, self.dtype), gates)
+        into = self._apart(rows.sizes[0], gates, columns // gates)
+        flat = into.reshaped((rows.sizes[0], columns))
+        factors = (low.left_factor(rows, 2), factor)
+        low.builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", factors, flat))
+        return into
+
+    def _copy(self, value: Value, into: Value) -> None:
+        self.low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), into))
+
+    def _apart(self, rows: int, gates: int, width: int) -> Value:
+        """Memory for [rows, gates, width] in which every gate begins with a stick."""
+        padded = round_up(width, MATMUL_STICK)
+        memory = self.low.builder.scratch((rows, gates * padded), self.dtype, 1)
+        return narrowed(memory.reshaped((rows, gates, padded)), 2, 0, width)
+
+
+def _by_gate(low: Lowering, value: Value, gates: int) -> Value:
+    """[.., gates · width] as [.., gates, width]."""
+    *outer, last = value.sizes
+    sizes = (*outer, gates, last // gates)
+    if value.lane_dim == len(outer) and sizes[-1] % value.view.elements_per_stick and gates > 1:
+        value = low.with_lane(value, -1)  # the next gate begins within a stick
+    return value.reshaped(sizes)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+MAX_STEPS = 4096
+"""Most steps of a program, all layers and directions together: each takes 50 µs of the first call,
+and 10 KB of its tables, or more where it is large.
+"""
+
+
+def _run(
+    cell: str,
+    x: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...] | None:
+    """Outputs and last states; None where torch has to take the operation apart."""
+    drops_out = dropout and train and num_layers > 1
+    if drops_out or num_layers < 1 or x.dim() != 3 or not _are_plain((x, *hx, *params)):
+        return None
+    directions = 1 + bidirectional
+    weights = len(params) // (num_layers * directions)
+    net = Network(cell, num_layers, directions, has_biases, weights, name_of(x.dtype))
+    x = x.transpose(0, 1) if batch_first else x
+    if not _fits(net, x, hx, params):
+        return None
+    is_long = x.shape[0] * num_layers * directions > MAX_STEPS
+    try:
+        with interrupts:
+            outputs, *states = (_in_pieces if is_long else _at_once)(net, x, hx, params)
+    except LoweringError:
+        return None
+    return outputs.transpose(0, 1) if batch_first else outputs, *states
+
+
+def _at_once(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    return run(net.cell, network, (x, *hx, *params), (net,))
+
+
+def _in_pieces(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Layer by layer, direction by direction, and of that as many steps as a program has."""
+    last = []
+    for layer in range(net.layers):
+        outputs = []
+        for direction in range(net.directions):
+            number = layer * net.directions + direction
+            one = replace(net, layers=1, directions=1, is_backwards=direction > 0)
+            own = params[number * net.weights : (number + 1) * net.weights]
+            states = [state[number : number + 1] for state in hx]
+            made = []
+            for piece in x.split(MAX_STEPS)[:: -1 if one.is_backwards else 1]:
+                output, *states = _at_once(one, piece, states, own)
+                made.append(output)
+            outputs.append(torch.cat(made[:: -1 if one.is_backwards else 1]))
+            last.append(states)
+        x = torch.cat(outputs, 2)
+    return x, *map(torch.cat, zip(*last, strict=True))
+
+
+def _are_plain(tensors: Sequence[Tensor]) -> bool:
+    """True for tensors of one card and dtype that nobody traces or wants gradients of."""
+    first = tensors[0]
+    if current_recorder() is not None or first.dtype not in FLOATS or is_observed():
+        return False
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return all(
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.dtype is first.dtype
+        and tensor.device == first.device
+        and tensor.numel() > 0
+        and hasattr(tensor.untyped_storage(), "_spyre_buffer")
+        for tensor in tensors
+    )
+
+
+def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]) -> bool:
+    """True if the sizes are those of such a network, and products in float32 small enough."""
+    cell = CELLS[net.cell]
+    layers = net.layers * net.directions
+    if len(hx) != cell.states or len(params) != layers * net.weights:
+        return False
+    if net.weights - net.has_projection != 2 + 2 * net.has_biases:
+        return False
+    rows, out = x.shape[1], hx[0].shape[-1]
+    width = hx[-1].shape[-1]
+    if [tuple(s.shape) for s in hx] != [(layers, rows, n) for n in (out, width)[: cell.states]]:
+        return False
+    depths = [x.shape[2]] * net.directions + [net.directions * out] * (layers - net.directions)
+    columns, more = cell.gates * width, [(out, width)] * net.has_projection
+    biases = [(columns,)] * (2 * net.has_biases)
+    wanted = [s for n in depths for s in ((columns, n), (columns, out), *biases, *more)]
+    if [tuple(p.shape) for p in params] != wanted:
+        return False
+    return net.dtype != "float32" or is_small_product((rows, max(*depths, out)), columns)
+
+
+def _kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *args: Any) -> Any:
+    """aten::lstm.input and its kin."""
+    found = _run(cell, x, (hx,) if isinstance(hx, Tensor) else hx, *args)
+    if found is not None:
+        return found
+    op = operator(f"{cell}.input")
+    return (
+        op.decompose(x, hx, *args) if is_traced() else op.redispatch(COMPOSITE_KEYS, x, hx, *args)
+    )
+
+
+COMPOSITES = {f"{cell}.input": partial(_kernel, cell) for cell in CELLS}
+"""In front of what torch makes these operations of; by aten name."""
