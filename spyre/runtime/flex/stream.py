@@ -202,8 +202,8 @@ class FlexStream:
 
     def _run_here(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
         context = LaunchContext(plan, self.device, keep_alive)
-        for stage in plan.stages.all:
-            stage.run(context, 0, context.iterations)
+        for step in plan.steps:
+            step.stage.run(context, 0, context.iterations)
 
     def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
         """Enqueue a launch that was bound."""

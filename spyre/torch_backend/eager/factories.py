@@ -44,6 +44,7 @@ from spyre.torch_backend.tensors import (
     assemble,
     buffer_of,
     download,
+    fetched,
     is_whole,
     move,
     moves_bits,
@@ -147,8 +148,27 @@ def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> t
         return made
     device = options.get("device")
     waits = device is not None and device.type == "cpu"
+    if waits and current_recorder() is None and not is_fake(x):
+        on_host = _copied_to_host(x, **options)
+        if on_host is not None:
+            return on_host
     copy: Callable[..., torch.Tensor] = operator("_to_copy").redispatch
     return copy(COMPOSITE_KEYS, x, non_blocking=non_blocking and not waits, **options)
+
+
+def _copied_to_host(
+    x: torch.Tensor,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+    layout: torch.layout | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor | None:
+    """All of a contiguous storage on the CPU, as it is there; None for all else."""
+    is_plain = dtype in (None, x.dtype) and memory_format in PLAIN_FORMATS
+    if not is_plain or layout not in (None, torch.strided) or pin_memory:
+        return None
+    return fetched(x) if x.is_contiguous() else None
 
 
 def _converted_copy(
@@ -197,7 +217,8 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
 
 def local_scalar_dense(tensor: torch.Tensor) -> Any:
     """aten::_local_scalar_dense: the one element, as a Python number."""
-    return to_host(tensor).item()
+    on_host = fetched(tensor)
+    return (to_host(tensor) if on_host is None else on_host).item()
 
 
 def record_stream(tensor: torch.Tensor, stream: Any) -> None:

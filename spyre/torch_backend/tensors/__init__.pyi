@@ -16,6 +16,7 @@ from .buffer import (
 from .copies import (
     assemble as assemble,
     download as download,
+    fetched as fetched,
     from_host as from_host,
     host_tensor as host_tensor,
     is_whole as is_whole,

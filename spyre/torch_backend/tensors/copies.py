@@ -9,6 +9,7 @@ of their size.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from spyre.dtypes import find_host_dtype
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
@@ -37,6 +39,26 @@ job; else on the host, so that the caller need not wait for the stream."""
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor with the elements, sizes, strides and offset of ``tensor``; waits."""
     return view_of(host_storage(buffer_of(tensor)), tensor)
+
+
+def fetched(source: torch.Tensor) -> torch.Tensor | None:
+    """A new CPU tensor with the elements of one that is all of its storage; None for others.
+    Waits.
+    """
+    buffer = buffer_of(source)
+    whole_base = whole_target(buffer, source)
+    if whole_base is None:
+        return None
+    size, stride = whole_base.sizes, whole_base.strides
+    target = torch.empty_strided(size, stride, dtype=source.dtype, device="cpu")
+    dtype = find_host_dtype(whole_base.dtype)
+    content = (ctypes.c_char * target.untyped_storage().nbytes()).from_address(target.data_ptr())
+    storage = np.frombuffer(content, dtype.storage_dtype)
+    host = HostTensor("tensor", dtype.name, size, stride, 0, storage)
+    with profiled(TO_HOST):
+        stream = buffer.card.streams.current
+        stream.copy_waiting(to_host_plan(whole_base, host), [buffer.memory])
+    return target
 
 
 def download(source: torch.Tensor, target: torch.Tensor) -> None:

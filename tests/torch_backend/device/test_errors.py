@@ -126,7 +126,7 @@ def test_debug_log():
     printed = run_anew(code, TORCH_SPYRE_DEBUG="1")
     assert "spyre.torch: empty.memory_format([2, 2]" in printed
     assert "mm" in printed
-    assert "spyre.torch: _copy_from(float32[2, 2]@spyre:0, float32[2, 2]@cpu)" in printed
+    assert "spyre.torch: _to_copy(float32[2, 2]@spyre:0, dtype=torch.float32" in printed
     assert run_anew(code, TORCH_SPYRE_DEBUG="0") == ""
 
 
