@@ -50,6 +50,7 @@ class Executor:
         self.counts: LaunchCounts | None = None
         self.threads = pool.threads
         self.interpreted = 0
+        self._estimated: tuple[Int64Array | None, float] = None, 0.0
         self._scratch = np.zeros(tb.SCRATCH_BYTES, np.uint8)
         self._scratch_pointer: int = self._scratch.ctypes.data
         self._fault = np.zeros(1, np.int64)
@@ -132,7 +133,7 @@ class Executor:
         """Run dispatches ``first`` to ``last`` of ``rows``; the index of a faulty one, or -1."""
         entries = linked.code.__dict__.get("entries")
         if entries is None:
-            if self.is_interpreted(linked):
+            if self.is_interpreted(linked, rows):
                 return self._interpret(linked, rows, first, last)
             entries = linked.entries
         # the workers keep off this thread's CPU, which may have changed since the last launch
@@ -152,18 +153,19 @@ class Executor:
             *further,
         )
 
-    def is_interpreted(self, linked: LinkedProgram, *further: str) -> bool:
-        """Whether a program whose kernels are not loaded is to be run while they are compiled.
+    def is_interpreted(self, linked: LinkedProgram, rows: Int64Array, *further: str) -> bool:
+        """Whether to run ``rows`` of a program, whose kernels are not loaded, without them.
 
-        They are from now on, and kernels ``further`` with them.
+        They are compiled in the background from now on, and kernels ``further`` with them.
         """
         if self.sanitizer is not None:  # its checks are in the compiled driver
             return False
         from spyre.hw.interpreter import interpreted_seconds, meanwhile
 
+        if self._estimated[0] is not rows:
+            self._estimated = rows, interpreted_seconds(linked.tables, rows[:, 0])
         names = [KERNEL_NAMES[kind] for kind in linked.code.kinds]
-        seconds = interpreted_seconds(linked.tables, linked.host_dispatch[:, 0])
-        return meanwhile.stands_in((*names, *further), seconds)
+        return meanwhile.stands_in((*names, *further), self._estimated[1])
 
     def _interpret(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
         from spyre.hw import interpreter

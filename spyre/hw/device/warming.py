@@ -22,9 +22,9 @@ _ROWS = (1, 512)
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
-    from spyre.hw.kernels.together import TRANSFER, compile_job
+    from spyre.hw.kernels.together import TRANSFER, entry_of
 
-    compile_job(TRANSFER)
+    _ = entry_of(TRANSFER).address  # what is loaded is what copies
     for rows in _ROWS:
         sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
         layout = SpyreTensorLayout.from_host(sizes, "float16")
@@ -59,7 +59,8 @@ def warm_program(
         return
     with suppress(SpyreError):
         linked = link()
-        if not (is_interpreted and device.executor.is_interpreted(linked, TRANSFER)):
+        rows = linked.host_dispatch
+        if not (is_interpreted and device.executor.is_interpreted(linked, rows, TRANSFER)):
             compile_together([TRANSFER, *(KERNEL_NAMES[kind] for kind in linked.code.kinds)])
 
 

@@ -128,7 +128,7 @@ class Meanwhile:
                 return False
             if missing:
                 self._started.append(_start(missing))
-                compile_notice().say_background(len(missing))
+                compile_notice().say_background()
         return bool(missing or wanted & compiling)
 
     def _names(self, running: bool) -> frozenset[str]:

@@ -22,8 +22,10 @@ from spyre.cache import PACKAGE
 from spyre.hw.interpreter import machine
 
 _KERNELS = "spyre.hw.kernels."
-_BELOW = frozenset(_KERNELS + name for name in ("jit", "intrinsics", "dl16_vectors", "microkernel"))
-"""Modules that `.machine` stands for."""
+_BELOW = frozenset(
+    _KERNELS + name for name in ("jit", "intrinsics", "dl16_vectors", "microkernel", "pool")
+)
+"""Modules that `.machine` stands for, and the threads that nobody here has."""
 _COMPILED = frozenset({"kernel", "inline", "entry"})
 _SELECT = "select_elements"
 _ELEMENTWISE = "is_elementwise"

@@ -32,6 +32,7 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._said_background = False
         self._start_again()
         os.register_at_fork(after_in_child=self._start_again)
 
@@ -78,13 +79,15 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             self._kinds = ""
             self._leave()
 
-    def say_background(self, count: int) -> None:
-        """That ``count`` kernels are compiled by a process of its own."""
-        _say(
-            f"compiling {count} kernels in the background (once); "
-            "small programs are interpreted meanwhile",
-            last=True,
-        )
+    def say_background(self) -> None:
+        """That kernels are compiled by a process of its own; said once."""
+        if not self._said_background:
+            self._said_background = True
+            _say(
+                "compiling kernels in the background (once); small programs are interpreted "
+                "meanwhile",
+                last=True,
+            )
 
     def counted(self, kinds: Iterable[int]) -> Iterator[int]:
         """``kinds`` one after another, with their number for what is said meanwhile."""

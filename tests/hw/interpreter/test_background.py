@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from spyre.cli.run import main
+from spyre.errors import DeviceFault
 from spyre.hw import interpreter
 from spyre.hw.device.device import Device
 from spyre.hw.interpreter import background as background_module
@@ -20,6 +21,8 @@ from spyre.hw.kernels import together, transfer
 from spyre.hw.kernels.jit import Entry
 from spyre.hw.table import WORDS, plan as tb
 from spyre.runtime.run.session import RunOptions, Session
+from tests.hw.harness import engine
+from tests.hw.plans.test_pages import linked, table_of_pages
 
 SOFTMAX = Path(__file__).resolve().parents[3] / "examples" / "softmax"
 
@@ -138,6 +141,22 @@ def test_kernels_are_taken_when_they_are_there(cold: Background) -> None:
     cold.ready |= cold.started[0]
     cold.processes[0].code = 0
     assert not session.run(SOFTMAX).interpreted
+
+
+def test_a_bad_index_is_the_same_fault(cold: Background) -> None:
+    """Also where it is and who has it."""
+    picked = [0] * 128
+    picked[100] = 6
+    before = engine().executor.interpreted
+    faults = []
+    for _ in range(2):
+        with pytest.raises(DeviceFault, match=r"SPY412.*at x 100") as caught:
+            engine().executor.run(linked(table_of_pages(128), picked))
+        faults.append(str(caught.value))
+        cold.ready |= cold.started[0]
+        cold.processes[0].code = 0
+    assert faults[0] == faults[1]
+    assert engine().executor.interpreted == before + 1
 
 
 def test_verified_and_sanitized_runs_are_compiled(cold: Background) -> None:

@@ -93,7 +93,7 @@ def test_what_cannot_be_kept_is_compiled_here(
 
 def test_a_program_is_compiled_together_with_the_copies(elsewhere: list[list[str]]) -> None:
     kinds = [together.JOBS.index("reduction"), together.JOBS.index("copying")]
-    linked = SimpleNamespace(code=SimpleNamespace(kinds=kinds))
+    linked = SimpleNamespace(code=SimpleNamespace(kinds=kinds), host_dispatch=None)
     warm_program(Device(threads=1), lambda: linked, is_interpreted=False)  # type: ignore[arg-type,return-value]
     assert elsewhere == [["transfer", "reduction", "driver"]]
 

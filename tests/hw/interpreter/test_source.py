@@ -1,0 +1,62 @@
+"""Kernels read from their source: which loops become statements over arrays."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from spyre.hw.interpreter import interpreted, kernels_of
+from spyre.hw.interpreter.source import _Loops
+from spyre.hw.table import DISPATCH_WORDS, KERNELS
+
+LOOPS = {
+    "elements": ("for i in range(n): z[i] = x[i] + y[i]", True),
+    "places": ("for i in range(n): z[at + i] = x[i * stride]", True),
+    "in place": ("for i in range(n): z[i] += x[i]", True),
+    "names within": ("for i in range(n):\n a = x[i]\n z[i] = a * a", True),
+    "a scalar condition": ("for i in range(n):\n if code == 1:\n  z[i] = x[i]", True),
+    "a choice": ("for i in range(n): z[i] = x[i] if y[i] != 0 else w[i]", True),
+    "a total": ("for i in range(n): total = total + x[i]", False),
+    "a total in place": ("for i in range(n): total += x[i]", False),
+    "the one before": ("for i in range(1, n): z[i] = z[i - 1] + x[i]", False),
+    "one place of several": ("for i in range(n): z[i // 2] += x[i]", False),
+    "a condition of elements": ("for i in range(n):\n if x[i] > 0:\n  z[i] = x[i]", False),
+    "both conditions": ("for i in range(n): z[i] = a if x[i] > 0 and y[i] > 0 else b", False),
+    "slices": ("for i in range(n): z[i] = x[i : i + 4]", False),
+    "an unknown function": ("for i in range(n): z[i] = f(x[i])", False),
+    "steps": ("for i in range(0, n, 2): z[i] = x[i]", False),
+    "a fault": ("for i in range(n):\n if code == 1:\n  return i", False),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops(name: str) -> None:
+    """As the loop does: on arrays, where its steps do not depend on each other."""
+    text, is_vector = LOOPS[name]
+    body = _Loops({}).visit(ast.parse(dedent(text)))
+    assert is_vector != any(isinstance(node, ast.For) for node in ast.walk(body))
+
+
+@pytest.mark.parametrize("entry", KERNELS.values(), ids=KERNELS)
+def test_every_kernel_can_be_read(entry: str) -> None:
+    assert callable(interpreted(entry))
+
+
+def test_what_moves_and_links_programs() -> None:
+    """Bases move with their allocations: those of the second dispatch, and of the first operand."""
+    dispatch = np.arange(2 * DISPATCH_WORDS).reshape(2, DISPATCH_WORDS)
+    anchors = np.full((2, 8), -1, np.int32)
+    anchors[:, 0], anchors[1] = 0, 1
+    origin, bases = np.array([100, 200]), np.array([[1000, 3000], [100, 200]])
+    rows = [np.empty((4, DISPATCH_WORDS), np.int64) for _ in range(2)]
+    from spyre.hw.kernels.driver import place_dispatches
+
+    place_dispatches(dispatch, anchors, origin, bases, rows[0])
+    kernels_of("spyre.hw.kernels.driver")["place_dispatches"](
+        dispatch, anchors, origin, bases, rows[1]
+    )
+    assert np.array_equal(*rows)
+    assert np.array_equal(rows[1][2:], dispatch)
