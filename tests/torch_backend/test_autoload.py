@@ -67,6 +67,19 @@ def test_light():
         assert f"'{heavy}" not in printed
 
 
+def test_eager_steps_import_no_compiler():
+    """Of joins, which ATen asks Python for the sizes of, and of networks with gradients."""
+    code = """
+        import sys
+        import torch
+        x = torch.ones(2, 1, 64, device="spyre", dtype=torch.float16)
+        torch.cat([x, x])
+        torch.nn.LSTM(64, 64, device="spyre", dtype=torch.float16)(x)[0].sum().backward()
+        print("torch._dynamo" in sys.modules)
+    """
+    assert run(code) == "False\n"
+
+
 def test_device_is_usable_in_a_spawned_process():
     code = """
         import torch.multiprocessing as mp

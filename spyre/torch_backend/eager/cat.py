@@ -50,12 +50,32 @@ def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
     """Sizes of the result, by torch's own rules."""
     extents = tuple((t.shape, t.dtype) for t in tensors)
     # a tracer's sizes are no keys
-    joined_extents = _joined_extents if current_recorder() is None else _joined_extents.__wrapped__
-    return joined_extents(extents, dim)
+    sizes_of = _known_sizes if current_recorder() is None else _sizes_torch_gives
+    return sizes_of(extents, dim)
+
+
+Extents = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 @lru_cache(4096)
-def _joined_extents(extents: tuple[tuple[torch.Size, torch.dtype], ...], dim: int) -> torch.Size:
+def _known_sizes(extents: Extents, dim: int) -> torch.Size:
+    """Without asking torch where nothing is unusual: its first answer takes a second, in which all
+    of Dynamo is imported.
+    """
+    shapes = [list(shape) for shape, _ in extents]
+    if not shapes or not -len(shapes[0]) <= dim < len(shapes[0]):
+        return _sizes_torch_gives(extents, dim)
+    if any(len(shape) != len(shapes[0]) for shape in shapes):
+        return _sizes_torch_gives(extents, dim)
+    total = sum(shape[dim] for shape in shapes)
+    for shape in shapes:
+        shape[dim] = total
+    if any(shape != shapes[0] for shape in shapes):
+        return _sizes_torch_gives(extents, dim)
+    return torch.Size(shapes[0])
+
+
+def _sizes_torch_gives(extents: Extents, dim: int) -> torch.Size:
     shapes = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in extents]
     try:
         return torch.cat(shapes, dim).shape
