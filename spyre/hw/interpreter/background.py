@@ -17,7 +17,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,37 +29,43 @@ from spyre import config
 from spyre.cache import PACKAGE
 from spyre.hw.interpreter.source import kernels_of
 from spyre.hw.table import KERNEL_NAMES, plan as tb
+from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 
 MAX_SECONDS = 2.0
 """What may be interpreted, by its estimate: less than the kernels of any program take."""
-_PER_HOST_NS = 300
-"""Interpreted, a kernel takes this many times what its table says that it takes compiled."""
-_UNIT_NS = {
-    tb.ELEMENTWISE_KIND: 15_000,
-    tb.REDUCTION_KIND: 150_000,
-    tb.COPY_KIND: 4_000,
-    tb.CONVERT_KIND: 20_000,
-    tb.RESTICKIFY_KIND: 250_000,
-    tb.MATMUL_KIND: 1_300_000,
+MAX_SECONDS_IN_ALL = 4.0
+"""What a process may spend so: then the background, which gets the CPUs, is waited for."""
+_COST_NS = {
+    "elementwise": (20_000, 400),
+    "reduction": (150_000, 300),
+    "copying": (10_000, 300),
+    "converting": (20_000, 300),
+    "restickify": (150_000, 300),
+    "matmul": (1_300_000, 300),
+    "topk": (100_000, 400),
+    "chunk_reduction": (50_000_000, 1000),
+    "chunk_matmul": (1_000_000, 500),
+    "packed_matmul": (5_000_000, 600),
+    "requantize": (100_000, 1200),
+    "windowing": (150_000, 900),
+    "fusion": (0, 0),  # of several tables, each with a kind of its own
 }
-"""And this for each unit of work: both fitted to real programs on an Intel Xeon at 2.1 GHz. Other
-kinds are compiled: their loops depend on data, and would be Python's element by element."""
+"""What a unit of work takes interpreted, and how many times what a table says that it takes
+compiled: fitted to real programs, on an Intel Xeon."""
 _STICK_NS = 20_000
 """For a stick of a copy between host and card."""
 _COMPILE = "from spyre.hw.interpreter.background import compile_in_turn; compile_in_turn()"
 _LOWEST_PRIORITY = 19
+_POLL_SECONDS = 0.05
 
 
 def interpreted_seconds(tables: Int64Array, dispatched: Int64Array) -> float:
-    """Estimate for the dispatches of tables ``dispatched``; infinite where a kind has none."""
-    rows = tables[dispatched]
-    if not set(np.unique(rows[:, tb.KIND]).tolist()) <= _UNIT_NS.keys():
-        return float("inf")
-    of_kind = np.zeros(len(KERNEL_NAMES), np.int64)
-    of_kind[list(_UNIT_NS)] = list(_UNIT_NS.values())
-    units = rows[:, tb.UNITS] * of_kind[rows[:, tb.KIND]]
-    return float(units.sum() + _PER_HOST_NS * rows[:, tb.COST_NS].sum()) / 1e9
+    """Estimate for the dispatches of tables ``dispatched``."""
+    # rows that continue a table are not dispatched: whatever kind they are taken for counts 0 times
+    costs = np.array([_COST_NS[name] for name in KERNEL_NAMES])[tables[:, tb.KIND]]
+    taken_ns = (costs * tables[:, (tb.UNITS, tb.COST_NS)]).sum(axis=1)
+    return float(np.bincount(dispatched, minlength=len(tables)) @ taken_ns) / 1e9
 
 
 def copy_seconds(sticks: int) -> float:
@@ -83,7 +90,7 @@ def compiled_or_interpreted(function: Any, steps: int) -> Any:
     return kernels_of(function.__module__)[function.__name__]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Process:
     """One that compiles, and the names of what it was asked for."""
 
@@ -92,7 +99,10 @@ class _Process:
 
 
 class Meanwhile:
-    """What is compiled in the background for this process. Any thread may ask."""
+    """What is compiled in the background for this process. Any thread may ask.
+
+    ``spent_seconds``: what was interpreted so far.
+    """
 
     def __init__(self) -> None:
         self._started: list[_Process] = []
@@ -105,31 +115,49 @@ class Meanwhile:
         self._lock = threading.Lock()
         self._started = []
         self._ready: set[str] = set()
+        self.spent_seconds = 0.0
 
     def stands_in(self, names: Collection[str], seconds: float) -> bool:
         """Whether to interpret what takes ``seconds``, since kernels ``names`` are being compiled.
 
-        They are from now on, if some are missing. False: they are there, or are to be compiled now.
+        They are from now on, if some are missing. False: they are there, which may have been waited
+        for, or are to be compiled now.
         """
-        from spyre.hw.kernels.notice import compile_notice
-        from spyre.hw.kernels.together import DRIVER, can_be_compiled_elsewhere, missing_of
+        from spyre.hw.kernels.together import DRIVER, can_be_compiled_elsewhere
 
-        if seconds > MAX_SECONDS or not config.interprets_meanwhile():
-            return False
-        if not can_be_compiled_elsewhere():
+        if not config.interprets_meanwhile() or not can_be_compiled_elsewhere():
             return False
         wanted = frozenset((*names, DRIVER))
-        with self._lock:
-            compiling = self._names(running=True)
-            missing = frozenset(missing_of(wanted - compiling - self._ready))
-            self._ready |= wanted - compiling - missing
-            # what a process that has ended was asked for and did not make is compiled here
-            if missing & self._names(running=False):
-                return False
-            if missing:
-                self._started.append(_start(missing))
-                compile_notice().say_background()
+        if seconds <= MAX_SECONDS and self.spent_seconds <= MAX_SECONDS_IN_ALL:
+            with self._lock:
+                return self._are_compiling(wanted)
+        self._wait(wanted)
+        return False
+
+    def _are_compiling(self, wanted: frozenset[str]) -> bool:
+        """Whether some of the kernels are being compiled; all that are missing, from now on."""
+        from spyre.hw.kernels.notice import compile_notice
+        from spyre.hw.kernels.together import missing_of
+
+        compiling = self._names(running=True)
+        missing = frozenset(missing_of(wanted - compiling - self._ready))
+        self._ready |= wanted - compiling - missing
+        # what a process that has ended was asked for and did not make is compiled here
+        if missing & self._names(running=False):
+            return False
+        if missing:
+            self._started.append(_start(missing))
+            compile_notice().say_background()
         return bool(missing or wanted & compiling)
+
+    def _wait(self, wanted: frozenset[str]) -> None:
+        """Until the processes that compile some of ``wanted`` have ended."""
+        from spyre.hw.kernels.notice import compile_notice
+
+        for each in self._started:
+            if each.process.poll() is None and wanted & each.names:
+                for _ in compile_notice().elsewhere(_until_ended(each), len(each.names)):
+                    pass
 
     def _names(self, running: bool) -> frozenset[str]:
         """What processes were asked for that run, or that have ended."""
@@ -156,6 +184,14 @@ def _start(names: Iterable[str]) -> _Process:
         env={**os.environ, "PYTHONPATH": path, config.PROGRESS.name: "0"},
     )
     return _Process(process, frozenset(names))
+
+
+def _until_ended(each: _Process) -> Iterator[str]:
+    """Nothing, once the process has ended."""
+    while each.process.poll() is None:
+        time.sleep(_POLL_SECONDS)
+        interrupts.poll()
+    yield from ()
 
 
 def compile_in_turn() -> None:

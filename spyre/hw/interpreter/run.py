@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
+from spyre.hw.interpreter.background import meanwhile
 from spyre.hw.interpreter.source import interpreted, kernels_of
 from spyre.hw.table import DISPATCH_BASES, KERNELS, plan as tb
 from spyre.layout import Int64Array
 
 _ENTRIES = tuple(KERNELS.values())
 _TRANSFER = "spyre.hw.kernels.transfer"
+
+
+@contextmanager
+def _interpreting() -> Iterator[None]:
+    """As compiled kernels are: without floating point warnings; what it takes is noted."""
+    begin = time.perf_counter()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        meanwhile.spent_seconds += time.perf_counter() - begin
 
 
 def drive(
@@ -22,7 +38,7 @@ def drive(
     fault: Int64Array,
 ) -> int:
     """As `spyre.hw.kernels.driver.drive` on one thread; chains run member by member."""
-    with np.errstate(all="ignore"):
+    with _interpreting():
         for e in range(first, last):
             table = tables[dispatch[e, 0]]
             bases = dispatch[e, DISPATCH_BASES:]
@@ -38,5 +54,5 @@ def drive(
 
 def transfer(table: Int64Array, host: int, device: int, units: int) -> None:
     """The copy that a transfer table describes; host addresses."""
-    with np.errstate(all="ignore"):
+    with _interpreting():
         kernels_of(_TRANSFER)["transfer_units"](table, host, device, 0, units)

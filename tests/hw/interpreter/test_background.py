@@ -98,9 +98,29 @@ def test_who_does_not_interpret(background: Background, monkeypatch: pytest.Monk
     assert not background.started
 
 
-def test_large_programs_and_loops_that_depend_on_data_are_too_slow() -> None:
+def test_who_has_interpreted_for_long_waits(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does a large program whose kernels are being compiled: not for those of others."""
+    subject = Meanwhile()
+    assert subject.stands_in(["elementwise"], 0.1)
+    assert subject.stands_in(["matmul"], 0.1)
+    first, second = background.processes
+    monkeypatch.setattr(first, "poll", iter([None, None, None, 0, 0]).__next__)
+    monkeypatch.setattr(background_module.time, "sleep", lambda seconds: None)
+    background.ready |= {"elementwise", "driver"}
+    assert not subject.stands_in(["elementwise"], 2 * MAX_SECONDS)
+    assert first.poll() == 0
+    assert second.poll() is None
+    subject.spent_seconds = 100.0
+    second.code = 0
+    monkeypatch.setattr(first, "poll", lambda: 0)
+    assert not subject.stands_in(["matmul"], 0.1)
+
+
+def test_large_programs_are_too_slow() -> None:
     tables = np.zeros((2, WORDS), np.int64)
-    tables[:, tb.KIND] = tb.ELEMENTWISE_KIND, tb.TOPK_KIND
+    tables[:, tb.KIND] = tb.ELEMENTWISE_KIND, tb.CHUNK_REDUCTION_KIND
     tables[:, tb.UNITS] = 100
     small = interpreted_seconds(tables, np.zeros(10, np.int64))
     assert 0.001 < small < 0.1

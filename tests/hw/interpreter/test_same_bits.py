@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from spyre.hw.device.device import Device
+from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import _run, plan_transfer
 from spyre.hw.interpreter import transfer
 from spyre.hw.interpreter.machine import multiply_add
 from spyre.hw.numerics import parse_numerics
-from spyre.hw.ops.table import Family, OpDefinition
+from spyre.hw.ops.table import OPS, Family, OpDefinition
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
@@ -24,9 +25,11 @@ from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.run.replay import bind_launch, place_buffers
 from spyre.runtime.run.session import Session
 from tests.conformance.cases import find_cases
+from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.harness import allocations_of, engine, fill_window, link, region, windows
 from tests.hw.interpreter.both_ways import differing_kernels, equal_halves
 from tests.hw.kernels.test_kernels import constants_of, rows_of
+from tests.hw.test_golden_ops import run_case
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 EVERY = 1 if os.environ.get("SPYRE_TEST_EXAMPLES") else 8
@@ -71,6 +74,30 @@ def test_operations_on_every_code(spec: OpDefinition, mode: str):
         device.memory.write(window.low, codes.astype(np.uint16).view(np.uint8))
     linked = link(device, [op], allocations_of(found))
     assert not differing_kernels(device, linked, equal_halves if mode == "ieee" else np.array_equal)
+
+
+CASES = [
+    (name, mode)
+    for name, row in OPS.items()
+    for mode in {
+        Family.ELEMENTWISE: (),
+        Family.REDUCTION: ("dl16", "dl16-chunk"),
+        Family.MATMUL: ("dl16", "dl16-chunk"),
+    }.get(row.family, ("dl16",))
+]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES, ids=lambda value: value)
+def test_operations_of_other_families(
+    name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On golden vectors."""
+    case = GOLDEN[name].cases[0]
+    with np.load(VECTORS / f"{name}.npz") as stored:
+        inputs = [stored[f"{case.name}.in{k}"] for k in range(len(case.operands) - 1)]
+    expected = run_case(case, inputs, tmp_path, 1, mode)
+    monkeypatch.setattr(Executor, "_call", Executor._interpret)
+    assert np.array_equal(run_case(case, inputs, tmp_path, 1, mode), expected)
 
 
 COPIES = ["float16", "float32", "bfloat16", "bool", "int64", "int32", "int16", "int8", "uint8"]
