@@ -56,6 +56,10 @@ INNER, BLOCK_STICKS = tb.INNER, tb.BLOCK_STICKS
 
 PARALLEL_NS = 100_000
 """Work below this runs on one thread: waking workers costs 5-50 µs."""
+MUCH_NS, AWAKE_NS = 500_000, 6_000
+"""In programs of so much work only what is below the second for every thread does: workers stay
+awake between its jobs.
+"""
 
 
 @kernel
@@ -83,6 +87,17 @@ def describe_chain(
 
 
 @kernel
+def least_parallel(dispatch: Any, tables: Any, threads: int, first: int, last: int) -> Any:
+    """The cost (ns) from which on dispatches ``first`` .. ``last`` run on several threads."""
+    cost = np.int64(0)
+    for e in range(first, last):
+        cost += tables[dispatch[e, 0], COST_NS]
+        if cost >= MUCH_NS:
+            return np.int64(min(AWAKE_NS * threads, PARALLEL_NS))
+    return np.int64(PARALLEL_NS)
+
+
+@kernel
 def drive(
     dispatch: Any,
     tables: Any,
@@ -102,6 +117,7 @@ def drive(
     tables_at = tables.ctypes.data
     dispatch_at = dispatch.ctypes.data
     chain = np.empty(CHAIN_WORDS, np.int64)
+    parallel_ns = least_parallel(dispatch, tables, threads, first, last)
     e = first
     while e < last:
         row = dispatch[e, 0]
@@ -115,7 +131,7 @@ def drive(
             cost = describe_chain(dispatch, tables, entries, e, members, chain)
             function, table = entries[CHAIN_KIND], chain.ctypes.data
         # the units of all members are the same, so those of the first one divide the work
-        if threads == 1 or units < 2 or cost < PARALLEL_NS:
+        if threads == 1 or units < 2 or cost < parallel_ns:
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:
             chunks = min(units, threads * CHUNKS_PER_THREAD)

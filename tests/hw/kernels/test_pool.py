@@ -8,9 +8,11 @@ import numpy.typing as npt
 import pytest
 from numba import carray
 
+from spyre.hw.kernels.driver import AWAKE_NS, PARALLEL_NS, least_parallel
 from spyre.hw.kernels.intrinsics import pointer_i64
 from spyre.hw.kernels.jit import ENTRY_SIGNATURE
 from spyre.hw.kernels.pool import run_chunks, run_job
+from spyre.hw.table import DISPATCH_WORDS, plan as tb
 from spyre.hw.table.pool import ARGUMENTS, CHUNKS, CLOSED, DONE, JOB_BITS, NEXT, UNITS, WORDS
 
 UNIT_COUNT = 40
@@ -57,3 +59,14 @@ def test_only_tickets_of_the_running_job_count(
     run_chunks(block.ctypes.data, 0)
     assert block[DONE] == claimed
     assert counts.sum() == claimed
+
+
+def test_programs_of_much_work_divide_small_dispatches_too():
+    tables = np.zeros((2, tb.WORDS), np.int64)
+    tables[:, tb.COST_NS] = 1000, 30_000
+    dispatch = np.zeros((40, DISPATCH_WORDS), np.int64)
+    assert least_parallel(dispatch, tables, 2, 0, 40) == PARALLEL_NS
+    dispatch[:20, 0] = 1
+    assert least_parallel(dispatch, tables, 2, 0, 40) == 2 * AWAKE_NS
+    assert least_parallel(dispatch, tables, 2, 10, 40) == PARALLEL_NS
+    assert least_parallel(dispatch, tables, 64, 0, 40) == PARALLEL_NS
