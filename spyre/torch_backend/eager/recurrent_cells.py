@@ -1,10 +1,10 @@
 """The fused cells of LSTM and GRU, which torch asks every device but the CPU for.
 
-A step is one program where the gates begin with a stick, else it is composed of operations of the
-device: the same ones in the same order, so the same bits. Gates: [batch, 4·hidden] in the order
-input, forget, cell, output (LSTM), [batch, 3·hidden] reset, update, new (GRU), as in ``torch.nn``.
-The workspace is what backward needs: activated gates of the LSTM; reset, update, new, hidden state
-and the hidden part of the new gate of the GRU.
+A step is one program; what a recorder looks at, or is no program of the card, is composed of
+operations of the device: the same ones in the same order, so the same bits. Gates: [batch,
+4·hidden] in the order input, forget, cell, output (LSTM), [batch, 3·hidden] reset, update, new
+(GRU), as in ``torch.nn``. The workspace is what backward needs: activated gates of the LSTM; reset,
+update, new, hidden state and the hidden part of the new gate of the GRU.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from spyre.torch_backend.program import (
     current_recorder,
     joined,
     narrowed,
+    off_lanes,
 )
 
 
-def _chunks(value: Value, count: int) -> list[Value]:
-    """As ``value.chunk(count, 1)``. LoweringError unless each begins with a stick."""
+def _chunks(low: Lowering, value: Value, count: int) -> list[Value]:
+    """As ``value.chunk(count, 1)``, with the sticks along rows that they have."""
     size = value.sizes[1] // count
-    return [narrowed(value, 1, k * size, size) for k in range(count)]
+    if value.lane_dim != 1 or not size % value.view.elements_per_stick:
+        return [narrowed(value, 1, k * size, size) for k in range(count)]
+    value = off_lanes(low, value, 1)  # some begin within a stick
+    return [low.with_lane(narrowed(value, 1, k * size, size), 1) for k in range(count)]
 
 
 def lstm_state(
@@ -68,7 +72,7 @@ def _lstm_step(
     *biases, dtype = args
     for addend in (hidden_gates, *biases):
         gates = low.pointwise("add", gates, addend)
-    activated, cy, hy = lstm_state(low, _chunks(gates, 4), cx, dtype)
+    activated, cy, hy = lstm_state(low, _chunks(low, gates, 4), cx, dtype)
     return hy, cy, joined(low, activated, 1, dtype)
 
 
@@ -82,8 +86,8 @@ def _gru_step(
             low.pointwise("add", gates, bias)
             for gates, bias in zip((inputs, hiddens), biases, strict=True)
         )
-    parts = _chunks(hiddens, 3)
-    activated, hy = gru_state(low, _chunks(inputs, 3), parts, hx, dtype)
+    parts = _chunks(low, hiddens, 3)
+    activated, hy = gru_state(low, _chunks(low, inputs, 3), parts, hx, dtype)
     return hy, joined(low, [*activated, hx, parts[2]], 1, dtype)
 
 

@@ -289,21 +289,29 @@ def _run(
 ) -> tuple[Tensor, ...] | None:
     """Outputs and last states; None where torch has to take the operation apart."""
     drops_out = dropout and train and num_layers > 1
-    if drops_out or num_layers < 1 or x.dim() != 3 or not _are_plain((x, *hx, *params)):
+    if drops_out or num_layers < 1 or x.dim() < 2 or not _are_plain((x, *hx, *params)):
         return None
     directions = 1 + bidirectional
     weights = len(params) // (num_layers * directions)
     net = Network(cell, num_layers, directions, has_biases, weights, name_of(x.dtype))
-    x = x.transpose(0, 1) if batch_first else x
+    found = _launched(net, x.transpose(0, 1) if batch_first else x, hx, params)
+    if found is None or not batch_first:
+        return found
+    return found[0].transpose(0, 1), *found[1:]
+
+
+def _launched(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...] | None:
+    """Outputs [steps, rows, width] and last states; None where that is no program."""
     if not _fits(net, x, hx, params):
         return None
-    is_long = x.shape[0] * num_layers * directions > MAX_STEPS
+    is_long = x.shape[0] * net.layers * net.directions > MAX_STEPS
     try:
         with interrupts:
-            outputs, *states = (_in_pieces if is_long else _at_once)(net, x, hx, params)
+            return (_in_pieces if is_long else _at_once)(net, x, hx, params)
     except LoweringError:
         return None
-    return outputs.transpose(0, 1) if batch_first else outputs, *states
 
 
 def _at_once(
@@ -357,10 +365,11 @@ def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor
     layers = net.layers * net.directions
     if len(hx) != cell.states or len(params) != layers * net.weights:
         return False
-    if net.weights - net.has_projection != 2 + 2 * net.has_biases:
+    if any(tensor.dim() != 3 for tensor in (x, *hx)):
         return False
-    rows, out = x.shape[1], hx[0].shape[-1]
-    width = hx[-1].shape[-1]
+    rows, out, width = x.shape[1], hx[0].shape[2], hx[-1].shape[2]
+    if net.weights != 2 + 2 * net.has_biases + (out != width):
+        return False
     if [tuple(s.shape) for s in hx] != [(layers, rows, n) for n in (out, width)[: cell.states]]:
         return False
     depths = [x.shape[2]] * net.directions + [net.directions * out] * (layers - net.directions)
@@ -372,16 +381,34 @@ def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor
     return net.dtype != "float32" or is_small_product((rows, max(*depths, out)), columns)
 
 
-def _kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *args: Any) -> Any:
+def _network_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *args: Any) -> Any:
     """aten::lstm.input and its kin."""
     found = _run(cell, x, (hx,) if isinstance(hx, Tensor) else hx, *args)
-    if found is not None:
-        return found
-    op = operator(f"{cell}.input")
-    return (
-        op.decompose(x, hx, *args) if is_traced() else op.redispatch(COMPOSITE_KEYS, x, hx, *args)
-    )
+    return _composed(f"{cell}.input", x, hx, *args) if found is None else found
 
 
-COMPOSITES = {f"{cell}.input": partial(_kernel, cell) for cell in CELLS}
+def _cell_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *weights: Any) -> Any:
+    """aten::lstm_cell and its kin: a network of one step."""
+    states = (hx,) if isinstance(hx, Tensor) else hx
+    params = [weight for weight in weights if weight is not None]
+    found = None
+    if _are_plain((x, *states, *params)):
+        net = Network(cell, 1, 1, len(params) == 4, len(params), name_of(x.dtype))
+        found = _launched(net, x.unsqueeze(0), [state.unsqueeze(0) for state in states], params)
+    if found is None:
+        return _composed(f"{cell}_cell", x, hx, *weights)
+    made = tuple(state[0] for state in found[1:])
+    return made[0] if len(made) == 1 else made
+
+
+def _composed(name: str, *args: Any) -> Any:
+    """What torch makes the operation of."""
+    op = operator(name)
+    return op.decompose(*args) if is_traced() else op.redispatch(COMPOSITE_KEYS, *args)
+
+
+COMPOSITES = {
+    **{f"{cell}.input": partial(_network_kernel, cell) for cell in CELLS},
+    **{f"{cell}_cell": partial(_cell_kernel, cell) for cell in CELLS},
+}
 """In front of what torch makes these operations of; by aten name."""

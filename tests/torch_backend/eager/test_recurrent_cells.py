@@ -35,12 +35,12 @@ def test_one_program_and_its_operations_give_equal_bits(monkeypatch, name, dtype
     assert all(map(torch.equal, at_once, composed))
 
 
-def test_a_step_is_one_launch(monkeypatch):
-    names = []
-    run = recurrent_cells.run
-    monkeypatch.setattr(
-        recurrent_cells, "run", lambda name, *rest: names.append(name) or run(name, *rest)
-    )
-    steps_of("lstm", torch.float16, 64, True)
-    steps_of("gru", torch.float16, 64, True)
-    assert names == ["lstm_cell"] * 3 + ["gru_cell"] * 3
+@pytest.mark.parametrize("hidden", [64, 48])
+def test_a_step_is_one_launch(hidden):
+    """Also where gates begin within a stick."""
+    gates = [torch.randn(5, k * hidden).half().to("spyre") for k in (4, 4, 1, 3, 3, 1)]
+    with torch.spyre.counting() as counted:
+        torch.ops.aten._thnn_fused_lstm_cell(*gates[:3])
+        torch.ops.aten._thnn_fused_gru_cell(*gates[3:])
+        torch.spyre.synchronize()
+    assert counted.launches == 2

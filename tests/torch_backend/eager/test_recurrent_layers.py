@@ -54,7 +54,7 @@ def found_by(network, *args):
 def composed(monkeypatch, network, *args):
     """What torch's own composition gives."""
     with monkeypatch.context() as patched:
-        patched.setattr(recurrent_layers, "_run", lambda *_: None)
+        patched.setattr(recurrent_layers, "_launched", lambda *_: None)
         return found_by(network, *args)
 
 
@@ -127,6 +127,43 @@ def test_a_sequence_is_one_launch(name, layers):
     state = torch.zeros(2 * layers, ROWS, 64, dtype=torch.float16, device="spyre")
     states = (state, state) if name == "lstm" else state
     assert launches_of(lambda: network(x, states)) == 1
+
+
+CELLS = {
+    "lstm": nn.LSTMCell,
+    "gru": nn.GRUCell,
+    "tanh": nn.RNNCell,
+    "relu": lambda *sizes, **more: nn.RNNCell(*sizes, nonlinearity="relu", **more),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("width", [64, 24])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_is_one_launch(monkeypatch, name, width, bias):
+    torch.manual_seed(1)
+    cell = CELLS[name](20, width, bias=bias).half().to("spyre")
+    x, state = inputs_of(torch.float16, 20)[0].to("spyre"), torch.randn(ROWS, width).half()
+    states = (state.to("spyre"), -state.to("spyre")) if name == "lstm" else state.to("spyre")
+
+    @torch.no_grad()
+    def step():
+        made = cell(x, states)
+        return made if name == "lstm" else (made,)
+
+    assert launches_of(step) == 1
+    found = step()
+    monkeypatch.setattr(recurrent_layers, "_launched", lambda *_: None)
+    assert_same(found, step())
+
+
+def test_cells_with_one_bias():
+    """Which no network has."""
+    x, state = (torch.randn(2, 64).half().to("spyre") for _ in range(2))
+    weights = [torch.randn(64, 64).half().to("spyre") for _ in range(2)]
+    bias = torch.randn(64).half().to("spyre")
+    found = torch.rnn_tanh_cell(x, state, *weights, bias, None)
+    assert torch.equal(found.cpu(), torch.rnn_tanh_cell(x, state, *weights, bias, 0 * bias).cpu())
 
 
 def test_strided_inputs(monkeypatch):
