@@ -25,7 +25,7 @@ from spyre.torch_backend.eager.dispatch import FLOATS
 from spyre.torch_backend.eager.elementwise import rectified
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
-from spyre.torch_backend.eager.recurrent_cells import gru_state, lstm_state
+from spyre.torch_backend.eager.recurrent_cells import ProgramArithmetic, gru_state, lstm_state
 from spyre.torch_backend.eager.special import tangent
 from spyre.torch_backend.program import (
     MATMUL_STICK,
@@ -56,7 +56,7 @@ def _lstm_step(
     gates = inputs
     for addend in (hiddens, *biases):
         gates = low.pointwise("add", gates, addend)
-    _, cy, hy = lstm_state(low, _parts(gates), states[1], dtype)
+    _, cy, hy = lstm_state(ProgramArithmetic(low, dtype), _parts(gates), states[1])
     return hy, cy
 
 
@@ -69,7 +69,8 @@ def _gru_step(
     dtype: str,
 ) -> tuple[Value]:
     hiddens = _biased(low, hiddens, biases[1:])
-    _, hy = gru_state(low, _parts(inputs), _parts(hiddens), states[0], dtype)
+    arithmetic = ProgramArithmetic(low, dtype)
+    _, hy = gru_state(arithmetic, _parts(inputs), _parts(hiddens), states[0])
     return (hy,)
 
 
