@@ -4,7 +4,7 @@ At a first run no kernel is in the disk cache, and compiling what a small progra
 CPUs five to ten seconds. Interpreted, it takes a fraction of a second, and gives the same bits.
 Once the background has done its work, whoever runs next loads the kernels.
 
-The process in the background belongs to nobody: it has the lowest priority, ends by itself, and
+The process in the background belongs to nobody: it has a low priority, ends by itself, and
 goes on where the one that started it ends. Files of the cache are written complete or not at all,
 so it may be killed at any time. Processes that compile take turns.
 """
@@ -56,7 +56,7 @@ compiled: fitted to real programs, on an Intel Xeon."""
 _STICK_NS = 20_000
 """For a stick of a copy between host and card."""
 _COMPILE = "from spyre.hw.interpreter.background import compile_in_turn; compile_in_turn()"
-_LOWEST_PRIORITY = 19
+_NICENESS = 10
 _POLL_SECONDS = 0.05
 
 
@@ -196,7 +196,7 @@ def _until_ended(each: _Process) -> Iterator[str]:
 
 def compile_in_turn() -> None:
     """Compile the kernels that the command line names, when no other such process does."""
-    os.nice(_LOWEST_PRIORITY)
+    os.nice(_NICENESS)
     directory = os.open(config.cache_directory(), os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(directory, fcntl.LOCK_EX)  # until the process ends
     from spyre.hw.kernels.together import compile_missing
