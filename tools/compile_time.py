@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("bundle")
     bundle = parser.parse_args(arguments).bundle
     with tempfile.TemporaryDirectory() as cache:
-        os.environ.update(SPYRE_CACHE_DIR=cache, SPYRE_PROGRESS="0", SPYRE_MEANWHILE="0")
+        os.environ.update(SPYRE_CACHE_DIR=cache, SPYRE_PROGRESS="0")
+        # in this process, which counts
+        os.environ.update(SPYRE_MEANWHILE="0", SPYRE_NUM_THREADS="1")
         functions = Times("numba:compile", function_name)
         stages = Times("numba:run_pass", lambda event: event.data["name"].split(" ")[0])
         passes = pass_times()

@@ -19,7 +19,7 @@ from spyre.hw.interpreter import background as background_module
 from spyre.hw.interpreter.background import MAX_SECONDS, Meanwhile, _Process, interpreted_seconds
 from spyre.hw.kernels import together, transfer
 from spyre.hw.kernels.jit import Entry
-from spyre.hw.table import WORDS, plan as tb
+from spyre.hw.table import KERNEL_NAMES, WORDS, plan as tb
 from spyre.runtime.run.session import RunOptions, Session
 from tests.hw.harness import engine
 from tests.hw.plans.test_pages import linked, table_of_pages
@@ -116,6 +116,10 @@ def test_who_has_interpreted_for_long_waits(
     second.code = 0
     monkeypatch.setattr(first, "poll", lambda: 0)
     assert not subject.stands_in(["matmul"], 0.1)
+
+
+def test_every_kernel_has_an_estimate() -> None:
+    assert set(background_module._COST_NS) == set(KERNEL_NAMES)
 
 
 def test_large_programs_are_too_slow() -> None:

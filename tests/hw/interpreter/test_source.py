@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import dis
 from textwrap import dedent
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -11,6 +14,9 @@ import pytest
 from spyre.hw.interpreter import interpreted, kernels_of
 from spyre.hw.interpreter.source import _Loops
 from spyre.hw.table import DISPATCH_WORDS, KERNELS
+
+NOT_CALLED = {"ir", "intrinsic", "cgutils", "I16", "I32", "I64"}
+"""Of what writes LLVM's text, for which there is something else."""
 
 LOOPS = {
     "elements": ("for i in range(n): z[i] = x[i] + y[i]", True),
@@ -43,6 +49,16 @@ def test_loops(name: str) -> None:
 @pytest.mark.parametrize("entry", KERNELS.values(), ids=KERNELS)
 def test_every_kernel_can_be_read(entry: str) -> None:
     assert callable(interpreted(entry))
+
+
+@pytest.mark.parametrize("entry", KERNELS.values(), ids=KERNELS)
+def test_kernels_find_all_they_name(entry: str) -> None:
+    """What they have from LLVM too."""
+    names = kernels_of(entry.rpartition(".")[0])
+    functions = [value for value in names.values() if isinstance(value, FunctionType)]
+    for function in functions:
+        used = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}
+        assert used <= {*function.__globals__, *vars(builtins)} | NOT_CALLED, function
 
 
 def test_what_moves_and_links_programs() -> None:
