@@ -12,14 +12,12 @@ so it may be killed at any time. Processes that compile take turns.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +53,16 @@ _COST_NS = {
 compiled: fitted to real programs, on an Intel Xeon."""
 _STICK_NS = 20_000
 """For a stick of a copy between host and card."""
-_COMPILE = "from spyre.hw.interpreter.background import compile_in_turn; compile_in_turn()"
 _NICENESS = 10
+_COMPILE = f"""
+import fcntl, os, sys
+os.nice({_NICENESS})
+directory = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(directory, fcntl.LOCK_EX)
+from spyre.hw.kernels.together import compile_missing
+compile_missing(sys.argv[2:])
+"""
+"""Holds the cache directory until it ends. Who waits for that has little more than Python."""
 _POLL_SECONDS = 0.05
 
 
@@ -177,7 +183,7 @@ meanwhile = Meanwhile()
 def _start(names: Iterable[str]) -> _Process:
     path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _COMPILE, *sorted(names)],
+        [sys.executable, "-P", "-c", _COMPILE, str(config.cache_directory()), *sorted(names)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -192,14 +198,3 @@ def _until_ended(each: _Process) -> Iterator[str]:
         time.sleep(_POLL_SECONDS)
         interrupts.poll()
     yield from ()
-
-
-def compile_in_turn() -> None:
-    """Compile the kernels that the command line names, when no other such process does."""
-    os.nice(_NICENESS)
-    directory = os.open(config.cache_directory(), os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(directory, fcntl.LOCK_EX)  # until the process ends
-    from spyre.hw.kernels.together import compile_missing
-
-    with suppress(KeyboardInterrupt):
-        compile_missing(sys.argv[1:])

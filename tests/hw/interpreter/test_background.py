@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,8 +200,27 @@ def test_the_command_line_tells(cold: Background, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["interpreted"] == 5
 
 
-def test_the_background_compiles_what_it_is_asked_for(tmp_path: Path) -> None:
-    """What is ready by then is left alone; nothing is said on any stream."""
-    text = f"import sys; sys.argv[1:] = ['copying']; {background_module._COMPILE}"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True)
-    assert not done.stdout + done.stderr
+def test_the_background_compiles_what_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an empty cache, and nothing else."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    process = background_module._start(["copying"]).process
+    assert process.wait(timeout=300) == 0
+    names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
+    assert "movement.run_copy" in names
+    assert not any("elementwise" in name for name in names)
+
+
+def test_the_background_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has not begun while another one holds the cache directory."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    directory = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    process = background_module._start(["copying"]).process
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.3)
+    process.kill()
+    process.wait()
+    os.close(directory)
+    assert not list(tmp_path.iterdir())
