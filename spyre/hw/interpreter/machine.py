@@ -280,6 +280,26 @@ CODE_OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _function(name: str, x: Array) -> Any:
+    """Codes of what a function of single numbers gives."""
+    from spyre.hw.interpreter.source import kernels_of
+
+    return encode_dl16(kernels_of("spyre.hw.kernels.vector_math")[name](decode_dl16(x)))
+
+
+CODE_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "exp": partial(_function, "half_exponential"),
+    "log": partial(_function, "logarithm"),
+    "sqrt": lambda x: encode_dl16(np.sqrt(decode_dl16(x))),
+    "rsqrt": partial(_function, "inverse_root"),
+    "reciprocal": lambda x: encode_dl16(F(1.0) / decode_dl16(x)),
+    "tanh": partial(_function, "hyperbolic_tangent"),
+    "sigmoid": partial(_function, "half_sigmoid"),
+    "gelu": partial(_function, "gelu"),
+    "silu": partial(_function, "half_silu"),
+}
+
+
 def emit_elementwise(
     operation: Any, operands: Sequence[int], pitches: Sequence[int], runs: int, count: int
 ) -> None:

@@ -23,7 +23,8 @@ from spyre.hw.interpreter import machine
 
 _KERNELS = "spyre.hw.kernels."
 _BELOW = frozenset(
-    _KERNELS + name for name in ("jit", "intrinsics", "dl16_vectors", "microkernel", "pool")
+    _KERNELS + name
+    for name in ("jit", "intrinsics", "dl16_vectors", "dl16_functions", "microkernel", "pool")
 )
 """Modules that `.machine` stands for, and the threads that nobody here has."""
 _COMPILED = frozenset({"kernel", "inline", "entry"})

@@ -125,7 +125,10 @@ BINARY = (
 )  # fmt: skip
 MANY = ("where", "layernormnorm", "fnms", "muladd")
 
-FUSED_UNARY = ("neg", "abs", "relu")
+FUSED_UNARY = (
+    "neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "gelu",
+    "silu",
+)  # fmt: skip
 FUSED_BINARY = ("add", "sub", "mul", "div", "max", "min")
 FUSED_MANY = ("where",)
 """Operations the elementwise kernel may run without staging."""

@@ -10,7 +10,8 @@ import numba
 import numpy as np
 import pytest
 
-from spyre.hw.kernels import dl16_vectors
+from spyre.hw.kernels import dl16_vectors, vector_math
+from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
 from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, multiply_add
 
@@ -223,3 +224,43 @@ def test_runs_lie_apart(vectors: Any) -> None:
         expected = decoded(x[:, :size].ravel()) * decoded(y[::-1].ravel())
     np.testing.assert_array_equal(z[:, :size].ravel(), encoded(expected))
     np.testing.assert_array_equal(z[:, size:], kept)
+
+
+@_compiled
+def _square_root(x):
+    return np.sqrt(x)
+
+
+@_compiled
+def _reciprocal(x):
+    return np.float32(1.0) / x
+
+
+OF_NUMBERS = {
+    "exp": vector_math.half_exponential,
+    "log": vector_math.logarithm,
+    "sqrt": _square_root,
+    "rsqrt": vector_math.inverse_root,
+    "reciprocal": _reciprocal,
+    "tanh": vector_math.hyperbolic_tangent,
+    "sigmoid": vector_math.half_sigmoid,
+    "gelu": vector_math.gelu,
+    "silu": vector_math.half_silu,
+}
+
+
+@vectors
+@pytest.mark.parametrize("name", CODE_FUNCTIONS)
+def test_functions_of_every_code(name: str, vectors: Any):
+    function = OF_NUMBERS[name]
+
+    @_compiled
+    def call(values, results):
+        for i in range(values.size):
+            results[i] = function(values[i])
+
+    results = np.empty(ALL_CODES.size, np.float32)
+    call(decoded(ALL_CODES), results)
+    emit = partial(dl16_vectors.emit_elementwise, CODE_FUNCTIONS[name])
+    found = loop_over(emit, vectors)(ALL_CODES.copy(), np.empty_like(ALL_CODES))
+    assert np.array_equal(found, encoded(results))

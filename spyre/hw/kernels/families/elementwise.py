@@ -25,6 +25,7 @@ from spyre.hw.kernels.blocks import (
     mask_sticks,
     store_sticks,
 )
+from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS
 from spyre.hw.kernels.dl16_vectors import (
     CODE_OPERATIONS,
     emit_elementwise,
@@ -236,7 +237,8 @@ def apply_many(opcode, a, b, c, d, e, out):
 
 def _loops(names: Sequence[str], opcodes: Sequence[str], emit: Any) -> Any:
     """One loop over DL16 codes per operation of ``names``, chosen by opcode."""
-    return make_choice({opcodes.index(n): partial(emit, CODE_OPERATIONS[n]) for n in names})
+    operations = {**CODE_OPERATIONS, **CODE_FUNCTIONS}
+    return make_choice({opcodes.index(n): partial(emit, operations[n]) for n in names})
 
 
 fused_unary = _loops(FUSED_UNARY, UNARY, emit_elementwise)
