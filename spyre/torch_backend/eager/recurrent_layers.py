@@ -292,6 +292,8 @@ def _run(
     drops_out = dropout and train and num_layers > 1
     if drops_out or num_layers < 1 or x.dim() < 2 or not _are_plain((x, *hx, *params)):
         return None
+    if torch.is_autocast_enabled("spyre"):
+        x, hx, params = _cast((x,))[0], _cast(hx), _cast(params)
     directions = 1 + bidirectional
     weights = len(params) // (num_layers * directions)
     net = Network(cell, num_layers, directions, has_biases, weights, name_of(x.dtype))
@@ -343,16 +345,23 @@ def _in_pieces(
     return x, *map(torch.cat, zip(*last, strict=True))
 
 
+def _cast(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """As autocast would for every step; where gradients are wanted, they add up step by step in the
+    dtype of the weights, so it has to.
+    """
+    return [tensor.to(torch.get_autocast_dtype("spyre")) for tensor in tensors]
+
+
 def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    """True for tensors of one card and dtype that nobody traces or wants gradients of."""
+    """True for floats on one card that nobody traces or wants gradients of."""
     first = tensors[0]
-    if current_recorder() is not None or first.dtype not in FLOATS or is_observed():
+    if current_recorder() is not None or is_observed():
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
     return all(
         type(tensor) in (Tensor, torch.nn.Parameter)
-        and tensor.dtype is first.dtype
+        and tensor.dtype in FLOATS
         and tensor.device == first.device
         and tensor.numel() > 0
         and hasattr(tensor.untyped_storage(), "_spyre_buffer")
@@ -363,6 +372,8 @@ def _are_plain(tensors: Sequence[Tensor]) -> bool:
 def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]) -> bool:
     """True if the sizes are those of such a network, and products in float32 small enough."""
     cell = CELLS[net.cell]
+    if any(tensor.dtype is not x.dtype for tensor in (*hx, *params)):
+        return False
     layers = net.layers * net.directions
     if len(hx) != cell.states or len(params) != layers * net.weights:
         return False

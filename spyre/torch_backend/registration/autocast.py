@@ -24,7 +24,6 @@ LOWER_PRECISION = (
     *("linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot"),
     *("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell"),
     *("rnn_tanh_cell", "rnn_relu_cell", "_scaled_dot_product_flash_attention"),
-    *("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
     "scaled_dot_product_attention",
 )
 """Arguments are cast to the dtype autocast was entered with."""

@@ -244,6 +244,16 @@ def test_autocast(name):
     assert_same(found, expected)
 
 
+def test_gradients_of_autocast_add_up_in_float32():
+    network, _ = network_of("tanh", torch.float32, (64, 64))
+    x = inputs_of(torch.float32, 64, steps=2).to("spyre")
+    with torch.autocast("spyre", torch.float16):
+        network(x)[0].sum().backward()
+    gradient = network.weight_ih_l0.grad
+    assert gradient.dtype is torch.float32
+    assert not torch.equal(gradient, gradient.half().float())
+
+
 def test_a_graph_replays_it():
     network, _ = network_of("lstm", torch.float16, (16, 24))
     x = inputs_of(torch.float16, 16).to("spyre")
