@@ -34,6 +34,8 @@ MAX_SECONDS = 2.0
 """What may be interpreted, by its estimate: less than the kernels of any program take."""
 MAX_SECONDS_IN_ALL = 4.0
 """What a process may spend so: then the background, which gets the CPUs, is waited for."""
+MAX_WAIT_SECONDS = 6.0
+"""But no longer, in all: beside other work one of low priority may take any time."""
 _COST_NS = {
     "elementwise": (20_000, 400),
     "reduction": (150_000, 300),
@@ -107,7 +109,7 @@ class _Process:
 class Meanwhile:
     """What is compiled in the background for this process. Any thread may ask.
 
-    ``spent_seconds``: what was interpreted so far.
+    ``spent_seconds``: what was interpreted so far. ``patience_seconds``: what may still be waited.
     """
 
     def __init__(self) -> None:
@@ -122,6 +124,7 @@ class Meanwhile:
         self._started = []
         self._ready: set[str] = set()
         self.spent_seconds = 0.0
+        self.patience_seconds = MAX_WAIT_SECONDS
 
     def stands_in(self, names: Collection[str], seconds: float) -> bool:
         """Whether to interpret what takes ``seconds``, since kernels ``names`` are being compiled.
@@ -157,13 +160,16 @@ class Meanwhile:
         return bool(missing or wanted & compiling)
 
     def _wait(self, wanted: frozenset[str]) -> None:
-        """Until the processes that compile some of ``wanted`` have ended."""
+        """Until the processes that compile some of ``wanted`` have ended, or patience has."""
         from spyre.hw.kernels.notice import compile_notice
 
         for each in self._started:
             if each.process.poll() is None and wanted & each.names:
-                for _ in compile_notice().elsewhere(_until_ended(each), len(each.names)):
+                begin = time.monotonic()
+                end = _until_ended(each, begin + self.patience_seconds)
+                for _ in compile_notice().elsewhere(end, len(each.names)):
                     pass
+                self.patience_seconds -= time.monotonic() - begin
 
     def _names(self, running: bool) -> frozenset[str]:
         """What processes were asked for that run, or that have ended."""
@@ -192,9 +198,9 @@ def _start(names: Iterable[str]) -> _Process:
     return _Process(process, frozenset(names))
 
 
-def _until_ended(each: _Process) -> Iterator[str]:
-    """Nothing, once the process has ended."""
-    while each.process.poll() is None:
+def _until_ended(each: _Process, latest: float) -> Iterator[str]:
+    """Nothing, once the process has ended or it is ``latest`` on the monotonic clock."""
+    while each.process.poll() is None and time.monotonic() < latest:
         time.sleep(_POLL_SECONDS)
         interrupts.poll()
     yield from ()

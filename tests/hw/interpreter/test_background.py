@@ -108,7 +108,7 @@ def test_who_has_interpreted_for_long_waits(
     assert subject.stands_in(["matmul"], 0.1)
     first, second = background.processes
     monkeypatch.setattr(first, "poll", iter([None, None, None, 0, 0]).__next__)
-    monkeypatch.setattr(background_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(background_module, "_POLL_SECONDS", 0.0)
     background.ready |= {"elementwise", "driver"}
     assert not subject.stands_in(["elementwise"], 2 * MAX_SECONDS)
     assert first.poll() == 0
@@ -117,6 +117,15 @@ def test_who_has_interpreted_for_long_waits(
     second.code = 0
     monkeypatch.setattr(first, "poll", lambda: 0)
     assert not subject.stands_in(["matmul"], 0.1)
+
+
+def test_nobody_waits_for_long(background: Background) -> None:
+    """For one that gets no time beside other work: then it is compiled here."""
+    subject = Meanwhile()
+    assert subject.stands_in(["elementwise"], 0.1)
+    subject.patience_seconds = 0.01
+    assert not subject.stands_in(["elementwise"], 2 * MAX_SECONDS)
+    assert subject.patience_seconds <= 0
 
 
 def test_every_kernel_has_an_estimate() -> None:
