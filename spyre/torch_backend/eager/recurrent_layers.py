@@ -270,10 +270,12 @@ def _by_gate(low: Lowering, value: Value, gates: int) -> Value:
 
 # --- kernels --------------------------------------------------------------------------------------
 
-MAX_STEPS = 4096
-"""Most steps of a program, all layers and directions together: each takes 50 µs of the first call,
-and 10 KB of its tables, or more where it is large.
+MAX_STEPS = 1024
+"""Most steps of a program, all layers and directions together. Each takes 50 µs of the first call,
+and 10 to 40 KB of tables, as long as it has few gates.
 """
+FEW_GATES = 1 << 14
+"""Elements, all rows together; steps with more of them count as several."""
 
 
 def _run(
@@ -309,10 +311,13 @@ def _launched(
     """Outputs [steps, rows, width] and last states; None where that is no program."""
     if not _fits(net, x, hx, params):
         return None
-    is_long = x.shape[0] * net.layers * net.directions > MAX_STEPS
+    gates = x.shape[1] * params[0].shape[0]
+    most_steps = max(MAX_STEPS // (1 + gates // FEW_GATES), 1)
     try:
         with interrupts:
-            return (_in_pieces if is_long else _at_once)(net, x, hx, params)
+            if x.shape[0] * net.layers * net.directions > most_steps:
+                return _in_pieces(net, x, hx, params, most_steps)
+            return _at_once(net, x, hx, params)
     except LoweringError:
         return None
 
@@ -324,7 +329,7 @@ def _at_once(
 
 
 def _in_pieces(
-    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], most_steps: int
 ) -> tuple[Tensor, ...]:
     """Layer by layer, direction by direction, and of that as many steps as a program has."""
     last = []
@@ -336,13 +341,18 @@ def _in_pieces(
             own = params[number * net.weights : (number + 1) * net.weights]
             states = [state[number : number + 1] for state in hx]
             made = []
-            for piece in x.split(MAX_STEPS)[:: -1 if one.is_backwards else 1]:
+            for piece in x.split(most_steps)[:: -1 if one.is_backwards else 1]:
                 output, *states = _at_once(one, piece, states, own)
                 made.append(output)
-            outputs.append(torch.cat(made[:: -1 if one.is_backwards else 1]))
+            outputs.append(_together(made[:: -1 if one.is_backwards else 1]))
             last.append(states)
-        x = torch.cat(outputs, 2)
-    return x, *map(torch.cat, zip(*last, strict=True))
+        x = _together(outputs, 2)
+    return x, *map(_together, zip(*last, strict=True))
+
+
+def _together(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joined along ``dim``, if they are several."""
+    return tensors[0] if len(tensors) == 1 else torch.cat([*tensors], dim)
 
 
 def _cast(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -188,6 +188,16 @@ def test_long_sequences_are_several_programs(monkeypatch, name, more):
     assert_same(found_by(network, x), at_once)
 
 
+def test_large_steps_count_as_several(monkeypatch):
+    network, _ = network_of("tanh", torch.float16, (16, 24))
+    x = inputs_of(torch.float16, 16, steps=4).to("spyre")
+    at_once = found_by(network, x)
+    monkeypatch.setattr(recurrent_layers, "FEW_GATES", ROWS * 24)
+    monkeypatch.setattr(recurrent_layers, "MAX_STEPS", 6)
+    assert launches_of(lambda: network(x)) == 1 + 2 + 1  # zeros, two of three steps at most, joined
+    assert_same(found_by(network, x), at_once)
+
+
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_inputs_whose_gates_take_too_much_memory(monkeypatch, name):
     monkeypatch.setattr(recurrent_layers, "TERMS_BYTES", 0)
