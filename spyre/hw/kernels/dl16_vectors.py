@@ -359,14 +359,19 @@ def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
 def emit_elementwise(
     operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
 ) -> None:
-    """z[i] = op(x[i], ...) on codes."""
+    """z[i] = op(x[i], ...) on codes, a stick at a time: what waits for one vector does not for the
+    next one.
+    """
     *inputs, z = operands
 
     def body(element: Any) -> None:
-        loaded = [_load(codes, x, element) for x in inputs]
-        _store(codes, operation(codes, *loaded), z, element)
+        places = [codes.b.add(element, ir.Constant(I64, k)) for k in range(0, _STICK, codes.codes)]
+        loaded = [[_load(codes, x, place) for x in inputs] for place in places]
+        found = [operation(codes, *each) for each in loaded]
+        for value, place in zip(found, places, strict=True):
+            _store(codes, value, z, place)
 
-    _repeat(codes, count, codes.codes, body)
+    _repeat(codes, count, _STICK, body)
 
 
 def emit_lanes(

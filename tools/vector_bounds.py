@@ -1,0 +1,194 @@
+"""What functions of DL16 codes cost a core, beside what its ports allow: `python -m
+tools.vector_bounds`.
+
+Every loop is compiled alone, as the elementwise kernel has it, and its machine code read: vector
+instructions, loads, stores and divisions of the innermost loop, for as many elements as one turn
+takes. The bound is the largest of what each kind needs at the rates of `Ports`; how many arithmetic
+instructions a cycle takes, one or two, is measured. Measured is the loop over codes that lie in the
+second cache, on one thread, median of many; a chain of shifts, of which a core does one a cycle,
+tells how many cycles a nanosecond has.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from spyre.hw.kernels import dl16_vectors
+from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS, Floats, of_numbers
+from spyre.hw.kernels.dl16_vectors import CODE_OPERATIONS, HOST_CODES
+from spyre.hw.kernels.microkernel import LANES
+
+STICK = 64
+"""Codes of a turn."""
+ELEMENTS = 1 << 15
+ROUNDS = 400
+CHAIN = 2_000_000
+CHAIN_CYCLES = 6
+"""Of a step: three times a shift and what it is combined with."""
+Loop = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Rates of a core, instructions a cycle; ``division`` and ``root``: cycles that one of a whole
+    vector takes.
+    """
+
+    arithmetic: float
+    vector: float
+    load: float
+    store: float
+    division: float
+    root: float
+
+
+WIDE = Ports(arithmetic=2, vector=2, load=2, store=1, division=10, root=12)
+"""512 bits on Intel since Skylake: ports 0 and 5, of which the second multiplies and adds on some
+cores only (Intel's optimization manual; uops.info).
+"""
+NARROW = Ports(arithmetic=2, vector=3, load=2, store=1, division=5, root=6)
+"""256 bits there: ports 0, 1 and 5."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Instructions of one turn of a loop; ``arithmetic``: those of ``vector`` on float32."""
+
+    arithmetic: int
+    vector: int
+    load: int
+    store: int
+    division: int
+    root: int
+
+    def bound(self, ports: Ports) -> float:
+        """Cycles of a turn at least."""
+        return max(
+            self.arithmetic / ports.arithmetic,
+            self.vector / ports.vector,
+            self.load / ports.load,
+            self.store / ports.store,
+            self.division * ports.division + self.root * ports.root,
+        )
+
+
+def compiled(operation: Any, operands: int) -> Loop:
+    """The loop of an operation over addresses, the last one's of the result."""
+    loop = dl16_vectors.make(partial(dl16_vectors.emit_elementwise, operation))
+
+    def over_one(x: int, z: int, count: int) -> None:
+        loop((x, z), count)
+
+    def over_two(x: int, y: int, z: int, count: int) -> None:
+        loop((x, y, z), count)
+
+    chosen = over_one if operands == 1 else over_two
+    signature = numba.void(*[numba.int64] * (operands + 2))
+    return numba.njit(signature, nogil=True)(chosen)  # type: ignore[no-any-return]
+
+
+def counts_of(loop: Any) -> Counts:
+    """Of its innermost loop: from the target of the last jump backwards up to the jump."""
+    (text,) = loop.inspect_asm().values()
+    lines = [line.strip() for line in text.splitlines()]
+    labels = {line[:-1]: k for k, line in enumerate(lines) if line.endswith(":")}
+    bodies = []
+    for k, line in enumerate(lines):
+        jump = re.match(r"j\w+\s+(\S+)", line)
+        if jump and labels.get(jump[1], k) < k:
+            body = lines[labels[jump[1]] : k]
+            if any("zmm" in each or "ymm" in each for each in body):
+                bodies.append(body)
+    return _counted(min(bodies, key=len))
+
+
+def _counted(body: list[str]) -> Counts:
+    # a broadcast from memory is a load beside the operation it is part of
+    vectors = [line for line in body if re.match(r"[vk]\w+\s", line)]
+    stores = [line for line in vectors if line.endswith(")") and line.startswith("vmov")]
+    loads = [line for line in vectors if "(" in line and line not in stores]
+    plain = [line for line in vectors if not line.startswith("vmov")]
+    arithmetic = [line for line in plain if line.split()[0].endswith("ps")]
+    divisions, roots = ([line for line in plain if line.startswith(n)] for n in ("vdiv", "vsqrt"))
+    return Counts(*map(len, (arithmetic, plain, loads, stores, divisions, roots)))
+
+
+@numba.njit(numba.uint64(numba.uint64, numba.int64))
+def _chain(x: Any, steps: Any) -> Any:
+    for _ in range(steps):
+        x ^= x << np.uint64(13)
+        x ^= x >> np.uint64(7)
+        x ^= x << np.uint64(17)
+    return x
+
+
+def cycles_per_ns() -> float:
+    """How fast this core runs now."""
+    begin = time.perf_counter_ns()
+    _chain(np.uint64(1), CHAIN)
+    return CHAIN * CHAIN_CYCLES / (time.perf_counter_ns() - begin)
+
+
+def cycles_of(loop: Loop, operands: int) -> float:
+    """Cycles an element takes."""
+    rng = np.random.default_rng(0)
+    # codes of numbers from 1/8 to 8
+    arrays = [rng.integers(0x3800, 0x4400, ELEMENTS).astype(np.uint16) for _ in range(operands + 1)]
+    addresses = [array.ctypes.data for array in arrays]
+    found = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter_ns()
+        loop(*addresses, ELEMENTS)
+        found.append(time.perf_counter_ns() - begin)
+    return statistics.median(found) / ELEMENTS * statistics.median(cycles_per_ns() for _ in "12345")
+
+
+CHAINS, LENGTH = 8, 32
+
+
+def _much_arithmetic(x: Floats) -> Floats:
+    chains = [x + float(k) for k in range(CHAINS)]
+    for _ in range(LENGTH):
+        chains = [chain.times_plus(0.5, 1.0) for chain in chains]
+    total = chains[0]
+    for chain in chains[1:]:
+        total = total + chain
+    return total
+
+
+def arithmetic_rate() -> float:
+    """Instructions a cycle that multiply and add: a whole number."""
+    loop = compiled(partial(of_numbers, _much_arithmetic), 1)
+    return max(round(CHAINS * LENGTH / (LANES * cycles_of(loop, 1))), 1)
+
+
+def main() -> None:
+    ports = replace(WIDE if HOST_CODES == 32 else NARROW, arithmetic=arithmetic_rate())
+    columns = ("function", "float", "vector", "load", "div", "bound", "cycles", "ratio")
+    title = f"instructions for a stick of {STICK}, bound and cycles for one"
+    table = Table(*columns, title=title)
+    for name in ("neg", "add", "mul", *CODE_FUNCTIONS):
+        operation = {**CODE_OPERATIONS, **CODE_FUNCTIONS}[name]
+        operands = 2 if name in ("add", "mul") else 1
+        loop = compiled(operation, operands)
+        counts = counts_of(loop)
+        bound, cycles = counts.bound(ports) / STICK, cycles_of(loop, operands)
+        numbers = (counts.arithmetic, counts.vector, counts.load, counts.division + counts.root)
+        row = (*map(str, numbers), f"{bound:.2f}", f"{cycles:.2f}", f"{cycles / bound:.2f}")
+        table.add_row(name, *row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
