@@ -186,6 +186,9 @@ def _cell(rounds: int) -> Iterator[Measurement]:
     for side, seconds in sweeps({name: sides}, rounds, PAUSE_SECONDS)[name].items():
         milliseconds = tuple(s * 1e3 for s in seconds)
         yield Measurement(f"{name}: {side}", "ms", milliseconds, compared=side == CARD)
+    with torch.spyre.counting() as counted:
+        sides[CARD]()
+    yield Measurement(f"{name}: launches", "", (counted.launches,), exact=True)
 
 
 @torch.no_grad()
