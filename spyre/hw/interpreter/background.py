@@ -6,7 +6,8 @@ Once the background has done its work, whoever runs next loads the kernels.
 
 The process in the background belongs to nobody: it has a low priority, ends by itself, and
 goes on where the one that started it ends. Files of the cache are written complete or not at all,
-so it may be killed at any time. Processes that compile take turns.
+so it may be killed at any time. The first that a process starts waits for those of others: at a
+first run they likely compile the same.
 """
 
 from __future__ import annotations
@@ -57,14 +58,17 @@ _STICK_NS = 20_000
 """For a stick of a copy between host and card."""
 _NICENESS = 10
 _COMPILE = f"""
-import fcntl, os, sys
+import fcntl, os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # not without those it has started
 os.nice({_NICENESS})
-directory = os.open(sys.argv[1], os.O_RDONLY)
-fcntl.flock(directory, fcntl.LOCK_EX)
+if sys.argv[1]:
+    directory = os.open(sys.argv[1], os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
 from spyre.hw.kernels.together import compile_missing
 compile_missing(sys.argv[2:])
 """
-"""Holds the cache directory until it ends. Who waits for that has little more than Python."""
+"""Holds the cache directory until it ends, if it is given. Who waits for that has little more than
+Python."""
 _POLL_SECONDS = 0.05
 
 
@@ -155,12 +159,15 @@ class Meanwhile:
         if missing & self._names(running=False):
             return False
         if missing:
-            self._started.append(_start(missing))
+            # who begins after another one likely needs the same; further kernels are others
+            self._started.append(_start(missing, takes_turn=not self._started))
             compile_notice().say_background()
         return bool(missing or wanted & compiling)
 
     def _wait(self, wanted: frozenset[str]) -> None:
-        """Until the processes that compile some of ``wanted`` have ended, or patience has."""
+        """Until the processes that compile some of ``wanted`` have ended, or patience has: then it
+        is done here, and they are ended.
+        """
         from spyre.hw.kernels.notice import compile_notice
 
         for each in self._started:
@@ -170,6 +177,8 @@ class Meanwhile:
                 for _ in compile_notice().elsewhere(end, len(each.names)):
                     pass
                 self.patience_seconds -= time.monotonic() - begin
+                if self.patience_seconds <= 0:
+                    each.process.terminate()
 
     def _names(self, running: bool) -> frozenset[str]:
         """What processes were asked for that run, or that have ended."""
@@ -186,10 +195,12 @@ meanwhile = Meanwhile()
 """Of this process."""
 
 
-def _start(names: Iterable[str]) -> _Process:
+def _start(names: Iterable[str], takes_turn: bool) -> _Process:
+    """One that compiles ``names``, when no other has its turn or at once."""
+    directory = str(config.cache_directory()) if takes_turn else ""
     path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _COMPILE, str(config.cache_directory()), *sorted(names)],
+        [sys.executable, "-P", "-c", _COMPILE, directory, *sorted(names)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +39,9 @@ class Compiling:
     def poll(self) -> int | None:
         return self.code
 
+    def terminate(self) -> None:
+        self.code = -15
+
 
 class Background:
     """Nothing is compiled: ``started`` is asked for, ``ready`` is there."""
@@ -47,7 +51,8 @@ class Background:
         self.processes: list[Compiling] = []
         self.ready: set[str] = set()
 
-    def start(self, names: frozenset[str]) -> _Process:
+    def start(self, names: frozenset[str], takes_turn: bool) -> _Process:
+        assert takes_turn == (not self.started)
         self.started.append(names)
         self.processes.append(Compiling())
         return _Process(self.processes[-1], names)  # type: ignore[arg-type]
@@ -126,6 +131,7 @@ def test_nobody_waits_for_long(background: Background) -> None:
     subject.patience_seconds = 0.01
     assert not subject.stands_in(["elementwise"], 2 * MAX_SECONDS)
     assert subject.patience_seconds <= 0
+    assert background.processes[0].code == -15
 
 
 def test_every_kernel_has_an_estimate() -> None:
@@ -214,11 +220,26 @@ def test_the_background_compiles_what_it_is_asked_for(
 ) -> None:
     """From an empty cache, and nothing else."""
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
-    process = background_module._start(["copying"]).process
+    process = background_module._start(["copying"], takes_turn=True).process
     assert process.wait(timeout=300) == 0
     names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
     assert "movement.run_copy" in names
     assert not any("elementwise" in name for name in names)
+
+
+def test_the_background_ends_with_those_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("SPYRE_NUM_THREADS", "2")
+    process = background_module._start(["matmul", "elementwise"], takes_turn=False).process
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(started := children.read_text().split()) < 2:
+        time.sleep(0.01)
+    time.sleep(0.3)  # it knows of both by then
+    process.terminate()
+    assert process.wait(timeout=60) == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
 def test_the_background_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +247,7 @@ def test_the_background_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     directory = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
-    process = background_module._start(["copying"]).process
+    process = background_module._start(["copying"], takes_turn=True).process
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.3)
     process.kill()
