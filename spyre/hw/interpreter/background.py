@@ -35,7 +35,7 @@ MAX_SECONDS = 2.0
 """What may be interpreted, by its estimate: less than the kernels of any program take."""
 MAX_SECONDS_IN_ALL = 4.0
 """What a process may spend so: then the background, which gets the CPUs, is waited for."""
-MAX_WAIT_SECONDS = 6.0
+MAX_WAIT_SECONDS = 20.0
 """But no longer, in all: beside other work one of low priority may take any time."""
 _COST_NS = {
     "elementwise": (20_000, 400),
@@ -56,7 +56,7 @@ _COST_NS = {
 compiled: fitted to real programs, on an Intel Xeon."""
 _STICK_NS = 20_000
 """For a stick of a copy between host and card."""
-_NICENESS = 10
+_NICENESS = 5
 _COMPILE = f"""
 import fcntl, os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # not without those it has started
