@@ -166,7 +166,7 @@ def _is_direct(row: RowWriter, inputs: int) -> bool:
 
 
 def _can_fuse(context: PlanContext, row: RowWriter, inputs: int) -> bool:
-    """Cheap operations on DL16 sticks that are neighbours; b may be one lane per stick."""
+    """Operations on codes, DL16 sticks that are neighbours; b may be one lane per stick."""
     names = {1: FUSED_UNARY, 2: FUSED_BINARY}.get(inputs, FUSED_MANY)
     if context.spec.kernel_op not in names:
         return False

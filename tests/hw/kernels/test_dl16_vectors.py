@@ -10,8 +10,8 @@ import numba
 import numpy as np
 import pytest
 
-from spyre.hw.kernels import dl16_vectors, vector_math
-from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS
+from spyre.hw.kernels import dl16_functions, dl16_vectors, vector_math
+from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS, of_numbers
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
 from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, multiply_add
 
@@ -246,11 +246,19 @@ OF_NUMBERS = {
     "sigmoid": vector_math.half_sigmoid,
     "gelu": vector_math.gelu,
     "silu": vector_math.half_silu,
+    "gelu_erf": vector_math.gelu_erf,
+    "gelu_tanh": vector_math.gelu_tanh,
 }
+GELU_FORMS = {
+    "gelu_erf": partial(of_numbers, dl16_functions.gelu_erf),
+    "gelu_tanh": partial(of_numbers, dl16_functions.gelu_tanh),
+}
+"""Both, whichever of them the choice of the specification makes the kernel's."""
+OF_CODES = CODE_FUNCTIONS | GELU_FORMS
 
 
 @vectors
-@pytest.mark.parametrize("name", CODE_FUNCTIONS)
+@pytest.mark.parametrize("name", OF_CODES)
 def test_functions_of_every_code(name: str, vectors: Any):
     function = OF_NUMBERS[name]
 
@@ -261,6 +269,6 @@ def test_functions_of_every_code(name: str, vectors: Any):
 
     results = np.empty(ALL_CODES.size, np.float32)
     call(decoded(ALL_CODES), results)
-    emit = partial(dl16_vectors.emit_elementwise, CODE_FUNCTIONS[name])
+    emit = partial(dl16_vectors.emit_elementwise, OF_CODES[name])
     found = loop_over(emit, vectors)(ALL_CODES.copy(), np.empty_like(ALL_CODES))
     assert np.array_equal(found, encoded(results))

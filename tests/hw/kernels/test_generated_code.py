@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 
 from spyre.hw import kernels
+from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS
 from spyre.hw.kernels.jit import Entry
 from spyre.hw.table import KERNELS
+from tools.vector_bounds import compiled, counts_of
 
 ESTIMATE = re.compile(
     r"^\s+v?((?:rsqrt|rcp)\d*[ps][sdh]|f?u?r(?:sqrt|ecp)[esx]\w*)\b", re.MULTILINE
@@ -127,3 +129,17 @@ def test_a_kernel_that_depends_on_the_processor_is_found(function: Any):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="an instruction of x86")
 def test_an_estimate_is_found_in_the_assembly():
     assert any(f.startswith("estimate rsqrt") for f in findings(library_of(_estimated)))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86")
+@pytest.mark.parametrize(
+    ("name", "divides", "takes_roots"),
+    [("rsqrt", False, False), ("reciprocal", True, False), ("sqrt", False, True)],
+)
+def test_functions_of_codes_divide_only_where_they_must(
+    name: str, divides: bool, takes_roots: bool
+):
+    counts = counts_of(compiled(CODE_FUNCTIONS[name], 1))
+    assert counts.vector > 0
+    assert counts.store > 0
+    assert (counts.division > 0, counts.root > 0) == (divides, takes_roots)

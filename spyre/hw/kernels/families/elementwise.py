@@ -1,10 +1,10 @@
 """The elementwise kernel: stage 16 sticks of every input, compute, store 16 sticks.
 
 One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
-whole before it is written, so operating in place is safe. Cheap operations on neighbouring sticks
-of DL16 and all on those of float32 are not staged, and take as many blocks at once as follow each
-other. Definitions: operations reference §3; adding one is a name in :mod:`spyre.hw.table.plan` and
-a branch here.
+whole before it is written, so operating in place is safe. Operations on codes, where DL16 sticks
+are neighbours, and all on such sticks of float32 are not staged, and take as many blocks at once as
+follow each other. Definitions: operations reference §3; adding one is a name in
+:mod:`spyre.hw.table.plan` and a branch here.
 """
 
 from __future__ import annotations
@@ -245,8 +245,8 @@ fused_unary = _loops(FUSED_UNARY, UNARY, emit_elementwise)
 fused_binary = _loops(FUSED_BINARY, BINARY, emit_elementwise)
 fused_many = _loops(FUSED_MANY, MANY, emit_elementwise)
 fused_lanes = _loops(FUSED_BINARY, BINARY, emit_lanes)
-"""Decode, compute and encode in one pass: for these the staged kernel spends more on its buffers
-than on arithmetic. Same arithmetic, same single rounding, so the results are the same bits.
+"""Decode, compute and encode in one pass, in registers: the staged kernel has buffers between them.
+The results are the same bits, which the tests compare over all codes.
 ``fused_lanes`` takes one second operand per stick: x, y, bytes from y to the next, z."""
 
 
