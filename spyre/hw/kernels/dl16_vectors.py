@@ -421,10 +421,11 @@ def emit_add_four(codes: CodeVectors, operands: Sequence[Any], count: Any) -> No
 
     def body(element: Any) -> None:
         b = codes.b
-        runs = [codes.decoded_in_order(_load(codes, a, element)) for a in sources]
+        runs = [codes.decoded(_load(codes, a, element)) for a in sources]
+        totals = [b.fadd(b.fadd(p, q), b.fadd(r, s)) for p, q, r, s in zip(*runs, strict=True)]
         places = _float_places(codes, target, element)
-        for place, p, q, r, s in zip(places, *runs, strict=True):
-            total = b.fadd(b.fadd(p, q), b.fadd(r, s))
+        # once here instead of once for each run
+        for place, total in zip(places, codes.in_order(*totals), strict=True):
             old = codes.load(codes.float, place, _FLOAT_BYTES)
             codes.store(b.fadd(old, total), place, _FLOAT_BYTES)
 
