@@ -27,6 +27,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qa.conformance.cases import find_cases
+from qa.mutations import mutate
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import LinkedProgram
@@ -38,8 +40,6 @@ from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import read_launch_spec
 from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
 from spyre.runtime.run.session import Session
-from tests.conformance.cases import find_cases
-from tests.mutations import mutate
 
 BUNDLES = Path(__file__).resolve().parents[2] / "shared" / "bundles"
 MOST_BYTES = 400_000

@@ -195,7 +195,7 @@ def _warnings(source: Path) -> list[str]:
     if sys.version_info < (3, 12):
         found.append(
             "torch-spyre uses Python 3.12; on 3.11 its warnings are translated, and its tests need "
-            "the plugin of `python -m tests.frontend`"
+            "the plugin of `python -m qa.frontend`"
         )
     for names, use in ((REQUIRED, "torch-spyre needs"), (FOR_TESTS, "its tests need")):
         missing = [name for name in names if _installed(name) is None]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from qa.conformance.cases import find_cases
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
 from spyre.runtime.compare.reference_check import ReferenceCheck
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.run.replay import bind_launch, place_buffers
-from tests.conformance.cases import find_cases
 from tests.hw.harness import engine
 
 MOST_POINTS = 1 << 17

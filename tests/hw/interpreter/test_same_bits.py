@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qa.conformance.cases import find_cases
 from spyre.hw.device.device import Device
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
@@ -24,7 +25,6 @@ from spyre.runtime.cases.case import read_case
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.run.replay import bind_launch, place_buffers
 from spyre.runtime.run.session import Session
-from tests.conformance.cases import find_cases
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.harness import allocations_of, engine, fill_window, link, region, windows
 from tests.hw.interpreter.both_ways import differing_kernels, equal_halves

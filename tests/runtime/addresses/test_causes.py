@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qa.cause_mutants.mutants import make_mutants
+from qa.conformance.cases import find_cases
 from spyre.cli.causes import address_findings
 from spyre.cli.options import Options
 from spyre.errors import Finding
@@ -15,8 +17,6 @@ from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.addresses.tiles import infer_nest
-from tests.cause_mutants.mutants import make_mutants
-from tests.conformance.cases import find_cases
 from tests.sanitizer import programs
 
 STEPS = {

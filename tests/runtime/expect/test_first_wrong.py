@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import spyre
+from qa.conformance.cases import find_cases
+from qa.conformance_compiled.real_functions import read_function
 from spyre.cli.run import main
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
@@ -20,10 +22,8 @@ from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.runtime.cases import read_case
 from spyre.runtime.expect import case_subject
 from spyre.runtime.expect.known import KnownValue, arrangements, courses
-from tests.conformance.cases import find_cases
 from tests.sanitizer import programs
 from tests.sanitizer.programs import ROW, lx
-from tests.torch_backend.inductor.real_functions import read_function
 
 FIRST = {
     "j_ct_bmm_nested_B_K": (1, "input0"),

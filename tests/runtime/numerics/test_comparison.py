@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from qa.conformance.cases import find_cases
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw.device.device import Device
 from spyre.hw.numerics import Numerics, parse_numerics
@@ -40,7 +41,6 @@ from spyre.runtime.numerics.comparison import (
 from spyre.runtime.numerics.loaded_program import load_bundle_program, load_case_program
 from spyre.runtime.numerics.rounding import DL16_SMALLEST, UlpSize, differences
 from spyre.runtime.run.session import RunOptions
-from tests.conformance.cases import find_cases
 from tests.hw.division_strategies import shuffles
 from tests.hw.harness import (
     Array,
