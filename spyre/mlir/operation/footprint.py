@@ -106,9 +106,9 @@ def _windowed_extent(op: Operation, tensor: Tensor, dim: str, window: Window) ->
 
 
 def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
-    """Dims of a value tensor that its index tensor stands for (§6.4), in the tensor's order.
+    """Return the dims of a value tensor that its index tensor selects (§6.4), in tensor order.
 
-    Those of a bounded size, or where none is bounded all that both tensors have.
+    These are the shared dims with a bounded size or, if none is bounded, all shared dims.
     """
     if tensor.indirection is not Indirection.VALUE:
         return ()
@@ -131,10 +131,10 @@ class IndexStep:
 
 
 def index_step(op: Operation, tensor: Tensor) -> IndexStep | None:
-    """Where the index of value tensor ``tensor`` counts; None where the file does not say.
+    """Return the dim and step that an index into ``tensor`` counts; None if the file has neither.
 
-    The first of the dims it shares with its index tensor, or, if it has none of those, its one dim
-    of pages.
+    The dim is the first that the value tensor shares with its index tensor or, without shared
+    dims, its only paged dim.
     """
     if indexed := indexed_dims(op, tensor):
         return IndexStep(indexed[0], max(tensor.max_dim_sizes.get(indexed[0], 1), 1), False)
@@ -145,7 +145,7 @@ def index_step(op: Operation, tensor: Tensor) -> IndexStep | None:
 
 
 def index_step_fault(op: Operation, tensor: Tensor) -> str:
-    """Why the addresses behind an index of ``tensor`` cannot be told; empty if they can."""
+    """Return the reason why indexed addresses of ``tensor`` are undefined; "" if they are not."""
     step = index_step(op, tensor)
     if step is None:
         return f"no dim of {tensor.name} says where an index counts"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Base of the parts: where one stands in bundle.mlir, outside comparisons."""
+    """Base of the parts: the part's location in bundle.mlir, which comparisons ignore."""
 
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
 

@@ -1,7 +1,7 @@
-"""One SDSC being read and checked: its JSON paths, its cores, its errors, what is not simulated.
+"""Context of reading and checking one SDSC: JSON paths, cores, errors, unsupported features.
 
-Readers and rules share the object made here. `unsupported_features` finds what is valid in an SDSC
-but not simulated: the reader raises it, the checker makes a warning of it.
+Readers and rules share the object made here. `unsupported_features` finds valid SDSC features that
+are not simulated: the reader raises the first, the checker warns of each.
 Rules: SuperDSC reference §2, §3, §5, §9, §11 (sdsc.md).
 """
 
@@ -51,8 +51,8 @@ def runs_dsc(step: tuple[int | None, ...]) -> bool:
 def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
     """A step's members as [data op, DSC, barrier before, barrier after].
 
-    An object's members go by their names (``datadsc``, ``dldsc``, ``before``, ``after``, with what
-    emitters add to them), in file order where a name says nothing.
+    An object's members are found by names that contain ``datadsc``, ``dldsc``, ``before`` and
+    ``after`` (emitters add prefixes); members with other names are taken in file order.
     """
     if not isinstance(step, dict):
         return tuple(int_or_none(member) for member in step)
@@ -65,7 +65,7 @@ def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True)
 class SdscDocument:
-    """One SDSC file with what readers and rules ask of it; ``file`` names it in errors."""
+    """One SDSC file and values derived from it for readers and rules; ``file`` names it in errors."""
 
     sdsc: Sdsc
     file: str

@@ -121,7 +121,7 @@ def _stick_sizes(document: SdscDocument, name: str, role: RoleLayout) -> tuple[i
 
 
 def _gaps(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
-    """Gap per dim in elements; "-1" stands for all cores."""
+    """Return the gap per dim in elements; the core key "-1" means all cores."""
     gaps = {}
     for dim, per_core in given(node.gaps, {}).items():
         place = f"{path}.backGapCore_.{dim}"

@@ -1,9 +1,10 @@
 """Text of bundle.mlir → :class:`~spyre.mlir.text.syntax.Module`, or an error with file:line:column.
 
 The grammar is bundle.lark (LALR, contextual lexer); :class:`TreeBuilder` makes the nodes while Lark
-reduces, one method per rule of the grammar, and :mod:`.diagnosis` puts what Lark reports into
-words. What the grammar leaves open on purpose (how many modules, functions and returns; which
-attributes) is decided here and refused with a `Rejection`. Grammar: bundle format reference §2.
+reduces, one method per rule of the grammar, and :mod:`.diagnosis` writes the messages for Lark's
+errors. The grammar does not limit the numbers of modules, functions and returns, nor the
+attributes: these are checked here and refused with a `Rejection`. Grammar: bundle format
+reference §2.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class _Lifted:
 
 
 class TreeBuilder(Transformer[Token, Module]):
-    """Callbacks by rule name; see bundle.lark for what each rule's children are."""
+    """Callbacks by rule name; bundle.lark defines the children of each rule."""
 
     # --- file, module, function
 
