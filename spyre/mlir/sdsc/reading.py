@@ -65,7 +65,7 @@ def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True)
 class SdscDocument:
-    """One SDSC file and values derived from it for readers and rules; ``file`` names it in errors."""
+    """One SDSC file and values derived from it; ``file`` names it in errors."""
 
     sdsc: Sdsc
     file: str

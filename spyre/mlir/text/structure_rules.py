@@ -132,7 +132,7 @@ class _Walk:
             self.maps[alias.name] = alias.map
 
     def body(self, statements: tuple[Statement, ...], loop: ForOp | None = None) -> None:
-        """Check the statements of one scope; names defined in it, and the loop variable, end here."""
+        """Check the statements of one scope, and end the names defined in it."""
         outer, self.opened = self.opened, []
         if loop is not None:
             self.define(loop.variable, None, loop.position)
