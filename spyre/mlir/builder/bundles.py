@@ -302,7 +302,7 @@ class BundleBuilder:
         return BuiltBundle(_program(steps, launch), operations, steps, launch)
 
 
-# --- what is built ----------------------------------------------------------------------------
+# --- built bundles ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

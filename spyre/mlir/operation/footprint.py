@@ -148,7 +148,7 @@ def index_step_fault(op: Operation, tensor: Tensor) -> str:
     """Return the reason why indexed addresses of ``tensor`` are undefined; "" if they are not."""
     step = index_step(op, tensor)
     if step is None:
-        return f"no dim of {tensor.name} says where an index counts"
+        return f"no dim of {tensor.name} is indexed"
     own_dims = [dim for dim in tensor.dims if tensor.holds(dim)]
     if step.dim not in own_dims:
         return f"an index counts along {step.dim}, which {tensor.name} does not have"

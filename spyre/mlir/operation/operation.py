@@ -217,7 +217,7 @@ class Operation:
         return window.span(self.core_extent(dim), self.extents.get(window.window_dim, 1))
 
 
-# --- what an execute has to give ----------------------------------------------------------------
+# --- symbols of an execute -----------------------------------------------------------------------
 
 
 def unbound_symbols(

@@ -79,7 +79,7 @@ def _every_key_arrived(data: bytes, documents: dict[str, SuperDsc]) -> bool:
     return b"\\u" not in data and data.count(b":") == _ENCODER.encode(documents).count(b":")
 
 
-# --- the slow path: what was lost, and where ------------------------------------------------
+# --- the slow path: lost keys and their paths -----------------------------------------------
 
 
 class _Object(dict[str, Any]):

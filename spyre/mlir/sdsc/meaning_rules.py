@@ -63,7 +63,7 @@ def _cores_of_slices(context: RuleContext) -> Iterator[Fault[str]]:
         path, message = f"{context.path}.coreIdToWkSlice_", "some work slices belong to no core"
         expected, found = f"{count} different work slices", f"{len(seen)} on {cores} cores"
         yield Fault("SPY212", path, message, expected, found)
-    # §2: fewer slices than cores means some cores do the same work; nobody says what for.
+    # §2: fewer slices than cores means some cores do the same work; the purpose is unpublished.
     if count < cores:
         path, message = (
             f"{context.path}.numWkSlicesPerDim_",

@@ -436,7 +436,7 @@ def _resolve(document: SdscDocument, names: tuple[str, ...], path: str) -> tuple
 def _tensor_index(document: SdscDocument, name: str, path: str) -> int:
     """``"Tensor0-idx0"`` → 0: the name and, after the last '-', the index of a tensor."""
     tensors = document.dsc.tensors
-    # The index counts positions of labeledDs_, whatever ldsIdx_ says (SPY217 sees to that).
+    # The index counts positions of labeledDs_, not ldsIdx_ (SPY217 checks that they agree).
     label, _, suffix = name.rpartition("-")
     digits = suffix[3:]
     if suffix[:3] == "idx" and digits.isdecimal() and len(digits) < 4:

@@ -173,7 +173,7 @@ def _unsupported_tensors(document: SdscDocument) -> Iterator[UnsupportedError]:
         if given(node.index_type, "index") != "index":
             message = "index tensors of another type than index are not simulated"
             yield refused("SPY513", message, f"{path}.scheduleTree_[{index}].indexTensorType_")
-    # `stickRepl_` of a role or of the DSC, unless it says 1: its meaning is unpublished.
+    # `stickRepl_` of a role or of the DSC, unless it is 1: its meaning is unpublished.
     replications = {f"primaryDsInfo_.{name}.": role for name, role in dsc.roles.items()} | {"": dsc}
     for owner, value in replications.items():
         if not _says_once(value.stick_replication):
@@ -204,7 +204,7 @@ def read_core_slices(
     rows: list[Mapping[str, int]] = []
     for core in document.cores:
         row = table.get(str(core))
-        if row is None and may_lack:  # a shuffle's source may lie with some of the cores only
+        if row is None and may_lack:  # a shuffle's source may be on some of the cores only
             rows.append({})
             continue
         if row is None:
@@ -232,7 +232,7 @@ def unknown_dim(document: SdscDocument, dim: str, dims: Mapping[str, int], path:
     return document.error("SPY222", message, path, f"one of {', '.join(dims)}", dim)
 
 
-# --- what rules look at -----------------------------------------------------------------------
+# --- values for the rules ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def _elision(failure: ParseFailure) -> Rejection | None:
         return None
     return Rejection(
         "SPY102",
-        "'...' stands for text that was left out",
+        "'...' replaces omitted text",
         failure.position,
         expected="the whole text, as in the file the compiler wrote",
     )

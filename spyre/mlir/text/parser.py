@@ -286,7 +286,7 @@ class TreeBuilder(Transformer[Token, Module]):
         if returns and returns[0] != len(children) - 1:
             after = children[returns[0] + 1]
             position = after.node.position if isinstance(after, _Lifted) else after.position
-            raise Rejection("SPY108", "a statement stands after return", position, expected="}")
+            raise Rejection("SPY108", "a statement follows return", position, expected="}")
         statements: list[Statement] = []
         aliases: list[MapAlias] = []
         for child in children:
@@ -363,7 +363,7 @@ class TreeBuilder(Transformer[Token, Module]):
         if body.returns:
             position = body.returns[0].position
             raise Rejection(
-                "SPY108", "return stands inside a loop", position,
+                "SPY108", "return is inside a loop", position,
                 expected="} closing the loop before return",
             )  # fmt: skip
         node = ForOp(
