@@ -57,8 +57,8 @@ INNER, BLOCK_STICKS = tb.INNER, tb.BLOCK_STICKS
 PARALLEL_NS = 100_000
 """Work below this runs on one thread: waking workers costs 5-50 µs."""
 MUCH_NS, AWAKE_NS = 500_000, 6_000
-"""In programs of so much work only what is below the second for every thread does: workers stay
-awake between its jobs.
+"""In a program of MUCH_NS or more, dispatches below AWAKE_NS per thread run on one thread: workers
+stay awake between its jobs.
 """
 
 
@@ -72,7 +72,7 @@ def strip_units(table: Any) -> Any:
 def describe_chain(
     dispatch: Any, tables: Any, entries: Any, first: int, members: int, words: Any
 ) -> Any:
-    """Fill what :mod:`.chain` reads for ``members`` dispatches; their cost in ns."""
+    """Fill the table of a chain of ``members`` dispatches; returns their cost in ns."""
     cost = np.int64(0)
     words[0] = members
     words[1] = strip_units(tables[dispatch[first, 0]])
@@ -88,7 +88,7 @@ def describe_chain(
 
 @kernel
 def least_parallel(dispatch: Any, tables: Any, threads: int, first: int, last: int) -> Any:
-    """The cost (ns) from which on dispatches ``first`` .. ``last`` run on several threads."""
+    """The least cost (ns) of a dispatch in ``first`` .. ``last`` that runs on several threads."""
     cost = np.int64(0)
     for e in range(first, last):
         cost += tables[dispatch[e, 0], COST_NS]

@@ -1,23 +1,20 @@
 """Strip-mined fusion: neighbouring dispatches run together, on a few units at a time.
 
-Elementwise dispatches that walk the same units make a *chain* where every two operands of two of
-them, one of which is written, are the same sticks unit by unit or have no stick in common: then
-each unit sees what it would see if the dispatches ran one after the other. Every member reads what
-another one wrote or reads too; it is then still in the host's cache.
+Elementwise dispatches that walk the same units make a *chain* if any two operands of two of them,
+one of which is written, are the same sticks unit by unit or have no stick in common: each unit then
+reads the same values as if the dispatches ran one after the other. Every member shares an operand
+with another one, which is then still in the host's cache.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import carray
-
-from spyre.hw.kernels.intrinsics import call_entry, pointer_i64
+from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.hw.table import (
     CHAIN_LENGTH,
-    CHAIN_WORDS,
     DISPATCH_BASES,
     ELEMENTWISE_KIND,
     MAX_CHAIN,
@@ -30,7 +27,8 @@ EXTENT, BLOCK_STICKS = tb.EXTENT, tb.BLOCK_STICKS
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 BASE, TENSOR, LANE, PITCH, INNER_PITCH = tb.BASE, tb.TENSOR, tb.LANE, tb.PITCH, tb.INNER_PITCH
 WHOLE_STICK = tb.WHOLE_STICK
-APART, SAME, MIXED = 0, 1, 2
+DISJOINT, SAME, MIXED = 0, 1, 2
+"""No stick in common, the same sticks unit by unit, or any other overlap."""
 
 
 @kernel
@@ -55,7 +53,7 @@ def axis_pitch(table: Any, operand: int, axis: int) -> Any:
 
 @kernel
 def operand_box(table: Any, row: Any, operand: int) -> Any:
-    """(first byte, end) of what an operand covers; in LX within each core, from its LX on."""
+    """(first byte, end) of an operand; in LX relative to the scratchpad of each core."""
     low = operand_start(table, row, operand)
     in_lx = low >= LX_BASE
     if in_lx:  # cores have the same offsets in scratchpads of their own
@@ -108,10 +106,10 @@ def same_walk(table: Any, other: Any, operand: int, other_operand: int) -> Any:
 
 @kernel
 def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: int) -> int:
-    """How operand ``operand`` of one dispatch and ``q`` of another lie: APART, SAME or MIXED."""
+    """DISJOINT, SAME or MIXED: operand ``operand`` of one dispatch and ``q`` of another."""
     start, other_start = operand_start(table, row, operand), operand_start(other, other_row, q)
     if (start >= LX_BASE) != (other_start >= LX_BASE):
-        return APART
+        return DISJOINT
     # the same walk from the same start: unit by unit the same sticks, whatever their order
     if start == other_start and same_walk(table, other, operand, q):
         return SAME
@@ -120,7 +118,7 @@ def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: 
     # offsets that leave a scratchpad may be those of another core's
     if start >= LX_BASE and (min(low, other_low) < 0 or max(high, other_high) > LX_BYTES):
         return MIXED
-    return APART if high <= other_low or other_high <= low else MIXED
+    return DISJOINT if high <= other_low or other_high <= low else MIXED
 
 
 @kernel
@@ -176,22 +174,19 @@ def find_chains(tables: Any, dispatch: Any) -> bool:
 
 
 @kernel
-def chain(words, memory, scratch, first, last):
+def chain(table, memory, scratch_address, first, last):
     """Run units ``first`` .. ``last`` of every member; a fault word, or 0."""
-    members, strip = words[0], words[1]
+    members, strip = table[0], table[1]
     for start in range(first, last, strip):
         end = min(start + strip, last)
         for member in range(members):
             at = 2 + 3 * member
             status = call_entry(
-                words[at], words[at + 1], words[at + 2], memory, scratch, start, end
+                table[at], table[at + 1], table[at + 2], memory, scratch_address, start, end
             )
             if status != 0:
                 return status
     return 0
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`chain`."""
-    return chain(carray(pointer_i64(table), CHAIN_WORDS), memory, scratch, first, last)
+run = entry(chain, reports_faults=True)

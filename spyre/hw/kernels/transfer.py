@@ -365,11 +365,7 @@ def transfer_units(table, host, device, first, last):
             transfer_row(table, row, host, device, at - begin, end - begin, floats, integers)
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`transfer_units`: ``bases`` is the host tensor, ``memory`` the device's."""
-    transfer_units(carray(pointer_i64(table), FAR), bases, memory, first, last)
-    return 0
+run = entry(transfer_units)
 
 
 @kernel

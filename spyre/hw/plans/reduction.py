@@ -7,7 +7,6 @@ that split a reduced dim share output addresses; their slices become the outermo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -109,9 +108,9 @@ def _group_rows(
 def _reduced_axes(
     context: PlanContext, reduced: Sequence[str], group: CoreGroup, axes: dict[str, Axis]
 ) -> list[Axis]:
-    """What is summed up, outermost first: work slices, whose partial sums are added in this order.
+    """Reduced axes, outermost first: work slices, whose partial sums are added in this order.
 
-    Where those are one axis too many, a slice is walked with its dim, in the order of coordinates.
+    If those are one axis too many, a slice is walked with its dim, in the order of coordinates.
     """
     slices = drop_unit_axes([axis for dim, axis in group.axes.items() if dim in reduced])
     local = drop_unit_axes([axis for dim, axis in axes.items() if dim in reduced])
@@ -137,17 +136,17 @@ def _row(
     if mask is not None:
         mask.write(row)
     block = _block_sticks(context, kept)
-    ending = _ending(context)
-    bounds = map(float_word, ending.bounds)
+    scale, low, high, flags = _epilogue(context)
+    bounds = float_word(low), float_word(high)
     row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
     blocks = -(-inner.extent // block)
     row.header(
         opcode=REDUCTIONS.index(context.spec.kernel_op),
-        flags=_flags(context, inner, reduced[-1]) | ending.flags,
+        flags=_flags(context, inner, reduced[-1]) | flags,
         lanes=source.lanes,
         blocks=blocks,
         units=outer_count(kept) * blocks,
-        value=float_word(ending.scale),
+        value=float_word(scale),
         cost_ns=int(source.lanes * walk.count * context.spec.element_ns),
     )
     return row.words
@@ -163,24 +162,16 @@ def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     return flags
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """What becomes of a total: times ``scale``, within ``bounds`` if ``flags`` has CLIP."""
-
-    scale: float = 1.0
-    bounds: tuple[float, float] = (0.0, 0.0)
-    flags: int = 0
-
-
-def _ending(context: PlanContext) -> _Ending:
+def _epilogue(context: PlanContext) -> tuple[float, float, float, int]:
+    """Scale of a total, its lower and upper bound (with flag CLIP), and flags."""
     name, constants = context.spec.name, context.spec.constants
     if name == "quantscalepertoken":
-        return _Ending(1.0 / TOKEN_MAXIMUM)
+        return 1.0 / TOKEN_MAXIMUM, 0.0, 0.0, 0
     values = [context.constant(constant) for constant in constants]
     if name == "quantscalepertokenfp8":
-        return _Ending(values[0], (values[1], values[2]), CLIP)
+        return values[0], values[1], values[2], CLIP
     zero_mean = name == "exx2_zeromean" or context.is_set("useZeroMean")
-    return _Ending(values[0] if values else 1.0, flags=ZERO_MEAN if zero_mean else 0)
+    return values[0] if values else 1.0, 0.0, 0.0, ZERO_MEAN if zero_mean else 0
 
 
 def _block_sticks(context: PlanContext, kept: AccessMap) -> int:

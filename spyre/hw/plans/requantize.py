@@ -102,7 +102,7 @@ def _check_sticks(context: PlanContext) -> None:
 
 
 def _line(context: PlanContext, space: OffsetSpace, dim: str) -> Int64Array:
-    """A line over all slices; a stick dim nobody holds is the lanes of the output's one stick."""
+    """Offsets over all slices; a stick dim of no tensor is the lanes of the output's stick."""
     line, tensor = space.line(dim), context.output.tensor
     if any(access.tensor.holds(dim) for access in context.accesses):
         return line

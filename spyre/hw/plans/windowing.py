@@ -1,9 +1,9 @@
 """Planner of pooling and depthwise convolution, and the windows it shares with convolutions.
 
 Rule (operations reference §7): stored coordinate = position · stride + place · dilation, less the
-front padding where memory does not hold the padding; what lies outside of the stored extent is
-padding. Positions with equal places form a *region*; each region is a table of its own, whose
-offsets separate into a term per position and one per place.
+front padding where memory does not hold it; coordinates outside of the stored extent are padding.
+Positions with equal places form a *region*; each region is a table, whose offsets are the sum of a
+term per position and one per place.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _SLICES = "$.numWkSlicesPerDim_"
 
 @dataclass(frozen=True, slots=True)
 class WindowRegion:
-    """Positions of one windowed dim whose windows meet the same places of the input.
+    """Positions of one windowed dim whose windows read the same places of the input.
 
-    ``positions``: where they stand in the dim's line, ``places``: in the window; ``input_bits``:
-    offset in the input per place.
+    ``positions``: indices in the dim's offset vector, ``places``: in that of the window dim;
+    ``input_bits``: offset in the input per place.
     """
 
     positions: Int64Array
@@ -90,7 +90,7 @@ def _check_window(
     op, source, target = context.op, context.inputs[0].tensor, context.output.tensor
     name = window.window_dim
     if name not in op.dims or window_dims.count(name) > 1 or name in op.windows:
-        raise _structure(context, f"a dim of its own as the window of {dim!r}", repr(name))
+        raise _structure(context, f"a separate dim as the window of {dim!r}", repr(name))
     if not (source.holds(dim) and target.holds(dim)):
         raise _structure(context, f"{dim!r} in the first input and the output", _dims_of(context))
     if source.holds(name) or target.holds(name):

@@ -168,7 +168,7 @@ def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LOAD_ALL = """
 import sys
-from spyre.hw.kernels import driver, sanitizing, pool
+from spyre.hw.kernels import checked_driver, driver, pool
 from spyre.hw.table.plan import KERNEL_NAMES
 from spyre.hw.linking.linked_program import entry_addresses
 from spyre.hw.kernels.transfer import run

@@ -9,13 +9,10 @@ leave float32.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
 from spyre.hw.kernels.dl16_vectors import add_four
 from spyre.hw.kernels.intrinsics import (
-    ROUND_ADD,
-    ROUND_ODD,
     add_rounded,
     bits_float,
     decode_dl16,
@@ -26,13 +23,9 @@ from spyre.hw.kernels.intrinsics import (
     minimum_number,
     multiply_add,
     order_key,
-    pointer_f32,
-    pointer_i64,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import absolute
-from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
 from spyre.hw.table import (
     CHUNK,
@@ -56,14 +49,13 @@ BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 IN, OUT, AT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 DL16 = tb.DL16
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
-COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 KEPT_STICKS, LOW, HIGH, CORE_STEPS = range(tb.CONSTANT, tb.CONSTANT + 4)
 BUFFER = MAX_KEPT_STICKS * 64
 CHUNK_BUFFER = MAX_CHUNK_STICKS * 64
 STICK = 64
 CLIP_SCALE = TOKEN_CLIP == "scale"
 ALTERNATE = EXX2_LANES == "alternate"
+ROUNDING_ADD, ROUNDING_ODD = tb.ROUNDING_ADD, tb.ROUNDING_ODD
 
 
 @kernel
@@ -232,7 +224,7 @@ def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, bu
 
 @kernel
 def add_runs(half, at, pitch, count, target):
-    """Add ``count`` runs of DL16 codes, ``pitch`` elements apart, to ``target``; no staging."""
+    """Add ``count`` runs of DL16 codes, one every ``pitch`` elements, to ``target``; no staging."""
     n, step, total = target.size, pitch * 2, target.ctypes.data
     a = half.ctypes.data + at * 2
     fours = count // 4
@@ -266,7 +258,7 @@ def extreme_keys(opcode, a, b, c, d, keys):
 
 @kernel
 def extreme_codes(opcode, half, at, pitch, count, keys):
-    """Extreme of ``count`` runs of DL16 codes; the last run stands in for missing ones."""
+    """Extreme of ``count`` runs of DL16 codes; the last run replaces missing ones."""
     n = keys.size
     last = at + (count - 1) * pitch
     for r in range(0, count, 4):
@@ -390,19 +382,7 @@ def reduction(table, bases, half, word, scratch, first, last):
         )
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`reduction`."""
-    reduction(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run = entry(reduction)
 
 
 # --- sums rounded at every addition -----------------------------------------------------------
@@ -430,7 +410,7 @@ def join(source, target, add, odd):
 def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, chunk, core, total):
     """Sums (of squares) of all reduced indices of ``sticks`` kept sticks into ``total``."""
     code, lanes_too = table[IN + FORMAT], table[FLAGS] & REDUCE_LANES
-    add, odd = ROUND_ADD[code], ROUND_ODD[code]
+    add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     kept_pitch, kept_step = table[IN + INNER_PITCH], table[AT + INNER_PITCH]
     n = sticks if lanes_too else sticks * STICK
     for i in range(n):
@@ -510,16 +490,4 @@ def chunk_reduction(table, bases, half, word, scratch, first, last):
         )
 
 
-@entry
-def run_chunked(table, bases, memory, scratch, first, last):
-    """C entry of :func:`chunk_reduction`."""
-    chunk_reduction(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run_chunked = entry(chunk_reduction)
