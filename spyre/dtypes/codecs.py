@@ -330,7 +330,7 @@ def _cast_to_numpy(values: Values, dtype: HostDtype) -> Codes:
         return np.asarray(values != 0)
     if target.kind in "iu" and values.dtype.kind == "f":
         kind = FormatKind.SIGNED if target.kind == "i" else FormatKind.UNSIGNED
-        values = _as_integers(values, DataFormat(name="", bits=8 * target.itemsize, kind=kind))
+        values = _as_integers(values, DataFormat("", 8 * target.itemsize, kind))
     with np.errstate(over="ignore", under="ignore"):
         return values.astype(target)
 

@@ -30,7 +30,7 @@ NO_CODE = -1
 """Code of formats that a table has no number for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DataFormat:
     """One number format of the card.
 
@@ -42,7 +42,7 @@ class DataFormat:
     read it. ``computed``: elementwise operations take it, and copies convert it from and to every
     float of the host.
 
-    ``fraction_bits`` and ``lowest_exponent``, of floats: those of the smallest normal number.
+    ``precision``, of floats: fraction bits, and exponent of the smallest normal number.
     ``tolerance``: relative and absolute error accepted by default in results stored in it, where
     that is more than torch.testing accepts. ``merges_nan``: infinity and NaN have one code.
     ``host_dtype``: torch dtype of an argument whose dtype is not declared, "" for none.
@@ -55,8 +55,7 @@ class DataFormat:
     plan_code: int = NO_CODE
     transfer_code: int = NO_CODE
     computed: bool = False
-    fraction_bits: int = 0
-    lowest_exponent: int = 0
+    precision: tuple[int, int] = (0, 0)
     tolerance: tuple[float, float] | None = None
     merges_nan: bool = False
     host_dtype: str = ""
@@ -82,109 +81,43 @@ class DataFormat:
         return self.kind is FormatKind.FLOAT
 
 
-_F, _S, _U, _B = (
-    FormatKind.FLOAT,
-    FormatKind.SIGNED,
-    FormatKind.UNSIGNED,
-    FormatKind.BOOLEAN,
-)
+_F, _S, _U, _B = tuple(FormatKind)
 
 FORMATS: dict[str, DataFormat] = {
     row.name: row
     for row in (
         DataFormat(
-            name="SEN169_FP16",
-            bits=16,
-            kind=_F,
-            code_dtype="uint16",
+            "SEN169_FP16",
+            16,
+            _F,
+            "uint16",
             plan_code=0,
             transfer_code=0,
             computed=True,
-            fraction_bits=9,
-            lowest_exponent=-31,
+            precision=(9, -31),
             # one rounding errs by half a unit in the last place, 2^-10; two that differ by a hair
             # before it are a unit apart. Values around 1 that cancel leave their absolute error.
             tolerance=(2.0**-9, 2.0**-10),
             merges_nan=True,
             host_dtype="float16",
         ),
-        DataFormat(
-            name="IEEE_FP32",
-            bits=32,
-            kind=_F,
-            code_dtype="float32",
-            plan_code=2,
-            transfer_code=2,
-            computed=True,
-            fraction_bits=23,
-            lowest_exponent=-126,
-            host_dtype="float32",
-        ),
-        DataFormat(
-            name="IEEE_FP16",
-            bits=16,
-            kind=_F,
-            code_dtype="uint16",
-            fraction_bits=10,
-            lowest_exponent=-14,
-        ),
-        DataFormat(
-            name="BFLOAT16",
-            bits=16,
-            kind=_F,
-            code_dtype="uint16",
-            fraction_bits=7,
-            lowest_exponent=-126,
-        ),
-        DataFormat(
-            name="SEN143_FP8",
-            bits=8,
-            kind=_F,
-            code_dtype="uint8",
-            plan_code=16,
-            transfer_code=5,
-            fraction_bits=3,
-            lowest_exponent=-6,
-        ),
-        DataFormat(
-            name="SEN152_FP8",
-            bits=8,
-            kind=_F,
-            code_dtype="uint8",
-            plan_code=17,
-            transfer_code=5,
-            fraction_bits=2,
-            lowest_exponent=-15,
-        ),
-        DataFormat(name="SENINT4", bits=4, kind=_S, code_dtype="int8", plan_code=19),
-        DataFormat(
-            name="SENINT8", bits=8, kind=_S, code_dtype="int8", plan_code=18, transfer_code=5
-        ),
-        DataFormat(name="SENINT16", bits=16, kind=_S, code_dtype="int16", transfer_code=4),
-        DataFormat(
-            name="IEEE_INT32",
-            bits=32,
-            kind=_S,
-            code_dtype="int32",
-            plan_code=3,
-            transfer_code=3,
-            host_dtype="int32",
-        ),
-        DataFormat(name="IEEE_INT64", bits=64, kind=_S, code_dtype="int64"),
-        DataFormat(
-            name="SENUINT32",
-            bits=32,
-            kind=_U,
-            code_dtype="uint32",
-            transfer_code=7,
-            host_dtype="int32",
-        ),
-        DataFormat(name="BOOL", bits=8, kind=_B, code_dtype="uint8"),
-        DataFormat(name="SEN153_FP9", bits=9, kind=_F),
-        DataFormat(name="SEN18F_FP24", bits=24, kind=_F),
-        DataFormat(name="SENINT24", bits=24, kind=_S),
-        DataFormat(name="SENINT2", bits=2, kind=_S),
-        DataFormat(name="SENUINT2", bits=2, kind=_U),
+        DataFormat("IEEE_FP32", 32, _F, "float32", 2, 2, True, (23, -126), host_dtype="float32"),
+        DataFormat("IEEE_FP16", 16, _F, "uint16", precision=(10, -14)),
+        DataFormat("BFLOAT16", 16, _F, "uint16", precision=(7, -126)),
+        DataFormat("SEN143_FP8", 8, _F, "uint8", 16, 5, precision=(3, -6)),
+        DataFormat("SEN152_FP8", 8, _F, "uint8", 17, 5, precision=(2, -15)),
+        DataFormat("SENINT4", 4, _S, "int8", 19),
+        DataFormat("SENINT8", 8, _S, "int8", 18, 5),
+        DataFormat("SENINT16", 16, _S, "int16", transfer_code=4),
+        DataFormat("IEEE_INT32", 32, _S, "int32", 3, 3, host_dtype="int32"),
+        DataFormat("IEEE_INT64", 64, _S, "int64"),
+        DataFormat("SENUINT32", 32, _U, "uint32", transfer_code=7, host_dtype="int32"),
+        DataFormat("BOOL", 8, _B, "uint8"),
+        DataFormat("SEN153_FP9", 9, _F),
+        DataFormat("SEN18F_FP24", 24, _F),
+        DataFormat("SENINT24", 24, _S),
+        DataFormat("SENINT2", 2, _S),
+        DataFormat("SENUINT2", 2, _U),
     )
 }
 """Every number format by its ``dataFormat_`` name."""

@@ -39,7 +39,7 @@ stored = pytest.mark.parametrize("row", STORED, ids=lambda row: row.name)
 
 @formats
 def test_the_row_is_complete(row: DataFormat):
-    assert row.is_float == (row.fraction_bits > 0) or not row.stored
+    assert row.is_float == (row.precision[0] > 0) or not row.stored
     if not row.stored:
         assert (row.plan_code, row.transfer_code, row.host_dtype) == (NO_CODE, NO_CODE, "")
         return
@@ -117,7 +117,7 @@ def test_tolerance_and_units(row: DataFormat):
     assert (found.merged_nan, found.rtol >= 2**-9) == (row.merges_nan, row.tolerance is not None)
     assert default_tolerance("int32", row.name) is EXACT
     (unit,) = UlpSize(row.name, Numerics(), Numerics()).size(np.ones(1))
-    assert unit == (2.0**-row.fraction_bits if row.is_float else 1.0)
+    assert unit == (2.0 ** -row.precision[0] if row.is_float else 1.0)
 
 
 def test_formats_of_operations():

@@ -27,7 +27,7 @@ import numpy as np
 from spyre import config
 from spyre.cache import PACKAGE
 from spyre.hw.interpreter.source import kernels_of
-from spyre.hw.table import KERNEL_NAMES, plan as tb
+from spyre.hw.table import plan as tb
 from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 
@@ -76,7 +76,7 @@ def interpreted_seconds(tables: Int64Array, dispatched: Int64Array) -> float:
     """Estimated time of interpreting the dispatches of tables ``dispatched``."""
     # rows that continue a table are not dispatched: any kind may stand for theirs, it counts 0
     # times
-    costs = np.array([_COST_NS[name] for name in KERNEL_NAMES])[tables[:, tb.KIND]]
+    costs = np.array([_COST_NS[name] for name in tb.KERNEL_NAMES])[tables[:, tb.KIND]]
     taken_ns = (costs * tables[:, (tb.UNITS, tb.COST_NS)]).sum(axis=1)
     return float(np.bincount(dispatched, minlength=len(tables)) @ taken_ns) / 1e9
 

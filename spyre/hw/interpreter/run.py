@@ -10,10 +10,10 @@ import numpy as np
 
 from spyre.hw.interpreter.background import background_compiler
 from spyre.hw.interpreter.source import interpreted, kernels_of
-from spyre.hw.table import DISPATCH_BASES, KERNELS, plan as tb
+from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
 
-_ENTRIES = tuple(KERNELS.values())
+_ENTRIES = tuple(tb.KERNELS.values())
 _TRANSFER = "spyre.hw.kernels.transfer"
 
 
@@ -41,7 +41,7 @@ def drive(
     with _interpreting():
         for e in range(first, last):
             table = tables[dispatch[e, 0]]
-            bases = dispatch[e, DISPATCH_BASES:]
+            bases = dispatch[e, tb.DISPATCH_BASES :]
             run = interpreted(_ENTRIES[table[tb.KIND]])
             status = run(
                 table.ctypes.data, bases.ctypes.data, memory, scratch, 0, int(table[tb.UNITS])

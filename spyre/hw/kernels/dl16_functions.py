@@ -23,6 +23,15 @@ from spyre.hw.ops import CODE_FORMS
 Arithmetic = Callable[..., Any]
 
 
+def _instruction(name: str, swapped: bool = False) -> Callable[[Vector, Any], Vector]:
+    """The operator of an instruction of LLVM."""
+    return lambda x, y: x.do(name, y, x) if swapped else x.do(name, x, y)
+
+
+def _comparison(sign: str) -> Callable[[Vector, Any], Any]:
+    return lambda x, y: x.codes.b.fcmp_ordered(sign, x.value, x.of(y))
+
+
 @dataclass(frozen=True, eq=False)
 class Vector:
     """A vector of float32, or of int32 words, in LLVM; numbers become vectors of its type.
@@ -43,50 +52,19 @@ class Vector:
         element = ir.Constant(kind.element, number.item())
         return ir.Constant(kind, [element] * kind.count)
 
-    def _do(self, name: str, left: Any, right: Any) -> Vector:
+    def do(self, name: str, left: Any, right: Any) -> Vector:
+        """An instruction of LLVM on two vectors or numbers."""
         return Vector(self.codes, getattr(self.codes.b, name)(self.of(left), self.of(right)))
 
-    def __add__(self, other: Any) -> Vector:
-        return self._do("fadd", self, other)
-
-    def __radd__(self, other: Any) -> Vector:
-        return self._do("fadd", other, self)
-
-    def __sub__(self, other: Any) -> Vector:
-        return self._do("fsub", self, other)
-
-    def __rsub__(self, other: Any) -> Vector:
-        return self._do("fsub", other, self)
-
-    def __mul__(self, other: Any) -> Vector:
-        return self._do("fmul", self, other)
-
-    def __rmul__(self, other: Any) -> Vector:
-        return self._do("fmul", other, self)
-
-    def __truediv__(self, other: Any) -> Vector:
-        return self._do("fdiv", self, other)
-
-    def __rtruediv__(self, other: Any) -> Vector:
-        return self._do("fdiv", other, self)
+    __add__, __radd__ = _instruction("fadd"), _instruction("fadd", swapped=True)
+    __sub__, __rsub__ = _instruction("fsub"), _instruction("fsub", swapped=True)
+    __mul__, __rmul__ = _instruction("fmul"), _instruction("fmul", swapped=True)
+    __truediv__, __rtruediv__ = _instruction("fdiv"), _instruction("fdiv", swapped=True)
+    __lt__, __gt__, __ge__ = _comparison("<"), _comparison(">"), _comparison(">=")
+    __eq__ = _comparison("==")
 
     def __neg__(self) -> Vector:
         return Vector(self.codes, self.codes.b.fneg(self.value))
-
-    def _compare(self, sign: str, other: Any) -> Any:
-        return self.codes.b.fcmp_ordered(sign, self.value, self.of(other))
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compare("<", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare(">=", other)
-
-    def __eq__(self, other: Any) -> Any:
-        return self._compare("==", other)
 
     def cast(self, kind: Any) -> Vector:
         """The same bits as another type."""
@@ -109,7 +87,7 @@ def _float(x: Any) -> Any:
 
 
 def _word_operation(name: str) -> Arithmetic:
-    return lambda left, right: left._do(name, left, right)
+    return lambda left, right: left.do(name, left, right)
 
 
 def _llvm_function(name: str) -> Arithmetic:

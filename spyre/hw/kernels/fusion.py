@@ -13,14 +13,7 @@ from typing import Any
 from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
-from spyre.hw.table import (
-    CHAIN_LENGTH,
-    DISPATCH_BASES,
-    ELEMENTWISE_KIND,
-    MAX_CHAIN,
-    STRIP_STICKS,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 KIND, INPUTS, UNITS, RANK, INNER = tb.KIND, tb.INPUTS, tb.UNITS, tb.RANK, tb.INNER
 EXTENT, BLOCK_STICKS = tb.EXTENT, tb.BLOCK_STICKS
@@ -35,7 +28,7 @@ DISJOINT, SAME, MIXED = 0, 1, 2
 def operand_start(table: Any, row: Any, operand: int) -> Any:
     """Device address of an operand's first stick."""
     word = OPERAND + operand * OPERAND_WORDS
-    return table[word + BASE] + row[DISPATCH_BASES + table[word + TENSOR]]
+    return table[word + BASE] + row[tb.DISPATCH_BASES + table[word + TENSOR]]
 
 
 @kernel
@@ -124,11 +117,11 @@ def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: 
 @kernel
 def same_units(table: Any, other: Any) -> Any:
     """True if two tables are elementwise, have the same sticks in each unit, and enough of them."""
-    if table[KIND] != ELEMENTWISE_KIND or other[KIND] != ELEMENTWISE_KIND:
+    if table[KIND] != tb.ELEMENTWISE_KIND or other[KIND] != tb.ELEMENTWISE_KIND:
         return False
     inner, other_inner = table[INNER], other[INNER]
     sticks = table[UNITS] * min(inner, BLOCK_STICKS)
-    if table[UNITS] != other[UNITS] or sticks <= STRIP_STICKS:
+    if table[UNITS] != other[UNITS] or sticks <= tb.STRIP_STICKS:
         return False
     return inner == other_inner or (inner % BLOCK_STICKS == 0 and other_inner % BLOCK_STICKS == 0)
 
@@ -162,13 +155,13 @@ def find_chains(tables: Any, dispatch: Any) -> bool:
     first, any_chain = 0, False
     while first < dispatch.shape[0]:
         end = first + 1
-        while end < dispatch.shape[0] and end - first < MAX_CHAIN:
+        while end < dispatch.shape[0] and end - first < tb.MAX_CHAIN:
             if not joins(tables, dispatch, first, end):
                 break
             end += 1
         any_chain |= end - first > 1
         for member in range(first, end):
-            dispatch[member, CHAIN_LENGTH] = end - member
+            dispatch[member, tb.CHAIN_LENGTH] = end - member
         first = end
     return any_chain
 

@@ -25,12 +25,12 @@ from spyre.cache import PACKAGE
 from spyre.hw.kernels.jit import Entry, cache_directory, is_kept
 from spyre.hw.kernels.progress import compile_progress
 from spyre.hw.spec import MAX_OPERANDS
-from spyre.hw.table import DISPATCH_WORDS, KERNELS
+from spyre.hw.table import plan as tb
 from spyre.interrupts import interrupts
 
 TRANSFER, DRIVER = "transfer", "driver"
-_ENTRIES = {TRANSFER: "spyre.hw.kernels.transfer.run", **KERNELS}
-JOBS = (*KERNELS, TRANSFER, DRIVER)
+_ENTRIES = {TRANSFER: "spyre.hw.kernels.transfer.run", **tb.KERNELS}
+JOBS = (*tb.KERNELS, TRANSFER, DRIVER)
 """Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
 _WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
 _POLL_SECONDS = 0.2
@@ -58,7 +58,7 @@ def compile_driver() -> None:
     not_called: tuple[tuple[Any, int], ...] = ((serve, 3), (run_transfer, 6))
     for function, arguments in not_called:
         function.compile((types.int64,) * arguments)
-    nothing = np.zeros((0, DISPATCH_WORDS), np.int64)
+    nothing = np.zeros((0, tb.DISPATCH_WORDS), np.int64)
     anchors = np.zeros((0, MAX_OPERANDS), np.int32)
     row = np.zeros(0, np.int64)
     place_dispatches(nothing, anchors, row, row.reshape(0, 0), nothing)

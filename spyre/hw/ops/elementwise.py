@@ -15,59 +15,28 @@ from spyre.hw.ops.definition import FLOATS, HALF, Category, Family, OpDefinition
 
 
 def _row(
-    name: str,
-    inputs: int,
-    definition: str,
-    kernel_op: str = "",
-    *,
-    code_form: str,
-    transcendental: bool = False,
-    constants: tuple[str, ...] = (),
-    element_ns: float = 0.2,
-    formats: tuple[str, ...] = FLOATS,
+    name: str, inputs: int, definition: str, kernel_op: str = "", *, code_form: str, **columns: Any
 ) -> OpDefinition:
-    """A row; ``kernel_op`` defaults to the name."""
+    """A row; ``kernel_op`` is the name by default. Every row has to name its ``code_form``."""
+    category = Category.BINARY if inputs > 1 else Category.UNARY
+    columns = {"formats": FLOATS, "code_form": code_form, **columns}
+    kernel_op = kernel_op or name
     return OpDefinition(
-        name,
-        Category.BINARY if inputs > 1 else Category.UNARY,
-        Family.ELEMENTWISE,
-        kernel_op or name,
-        inputs,
-        definition,
-        constants,
-        element_ns,
-        formats=formats,
-        transcendental=transcendental,
-        code_form=code_form,
+        name, category, Family.ELEMENTWISE, kernel_op, inputs, definition, **columns
     )
 
 
 def _function(
-    name: str,
-    definition: str,
-    kernel_op: str = "",
-    *,
-    code_form: str,
-    element_ns: float,
-    constants: tuple[str, ...] = (),
-    formats: tuple[str, ...] = FLOATS,
+    name: str, definition: str, kernel_op: str = "", *, code_form: str, **columns: Any
 ) -> OpDefinition:
     """A row of a function that takes the card several cycles per element."""
-    return _row(
-        name,
-        1,
-        definition,
-        kernel_op,
-        code_form=code_form,
-        transcendental=True,
-        constants=constants,
-        element_ns=element_ns,
-        formats=formats,
-    )
+    return _row(name, 1, definition, kernel_op, code_form=code_form, transcendental=True, **columns)
 
 
 _SCALE = "1/√(max(E[x²] - E[x]², 0) + eps)"
-_SOFTPLUS = ("softplusBeta", "softplusThresh")
+_GELU = "x·Φ(x), the erf form (our reading)"
+_SOFTPLUS = "x·β > t ? x : ln(1 + e^{βx})/β"
+_BETA = ("softplusBeta", "softplusThresh")
 
 _KERNEL_OPERATIONS = (
     _row("add", 2, "a + b", code_form="add"),
@@ -101,24 +70,10 @@ _KERNEL_OPERATIONS = (
     _row("relu6fwd", 1, "min(max(x, 0), 6)", "relu6", code_form=""),
     _row("leakyrelufwd", 1, "x > 0 ? x : 0.01·x (our reading)", "leakyrelu", code_form=""),
     _row("clip", 1, "min(max(x, lo), hi)", code_form="", constants=("clipMin", "clipMax")),
-    _function(
-        "gelufwd",
-        "x·Φ(x), the erf form (our reading)",
-        "gelu",
-        code_form="gelu",
-        element_ns=1.0,
-        formats=HALF,
-    ),
+    _function("gelufwd", _GELU, "gelu", code_form="gelu", element_ns=1.0, formats=HALF),
     _function("silu", "x·σ(x)", code_form="half_silu", element_ns=0.7),
     _function("mish", "x·tanh(ln(1 + e^x))", code_form="", element_ns=0.7, formats=HALF),
-    _function(
-        "softplus",
-        "x·β > t ? x : ln(1 + e^{βx})/β",
-        code_form="",
-        element_ns=1.2,
-        constants=_SOFTPLUS,
-        formats=HALF,
-    ),
+    _function("softplus", _SOFTPLUS, code_form="", element_ns=1.2, constants=_BETA, formats=HALF),
     _row("layernormscale", 1, _SCALE, code_form="", element_ns=0.4, constants=("eps",)),
 )
 

@@ -25,7 +25,7 @@ from spyre.hw.plans.context import (
     walk_axes,
 )
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import DIRECT, ELEMENTWISE_KIND, FUSE, plan as tb
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, sort_axes
 from spyre.mlir.operation import Component
 
@@ -106,7 +106,7 @@ def _row(context: PlanContext, mask: Mask | None, walk: AccessMap) -> Int64Array
     order = [position for position, _, _ in slots] + [output]
     if mask is not None:
         order.append(output + 1)
-    row = RowWriter(ELEMENTWISE_KIND)
+    row = RowWriter(tb.ELEMENTWISE_KIND)
     for k, (position, access, lane) in enumerate(slots):
         row.operand(k, position, walk.first[position], lane, context.format_code(access.tensor))
     code = context.format_code(context.output.tensor)
@@ -138,8 +138,8 @@ def _flags(context: PlanContext, row: RowWriter, inputs: int) -> int:
     if row.words[tb.MASK] != tb.NO_MASK:
         return 0
     if _can_fuse(context, row, inputs):
-        return FUSE
-    return DIRECT if _is_direct(row, inputs) else 0
+        return tb.FUSE
+    return tb.DIRECT if _is_direct(row, inputs) else 0
 
 
 def _is_direct(row: RowWriter, inputs: int) -> bool:

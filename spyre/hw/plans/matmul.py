@@ -20,7 +20,7 @@ from spyre.hw.plans.context import (
     fold_cores,
     walk_axes,
 )
-from spyre.hw.table import CHUNK_MATMUL_KIND, MATMUL_KIND, matmul as mt, plan as tb
+from spyre.hw.table import matmul as mt, plan as tb
 from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 
 STICK = 64
@@ -158,7 +158,7 @@ def _row(
     columns: list[Axis],
     reduced: list[Axis],
 ) -> Int64Array:
-    row = RowWriter(CHUNK_MATMUL_KIND if context.chunked else MATMUL_KIND)
+    row = RowWriter(tb.CHUNK_MATMUL_KIND if context.chunked else tb.MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
     _write_axes(row, mt.BATCH, pad_axes(batch, mt.BATCH_AXES, 3), (_A, _B, _C))

@@ -24,18 +24,7 @@ from spyre.hw.plans.context import (
     outer_count,
     walk_axes,
 )
-from spyre.hw.table import (
-    CONVERSIONS,
-    CONVERT_KIND,
-    COPY_KIND,
-    GATHER,
-    HALF_STAGGERED,
-    INDEX_PER_LANE,
-    RESTICKIFY_KIND,
-    SCATTER,
-    WORD_STAGGERED,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
@@ -100,7 +89,7 @@ def _copy_row(context: PlanContext, walk: AccessMap) -> RowWriter:
     source, target = context.inputs[0], context.output
     spread = source.is_lane and not target.is_lane
     output = len(context.accesses) - 1
-    row = RowWriter(COPY_KIND)
+    row = RowWriter(tb.COPY_KIND)
     row.operand(0, 0, walk.first[0], 0 if spread else tb.WHOLE_STICK)
     row.operand(1, output, walk.first[1])
     if len(walk.first) > 2:
@@ -132,10 +121,10 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
             "an index tensor over other dims",
             f"stick dim {value.stick_dim!r} is indexed",
         )
-    flags = GATHER if value is source else SCATTER
+    flags = tb.GATHER if value is source else tb.SCATTER
     per_lane = index.tensor.holds(value.stick_dim)
     if per_lane:
-        flags |= INDEX_PER_LANE
+        flags |= tb.INDEX_PER_LANE
     parts = _indirect_parts(context, indexed, 0 if value is source else 2)
     stick_dim = context.output.stick_dim
     (sticks,) = walk_axes(context, {stick_dim: context.output.lanes}, [stick_dim])
@@ -259,12 +248,12 @@ def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
 def _convert_row(context: PlanContext, second_bytes: int, walk: AccessMap) -> Int64Array:
     """``second_bytes``: from the first to the second stick of the 32-bit side."""
     source, target = context.inputs[0], context.output
-    row = RowWriter(CONVERT_KIND)
+    row = RowWriter(tb.CONVERT_KIND)
     row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, context.format_code(target.tensor))
     row.walk(walk)
     row.header(
-        opcode=CONVERSIONS.index(context.spec.kernel_op),
+        opcode=tb.CONVERSIONS.index(context.spec.kernel_op),
         flags=_arrangement_flags(context),
         value=second_bytes,
         units=walk.count,
@@ -276,9 +265,9 @@ def _convert_row(context: PlanContext, second_bytes: int, walk: AccessMap) -> In
 def _arrangement_flags(context: PlanContext) -> int:
     flags = 0
     if "DL16_TO_FP32" in context.arrangements:
-        flags |= WORD_STAGGERED
+        flags |= tb.WORD_STAGGERED
     if "FP32_TO_DL16" in context.arrangements:
-        flags |= HALF_STAGGERED
+        flags |= tb.HALF_STAGGERED
     return flags
 
 
@@ -348,7 +337,7 @@ def _block_axis(context: PlanContext, dim: str, a: str, b: str, side: int) -> Ax
 def _restickify_row(context: PlanContext, walk: AccessMap) -> Int64Array:
     source, target = context.inputs[0], context.output
     a, b = source.stick_dim, target.stick_dim
-    row = RowWriter(RESTICKIFY_KIND)
+    row = RowWriter(tb.RESTICKIFY_KIND)
     for slot, tensor in enumerate((0, 1, -1, -1)):
         row.operand(slot, tensor, walk.first[slot])
     row.walk(walk)

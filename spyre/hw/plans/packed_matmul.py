@@ -18,7 +18,7 @@ from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
 from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
-from spyre.hw.table import PACKED_MATMUL_KIND, matmul as mt, plan as tb, vectors as vt
+from spyre.hw.table import matmul as mt, plan as tb, vectors as vt
 from spyre.layout import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
@@ -219,7 +219,7 @@ def _matmul_tables(
 def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Array:
     width = space.bases.size
     batch, rows, columns, depth = (combine(context, group, width) for group in lines)
-    row = RowWriter(PACKED_MATMUL_KIND)
+    row = RowWriter(tb.PACKED_MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         code = context.any_format_code(access.tensor)
         row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)

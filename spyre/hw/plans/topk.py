@@ -13,7 +13,7 @@ from spyre.errors import SdscError
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, fold_cores, walk_axes
-from spyre.hw.table import TOPK, TOPK_KIND, plan as tb
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
@@ -100,14 +100,14 @@ def _row(
     context: PlanContext, reduced: str, ranks: tuple[int, int, int, int], walk: AccessMap
 ) -> Int64Array:
     source, target = context.inputs[0], context.output
-    row = RowWriter(TOPK_KIND)
+    row = RowWriter(tb.TOPK_KIND)
     row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, _output_format(context, target))
     row.walk(walk)
     count = context.op.extents[reduced]
     row.words[tb.CONSTANT : tb.CONSTANT + 6] = [count, source.pitch_bytes[reduced], *ranks]
     row.header(
-        opcode=TOPK.index(context.spec.kernel_op),
+        opcode=tb.TOPK.index(context.spec.kernel_op),
         lanes=source.lanes,
         value=target.pitch_bytes[target.stick_dim],
         units=walk.count,

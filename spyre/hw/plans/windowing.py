@@ -33,7 +33,7 @@ from spyre.hw.plans.offset_tables import (
     coordinate_offsets,
     spaces,
 )
-from spyre.hw.table import WINDOWING_KIND, WINDOWINGS, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     Operation,
@@ -265,14 +265,14 @@ def _block(context: PlanContext, space: OffsetSpace, chosen: dict[str, WindowReg
 
 
 def _head(context: PlanContext, space: OffsetSpace, kept: int, places: int) -> RowWriter:
-    row = RowWriter(WINDOWING_KIND)
+    row = RowWriter(tb.WINDOWING_KIND)
     for k, access in enumerate(context.accesses):
         lane = 0 if access.is_lane else tb.WHOLE_STICK
         row.operand(k, k, int(space.bases[k]), lane, context.format_code(access.tensor))
     row.words[vt.KEPT], row.words[vt.PLACES] = kept, places
     constants = context.spec.constants
     row.header(
-        opcode=WINDOWINGS.index(context.spec.kernel_op),
+        opcode=tb.WINDOWINGS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
         lanes=context.output.lanes,
         units=-(-kept // vt.KEPT_BLOCK),

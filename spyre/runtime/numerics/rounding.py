@@ -67,8 +67,7 @@ class UlpSize:
 
 def _spacing(magnitude: Float64Array, data_format: str) -> Float64Array:
     """Distance of neighbouring numbers of a floating format at these magnitudes."""
-    row = FORMATS[data_format]
-    fraction_bits, lowest = row.fraction_bits, row.lowest_exponent
+    fraction_bits, lowest = FORMATS[data_format].precision
     _, exponent = np.frexp(magnitude)
     exponent = np.where(magnitude > 0, np.maximum(exponent - 1, lowest), lowest)
     return np.asarray(np.ldexp(1.0, exponent - fraction_bits), np.float64)

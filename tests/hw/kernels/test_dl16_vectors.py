@@ -244,7 +244,7 @@ GELU_FORMS = {
     "gelu_tanh": partial(of_numbers, vector_formula("gelu_tanh")),
 }
 """Both, whichever of them the choice of the specification makes the kernel's."""
-OF_CODES = {name: CODE_OPERATIONS[name] for name in OF_NUMBERS.keys() - GELU_FORMS} | GELU_FORMS
+OF_CODES = {name: GELU_FORMS.get(name) or CODE_OPERATIONS[name] for name in OF_NUMBERS}
 
 
 @vectors

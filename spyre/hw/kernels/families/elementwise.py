@@ -52,7 +52,7 @@ from spyre.hw.kernels.vector_math import (
 from spyre.hw.ops import CODE_FORMS, OPCODE as OP, OPCODES
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
-from spyre.hw.table import FUSE, plan as tb
+from spyre.hw.table import plan as tb
 
 F = np.float32
 SLOPE = F(LEAKY_SLOPE)
@@ -378,7 +378,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         at = block * BLOCK_STICKS
         if flags != 0:
             # 0 where the result overlaps an operand other than stick by stick: staged then
-            if flags == FUSE:
+            if flags == tb.FUSE:
                 units = run_fused(table, counters, memory, block, last - unit)
             else:
                 units = run_direct(table, constants, counters, word, scratch, block, last - unit)

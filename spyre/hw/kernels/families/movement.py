@@ -18,14 +18,7 @@ from spyre.hw.kernels.intrinsics import (
     I64,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.table import (
-    CONVERSIONS,
-    GATHER,
-    HALF_STAGGERED,
-    INDEX_PER_LANE,
-    WORD_STAGGERED,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
 LANE, LANES, FORMAT, INNER_PITCH = tb.LANE, tb.LANES, tb.FORMAT, tb.INNER_PITCH
@@ -34,7 +27,7 @@ BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
 FP32_FORMAT, CONSTANT = tb.FP32, tb.CONSTANT
 
 INDEX, INDEX_END = THIRD, tb.MASK_END
-WIDEN = CONVERSIONS.index("widen")
+WIDEN = tb.CONVERSIONS.index("widen")
 AT_A, AT_B, A_END = THIRD, FOURTH, tb.MASK_END
 B_PITCH, A_PITCH = tb.CONSTANT, tb.CONSTANT + 1
 """Bytes between consecutive b in the input, and between consecutive a in the output."""
@@ -96,8 +89,8 @@ def move_lanes(table, half, integers, source, target, index_at, sticks):
             if index < 0 or index >= table[INDEX_END]:
                 return 1 + at  # 0 is "no fault", and an address
             moved = index * step
-            a = x + (moved if flags & GATHER else 0)
-            b = y + (0 if flags & GATHER else moved)
+            a = x + (moved if flags & tb.GATHER else 0)
+            b = y + (0 if flags & tb.GATHER else moved)
             if shift == 1:
                 half[(b >> 1) + i] = half[(a >> 1) + i]
             else:
@@ -118,7 +111,7 @@ def copying(table, bases, half, integers, counters, first, last):
         source = counters[8] + at * source_pitch
         target = counters[9] + at * target_pitch
         index_at = counters[10] + at * table[INDEX + INNER_PITCH]
-        if flags & INDEX_PER_LANE:
+        if flags & tb.INDEX_PER_LANE:
             fault = move_lanes(table, half, integers, source, target, index_at, sticks)
             if fault != 0:
                 return fault
@@ -127,8 +120,8 @@ def copying(table, bases, half, integers, counters, first, last):
                 index = integers[index_at >> 2]
                 if index < 0 or index >= table[INDEX_END]:
                     return 1 + index_at
-                source += index * table[VALUE] if flags & GATHER else 0
-                target += 0 if flags & GATHER else index * table[VALUE]
+                source += index * table[VALUE] if flags & tb.GATHER else 0
+                target += 0 if flags & tb.GATHER else index * table[VALUE]
             if lane >= 0:
                 source += lane * (2 if lanes == 64 else 4)
                 spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes)
@@ -167,8 +160,8 @@ def convert_group(table, half, word, source, target, buffer, ordered):
     else:
         load_one(half, word, source, WHOLE_STICK, FP32_FORMAT, 32, buffer)
         load_one(half, word, source + second, WHOLE_STICK, FP32_FORMAT, 32, buffer[32:])
-    staggered_in = flags & (HALF_STAGGERED if table[OPCODE] == WIDEN else WORD_STAGGERED)
-    staggered_out = flags & (WORD_STAGGERED if table[OPCODE] == WIDEN else HALF_STAGGERED)
+    staggered_in = flags & (tb.HALF_STAGGERED if table[OPCODE] == WIDEN else tb.WORD_STAGGERED)
+    staggered_out = flags & (tb.WORD_STAGGERED if table[OPCODE] == WIDEN else tb.HALF_STAGGERED)
     widen = table[OPCODE] == WIDEN
     for i in range(64):
         a = i

@@ -27,21 +27,11 @@ from spyre.hw.kernels.intrinsics import (
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import absolute
 from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
-from spyre.hw.table import (
-    CHUNK,
-    CLIP,
-    MAX_CHUNK_STICKS,
-    MAX_KEPT_STICKS,
-    REDUCE_LANES,
-    REDUCTIONS,
-    RUN_REDUCED,
-    ZERO_MEAN,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 F = np.float32
 
-SUM, MAX, MIN, ABSMAX, PROD, EXX2 = range(len(REDUCTIONS))
+SUM, MAX, MIN, ABSMAX, PROD, EXX2 = range(len(tb.REDUCTIONS))
 OPCODE, INNER, BLOCKS, LANES, FLAGS = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.LANES, tb.FLAGS
 MASK, MASK_LANES, VALUE = tb.MASK, tb.MASK_LANES, tb.VALUE
 EXTENT, PITCH, INNER_PITCH = tb.EXTENT, tb.PITCH, tb.INNER_PITCH
@@ -50,8 +40,8 @@ IN, OUT, AT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPE
 DL16 = tb.DL16
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
 KEPT_STICKS, LOW, HIGH, CORE_STEPS = range(tb.CONSTANT, tb.CONSTANT + 4)
-BUFFER = MAX_KEPT_STICKS * 64
-CHUNK_BUFFER = MAX_CHUNK_STICKS * 64
+BUFFER = tb.MAX_KEPT_STICKS * 64
+CHUNK_BUFFER = tb.MAX_CHUNK_STICKS * 64
 STICK = 64
 CLIP_SCALE = TOKEN_CLIP == "scale"
 ALTERNATE = EXX2_LANES == "alternate"
@@ -167,7 +157,7 @@ def combine_lanes(opcode, values):
 @kernel
 def scale_row(table, scale, row):
     """Scale one stick of results, and bound it where the table asks for that."""
-    if table[FLAGS] & CLIP == 0:
+    if table[FLAGS] & tb.CLIP == 0:
         for i in range(row.size):
             row[i] *= scale
         return
@@ -182,7 +172,7 @@ def scale_row(table, scale, row):
 @kernel
 def store_pair(flags, pair, row):
     """exx2: the mean square beside the mean, in the lanes of the reading ``exx2_lanes``."""
-    mean = F(0.0) if flags & ZERO_MEAN else row[0]
+    mean = F(0.0) if flags & tb.ZERO_MEAN else row[0]
     for i in range(0, row.size, 2):
         row[i] = mean
         row[i + 1] = pair
@@ -198,7 +188,7 @@ def finish(table, scale, sticks, lanes, sums, squares):
     for s in range(sticks):
         row = sums[s * lanes : (s + 1) * lanes]
         second = squares[s * lanes : (s + 1) * lanes]
-        if flags & REDUCE_LANES:
+        if flags & tb.REDUCE_LANES:
             combine_lanes(opcode, row)
             value = row[0]
             for i in range(lanes):
@@ -276,7 +266,7 @@ def reduce_codes(table, half, address, sticks, sums, keys):
     kept_pitch, run_pitch = table[IN + INNER_PITCH] >> 1, table[IN + PITCH + 6] >> 1
     # neighbouring kept sticks are one long run; others are taken stick by stick
     width, pieces = sticks * 64, 1
-    if kept_pitch != 64 or flags & RUN_REDUCED:
+    if kept_pitch != 64 or flags & tb.RUN_REDUCED:
         width, pieces = 64, sticks
     for r0 in range(table[EXTENT + 4]):
         for r1 in range(table[EXTENT + 5]):
@@ -316,7 +306,7 @@ def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, s
         for r1 in range(table[EXTENT + 5]):
             a = address + r0 * table[IN + PITCH + 4] + r1 * table[IN + PITCH + 5]
             c = coordinate + r0 * table[AT + PITCH + 4] + r1 * table[AT + PITCH + 5]
-            if flags & RUN_REDUCED:
+            if flags & tb.RUN_REDUCED:
                 for s in range(sticks):
                     target = sums[s * lanes : (s + 1) * lanes]
                     second = squares[s * lanes : (s + 1) * lanes]
@@ -409,7 +399,7 @@ def join(source, target, add, odd):
 @kernel
 def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, chunk, core, total):
     """Sums (of squares) of all reduced indices of ``sticks`` kept sticks into ``total``."""
-    code, lanes_too = table[IN + FORMAT], table[FLAGS] & REDUCE_LANES
+    code, lanes_too = table[IN + FORMAT], table[FLAGS] & tb.REDUCE_LANES
     add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     kept_pitch, kept_step = table[IN + INNER_PITCH], table[AT + INNER_PITCH]
     n = sticks if lanes_too else sticks * STICK
@@ -431,13 +421,13 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
                         staged[i] *= staged[i]
                 if lanes_too:
                     add_lanes(staged, sticks, chunk, add, odd)
-                    within = CHUNK  # a stick is a chunk
+                    within = tb.CHUNK  # a stick is a chunk
                 else:
                     for i in range(n):
                         chunk[i] = add_rounded(chunk[i], staged[i], add, odd)
                     within += 1
                 step += 1
-                if within == CHUNK or step == table[CORE_STEPS]:
+                if within == tb.CHUNK or step == table[CORE_STEPS]:
                     join(chunk[:n], core[:n], add, odd)
                     within = 0
                 if step == table[CORE_STEPS]:
@@ -449,7 +439,7 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
 def spread(table, sticks, sums, squares, out):
     """Scaled sums as sticks; a reduced stick holds its sum in all lanes, or exx2's pairs."""
     scale = bits_float(np.int32(table[VALUE]))
-    if table[FLAGS] & REDUCE_LANES == 0:
+    if table[FLAGS] & tb.REDUCE_LANES == 0:
         for i in range(sticks * STICK):
             out[i] = sums[i] * scale
         return

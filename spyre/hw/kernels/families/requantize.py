@@ -20,11 +20,11 @@ from spyre.hw.kernels.offset_vectors import (
     vector_word,
 )
 from spyre.hw.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
-from spyre.hw.table import REQUANTIZATIONS, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 
 F = np.float32
 
-QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(REQUANTIZATIONS))
+QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(tb.REQUANTIZATIONS))
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 OPCODE, INPUTS, CONSTANT, FLAGS = tb.OPCODE, tb.INPUTS, tb.CONSTANT, tb.FLAGS

@@ -11,7 +11,7 @@ import numpy as np
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec_choices import TOPK_TIES
-from spyre.hw.table import TOPK_INDEX, plan as tb
+from spyre.hw.table import plan as tb
 
 F = np.float32
 
@@ -86,7 +86,7 @@ def topk(table, bases, half, word, integers, counters, scratch, first, last_unit
                 last_at[i] = best_at[i]
             part = k // table[SHARE]
             place = target + part * table[SHARE_STEP] + (k % table[SHARE]) * table[KEPT_STEP]
-            if table[OPCODE] == TOPK_INDEX:
+            if table[OPCODE] == tb.TOPK_INDEX:
                 store_positions(table, half, word, integers, place, best_at, stick)
             else:
                 store_sticks(half, word, place, 1, 128, table[OUT + FORMAT], best)

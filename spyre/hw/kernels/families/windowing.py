@@ -17,11 +17,11 @@ from spyre.hw.kernels.intrinsics import (
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.offset_vectors import read_vector, vector_word
 from spyre.hw.spec_choices import WINDOW_MAX_OUTSIDE
-from spyre.hw.table import WINDOWINGS, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 
 F = np.float32
 
-MAX, SUM, MAP, CHANNEL = range(len(WINDOWINGS))
+MAX, SUM, MAP, CHANNEL = range(len(tb.WINDOWINGS))
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 X, SECOND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND_WORDS
 OPCODE, INPUTS, LANES, VALUE, WHOLE_STICK = (
