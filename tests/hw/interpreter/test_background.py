@@ -157,7 +157,7 @@ def test_large_programs_are_too_slow() -> None:
 def cold(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
     """No copies are loaded either."""
     monkeypatch.setattr(transfer, "run", Entry(transfer.run._function))
-    monkeypatch.setattr(interpreter, "meanwhile", BackgroundCompiler())
+    monkeypatch.setattr(interpreter, "background_compiler", BackgroundCompiler())
     known = parallel_compile.entry_of
 
     def entry_of(name: str) -> SimpleNamespace:
@@ -228,7 +228,7 @@ def test_the_background_compiles_what_it_is_asked_for(
     process = background_module._start(["copying"], takes_turn=True).process
     assert process.wait(timeout=300) == 0
     names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
-    assert "movement.run_copy" in names
+    assert "movement.run_copying" in names
     assert not any("elementwise" in name for name in names)
 
 

@@ -325,7 +325,7 @@ def test_ctrl_c_comes_when_a_kernel_is_compiled(line: int) -> None:
     def double(x):
         return 2 * x
 
-    entry, kernel = jit.entry(nothing), jit.kernel(double)
+    entry, kernel = jit.Entry(nothing), jit.kernel(double)
     for compiled in (lambda: entry.address, lambda: kernel(line)):
         with interruptible(), interrupted_at(line, "numba.") as moment:
             with pytest.raises(KeyboardInterrupt):
