@@ -16,14 +16,12 @@ import torch
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
+    ARITHMETIC,
     FLOATS,
-    ArgumentClass,
+    Conditions,
     EagerKernel,
     fill_elementwise,
     new_elementwise,
-    takes_floats,
 )
 from spyre.torch_backend.eager.masks import filling
 from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
@@ -199,12 +197,6 @@ def _run_formula(
     return fill_elementwise(label, lowering, operands, parameters, target)
 
 
-def _takes_formula(tensors: int, *args: Any, **named: Any) -> bool:
-    target = _target(args, named)
-    used = [*args[:tensors], target]
-    return all(t.dtype in FLOATS and t.device == target.device for t in used)
-
-
 def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
     """``out`` or ``grad_input``; functions without one make it."""
     target: torch.Tensor | None = named.get("out", named.get("grad_input"))
@@ -248,15 +240,17 @@ def _gelu_backward(
 # --- the table -----------------------------------------------------------------------------------
 
 
+_FLOATS = Conditions(
+    dtypes={"inputs": FLOATS, "results": FLOATS}, same_device=("inputs", "results")
+)
+
+
 def _formula(
-    name: str,
-    lowering: LoweringFunction,
-    tensors: int,
-    numbers: Mapping[str, float],
-) -> dict[ArgumentClass, EagerKernel]:
+    name: str, lowering: LoweringFunction, tensors: int, numbers: Mapping[str, float]
+) -> EagerKernel:
     are_operands = name in ("addcmul.out", "addcdiv.out")
     run = partial(_run_formula, name, lowering, tensors, numbers, are_operands)
-    return {FLOAT: EagerKernel(run, partial(_takes_formula, tensors))}
+    return EagerKernel(name, run, _FLOATS)
 
 
 _FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
@@ -274,17 +268,15 @@ _FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
 }
 """Formula, how many tensors it takes, and numbers with their defaults, by aten name."""
 
-_THRESHOLD, _HARDTANH = "threshold_backward.grad_input", "hardtanh_backward"
-
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        name: _formula(name, partial(in_float32, formula), tensors, numbers)
+KERNELS = (
+    *(
+        _formula(name, partial(in_float32, formula), tensors, numbers)
         for name, (formula, tensors, numbers) in _FORMULAS.items()
-    },
-    _THRESHOLD: _formula(_THRESHOLD, threshold_backward, 2, {"threshold": 0.0}),
-    _HARDTANH: _formula(_HARDTANH, hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
-    "threshold.out": {FLOAT: EagerKernel(_threshold, takes_floats)},
-    "gelu_backward.grad_input": {FLOAT: EagerKernel(_gelu_backward, partial(_takes_formula, 2))},
-    "hardtanh": {ANY: EagerKernel(hardtanh)},
-    "hardtanh_": {ANY: EagerKernel(hardtanh_)},
-}
+    ),
+    _formula("threshold_backward.grad_input", threshold_backward, 2, {"threshold": 0.0}),
+    _formula("hardtanh_backward", hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
+    EagerKernel("threshold.out", _threshold, ARITHMETIC),
+    EagerKernel("gelu_backward.grad_input", _gelu_backward, _FLOATS),
+    EagerKernel("hardtanh", hardtanh),
+    EagerKernel("hardtanh_", hardtanh_),
+)

@@ -12,14 +12,16 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear
 
 from spyre.layout import contiguous_strides
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     FLOATS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
     call,
     fill,
-    filling,
+    one_launch,
 )
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmul import is_small_product, product
@@ -82,74 +84,55 @@ def _safe_softmax(low: Lowering, x: Value, dtype: str) -> Value:
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def scaled_dot_product_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
+_FUSED = "_scaled_dot_product_fused_attention_overrideable"
+
+
+def scaled_dot_product_attention(*args: Any, **named: Any) -> torch.Tensor:
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
-    if fits(q, k, v, dropout_p):
-        fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
-        output: torch.Tensor = fused(q, k, v, attn_mask, 0.0, is_causal, False, scale=scale)[0]
+    given = bind_arguments("scaled_dot_product_attention", args, named)
+    q, k, v, mask, scale = given.query, given.key, given.value, given.attn_mask, given.scale
+    if FUSED.hold(given):
+        fused = getattr(torch.ops.aten, _FUSED)
+        output: torch.Tensor = fused(q, k, v, mask, 0.0, given.is_causal, False, scale=scale)[0]
         return output
     math = torch.ops.aten._scaled_dot_product_attention_math
-    arguments = (attn_mask, dropout_p, is_causal)
-    plain: torch.Tensor = math(q, k, v, *arguments, scale=scale, enable_gqa=enable_gqa)[0]
+    options = {"scale": scale, "enable_gqa": given.enable_gqa}
+    plain: torch.Tensor = math(q, k, v, mask, given.dropout_p, given.is_causal, **options)[0]
     return plain
 
 
-def fused_choice(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    *_: Any,
-    **__: Any,
-) -> int:
-    """aten::_fused_sdp_choice: the number of the SDPBackend that computes such an attention."""
-    choice = SDPBackend.OVERRIDEABLE if fits(q, k, v, dropout_p) else SDPBackend.MATH
-    return int(choice.value)
-
-
-def fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float) -> bool:
-    """True for what one program can do: floats in four dims, heads that divide, no dropout."""
-    tensors = (q, k, v)
-    if dropout or any(t.dim() != 4 or not t.numel() for t in tensors):
-        return False
-    if q.dtype not in FLOATS or len({t.dtype for t in tensors}) > 1:
-        return False
+def _has_matching_heads(given: Arguments) -> bool:
+    """One batch, heads that divide, and in float32 few enough terms."""
+    q, k, v = given.query, given.key, given.value
     heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % k.shape[-3] == 0
     small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
     return heads and small and q.shape[0] == k.shape[0] == v.shape[0]
 
 
-def fused_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_bias: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
+_QKV = ("query", "key", "value")
+FUSED = Conditions(
+    dtypes={"query": FLOATS},
+    same_dtype=_QKV,
+    nonempty=_QKV,
+    ranks=dict.fromkeys(_QKV, (4,)),
+    values={"dropout_p": (0.0,)},
+    check=_has_matching_heads,
+)
+"""Attention that one program computes."""
+
+
+def fused_attention(*args: Any, **named: Any) -> tuple[Any, ...]:
     """aten::_scaled_dot_product_fused_attention_overrideable."""
-    operands, kinds = [q, k, v], []
-    if attn_bias is not None:
-        operands.append(attn_bias)
-        kinds.append("keep" if attn_bias.dtype is torch.bool else "add")
-    if is_causal:
+    given = bind_arguments(_FUSED, args, named)
+    q, k, v = operands = [given.query, given.key, given.value]
+    kinds = []
+    if given.attn_bias is not None:
+        operands.append(given.attn_bias)
+        kinds.append("keep" if given.attn_bias.dtype is torch.bool else "add")
+    if given.is_causal:
         operands.append(causal_mask(q, k))
         kinds.append("keep")
-    parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
+    parameters = (tuple(kinds), _scale_of(q, given.scale), name_of(q.dtype))
     output = call(_ATTENTION, *operands, *parameters, out=_ordered_as(q, v.shape[-1]))
     empty = allocate((0,), (1,), torch.float32, q.device.index)
     counts = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -162,7 +145,7 @@ def _fill_attention(*args: Any, out: torch.Tensor) -> torch.Tensor:
     return fill("attention", attention, operands, (kinds, scale, dtype), out)
 
 
-_ATTENTION = filling("scaled_dot_product_attention", _fill_attention)
+_ATTENTION = one_launch("scaled_dot_product_attention", _fill_attention)
 
 
 def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
@@ -179,35 +162,17 @@ def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
     return made.permute([order.index(k) for k in range(q.dim())])
 
 
-def fused_attention_backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    grad_input_mask: list[bool],
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    cum_seq_q: torch.Tensor,
-    cum_seq_k: torch.Tensor,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: torch.Tensor,
-    philox_offset: torch.Tensor,
-    *,
-    scale: float | None = None,
-) -> tuple[torch.Tensor | None, ...]:
+def fused_attention_backward(*args: Any, **named: Any) -> tuple[torch.Tensor | None, ...]:
     """aten::_scaled_dot_product_fused_attention_overrideable_backward: the scores again."""
-    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, scale)
+    given = bind_arguments(f"{_FUSED}_backward", args, named)
+    q, k, v, grad, attn_bias = given.query, given.key, given.value, given.grad_out, given.attn_bias
+    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, given.scale)
     keys, values = (t.repeat_interleave(groups, -3) if groups > 1 else t for t in (k, v))
     scores = q @ keys.transpose(-2, -1) * factor
     if attn_bias is not None:
         scores = _with_bias(scores, attn_bias)
-    if is_causal:
-        mask = causal_mask(q, k)
-        scores = torch.where(mask, scores, float("-inf"))
+    if given.is_causal:
+        scores = _with_bias(scores, causal_mask(q, k))
     weights = torch.softmax(scores, -1)
     grad_values = weights.transpose(-2, -1) @ grad
     grad_weights = grad @ values.transpose(-2, -1)
@@ -217,7 +182,7 @@ def fused_attention_backward(
     grad_keys = grad_scores.transpose(-2, -1) @ q * factor
     grad_k, grad_v = (_summed(g, k, groups) for g in (grad_keys, grad_values))
     bias = None
-    if attn_bias is not None and grad_input_mask[3]:
+    if attn_bias is not None and given.grad_input_mask[3]:
         bias = grad_scores.sum_to_size(attn_bias.shape)
     return grad_q, grad_k, grad_v, bias
 
@@ -244,108 +209,83 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
 
 
-def native_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: torch.Tensor,
-    qkv_bias: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::_native_multi_head_attention, what nn.MultiheadAttention is without gradients.
+def native_attention(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::_native_multi_head_attention: nn.MultiheadAttention without gradients.
 
     ``mask``: true where nothing is seen; of [rows, columns], [batch, columns] (``mask_type`` 1) or
     all four dims.
     """
-    weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
-    columns = zip((query, key, value), weights, biases, strict=True)
+    given = bind_arguments("_native_multi_head_attention", args, {})
+    heads, weights, biases = given.num_head, given.qkv_weight.chunk(3), given.qkv_bias.chunk(3)
+    columns = zip((given.query, given.key, given.value), weights, biases, strict=True)
     q, k, v = (linear(x, w, b).unflatten(-1, (heads, -1)).transpose(1, 2) for x, w, b in columns)
     seen = None
-    if mask is not None:
-        seen = ~mask.bool()
-        seen = seen[:, None, None] if mask_type == 1 else seen
-    empty = query.new_empty(0)
-    if not need_weights:
-        output, attention_weights = scaled_dot_product_attention(q, k, v, seen), empty
+    if given.mask is not None:
+        seen = ~given.mask.bool()
+        seen = seen[:, None, None] if given.mask_type == 1 else seen
+    attention_weights = given.query.new_empty(0)
+    if not given.need_weights:
+        output = scaled_dot_product_attention(q, k, v, seen)
     else:
         scores = q @ k.transpose(-2, -1) * _scale_of(q, None)
         if seen is not None:
-            scores = torch.where(seen, scores, float("-inf"))
+            scores = _with_bias(scores, seen)
         attention_weights = torch.softmax(scores, -1)
         output = attention_weights @ v
-        if average_attn_weights:
+        if given.average_attn_weights:
             attention_weights = attention_weights.mean(1)
-    return linear(output.transpose(1, 2).flatten(-2), weight, bias), attention_weights
+    output = output.transpose(1, 2).flatten(-2)
+    return linear(output, given.proj_weight, given.proj_bias), attention_weights
 
 
-def encoder_layer(
-    x: torch.Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: torch.Tensor,
-    qkv_bias: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    last_norm_weight: torch.Tensor,
-    last_norm_bias: torch.Tensor,
-    up_weight: torch.Tensor,
-    up_bias: torch.Tensor,
-    down_weight: torch.Tensor,
-    down_bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    mask_type: int | None = None,
-) -> torch.Tensor:
+def encoder_layer(*args: Any) -> torch.Tensor:
     """aten::_transformer_encoder_layer_fwd: nn.TransformerEncoderLayer without gradients."""
-    first, last = (norm_weight, norm_bias), (last_norm_weight, last_norm_bias)
+    given = bind_arguments("_transformer_encoder_layer_fwd", args, {})
 
     def attended(x: torch.Tensor) -> torch.Tensor:
-        tensors = (qkv_weight, qkv_bias, weight, bias, mask)
-        return native_attention(x, x, x, width, heads, *tensors, False, True, mask_type)[0]
+        inner = (given.qkv_weight, given.qkv_bias, given.proj_weight, given.proj_bias, given.mask)
+        sizes = (given.embed_dim, given.num_heads)
+        return native_attention(x, x, x, *sizes, *inner, False, True, given.mask_type)[0]
 
     def fed_forward(x: torch.Tensor) -> torch.Tensor:
-        inner = linear(x, up_weight, up_bias)
-        inner = torch.nn.functional.gelu(inner) if use_gelu else torch.relu(inner)
-        return linear(inner, down_weight, down_bias)
+        inner = linear(x, given.ffn_weight_1, given.ffn_bias_1)
+        inner = torch.nn.functional.gelu(inner) if given.use_gelu else torch.relu(inner)
+        return linear(inner, given.ffn_weight_2, given.ffn_bias_2)
 
-    def normed(x: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return torch.layer_norm(x, [x.shape[-1]], *norm, eps)
+    def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.layer_norm(x, [x.shape[-1]], weight, bias, given.eps)
 
-    if norm_first:
-        x = x + attended(normed(x, first))
-        return x + fed_forward(normed(x, last))
-    x = normed(x + attended(x), first)
-    return normed(x + fed_forward(x), last)
-
-
-def _is_plain(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    """Floats in three dims."""
-    return x.dtype in FLOATS and x.dim() == 3 and x.numel() > 0
+    first, last = (
+        (given.norm_weight_1, given.norm_bias_1),
+        (given.norm_weight_2, given.norm_bias_2),
+    )
+    x: torch.Tensor = given.src
+    if given.norm_first:
+        x = x + attended(normed(x, *first))
+        return x + fed_forward(normed(x, *last))
+    x = normed(x + attended(x), *first)
+    return normed(x + fed_forward(x), *last)
 
 
 COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
 """Operations made of others, with gradients of those; by aten name."""
 
-_FUSED = "_scaled_dot_product_fused_attention_overrideable"
-
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    _FUSED: {ANY: EagerKernel(fused_attention)},
-    "_fused_sdp_choice": {ANY: EagerKernel(fused_choice)},
-    f"{_FUSED}_backward": {ANY: EagerKernel(fused_attention_backward)},
-    "_native_multi_head_attention": {ANY: EagerKernel(native_attention, _is_plain)},
-    "_transformer_encoder_layer_fwd": {ANY: EagerKernel(encoder_layer, _is_plain)},
-}
+KERNELS = (
+    EagerKernel(_FUSED, fused_attention),
+    EagerKernel("_fused_sdp_choice", lambda *_, **__: int(SDPBackend.OVERRIDEABLE.value), FUSED),
+    EagerKernel("_fused_sdp_choice", lambda *_, **__: int(SDPBackend.MATH.value)),
+    EagerKernel(f"{_FUSED}_backward", fused_attention_backward),
+    EagerKernel(
+        "_native_multi_head_attention",
+        native_attention,
+        Conditions(dtypes={"query": FLOATS}, ranks={"query": (3,)}, nonempty=("query",)),
+    ),
+    EagerKernel(
+        "_transformer_encoder_layer_fwd",
+        encoder_layer,
+        Conditions(dtypes={"src": FLOATS}, ranks={"src": (3,)}, nonempty=("src",)),
+    ),
+)
 
 WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
-"""Of these the ones that no other device has."""
+"""Operators that no other device has a kernel for."""

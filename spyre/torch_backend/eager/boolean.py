@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     BOOL,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     fill,
     fill_elementwise,
@@ -57,52 +56,15 @@ def _binary(
     return fill_elementwise(label, lowering, operands, (), out)
 
 
-def _is_truth(value: Any) -> bool:
-    """Python's bools and tensors of them."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype is torch.bool
-    return isinstance(value, bool)
-
-
-def _takes_bools(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    return out.dtype is torch.bool and _is_truth(a) and _is_truth(b)
-
-
-def _takes_truths(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    """Bools, and tensors whose elements are true where they are not zero."""
-    known = all(_is_truth(v) or (torch.is_tensor(v) and v.dtype in CONVERTED) for v in (a, b))
-    return known and out.dtype is torch.bool
-
-
 def _unary(
     label: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
 ) -> torch.Tensor:
     return fill_elementwise(label, lowering, [x], (), out)
 
 
-def _takes_not(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-    return x.dtype in CONVERTED and out.dtype is torch.bool
-
-
-def _takes_bool(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-    return x.dtype is torch.bool and out.dtype is torch.bool
-
-
-def _takes_predicate(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-    return x.dtype in FLOATS and out.dtype is torch.bool
-
-
-def _takes_sign(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-    return x.dtype in FLOATS and x.dtype == out.dtype
-
-
 def isnan(x: torch.Tensor) -> torch.Tensor:
     """aten::isnan. The card's 16-bit format has no NaN: what came as one is an infinity there."""
     return fill("isnan", _unequal_to_itself, [x], (), torch.empty_like(x, dtype=torch.bool))
-
-
-def _is_float(x: torch.Tensor) -> bool:
-    return x.dtype in FLOATS
 
 
 _AND = partial(_of_truths, "minimum")
@@ -113,30 +75,35 @@ _OPERATIONS: dict[str, LoweringFunction] = {
 }
 
 
-def _single(
-    name: str, lowering: LoweringFunction, takes: Any, kind: ArgumentClass
-) -> dict[str, dict[ArgumentClass, EagerKernel]]:
-    return {name: {kind: EagerKernel(partial(_unary, name, lowering), takes)}}
+def _has_no_numbers(call: Arguments) -> bool:
+    """Python's numbers among the operands are bools."""
+    return all(isinstance(v, (bool, torch.Tensor)) for v in (call.self, call.other))
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        full: {ANY: EagerKernel(partial(_binary, full, lowering), _takes_truths)}
-        for name, lowering in _OPERATIONS.items()
-        for full in (f"logical_{name}.out",)
-    },
-    **{
-        full: {BOOL: EagerKernel(partial(_binary, full, lowering), _takes_bools)}
-        for name, lowering in _OPERATIONS.items()
-        for full in (f"bitwise_{name}.Tensor_out",)
-    },
-    **_single("logical_not.out", negated, _takes_not, ANY),
-    **_single("bitwise_not.out", negated, _takes_bool, BOOL),
-    **_single("isposinf.out", partial(_equal_to, float("inf")), _takes_predicate, FLOAT),
-    **_single("isneginf.out", partial(_equal_to, float("-inf")), _takes_predicate, FLOAT),
-    **_single("sign.out", _sign, _takes_sign, FLOAT),
-    **_single("sgn.out", _sign, _takes_sign, FLOAT),
-    "isnan": {FLOAT: EagerKernel(isnan, _is_float)},
+_BOOLS = Conditions(dtypes={"inputs": BOOL, "out": BOOL}, check=_has_no_numbers)
+_TRUTHS = Conditions(dtypes={"inputs": CONVERTED, "out": BOOL}, check=_has_no_numbers)
+_PREDICATE = Conditions(dtypes={"self": FLOATS, "out": BOOL})
+_SIGN = Conditions(dtypes={"self": FLOATS}, same_dtype=("self", "out"))
+_UNARY: tuple[tuple[str, LoweringFunction, Conditions], ...] = (
+    ("logical_not.out", negated, Conditions(dtypes={"self": CONVERTED, "out": BOOL})),
+    ("bitwise_not.out", negated, Conditions(dtypes={"self": BOOL, "out": BOOL})),
+    ("isposinf.out", partial(_equal_to, float("inf")), _PREDICATE),
+    ("isneginf.out", partial(_equal_to, float("-inf")), _PREDICATE),
+    ("sign.out", _sign, _SIGN),
+    ("sgn.out", _sign, _SIGN),
+)
+
+KERNELS = (
+    *(
+        EagerKernel(name, partial(_binary, name, lowering), conditions)
+        for kind, lowering in _OPERATIONS.items()
+        for name, conditions in (
+            (f"logical_{kind}.out", _TRUTHS),
+            (f"bitwise_{kind}.Tensor_out", _BOOLS),
+        )
+    ),
+    *(EagerKernel(name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
+    EagerKernel("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
     # a product of bools is their conjunction
-    "mul.out": {BOOL: EagerKernel(partial(_binary, "logical_and.out", _AND), _takes_bools)},
-}
+    EagerKernel("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
+)

@@ -20,11 +20,11 @@ import torch
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
     FLOATS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
 )
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import is_small_product, product
@@ -277,46 +277,29 @@ MAX_ELEMENTS = 1 << 27
 """Most elements of what the windows see; beyond that, the CPU."""
 
 
-def convolution(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
+def convolution(*args: Any) -> torch.Tensor:
     """aten::convolution."""
-    windows = _windows(x, weight, stride, padding, dilation, transposed, output_padding)
-    if transposed:
+    call = bind_arguments("convolution", args, {})
+    x, weight, windows = call.input, call.weight, _windows(call)
+    if call.transposed:
         windows = windows.reversed()
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    parameters = (windows, transposed, name_of(x.dtype))
-    if _is_by_channel(weight, groups):
+    operands = call.inputs
+    parameters = (windows, call.transposed, name_of(x.dtype))
+    if _is_by_channel(weight, call.groups):
         return run("convolution of channels", convolve_channels, operands, parameters)[0]
-    operands[1] = _dense(weight, groups)
+    operands[1] = _dense(weight, call.groups)
     return run("convolution", convolve, operands, parameters)[0]
 
 
-def _windows(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-) -> Windows:
+def _windows(call: Arguments) -> Windows:
     """The windows of a convolution; of a transposed one, those of the one it is the gradient of."""
-    extents, size = tuple(x.shape[2:]), tuple(weight.shape[2:])
+    extents, size = tuple(call.input.shape[2:]), tuple(call.weight.shape[2:])
     stride, padding, dilation, more = (
         [*numbers] * len(size) if len(numbers) == 1 else [*numbers]
-        for numbers in (stride, padding, dilation, output_padding)
+        for numbers in (call.stride, call.padding, call.dilation, call.output_padding)
     )
     columns = [*zip(extents, size, stride, padding, dilation, more, strict=True)]
-    if transposed:
+    if call.transposed:
         larger = [(n - 1) * s - 2 * p + d * (k - 1) + a + 1 for n, k, s, p, d, a in columns]
         return Windows.of(larger, extents, size, stride, padding, dilation)
     positions = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in columns]
@@ -342,73 +325,44 @@ def _own_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return own.reshape(*own.shape, *[1] * (weight.dim() - 1))
 
 
-def _takes(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> bool:
-    """Floats, of a size that what the windows see has room."""
-    bias, stride, padding, dilation, transposed, output_padding, groups = args
-    given = [t for t in (x, weight, bias) if t is not None]
-    if x.dtype not in FLOATS or len({t.dtype for t in given}) > 1:
-        return False
-    if len({t.device for t in given}) > 1 or not all(t.numel() for t in given):
-        return False
-    windows = _windows(x, weight, stride, padding, dilation, transposed, output_padding)
-    return _fits(x, weight, windows, transposed, groups)
-
-
-def _fits(
-    x: torch.Tensor, weight: torch.Tensor, windows: Windows, transposed: bool, groups: int
-) -> bool:
-    positions = windows.extents if transposed else windows.positions
+def _has_room(call: Arguments) -> bool:
+    """What the windows see, and the terms of a float32 product of it, have room in memory."""
+    x, weight, windows = call.input, call.weight, _windows(call)
+    positions = windows.extents if call.transposed else windows.positions
     if min(*positions, *windows.extents) < 1:
         return False
-    if _is_by_channel(weight, groups):
+    if _is_by_channel(weight, call.groups):
         return True
     rows, seen = x.shape[0] * prod(positions), prod(windows.size) * x.shape[1]
-    outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+    outputs = weight.shape[1] * call.groups if call.transposed else weight.shape[0]
     fits = rows * -(-seen // 64) * 64 <= MAX_ELEMENTS
     return fits and (x.dtype is not torch.float32 or is_small_product((rows, seen), outputs))
 
 
-def convolution_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> tuple[torch.Tensor | None, ...]:
+def convolution_backward(*args: Any) -> tuple[torch.Tensor | None, ...]:
     """aten::convolution_backward: gradients of input, weight and bias, those that are wanted."""
-    windows = _windows(x, weight, stride, padding, dilation, transposed, output_padding)
+    call = bind_arguments("convolution_backward", args, {})
+    grad, x, weight, groups = call.grad_output, call.input, call.weight, call.groups
+    windows, transposed = _windows(call), call.transposed
     dtype, by_channel = name_of(grad.dtype), _is_by_channel(weight, groups)
     of_channels = " of channels" if by_channel else ""
     grad_x = grad_weight = grad_bias = None
-    if output_mask[0]:
+    if call.output_mask[0]:
         seen = windows if transposed else windows.reversed()
         forward: LoweringFunction = convolve_channels if by_channel else convolve
         operands = [grad, weight if by_channel else _dense(weight, groups)]
         parameters = (seen, not transposed, dtype)
         (grad_x,) = run(f"input gradient{of_channels}", forward, operands, parameters)
-    if output_mask[1]:
+    if call.output_mask[1]:
         operands = [grad, x] if transposed else [x, grad]
         sums: LoweringFunction = channels_gradient if by_channel else weight_gradient
         (grad_weight,) = run(f"weight gradient{of_channels}", sums, operands, (windows, dtype))
         if groups > 1 and not by_channel:
             apart = grad_weight.reshape(weight.shape[0], groups, *weight.shape[1:])
             grad_weight = (apart * _own_group(weight, groups)).sum(1)
-    if output_mask[2]:
+    if call.output_mask[2]:
         grad_bias = grad.sum((0, *range(2, grad.dim())))
     return grad_x, grad_weight, grad_bias
-
-
-def _takes_backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, *args: Any
-) -> bool:
-    *lists, groups, _ = args
-    return grad.dtype == x.dtype and grad.numel() > 0 and _takes(x, weight, None, *lists, groups)
 
 
 def _overrideable(name: str, *args: Any) -> Any:
@@ -420,11 +374,23 @@ def _overrideable(name: str, *args: Any) -> Any:
     return operator(name)(*args)
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "convolution": {FLOAT: EagerKernel(convolution, _takes)},
-    "convolution_backward": {FLOAT: EagerKernel(convolution_backward, _takes_backward)},
-    "convolution_overrideable": {ANY: EagerKernel(partial(_overrideable, "convolution"))},
-    "convolution_backward_overrideable": {
-        ANY: EagerKernel(partial(_overrideable, "convolution_backward"))
-    },
-}
+_FORWARD = Conditions(
+    dtypes={"input": FLOATS},
+    same_dtype=("inputs",),
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    check=_has_room,
+)
+
+KERNELS = (
+    EagerKernel("convolution", convolution, _FORWARD),
+    EagerKernel(
+        "convolution_backward",
+        convolution_backward,
+        replace(_FORWARD, same_device=("input", "weight")),
+    ),
+    EagerKernel("convolution_overrideable", partial(_overrideable, "convolution")),
+    EagerKernel(
+        "convolution_backward_overrideable", partial(_overrideable, "convolution_backward")
+    ),
+)

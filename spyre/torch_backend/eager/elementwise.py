@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,19 +10,21 @@ import torch
 
 from spyre.torch_backend.device import NAMES, name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
+    ARITHMETIC,
+    BOOL,
+    COMPUTED,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ArgumentClass,
+    OPERANDS,
+    Arguments,
+    Conditions,
     EagerKernel,
     NewResult,
+    bind_arguments,
     fill,
     fill_elementwise,
-    is_computed,
     operand,
     plain_dtype,
-    takes_floats,
 )
 from spyre.torch_backend.eager.special import (
     erf_gelu,
@@ -207,18 +210,8 @@ def _quotient(a: Any, b: Any, *, rounding_mode: str | None = None, out: torch.Te
     return fill_elementwise("div trunc", _truncated_quotient, operands, (NAMES[out.dtype],), out)
 
 
-def _takes_quotient(a: Any, b: Any, *, rounding_mode: str | None, out: torch.Tensor) -> bool:
-    """Where nothing rounds, as ``div.out``, or towards zero; floors need exact remainders."""
-    return rounding_mode in (None, "trunc") and takes_floats(a, b, out=out)
-
-
 def _round_decimals(x: torch.Tensor, *, decimals: int = 0, out: torch.Tensor) -> torch.Tensor:
     return unary("round", _rounded, x, out=out)
-
-
-def _takes_decimals(x: torch.Tensor, *, decimals: int = 0, out: torch.Tensor) -> bool:
-    """Integers; what is rounded behind the point is the CPU's."""
-    return decimals == 0 and takes_floats(x, out=out)
 
 
 def _nan_to_num(
@@ -239,56 +232,31 @@ def _nan_to_num(
     return unary("nan_to_num", _finite, x, *instead, out=out)
 
 
-def _takes_nan_to_num(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    """float32, since DL16 has one code for NaN and infinities."""
-    return x.dtype is torch.float32 and takes_floats(x, out=out)
+def clamp_bounds(call: Arguments) -> dict[str, Any]:
+    """The bounds that a clamp is called with, by "min" and "max"."""
+    bounds = {kind: getattr(call, kind, None) for kind in ("min", "max")}
+    return {kind: bound for kind, bound in bounds.items() if bound is not None}
 
 
-def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    """Floats; two bools are compared in DL16 too."""
-    return is_computed(a, b) and out.dtype is torch.bool and torch.result_type(a, b) in COMPARED
-
-
-COMPARED = (*FLOATS, torch.bool)
-
-
-def clamp_bounds(
-    names: tuple[str, ...], args: tuple[Any, ...], named: dict[str, Any]
-) -> dict[str, Any]:
-    """The bounds that were given by name; ``names``: of positional ones ("min", "max")."""
-    bounds = dict(zip(names, args, strict=False)) | named
-    return {kind: bounds[kind] for kind in ("min", "max") if bounds.get(kind) is not None}
-
-
-def _clamp(
-    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
-) -> torch.Tensor:
-    bounds = clamp_bounds(names, args, named)
-    operands = [x, *(operand(bound, out.dtype) for bound in bounds.values())]
+def _clamp(name: str, *args: Any, **named: Any) -> torch.Tensor:
+    call = bind_arguments(name, args, named)
+    bounds, out = clamp_bounds(call), call.out
+    operands = [call.self, *(operand(bound, out.dtype) for bound in bounds.values())]
     parameters = (tuple(bounds), name_of(out.dtype))
     return fill_elementwise("clamp", _clamped, operands, parameters, out)
 
 
-def _takes_clamp(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> bool:
-    bounds = [b for b in (*args, *named.values()) if isinstance(b, torch.Tensor)]
-    return takes_floats(x, out=out) and all(b.dtype in CONVERTED for b in bounds)
-
-
-def takes_power(x: torch.Tensor, exponent: Any, **_: Any) -> bool:
+def _has_power(call: Arguments) -> bool:
     """Integer exponents up to 16, and ± 1/2."""
-    if isinstance(exponent, torch.Tensor) or x.dtype not in FLOATS:
+    if isinstance(call.exponent, torch.Tensor):
         return False
-    number = float(exponent)
+    number = float(call.exponent)
     return abs(number) == 0.5 or (number == int(number) and 1 <= abs(number) <= 16)
 
 
 def _gelu(x: torch.Tensor, *, approximate: str = "none", out: torch.Tensor) -> torch.Tensor:
     lowering = tanh_gelu if approximate == "tanh" else erf_gelu
     return unary(f"gelu_{approximate}", lowering, x, out=out)
-
-
-def _takes_gelu(x: torch.Tensor, *, approximate: str = "none", out: torch.Tensor) -> bool:
-    return approximate in ("none", "tanh") and takes_floats(x, out=out)
 
 
 def _softplus(
@@ -350,48 +318,43 @@ _COMPARISONS = {
     "gt": "greaterthan",
     "lt": "lesserthan",
 }
-COMPARISON_OVERLOADS = ("Tensor_out", "Scalar_out")
-CLAMPS = {
-    "clamp.out": ("min", "max"),
-    "clamp.Tensor_out": ("min", "max"),
-    "clamp_min.out": ("min",),
-    "clamp_min.Tensor_out": ("min",),
-    "clamp_max.out": ("max",),
-    "clamp_max.Tensor_out": ("max",),
-}
-"""What the positional bounds of clamps are."""
+CLAMPS = tuple(
+    f"{name}.{kind}"
+    for name in ("clamp", "clamp_min", "clamp_max")
+    for kind in ("out", "Tensor_out")
+)
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        f"{name}.out": {FLOAT: EagerKernel(partial(unary, name, lowering), takes_floats)}
-        for name, lowering in _UNARY.items()
-    },
-    **{
-        f"{name}.out": {FLOAT: EagerKernel(partial(binary, name, lowering), takes_floats)}
-        for name, lowering in _BINARY.items()
-    },
-    **{
-        f"{name}.{kind}": {
-            FLOAT: EagerKernel(
-                partial(comparison, f"{name}.{kind}", partial(_compared, op)), _takes_comparison
-            )
-        }
+_COMPARISON = Conditions(dtypes={"inputs": OPERANDS, "out": BOOL}, promotes_to=COMPUTED)
+_CLAMP = Conditions(
+    dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS},
+)
+# DL16 has one code for NaN and infinities
+_NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
+_POWER = Conditions(dtypes={"self": FLOATS}, check=_has_power)
+
+KERNELS = (
+    *(EagerKernel(f"{n}.out", partial(unary, n, f), ARITHMETIC) for n, f in _UNARY.items()),
+    *(EagerKernel(f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
+    *(
+        EagerKernel(full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
-        for kind in COMPARISON_OVERLOADS
-    },
-    **{
-        name: {FLOAT: EagerKernel(partial(_clamp, bounds), _takes_clamp)}
-        for name, bounds in CLAMPS.items()
-    },
-    "round.decimals_out": {FLOAT: EagerKernel(_round_decimals, _takes_decimals)},
-    "nan_to_num.out": {FLOAT: EagerKernel(_nan_to_num, _takes_nan_to_num)},
-    "div.out_mode": {FLOAT: EagerKernel(_quotient, _takes_quotient)},
-    "pow.Tensor_Scalar_out": {FLOAT: EagerKernel(partial(unary, "pow", _power), takes_power)},
-    "gelu.out": {FLOAT: EagerKernel(_gelu, _takes_gelu)},
-    "softplus.out": {FLOAT: EagerKernel(_softplus, takes_floats)},
-    "leaky_relu.out": {FLOAT: EagerKernel(_leaky_relu, takes_floats)},
-    "relu": {FLOAT: EagerKernel(relu, is_computed)},
-    "relu_": {FLOAT: EagerKernel(relu_, is_computed)},
-    "rsub.Tensor": {ANY: EagerKernel(reversed_subtraction)},
-    "rsub.Scalar": {ANY: EagerKernel(reversed_subtraction)},
-}
+        for full in (f"{name}.Tensor_out", f"{name}.Scalar_out")
+    ),
+    *(EagerKernel(name, partial(_clamp, name), _CLAMP) for name in CLAMPS),
+    EagerKernel(
+        "round.decimals_out", _round_decimals, replace(ARITHMETIC, values={"decimals": (0,)})
+    ),
+    EagerKernel("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
+    # floors need exact remainders
+    EagerKernel(
+        "div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})
+    ),
+    EagerKernel("pow.Tensor_Scalar_out", partial(unary, "pow", _power), _POWER),
+    EagerKernel("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
+    EagerKernel("softplus.out", _softplus, ARITHMETIC),
+    EagerKernel("leaky_relu.out", _leaky_relu, ARITHMETIC),
+    EagerKernel("relu", relu, Conditions(dtypes={"self": OPERANDS})),
+    EagerKernel("relu_", relu_, Conditions(dtypes={"self": OPERANDS})),
+    EagerKernel("rsub.Tensor", reversed_subtraction),
+    EagerKernel("rsub.Scalar", reversed_subtraction),
+)

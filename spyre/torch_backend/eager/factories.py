@@ -18,14 +18,13 @@ from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
 from spyre.torch_backend.device import NAMES, card_of, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     CONVERTED,
     INTEGERS,
-    ArgumentClass,
+    Conditions,
     EagerKernel,
     call,
     copy_into,
-    filling,
+    one_launch,
 )
 from spyre.torch_backend.eager.launch import (
     keep_record,
@@ -133,7 +132,7 @@ def _fill_copy(source: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_COPY = filling("copy_", _fill_copy)
+_COPY = one_launch("copy_", _fill_copy)
 
 
 _COPY_OVERLAP = OverlapRule(operator("copy_"))
@@ -366,10 +365,6 @@ def kept_sequence(
     return sequence
 
 
-def _takes_sequence(*args: Any, out: torch.Tensor) -> bool:
-    return out.dtype in NAMES and not any(isinstance(a, torch.Tensor) for a in args)
-
-
 def _triangle_indices(
     make: Callable[..., torch.Tensor], row: int, col: int, offset: int = 0, **options: Any
 ) -> torch.Tensor:
@@ -395,17 +390,17 @@ def _narrow_copy(
 
 
 FILLS = ("fill_.Scalar", "zero_")
-_EYE = {ANY: EagerKernel(partial(_sequence, "eye"), _takes_sequence)}
+_SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda call: not call.inputs)
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "fill_.Scalar": {ANY: EagerKernel(fill_scalar)},
-    "zero_": {ANY: EagerKernel(zero)},
-    "arange.start_out": {ANY: EagerKernel(partial(_sequence, "arange"), _takes_sequence)},
-    "linspace.out": {ANY: EagerKernel(partial(_sequence, "linspace"), _takes_sequence)},
-    "eye.m_out": _EYE,
-    "eye.out": _EYE,
-    "narrow_copy.out": {ANY: EagerKernel(_narrow_copy)},
-    "_efficientzerotensor": {ANY: EagerKernel(_zeros)},
-    "tril_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.tril_indices))},
-    "triu_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.triu_indices))},
-}
+KERNELS = (
+    EagerKernel("fill_.Scalar", fill_scalar),
+    EagerKernel("zero_", zero),
+    EagerKernel("arange.start_out", partial(_sequence, "arange"), _SEQUENCE),
+    EagerKernel("linspace.out", partial(_sequence, "linspace"), _SEQUENCE),
+    EagerKernel("eye.m_out", partial(_sequence, "eye"), _SEQUENCE),
+    EagerKernel("eye.out", partial(_sequence, "eye"), _SEQUENCE),
+    EagerKernel("narrow_copy.out", _narrow_copy),
+    EagerKernel("_efficientzerotensor", _zeros),
+    EagerKernel("tril_indices", partial(_triangle_indices, torch.tril_indices)),
+    EagerKernel("triu_indices", partial(_triangle_indices, torch.triu_indices)),
+)

@@ -13,13 +13,10 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    BOOL,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     as_like,
     call,
@@ -27,7 +24,7 @@ from spyre.torch_backend.eager.dispatch import (
     checked_dims,
     copy_into,
     fill,
-    filling,
+    one_launch,
 )
 from spyre.torch_backend.eager.factories import kept_sequence
 from spyre.torch_backend.program import (
@@ -131,17 +128,15 @@ def row_numbers(count: int, device: torch.device) -> torch.Tensor:
     return kept_sequence("arange", (count,), torch.float32, device)
 
 
-def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    """True if the cores can move rows along ``dim`` by ``index``."""
-    if table.dtype not in CONVERTED or index.dtype not in INDICES or table.dim() == 0:
-        return False
-    if table.device != index.device or not table.numel():
-        return False
-    sizes = table.shape
-    lane = other_lane(sizes, dim)
-    rows = index.numel() * (prod(sizes) // sizes[dim])
+def _rows_fit(sizes: Sequence[int], dim: int, count: int) -> bool:
+    """True if the cores can gather ``count`` rows along ``dim`` of a table of these sizes."""
+    if not sizes:
+        return _rows_fit((1,), 0, count)
+    dim %= len(sizes)
+    lane, elements = other_lane(sizes, dim), prod(sizes)
+    rows = count * (elements // sizes[dim])
     needed = max(stored_elements(sizes, lane), rows * 64 if lane < 0 else rows)
-    return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * table.numel()))
+    return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * elements))
 
 
 def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -162,11 +157,7 @@ def _fill_by_index(
     return fill("select", select_rows, [table, index], (dim, False), out)
 
 
-_SELECTION = filling("index_select", _fill_by_index)
-
-
-def _takes_embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return takes_table(weight, 0, indices)
+_SELECTION = one_launch("index_select", _fill_by_index)
 
 
 def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
@@ -179,28 +170,10 @@ def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor
     return _filled_by_index(x, index.reshape(-1), dim, rows)
 
 
-def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    dim = checked_dim(dim, x.dim())
-    return takes_table(x, dim, index) if x.dim() else takes_table(x.reshape(1), 0, index)
-
-
 def gather(
     x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
 ) -> torch.Tensor:
     return fill("gather", select_elements, [x, index], (dim % x.dim(),), out, index.shape)
-
-
-def _takes_gather(
-    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
-) -> bool:
-    if x.dtype != out.dtype or x.dim() != index.dim() or not x.dim() or not index.numel():
-        return False
-    dim %= x.dim()
-    lane = other_lane(index.shape, dim)
-    if x.dtype not in CONVERTED or index.dtype not in INDICES or x.device != index.device:
-        return False
-    needed = max(stored_elements(x.shape, lane), stored_elements(index.shape, lane))
-    return bool(x.shape[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * x.numel()))
 
 
 def _gather_of_nothing(
@@ -211,10 +184,6 @@ def _gather_of_nothing(
         return out.resize_(index.shape) if out.shape != index.shape else out
     elements = torch.gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
     return copy_into(out, elements)
-
-
-def _takes_gather_of_nothing(x: torch.Tensor, dim: int, index: torch.Tensor, **_: Any) -> bool:
-    return index.numel() == 0 or not x.dim()
 
 
 Indices = Sequence[torch.Tensor | None]
@@ -250,27 +219,11 @@ def merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
 
 
-def _takes_index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
-    chosen = [k for k in indices if k is not None]
-    if not chosen or out.dtype != x.dtype or not x.numel():
-        return False
-    if any(k.dtype not in INDICES or k.device != x.device for k in chosen):
-        return False
-    table, _, dim = neighbours(torch.empty(x.shape, dtype=x.dtype, device="meta"), indices)
-    shape = torch.broadcast_shapes(*(k.shape for k in chosen))
-    positions = torch.empty(shape, dtype=chosen[0].dtype, device="meta")
-    return takes_table(merged(table, dim, len(chosen)), dim, positions)
-
-
 def index_by_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
     """aten::index.Tensor_out with masks as the positions they mark."""
     positions = [p for k in indices for p in mask_positions(k)]
     selected: torch.Tensor = torch.ops.aten.index.Tensor_out(x, positions, out=out)
     return selected
-
-
-def _has_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
-    return any(k is not None and k.dtype is torch.bool for k in indices)
 
 
 def mask_positions(index: torch.Tensor | None) -> Indices:
@@ -299,13 +252,6 @@ def isin(
     return copy_into(out, ~matches if invert else matches)
 
 
-def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: Any) -> bool:
-    fits = all(t.dtype in CONVERTED and t.numel() for t in (elements, wanted))
-    return (
-        fits and elements.device == wanted.device and elements.numel() * wanted.numel() <= 1 << 20
-    )
-
-
 def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """aten::flip: gathered from the last to the first along every dim."""
     given = x
@@ -316,11 +262,6 @@ def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
         else:
             x = x.clone()
     return as_like(given, x) if dims else x.clone()
-
-
-def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:
-    index = torch.empty(max(x.shape, default=1), dtype=torch.int32, device=x.device)
-    return x.dim() > 0 and all(takes_table(x, d, index) for d in checked_dims(dims, x.dim()))
 
 
 def embedding_renorm_(
@@ -334,23 +275,112 @@ def embedding_renorm_(
     return weight.mul_(scale)
 
 
-def _takes_renorm(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> bool:
-    return weight.dtype in FLOATS and weight.numel() > 0 and indices.numel() > 0
+# --- the table -----------------------------------------------------------------------------------
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "embedding": {ANY: EagerKernel(embedding, _takes_embedding)},
-    "index_select": {ANY: EagerKernel(index_select, _takes_index_select)},
-    "gather.out": {
-        ZERO_SIZE: EagerKernel(_gather_of_nothing, _takes_gather_of_nothing),
-        ANY: EagerKernel(gather, _takes_gather),
-    },
-    "index.Tensor_out": {
-        BOOL: EagerKernel(index_by_masks, _has_masks),
-        ANY: EagerKernel(index, _takes_index),
-    },
-    "isin.Tensor_Tensor_out": {ANY: EagerKernel(isin, _takes_isin)},
-    "flip": {ANY: EagerKernel(flip, _takes_flip)},
-    "nonzero": {ANY: EagerKernel(nonzero)},
-    "embedding_renorm_": {FLOAT: EagerKernel(embedding_renorm_, _takes_renorm)},
-}
+def _has_masks(call: Arguments) -> bool:
+    """Some index is a mask."""
+    return any(k is not None and k.dtype is torch.bool for k in call.indices)
+
+
+def _has_room_to_gather(call: Arguments) -> bool:
+    x, index = call.self, call.index
+    if x.dim() != index.dim() or not x.dim():
+        return False
+    dim = call.dim % x.dim()
+    lane = other_lane(index.shape, dim)
+    needed = max(stored_elements(x.shape, lane), stored_elements(index.shape, lane))
+    return bool(x.shape[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * x.numel()))
+
+
+def _has_room_to_index(call: Arguments) -> bool:
+    chosen = [k for k in call.indices if k is not None]
+    if not chosen:
+        return False
+    table, _, dim = neighbours(torch.empty(call.self.shape, device="meta"), call.indices)
+    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
+    return _rows_fit(merged(table, dim, len(chosen)).shape, dim, count)
+
+
+def _can_flip(call: Arguments) -> bool:
+    x, sizes = call.self, call.self.shape
+    if not sizes or not call.dims:
+        return bool(sizes)
+    fits = x.dtype in CONVERTED and x.numel() > 0
+    return fits and all(_rows_fit(sizes, dim, max(sizes)) for dim in call.dims)
+
+
+def _few_comparisons(call: Arguments) -> bool:
+    return bool(call.elements.numel() * call.test_elements.numel() <= 1 << 20)
+
+
+KERNELS = (
+    EagerKernel(
+        "embedding",
+        embedding,
+        Conditions(
+            dtypes={"weight": CONVERTED, "indices": INDICES},
+            same_device=("weight", "indices"),
+            nonempty=("weight",),
+            check=lambda call: (
+                call.weight.dim() and _rows_fit(call.weight.shape, 0, call.indices.numel())
+            ),
+        ),
+    ),
+    EagerKernel(
+        "index_select",
+        index_select,
+        Conditions(
+            dims=("dim",),
+            dtypes={"self": CONVERTED, "index": INDICES},
+            same_device=("self", "index"),
+            nonempty=("self",),
+            check=lambda call: _rows_fit(call.self.shape, call.dim, call.index.numel()),
+        ),
+    ),
+    EagerKernel(
+        "gather.out",
+        _gather_of_nothing,
+        Conditions(check=lambda call: not call.index.numel() or not call.self.dim()),
+    ),
+    EagerKernel(
+        "gather.out",
+        gather,
+        Conditions(
+            dtypes={"self": CONVERTED, "index": INDICES},
+            same_dtype=("self", "out"),
+            same_device=("self", "index"),
+            nonempty=("index",),
+            check=_has_room_to_gather,
+        ),
+    ),
+    EagerKernel("index.Tensor_out", index_by_masks, Conditions(check=_has_masks)),
+    EagerKernel(
+        "index.Tensor_out",
+        index,
+        Conditions(
+            dtypes={"self": CONVERTED, "indices": INDICES},
+            same_dtype=("self", "out"),
+            same_device=("self", "indices"),
+            nonempty=("self",),
+            check=_has_room_to_index,
+        ),
+    ),
+    EagerKernel(
+        "isin.Tensor_Tensor_out",
+        isin,
+        Conditions(
+            dtypes={"inputs": CONVERTED},
+            same_device=("inputs",),
+            nonempty=("inputs",),
+            check=_few_comparisons,
+        ),
+    ),
+    EagerKernel("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
+    EagerKernel("nonzero", nonzero),
+    EagerKernel(
+        "embedding_renorm_",
+        embedding_renorm_,
+        Conditions(dtypes={"self": FLOATS}, nonempty=("inputs",)),
+    ),
+)

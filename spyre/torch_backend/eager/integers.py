@@ -7,6 +7,7 @@ result of torch's, not a step on the way there, is refused where int64 has it an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,21 +15,22 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
+    BOOL,
     FLOATS,
-    INTEGER,
     INTEGERS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
     fill,
     fill_elementwise,
     operand,
 )
 from spyre.torch_backend.eager.elementwise import (
     CLAMPS,
-    COMPARISON_OVERLOADS,
     clamp_bounds,
 )
-from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
+from spyre.torch_backend.eager.reductions import over_dims, reduce_all, reduced_sizes
 from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
@@ -226,21 +228,11 @@ def _binary(
     return fill_elementwise(f"int {name}", lowering, operands, parameters, out)
 
 
-def _takes_binary(a: Any, b: Any, *, out: torch.Tensor, **named: Any) -> bool:
-    scale_is_word = all(isinstance(v, int) and abs(v) < 1 << 31 for v in named.values())
-    return out.dtype in INTEGERS and is_integer(a) and is_integer(b) and scale_is_word
-
-
 def _comparison(name: str, a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
     dtype = torch.result_type(a, b)
     operands = [operand(a, dtype), operand(b, dtype)]
     lowering = partial(_compared, name)
     return fill_elementwise(f"int {name}", lowering, operands, (name_of(dtype),), out)
-
-
-def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    integers = is_integer(a) and is_integer(b) and torch.result_type(a, b) in INTEGERS
-    return integers and out.dtype is torch.bool
 
 
 def _unary(
@@ -249,40 +241,18 @@ def _unary(
     return fill_elementwise(f"int {name}", lowering, [x], (), out)
 
 
-def _takes_unary(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-    return x.dtype in INTEGERS and out.dtype == x.dtype
-
-
-def _clamp(
-    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
-) -> torch.Tensor:
+def _clamp(name: str, *args: Any, **named: Any) -> torch.Tensor:
     """Bounds as ATen orders them: the lower one is applied first."""
-    bounds = clamp_bounds(names, args, named)
-    operands = [operand(value, out.dtype) for value in (x, *bounds.values())]
+    call = bind_arguments(name, args, named)
+    bounds, out = clamp_bounds(call), call.out
+    operands = [operand(value, out.dtype) for value in (call.self, *bounds.values())]
     extremes = tuple({"min": "maximum", "max": "minimum"}[kind] for kind in bounds)
     parameters = (extremes, name_of(out.dtype))
     return fill_elementwise("int clamp", _clamped, operands, parameters, out)
 
 
-def _takes_clamp(
-    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
-) -> bool:
-    bounds = clamp_bounds(names, args, named)
-    return out.dtype in INTEGERS and all(map(is_integer, (x, *bounds.values())))
-
-
-def _divides(a: Any, b: Any) -> bool:
-    if not (isinstance(a, torch.Tensor) and a.dtype in INTEGERS and a.numel()):
-        return False
-    return isinstance(b, int) and not isinstance(b, bool) and 0 < b < 1 << 30
-
-
 def _remainder(a: torch.Tensor, b: int, *, out: torch.Tensor) -> torch.Tensor:
     return fill_elementwise("int rest", divided, [a], (name_of(a.dtype), b, True), out)
-
-
-def _takes_remainder(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    return _divides(a, b) and out.dtype == a.dtype
 
 
 def _floor_divide(a: torch.Tensor, b: int) -> torch.Tensor:
@@ -293,29 +263,6 @@ def _sum(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.
     if x.dtype is torch.bool:
         return over_dims("count", _count, x, *args, out=out, **named)
     return over_dims("int sum", _total, x, *args, out=out, **named)
-
-
-def _takes_sum(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    if out.dtype not in INTEGERS or not x.numel():
-        return False
-    if x.dtype is torch.bool:
-        return bool(x.numel() <= 1 << 24)
-    # reductions of words lay them out with other sticks, up to one element per stick
-    return bool(x.dtype in INTEGERS and x.numel() <= 1 << 20)
-
-
-def _takes_extreme_of_all(x: torch.Tensor) -> bool:
-    return x.dtype in INTEGERS and x.numel() > 0
-
-
-def _takes_extreme(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return x.dtype in INTEGERS and out.dtype == x.dtype and x.numel() > 0
-
-
-def _takes_bits(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
-        return False
-    return out.dtype in INTEGERS and {a.dtype, b.dtype} == {out.dtype, torch.bool}
 
 
 # --- promotion: functions of floats, of which integers have values too ----------------------------
@@ -388,15 +335,33 @@ def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.
     return (x.long().unsqueeze(0) == numbers).sum(1)
 
 
-def _takes_counts(x: torch.Tensor, weights: Any = None, minlength: int = 0) -> bool:
-    return x.dtype in INTEGERS and x.dim() == 1 and weights is None and minlength >= 0
-
-
-def _takes_histogram(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in INTEGERS
-
-
 # --- the tables ----------------------------------------------------------------------------------
+
+
+def _has_integers(call: Arguments) -> bool:
+    """Both operands are integers, and so is the factor of a sum."""
+    return all(map(is_integer, (call.self, call.other))) and is_integer(getattr(call, "alpha", 1))
+
+
+def _has_integer_bounds(call: Arguments) -> bool:
+    return all(map(is_integer, (call.self, *clamp_bounds(call).values())))
+
+
+def _has_divisor(call: Arguments) -> bool:
+    """A tensor divided by a number that its two steps of division are exact for."""
+    is_number = isinstance(call.other, int) and not isinstance(call.other, bool)
+    return isinstance(call.self, torch.Tensor) and is_number and 0 < call.other < 1 << 30
+
+
+def _can_count(call: Arguments) -> bool:
+    """Counts are exact in float32; sums lay words out with other sticks, up to one in each."""
+    return bool(call.self.numel() <= (1 << 24 if call.self.dtype is torch.bool else 1 << 20))
+
+
+def _has_bits_and_bools(call: Arguments) -> bool:
+    tensors = isinstance(call.self, torch.Tensor) and isinstance(call.other, torch.Tensor)
+    return tensors and {call.self.dtype, call.other.dtype} == {call.out.dtype, torch.bool}
+
 
 _BINARY: dict[str, LoweringFunction] = {
     **{name: partial(_arithmetic, name) for name in ("add", "sub", "mul")},
@@ -405,7 +370,7 @@ _BINARY: dict[str, LoweringFunction] = {
 _COMPARISONS = {
     f"{name}.{kind}": name
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
-    for kind in COMPARISON_OVERLOADS
+    for kind in ("Tensor_out", "Scalar_out")
 }
 _FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
 
@@ -414,48 +379,48 @@ PROMOTIONS = {
     **dict.fromkeys(_COMPARISONS, _promoted_together),
     "div.out_mode": _promoted_to_out,
 }
-"""`Operation.promoted` by aten name."""
+"""`EagerOperation.promoted` by aten name."""
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        f"{name}.out": {INTEGER: EagerKernel(partial(_binary, name, lowering), _takes_binary)}
-        for name, lowering in _BINARY.items()
-    },
-    **{
-        full: {INTEGER: EagerKernel(partial(_comparison, name), _takes_comparison)}
+_ARITHMETIC = Conditions(dtypes={"out": INTEGERS}, check=_has_integers)
+_COMPARISON = Conditions(dtypes={"out": BOOL}, promotes_to=INTEGERS, check=_has_integers)
+_CLAMP = Conditions(dtypes={"out": INTEGERS}, check=_has_integer_bounds)
+_UNARY = Conditions(dtypes={"self": INTEGERS}, same_dtype=("self", "results"))
+_BITS = Conditions(dtypes={"out": INTEGERS}, check=_has_bits_and_bools)
+_EXTREME = replace(_UNARY, nonempty=("self",))
+_DIVISION = replace(_EXTREME, check=_has_divisor)
+_SUM = Conditions(
+    dtypes={"self": (*INTEGERS, torch.bool), "out": INTEGERS}, nonempty=("self",), check=_can_count
+)
+_COUNTS = Conditions(
+    dtypes={"self": INTEGERS},
+    ranks={"self": (1,)},
+    values={"weights": (None,)},
+    check=lambda call: call.minlength >= 0,
+)
+
+KERNELS = (
+    *(EagerKernel(f"{n}.out", partial(_binary, n, f), _ARITHMETIC) for n, f in _BINARY.items()),
+    *(
+        EagerKernel(full, partial(_comparison, name), _COMPARISON)
         for full, name in _COMPARISONS.items()
-    },
-    **{
-        name: {INTEGER: EagerKernel(partial(_clamp, bounds), partial(_takes_clamp, bounds))}
-        for name, bounds in CLAMPS.items()
-    },
-    **{
-        f"bitwise_{name}.Tensor_out": {
-            INTEGER: EagerKernel(partial(_binary, name, partial(_with_truth, name)), _takes_bits)
-        }
+    ),
+    *(EagerKernel(name, partial(_clamp, name), _CLAMP) for name in CLAMPS),
+    *(
+        EagerKernel(
+            f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS
+        )
         for name in ("and", "or", "xor")
-    },
-    **{
-        name: {
-            INTEGER: EagerKernel(
-                partial(over_all, f"int {name}", partial(_outermost, name)), _takes_extreme_of_all
-            )
-        }
+    ),
+    *(
+        EagerKernel(full, partial(function, f"int {name}", partial(_outermost, name)), _EXTREME)
         for name in ("max", "min")
-    },
-    **{
-        f"a{name}.out": {
-            INTEGER: EagerKernel(
-                partial(over_dims, f"int {name}", partial(_outermost, name)), _takes_extreme
-            )
-        }
-        for name in ("max", "min")
-    },
-    "neg.out": {INTEGER: EagerKernel(partial(_unary, "neg", _negative), _takes_unary)},
-    "abs.out": {INTEGER: EagerKernel(partial(_unary, "abs", _magnitude), _takes_unary)},
-    "sum.IntList_out": {INTEGER: EagerKernel(_sum, _takes_sum)},
-    "remainder.Tensor_out": {INTEGER: EagerKernel(_remainder, _takes_remainder)},
-    "floor_divide": {INTEGER: EagerKernel(_floor_divide, _divides)},
-    "bincount": {INTEGER: EagerKernel(_counts, _takes_counts)},
-    "histc": {INTEGER: EagerKernel(_histogram, _takes_histogram)},
-}
+        for full, function in ((name, reduce_all), (f"a{name}.out", over_dims))
+    ),
+    EagerKernel("neg.out", partial(_unary, "neg", _negative), _UNARY),
+    EagerKernel("abs.out", partial(_unary, "abs", _magnitude), _UNARY),
+    EagerKernel("sum.IntList_out", _sum, _SUM),
+    EagerKernel("remainder.Tensor_out", _remainder, _DIVISION),
+    EagerKernel("floor_divide", _floor_divide, _DIVISION),
+    EagerKernel("bincount", _counts, _COUNTS),
+    EagerKernel("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
+)

@@ -11,10 +11,9 @@ import torch
 
 from spyre.torch_backend.device import cpu_generator
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
     INTEGERS,
-    ArgumentClass,
+    Conditions,
     EagerKernel,
     copy_into,
 )
@@ -95,14 +94,6 @@ def nll_loss2d_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torc
     return nll_loss_backward(grad, x, *args, grad_input=torch.empty_like(x))
 
 
-def _takes_nll(*args: Any, **_: Any) -> bool:
-    floats = [t for t in args if isinstance(t, torch.Tensor) and t.dtype in FLOATS]
-    targets = [t for t in args if isinstance(t, torch.Tensor) and t.dtype in INTEGERS]
-    given = [t for t in args if isinstance(t, torch.Tensor)]
-    one_device = len({t.device for t in given}) == 1
-    return len(given) == len(floats) + len(targets) and one_device and all(t.numel() for t in given)
-
-
 def native_dropout(
     x: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,20 +114,25 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
     return torch.where(mask, grad * scale, 0.0)
 
 
-def _takes_dropout(x: torch.Tensor, *_: Any) -> bool:
-    return x.dtype in FLOATS and x.numel() > 0
+_LOSS = Conditions(
+    dtypes={"inputs": (*FLOATS, *INTEGERS)}, same_device=("inputs",), nonempty=("inputs",)
+)
 
-
-_NLL = {FLOAT: EagerKernel(nll_loss, _takes_nll)}
-_NLL_BACKWARD = {FLOAT: EagerKernel(nll_loss_backward, _takes_nll)}
-
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "nll_loss_forward.output": _NLL,
-    "nll_loss2d_forward.output": _NLL,
-    "nll_loss2d_forward": {FLOAT: EagerKernel(nll_loss2d, _takes_nll)},
-    "nll_loss2d_backward": {FLOAT: EagerKernel(nll_loss2d_backward, _takes_nll)},
-    "nll_loss_backward.grad_input": _NLL_BACKWARD,
-    "nll_loss2d_backward.grad_input": _NLL_BACKWARD,
-    "native_dropout": {FLOAT: EagerKernel(native_dropout, _takes_dropout)},
-    "native_dropout_backward": {FLOAT: EagerKernel(native_dropout_backward, _takes_dropout)},
-}
+KERNELS = (
+    EagerKernel("nll_loss_forward.output", nll_loss, _LOSS),
+    EagerKernel("nll_loss2d_forward.output", nll_loss, _LOSS),
+    EagerKernel("nll_loss2d_forward", nll_loss2d, _LOSS),
+    EagerKernel("nll_loss2d_backward", nll_loss2d_backward, _LOSS),
+    EagerKernel("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
+    EagerKernel("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
+    EagerKernel(
+        "native_dropout",
+        native_dropout,
+        Conditions(dtypes={"input": FLOATS}, nonempty=("input",)),
+    ),
+    EagerKernel(
+        "native_dropout_backward",
+        native_dropout_backward,
+        Conditions(dtypes={"grad_output": FLOATS}, nonempty=("grad_output",)),
+    ),
+)

@@ -11,10 +11,11 @@ from spyre.lru_cache import LruCache
 from spyre.torch_backend.device import card_of, name_of, warn_user
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
+    BOOL,
     CONVERTED,
     INTEGERS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     broadcast_shape,
     fill,
@@ -73,14 +74,6 @@ def where_out(
     return fill("where", select, operands, (name_of(out.dtype),), out, sizes)
 
 
-def _takes_where(
-    condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None
-) -> bool:
-    dtype = torch.result_type(a, b)
-    fits = condition.device.type == "spyre" and condition.dtype is torch.bool
-    return fits and dtype in CONVERTED and all(_is_operand(v, dtype) for v in (a, b))
-
-
 def _is_operand(value: torch.Tensor, dtype: torch.dtype) -> bool:
     """Tensors on the card, or numbers from the CPU that the card can hold as ``dtype``."""
     if value.device.type == "spyre":
@@ -130,13 +123,6 @@ def filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
     return ScalarOperand(float(number.item()), name_of(dtype))
 
 
-def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
-    fits = x.dtype in CONVERTED and mask.dtype is torch.bool and mask.device == x.device
-    if isinstance(value, torch.Tensor):
-        return fits and value.dim() == 0 and _is_operand(value, x.dtype)
-    return fits and is_number_of(value, x.dtype)
-
-
 def triangle(
     rows: int, columns: int, diagonal: int, lower: bool, device: torch.device
 ) -> torch.Tensor:
@@ -169,21 +155,37 @@ def _triangular(lower: bool, x: torch.Tensor, diagonal: int = 0, *, out: torch.T
     return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
 
 
-def _takes_triangular(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
-    return x.dtype in CONVERTED and x.dtype == out.dtype
-
-
 FILLS = ("masked_fill_.Scalar", "masked_fill_.Tensor")
-_MASKED_FILL = {ANY: EagerKernel(masked_fill, _takes_fill)}
-_MASKED_FILL_ = {ANY: EagerKernel(masked_fill_, _takes_fill)}
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "where.self": {ANY: EagerKernel(where, _takes_where)},
-    "where.self_out": {ANY: EagerKernel(where_out, _takes_where)},
-    "tril.out": {ANY: EagerKernel(partial(_triangular, True), _takes_triangular)},
-    "triu.out": {ANY: EagerKernel(partial(_triangular, False), _takes_triangular)},
-    "masked_fill.Scalar": _MASKED_FILL,
-    "masked_fill.Tensor": _MASKED_FILL,
-    "masked_fill_.Scalar": _MASKED_FILL_,
-    "masked_fill_.Tensor": _MASKED_FILL_,
-}
+
+def _has_operands(call: Arguments) -> bool:
+    """The condition is on the card, and both others are what `_is_operand` says."""
+    dtype = torch.result_type(call.self, call.other)
+    is_on_card = call.condition.device.type == "spyre"
+    return is_on_card and all(_is_operand(v, dtype) for v in (call.self, call.other))
+
+
+def _has_fill_number(call: Arguments) -> bool:
+    if isinstance(call.value, torch.Tensor):
+        return call.value.dim() == 0 and _is_operand(call.value, call.self.dtype)
+    return is_number_of(call.value, call.self.dtype)
+
+
+_WHERE = Conditions(dtypes={"condition": BOOL}, promotes_to=CONVERTED, check=_has_operands)
+_FILL = Conditions(
+    dtypes={"self": CONVERTED, "mask": BOOL},
+    same_device=("self", "mask"),
+    check=_has_fill_number,
+)
+_TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
+
+KERNELS = (
+    EagerKernel("where.self", where, _WHERE),
+    EagerKernel("where.self_out", where_out, _WHERE),
+    EagerKernel("tril.out", partial(_triangular, True), _TRIANGLE),
+    EagerKernel("triu.out", partial(_triangular, False), _TRIANGLE),
+    EagerKernel("masked_fill.Scalar", masked_fill, _FILL),
+    EagerKernel("masked_fill.Tensor", masked_fill, _FILL),
+    EagerKernel("masked_fill_.Scalar", masked_fill_, _FILL),
+    EagerKernel("masked_fill_.Tensor", masked_fill_, _FILL),
+)

@@ -7,6 +7,8 @@ terms all stand in memory; where they would take too much of it, the CPU compute
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,10 +16,9 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     fill,
     fill_number,
@@ -74,13 +75,6 @@ def _matmul(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> to
     return fill("matmul", product, [left, right], (name_of(out.dtype),), out, sizes)
 
 
-def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    floats = all(t.dtype in FLOATS for t in (*tensors, out))
-    left, right = tensors[-2:]
-    small = out.dtype is not torch.float32 or is_small_product(left.shape, right.shape[-1])
-    return floats and small and all(t.numel() for t in tensors)
-
-
 def _addmm(
     bias: torch.Tensor,
     left: torch.Tensor,
@@ -113,12 +107,6 @@ def _empty_addmm(
     return out if scaled is None else out.copy_(scaled)
 
 
-def _takes_empty(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    left, right = tensors[-2:]
-    floats = all(t.dtype in FLOATS for t in (left, right, out))
-    return floats and not (left.numel() and right.numel())
-
-
 def _added_vector(
     low: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
 ) -> Value:
@@ -144,10 +132,6 @@ def _addmv(
     return fill("addmv", _added_vector, [bias, left, right], parameters, out, left.shape[:1])
 
 
-def _takes_vector(bias: torch.Tensor, *tensors: torch.Tensor, **named: Any) -> bool:
-    return _takes(tensors[0], tensors[1].unsqueeze(1), out=named["out"])
-
-
 def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
     products = low.pointwise("mul", low.convert(left, dtype), low.convert(right, dtype))
     return low.reduce("sum", products, (0,)).reshaped(())
@@ -158,45 +142,81 @@ def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return fill("dot", _inner, [left, right], (name_of(out.dtype),), out)
 
 
-def _takes_dot(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.dtype in FLOATS and left.dtype == right.dtype and left.numel() > 0
+# --- the table -----------------------------------------------------------------------------------
 
 
-# --- what ATen checks of the functional variants -----------------------------------------------
+def _is_small(left: str, right: str, call: Arguments) -> bool:
+    """A result of 16-bit floats, or a float32 product whose terms have room."""
+    if call.out.dtype is not torch.float32:
+        return True
+    factor, columns = getattr(call, left), getattr(call, right)
+    return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
-def _is_product(left: torch.Tensor, right: torch.Tensor) -> bool:
-    agree = left.dim() == right.dim() and left.shape[:-2] == right.shape[:-2]
-    return bool(agree and left.shape[-1] == right.shape[-2])
+def _product_conditions(left: str, right: str) -> Conditions:
+    return Conditions(
+        dtypes={"inputs": FLOATS, "out": FLOATS},
+        nonempty=("inputs",),
+        check=partial(_is_small, left, right),
+    )
 
 
-def is_mm(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Two matrices that go together."""
-    return left.dim() == 2 and _is_product(left, right)
+def _has_empty_factor(left: str, right: str, call: Arguments) -> bool:
+    return not (getattr(call, left).numel() and getattr(call, right).numel())
 
 
-def is_bmm(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Two batches of matrices that go together."""
-    return left.dim() == 3 and _is_product(left, right)
+def _factors_agree(left: str, right: str, call: Arguments) -> bool:
+    a, b = getattr(call, left), getattr(call, right)
+    return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
 
 
-def is_addmm(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, **_: Any) -> bool:
-    """Two matrices and a bias that is broadcast along rows, or not at all."""
-    return is_mm(left, right) and bias.shape in (right.shape[1:], (left.shape[0], right.shape[1]))
+def _addends_agree(call: Arguments) -> bool:
+    """The bias is broadcast along rows, or not at all."""
+    sizes = (call.mat1.shape[0], call.mat2.shape[1])
+    return _factors_agree("mat1", "mat2", call) and call.self.shape in (sizes[1:], sizes)
 
 
-_PRODUCT = {
-    ZERO_SIZE: EagerKernel(_empty_product, _takes_empty),
-    FLOAT: EagerKernel(_matmul, _takes),
+PLAIN = {
+    "mm": Conditions(
+        ranks={"self": (2,), "mat2": (2,)}, check=partial(_factors_agree, "self", "mat2")
+    ),
+    "bmm": Conditions(
+        ranks={"self": (3,), "mat2": (3,)}, check=partial(_factors_agree, "self", "mat2")
+    ),
+    "addmm": Conditions(ranks={"mat1": (2,), "mat2": (2,)}, check=_addends_agree),
 }
-_SUMMED = {ZERO_SIZE: EagerKernel(_empty_addmm, _takes_empty), FLOAT: EagerKernel(_addmm, _takes)}
+"""Shapes of functional variants that need no rules of ATen's."""
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "mm.out": _PRODUCT,
-    "bmm.out": _PRODUCT,
-    "addmm.out": _SUMMED,
-    "baddbmm.out": _SUMMED,
-    "addmv.out": {FLOAT: EagerKernel(_addmv, _takes_vector)},
-    "dot": {FLOAT: EagerKernel(dot, _takes_dot)},
-    "vdot": {FLOAT: EagerKernel(dot, _takes_dot)},
-}
+_PRODUCTS = (
+    ("mm.out", "self", "mat2", _matmul, _empty_product),
+    ("bmm.out", "self", "mat2", _matmul, _empty_product),
+    ("addmm.out", "mat1", "mat2", _addmm, _empty_addmm),
+    ("baddbmm.out", "batch1", "batch2", _addmm, _empty_addmm),
+)
+_ADDMV = replace(
+    _product_conditions("mat", "vec"),
+    dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
+    nonempty=("mat", "vec"),
+)
+_DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
+
+KERNELS = (
+    *(
+        EagerKernel(
+            name,
+            empty,
+            Conditions(
+                dtypes={left: FLOATS, right: FLOATS, "out": FLOATS},
+                check=partial(_has_empty_factor, left, right),
+            ),
+        )
+        for name, left, right, _, empty in _PRODUCTS
+    ),
+    *(
+        EagerKernel(name, function, _product_conditions(left, right))
+        for name, left, right, function, _ in _PRODUCTS
+    ),
+    EagerKernel("addmv.out", _addmv, _ADDMV),
+    EagerKernel("dot", dot, _DOT),
+    EagerKernel("vdot", dot, _DOT),
+)

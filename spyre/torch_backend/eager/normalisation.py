@@ -12,11 +12,9 @@ import torch
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     NewResult,
     fill,
@@ -221,15 +219,6 @@ def _softmax(
     return fill(label, lowering, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 
-def _takes_softmax(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return x.dtype in FLOATS and out.dtype in FLOATS
-
-
-def is_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> bool:
-    """What ATen checks of the functional variants."""
-    return not half_to_float and -x.dim() <= dim < x.dim()
-
-
 def _backward(
     label: str,
     lowering: LoweringFunction,
@@ -249,10 +238,6 @@ def _backward(
     return fill(label, lowering, [grad, y], parameters, target, y.shape)
 
 
-def _takes_backward(grad: torch.Tensor, y: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return grad.dtype in FLOATS and y.dtype in FLOATS
-
-
 def native_layer_norm(
     x: torch.Tensor,
     normalized: Sequence[int],
@@ -265,10 +250,6 @@ def native_layer_norm(
     kinds = tuple(k for k, _ in pairs)
     parameters = (kinds, len(normalized), float(eps), name_of(x.dtype))
     return run("layer_norm", layer_norm, [x, *(w for _, w in pairs)], parameters)
-
-
-def _takes_layer_norm(x: torch.Tensor, normalized: Sequence[int], *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and x.numel() > 0 and prod(normalized) > 0
 
 
 def native_layer_norm_backward(
@@ -288,11 +269,6 @@ def native_layer_norm_backward(
     return tuple(g if wanted else None for g, wanted in zip(grads, output_mask, strict=True))
 
 
-def _takes_layer_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> bool:
-    given = [t for t in args if isinstance(t, torch.Tensor)]
-    return all(t.dtype in FLOATS for t in (grad, x, *given)) and x.numel() > 0
-
-
 def _layer_norm_of_nothing(
     x: torch.Tensor, normalized: Sequence[int], *_: Any
 ) -> tuple[torch.Tensor, ...]:
@@ -300,10 +276,6 @@ def _layer_norm_of_nothing(
     sizes = (*x.shape[:outer], *[1] * len(normalized))
     statistics = [torch.full(sizes, value, dtype=x.dtype, device=x.device) for value in (0, nan)]
     return torch.empty_like(x), *statistics
-
-
-def _takes_layer_norm_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and not x.numel()
 
 
 def native_group_norm(x: torch.Tensor, *args: Any) -> Any:
@@ -377,13 +349,6 @@ def native_batch_norm(
     return result, mean, scale
 
 
-def _takes_batch_norm(x: torch.Tensor, *tensors: torch.Tensor | bool | float | None) -> bool:
-    given = [t for t in tensors if isinstance(t, torch.Tensor)]
-    floats = all(t.dtype in FLOATS and t.device == x.device for t in (x, *given))
-    known = tensors[4] or None not in tensors[2:4]
-    return floats and known and x.dim() > 1 and x.numel() > 0
-
-
 def native_batch_norm_backward(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -409,38 +374,68 @@ def native_batch_norm_backward(
     return tuple(g if wanted else None for g, wanted in zip(grads, output_mask, strict=True))
 
 
-def _takes_batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> bool:
-    given = [t for t in args if isinstance(t, torch.Tensor)]
-    floats = all(t.dtype in FLOATS for t in (grad, x, *given))
-    known = args[-3] or None not in args[1:3]
-    return floats and known and grad.numel() > 0
+def _has_statistics(call: Arguments) -> bool:
+    """Statistics of the input, in training, or those that are given."""
+    is_own = call.training if hasattr(call, "training") else call.train
+    return is_own or None not in (call.running_mean, call.running_var)
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "_softmax.out": {FLOAT: EagerKernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
-    "_log_softmax.out": {
-        FLOAT: EagerKernel(partial(_softmax, "log_softmax", log_softmax), _takes_softmax)
-    },
-    "_softmax_backward_data.out": {
-        FLOAT: EagerKernel(
-            partial(_backward, "softmax_backward", softmax_backward), _takes_backward
-        )
-    },
-    "_log_softmax_backward_data.out": {
-        FLOAT: EagerKernel(
-            partial(_backward, "log_softmax_backward", log_softmax_backward), _takes_backward
-        )
-    },
-    "native_batch_norm": {FLOAT: EagerKernel(native_batch_norm, _takes_batch_norm)},
-    "native_batch_norm_backward": {
-        FLOAT: EagerKernel(native_batch_norm_backward, _takes_batch_norm_backward)
-    },
-    "native_group_norm": {ANY: EagerKernel(native_group_norm)},
-    "native_layer_norm_backward": {
-        FLOAT: EagerKernel(native_layer_norm_backward, _takes_layer_norm_backward)
-    },
-    "native_layer_norm": {
-        ZERO_SIZE: EagerKernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
-        FLOAT: EagerKernel(native_layer_norm, _takes_layer_norm),
-    },
-}
+def _has_dim(call: Arguments) -> bool:
+    return bool(-call.self.dim() <= call.dim < call.self.dim())
+
+
+PLAIN_SOFTMAX = Conditions(values={"half_to_float": (False,)}, check=_has_dim)
+"""Arguments of the functional variants that need no rules of ATen's."""
+
+_SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
+_SOFTMAX_BACKWARD = Conditions(dtypes={"grad_output": FLOATS, "output": FLOATS})
+
+KERNELS = (
+    EagerKernel("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
+    EagerKernel("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
+    EagerKernel(
+        "_softmax_backward_data.out",
+        partial(_backward, "softmax_backward", softmax_backward),
+        _SOFTMAX_BACKWARD,
+    ),
+    EagerKernel(
+        "_log_softmax_backward_data.out",
+        partial(_backward, "log_softmax_backward", log_softmax_backward),
+        _SOFTMAX_BACKWARD,
+    ),
+    EagerKernel(
+        "native_batch_norm",
+        native_batch_norm,
+        Conditions(
+            dtypes={"inputs": FLOATS},
+            same_device=("inputs",),
+            nonempty=("input",),
+            check=lambda call: call.input.dim() > 1 and _has_statistics(call),
+        ),
+    ),
+    EagerKernel(
+        "native_batch_norm_backward",
+        native_batch_norm_backward,
+        Conditions(dtypes={"inputs": FLOATS}, nonempty=("grad_out",), check=_has_statistics),
+    ),
+    EagerKernel("native_group_norm", native_group_norm),
+    EagerKernel(
+        "native_layer_norm_backward",
+        native_layer_norm_backward,
+        Conditions(dtypes={"inputs": FLOATS}, nonempty=("input",)),
+    ),
+    EagerKernel(
+        "native_layer_norm",
+        _layer_norm_of_nothing,
+        Conditions(dtypes={"input": FLOATS}, empty=("input",)),
+    ),
+    EagerKernel(
+        "native_layer_norm",
+        native_layer_norm,
+        Conditions(
+            dtypes={"input": FLOATS},
+            nonempty=("input",),
+            check=lambda call: prod(call.normalized_shape) > 0,
+        ),
+    ),
+)

@@ -6,7 +6,8 @@ passes add up, in float32 and in memory of the padded input, what every place ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,9 +16,9 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     copy_into,
 )
@@ -198,15 +199,6 @@ def max_pool(
     return copy_into(out, found[0]), copy_into(indices, found[1])
 
 
-def _takes_max_pool(rank: int, x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return _takes(x) and prod(x.shape[-rank:]) < 1 << 24
-
-
-def _takes(*tensors: torch.Tensor) -> bool:
-    same = len({(t.dtype, t.device) for t in tensors}) == 1
-    return same and tensors[0].dtype in FLOATS and all(t.numel() for t in tensors)
-
-
 def max_pool_backward(
     rank: int,
     grad: torch.Tensor,
@@ -228,23 +220,19 @@ def max_pool_backward(
     return copy_into(grad_input, result.reshape(x.shape))
 
 
-def max_pool3d(x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::max_pool3d_with_indices, which makes its results itself."""
+def new_max_pool(rank: int, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::max_pool3d_with_indices, which has no ``out`` variant that ATen would call."""
     meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
     like = torch.ops.aten.max_pool3d_with_indices(meta, *args)
     out, indices = (torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like)
-    return max_pool(3, x, *args, out=out, indices=indices)
+    return max_pool(rank, x, *args, out=out, indices=indices)
 
 
-def max_pool3d_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torch.Tensor:
+def new_max_pool_backward(
+    rank: int, grad: torch.Tensor, x: torch.Tensor, *args: Any
+) -> torch.Tensor:
     """aten::max_pool3d_with_indices_backward."""
-    return max_pool_backward(3, grad, x, *args, grad_input=torch.empty_like(x))
-
-
-def _takes_max_pool_backward(
-    rank: int, grad: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any
-) -> bool:
-    return _takes(grad, x) and prod(x.shape[-rank:]) < 1 << 24
+    return max_pool_backward(rank, grad, x, *args, grad_input=torch.empty_like(x))
 
 
 def avg_pool(
@@ -318,11 +306,6 @@ def adaptive_avg_pool(rank: int, x: torch.Tensor, sizes: Sequence[int]) -> torch
     return result
 
 
-def _takes_adaptive(rank: int, x: torch.Tensor, sizes: Sequence[int]) -> bool:
-    columns = zip(x.shape[-rank:], sizes, strict=True)
-    return _takes(x) and all(p and n % p == 0 for n, p in columns)
-
-
 def adaptive_avg_pool_backward(rank: int, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Their backward passes."""
     windows_kernel = [n // p for n, p in zip(x.shape[-rank:], grad.shape[-rank:], strict=True)]
@@ -332,42 +315,43 @@ def adaptive_avg_pool_backward(rank: int, grad: torch.Tensor, x: torch.Tensor) -
     return result
 
 
-def _takes_adaptive_backward(rank: int, grad: torch.Tensor, x: torch.Tensor) -> bool:
-    return _takes(grad, x) and _takes_adaptive(rank, x, grad.shape[-rank:])
+def _has_exact_positions(rank: int, call: Arguments) -> bool:
+    """Positions of the largest elements, in float32."""
+    return bool(prod(call.self.shape[-rank:]) < 1 << 24)
 
 
-def _kernel(
-    function: Callable[..., Any], takes: Callable[..., bool], rank: int
-) -> dict[ArgumentClass, EagerKernel]:
-    return {FLOAT: EagerKernel(partial(function, rank), partial(takes, rank))}
+def _has_equal_windows(rank: int, call: Arguments) -> bool:
+    sizes = call.output_size if hasattr(call, "output_size") else call.grad_output.shape[-rank:]
+    pairs = zip(call.self.shape[-rank:], sizes, strict=True)
+    return all(positions and n % positions == 0 for n, positions in pairs)
 
 
-def _takes_pool(rank: int, *args: Any, **_: Any) -> bool:
-    return _takes(*(t for t in args if isinstance(t, torch.Tensor)))
-
-
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    name: _kernel(function, takes, rank)
-    for rank in (2, 3)
-    for name, function, takes in (
-        (f"max_pool{rank}d_with_indices.out", max_pool, _takes_max_pool),
-        (
-            f"max_pool{rank}d_with_indices_backward.grad_input",
-            max_pool_backward,
-            _takes_max_pool_backward,
-        ),
-        (f"avg_pool{rank}d.out", avg_pool, _takes_pool),
-        (f"avg_pool{rank}d_backward.grad_input", avg_pool_backward, _takes_pool),
-        (f"_adaptive_avg_pool{rank}d", adaptive_avg_pool, _takes_adaptive),
-        (
-            f"_adaptive_avg_pool{rank}d_backward",
-            adaptive_avg_pool_backward,
-            _takes_adaptive_backward,
-        ),
+def _kernels(rank: int) -> Iterator[EagerKernel]:
+    tensors = ("grad_output", "self")
+    forward, backward = (
+        Conditions(
+            dtypes=dict.fromkeys(names, FLOATS),
+            same_dtype=names,
+            same_device=names,
+            nonempty=names,
+        )
+        for names in (tensors[1:], tensors)
     )
-} | {
-    "max_pool3d_with_indices": {FLOAT: EagerKernel(max_pool3d, partial(_takes_max_pool, 3))},
-    "max_pool3d_with_indices_backward": {
-        FLOAT: EagerKernel(max_pool3d_backward, partial(_takes_max_pool_backward, 3))
-    },
-}
+    exact, equal = partial(_has_exact_positions, rank), partial(_has_equal_windows, rank)
+    average, largest = f"avg_pool{rank}d", f"max_pool{rank}d_with_indices"
+    adaptive = f"_adaptive_avg_pool{rank}d"
+    rows = (
+        (f"{largest}.out", max_pool, replace(forward, check=exact)),
+        (f"{largest}_backward.grad_input", max_pool_backward, replace(backward, check=exact)),
+        (f"{average}.out", avg_pool, forward),
+        (f"{average}_backward.grad_input", avg_pool_backward, backward),
+        (adaptive, adaptive_avg_pool, replace(forward, check=equal)),
+        (f"{adaptive}_backward", adaptive_avg_pool_backward, replace(backward, check=equal)),
+        (largest, new_max_pool, replace(forward, check=exact)),
+        (f"{largest}_backward", new_max_pool_backward, replace(backward, check=exact)),
+    )
+    for name, function, conditions in rows[: 8 if rank == 3 else 6]:
+        yield EagerKernel(name, partial(function, rank), conditions)
+
+
+KERNELS = (*_kernels(2), *_kernels(3))

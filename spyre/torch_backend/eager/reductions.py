@@ -14,22 +14,20 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     BOOL,
     COMPUTED,
     CONVERTED,
-    FLOAT,
     FLOATS,
     INTEGERS,
-    ZERO_SIZE,
-    ArgumentClass,
+    OPERANDS,
+    REDUCTION,
+    Arguments,
+    Conditions,
     EagerKernel,
     checked_dims,
     copy_into,
     fill,
     fill_number,
-    is_computed,
-    takes_floats,
 )
 from spyre.torch_backend.eager.special import extreme, logarithm
 from spyre.torch_backend.program import (
@@ -171,24 +169,6 @@ def _extremes(
     return copy_into(min, least), copy_into(max, most)
 
 
-def _takes_extremes(x: torch.Tensor, *, min: torch.Tensor, max: torch.Tensor, **_: Any) -> bool:
-    known = x.dtype in CONVERTED and x.dtype is not torch.bool and x.numel() > 0
-    return known and min.dtype == max.dtype == x.dtype
-
-
-def keeps_dtype(*_: Any, dtype: torch.dtype | None = None) -> bool:
-    """True if the result is to have the dtype of floating operands."""
-    return dtype is None
-
-
-def _takes_reduction(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return takes_floats(x, out=out) and x.numel() > 0
-
-
-def _takes_truth(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return is_computed(x) and out.dtype is torch.bool and x.numel() > 0
-
-
 def _truth_of_each(
     x: torch.Tensor, dim: Any, keepdim: bool = False, *, out: torch.Tensor
 ) -> torch.Tensor:
@@ -196,21 +176,10 @@ def _truth_of_each(
     return fill("truth", _each, [x], ("bool",), out, x.shape)
 
 
-def _takes_truth_of_each(
-    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, out: torch.Tensor
-) -> bool:
-    no_dims = isinstance(dim, (list, tuple)) and not dim
-    return no_dims and x.dtype in CONVERTED and out.dtype is torch.bool
-
-
-def over_all(label: str, lowering: LoweringFunction, x: torch.Tensor) -> torch.Tensor:
+def reduce_all(label: str, lowering: LoweringFunction, x: torch.Tensor) -> torch.Tensor:
     """Over all dims, into a new tensor of rank 0 (max and min without dim)."""
     result = torch.empty((), dtype=x.dtype, device=x.device)
     return fill(label, lowering, [x], (dims_of(x, None), False, name_of(x.dtype)), result)
-
-
-def _takes_all(x: torch.Tensor) -> bool:
-    return is_computed(x) and x.numel() > 0
 
 
 def _product_of_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -231,10 +200,6 @@ def _fill_zero_size(
     return fill_number(out, reduced_sizes(x.shape, dims_of(x, dim), keepdim), number)
 
 
-def _takes_zero_size(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return not x.numel() and x.dtype in COMPUTED and out.dtype in FLOATS
-
-
 def _variance_kernel(
     root: bool,
     x: torch.Tensor,
@@ -248,10 +213,6 @@ def _variance_kernel(
     taken = 1.0 if correction is None else float(correction)
     parameters = (dims, keepdim, name_of(x.dtype), taken, root)
     return fill("variance", _variance, [x], parameters, result)
-
-
-def _takes_variance(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and x.numel() > 0
 
 
 def _variance_and_mean(
@@ -271,10 +232,6 @@ def _variance_of_nothing(
 ) -> torch.Tensor:
     sizes = reduced_sizes(x.shape, dims_of(x, dim), keepdim)
     return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
-
-
-def _takes_variance_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and not x.numel()
 
 
 def _vector_norm(
@@ -304,21 +261,6 @@ def _norm_of_nothing(
     return fill_number(out, reduced_sizes(x.shape, dims_of(x, dim), keepdim), 0.0)
 
 
-def _takes_norm_of_nothing(
-    x: torch.Tensor,
-    order: float = 2,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    out: torch.Tensor,
-    **_: Any,
-) -> bool:
-    """Those that are a number: others have no smallest or largest element to be."""
-    if x.numel() or out.dtype not in FLOATS:
-        return False
-    return 0 <= order < inf or 0 in reduced_sizes(x.shape, dims_of(x, dim), keepdim)
-
-
 def cumsum(
     x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
 ) -> torch.Tensor:
@@ -327,62 +269,92 @@ def cumsum(
     return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 
-def _takes_cumsum(
-    x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
-) -> bool:
-    if x.dtype not in CONVERTED or out.dtype not in (*FLOATS, *INTEGERS):
-        return False
-    if x.dim() == 0:
-        return True
-    lane: Any = other_lane(x.shape, dim % x.dim())
-    return stored_elements(x.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _sums(
-    label: str, lowering: LoweringFunction, of_nothing: float
-) -> dict[ArgumentClass, EagerKernel]:
-    return {
-        ZERO_SIZE: EagerKernel(partial(_fill_zero_size, of_nothing), _takes_zero_size),
-        FLOAT: EagerKernel(partial(over_dims, label, lowering), _takes_reduction),
-    }
+def _has_norm(call: Arguments) -> bool:
+    """Norms of nothing that are a number: others have no smallest or largest element to be."""
+    if 0 <= call.ord < inf:
+        return True
+    return 0 in reduced_sizes(call.self.shape, dims_of(call.self, call.dim), call.keepdim)
 
 
-def _variances(root: bool) -> dict[ArgumentClass, EagerKernel]:
-    return {
-        ZERO_SIZE: EagerKernel(_variance_of_nothing, _takes_variance_of_nothing),
-        FLOAT: EagerKernel(partial(_variance_kernel, root), _takes_variance),
-    }
+def _names_no_dims(call: Arguments) -> bool:
+    dim = getattr(call, "dim", None)
+    return isinstance(dim, (list, tuple)) and not dim
 
 
+def _has_room(call: Arguments) -> bool:
+    """A running sum, with sticks along another dim, has room in memory."""
+    if (rank := call.self.dim()) == 0:
+        return True
+    lane: Any = other_lane(call.self.shape, call.dim % rank)
+    return stored_elements(call.self.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
+
+
+PLAIN = Conditions(values={"dtype": (None,)})
+"""Arguments of functional variants whose result has the dtype of floating operands."""
+
+_OF_NOTHING = Conditions(dtypes={"self": COMPUTED, "out": FLOATS}, empty=("self",))
+_VARIANCE = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
+_VARIANCE_OF_NOTHING = Conditions(dtypes={"self": FLOATS}, empty=("self",))
+_ALL = Conditions(dtypes={"self": OPERANDS}, nonempty=("self",))
+_TRUTH = Conditions(dtypes={"self": OPERANDS, "out": BOOL}, nonempty=("self",))
+_TRUTH_OF_EACH = Conditions(dtypes={"self": CONVERTED, "out": BOOL}, check=_names_no_dims)
 _LARGEST, _SMALLEST = partial(_extreme, "max"), partial(_extreme, "min")
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "sum.IntList_out": _sums("sum", partial(_reduced, "sum"), 0.0),
-    "mean.out": _sums("mean", _mean, nan),
-    "prod.int_out": _sums("prod", partial(_reduced, "prod"), 1.0),
-    "prod": {ANY: EagerKernel(_product_of_all)},
-    "amax.out": {FLOAT: EagerKernel(partial(over_dims, "amax", _LARGEST), _takes_reduction)},
-    "amin.out": {FLOAT: EagerKernel(partial(over_dims, "amin", _SMALLEST), _takes_reduction)},
-    "aminmax.out": {ANY: EagerKernel(_extremes, _takes_extremes)},
-    "max": {FLOAT: EagerKernel(partial(over_all, "amax", _LARGEST), _takes_all)},
-    "min": {FLOAT: EagerKernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
-    "var.correction": _variances(False),
-    "std.correction": _variances(True),
-    "var_mean.correction": {FLOAT: EagerKernel(_variance_and_mean, _takes_variance)},
-    "linalg_vector_norm.out": {
-        ZERO_SIZE: EagerKernel(_norm_of_nothing, _takes_norm_of_nothing),
-        FLOAT: EagerKernel(_vector_norm, _takes_reduction),
-    },
-    **{
-        f"{name}.{kind}": {
-            BOOL: EagerKernel(_truth_of_each, _takes_truth_of_each),
-            ANY: EagerKernel(partial(over_dims, name, lowering), _takes_truth),
-        }
+KERNELS = (
+    *(
+        EagerKernel(name, partial(_fill_zero_size, number), _OF_NOTHING)
+        for name, number in (("sum.IntList_out", 0.0), ("mean.out", nan), ("prod.int_out", 1.0))
+    ),
+    EagerKernel("sum.IntList_out", partial(over_dims, "sum", partial(_reduced, "sum")), REDUCTION),
+    EagerKernel("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
+    EagerKernel("prod.int_out", partial(over_dims, "prod", partial(_reduced, "prod")), REDUCTION),
+    EagerKernel("prod", _product_of_all),
+    EagerKernel("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
+    EagerKernel("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
+    EagerKernel(
+        "aminmax.out",
+        _extremes,
+        Conditions(
+            dtypes={"self": (*FLOATS, *INTEGERS)},
+            same_dtype=("self", "results"),
+            nonempty=("self",),
+        ),
+    ),
+    EagerKernel("max", partial(reduce_all, "amax", _LARGEST), _ALL),
+    EagerKernel("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
+    *(
+        EagerKernel(f"{name}.correction", function, conditions)
+        for name, root in (("var", False), ("std", True))
+        for function, conditions in (
+            (_variance_of_nothing, _VARIANCE_OF_NOTHING),
+            (partial(_variance_kernel, root), _VARIANCE),
+        )
+    ),
+    EagerKernel("var_mean.correction", _variance_and_mean, _VARIANCE),
+    EagerKernel(
+        "linalg_vector_norm.out",
+        _norm_of_nothing,
+        Conditions(dtypes={"out": FLOATS}, empty=("self",), check=_has_norm),
+    ),
+    EagerKernel("linalg_vector_norm.out", _vector_norm, REDUCTION),
+    *(
+        EagerKernel(f"{name}.{kind}", function, conditions)
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
         for kind in ("out", "dims_out", "all_out")
-    },
-    "cumsum.out": {ANY: EagerKernel(cumsum, _takes_cumsum)},
-}
+        for function, conditions in (
+            (_truth_of_each, _TRUTH_OF_EACH),
+            (partial(over_dims, name, lowering), _TRUTH),
+        )
+    ),
+    EagerKernel(
+        "cumsum.out",
+        cumsum,
+        Conditions(
+            dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)},
+            check=_has_room,
+        ),
+    ),
+)

@@ -10,6 +10,7 @@ out of range stops the launch with a device fault, as in reading.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -18,14 +19,12 @@ import torch
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    BOOL,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
     checked_dim,
     copy_into,
     fill,
@@ -172,17 +171,6 @@ def _pieces(count: int, comparisons: int) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def _takes_rows(x: torch.Tensor, source: torch.Tensor, rows: int, *indices: torch.Tensor) -> bool:
-    """True if the cores can compare ``rows`` rows with the indices."""
-    if x.dtype not in CONVERTED or source.dtype != x.dtype:
-        return False
-    if any(k.dtype not in INDICES or k.device != x.device for k in indices):
-        return False
-    count = prod(torch.broadcast_shapes(*(k.shape for k in indices)))
-    fits = rows <= MAX_ROWS and rows * count <= MOST_PIECES * MOST_COMPARISONS
-    return bool(fits and source.device == x.device and min(x.numel(), source.numel(), count) > 0)
-
-
 def _written(
     x: torch.Tensor,
     dim: int,
@@ -262,13 +250,6 @@ def _rows_like(x: torch.Tensor, dim: int, index: torch.Tensor) -> tuple[int, ...
     return (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
 
 
-def _takes_index_copy(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
-) -> bool:
-    rows = x.shape[dim] if x.dim() else 1
-    return x.dtype == out.dtype and _takes_rows(x, source, rows, index)
-
-
 def index_add(
     x: torch.Tensor,
     dim: int,
@@ -288,20 +269,6 @@ def index_add(
     return copy_into(out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
 
 
-def _takes_index_add(
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
-    *,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> bool:
-    rows = x.shape[dim] if x.dim() else 1
-    fits = x.dtype == out.dtype and _takes_rows(x, source, rows, index)
-    return fits and _can_add(x, index.numel(), x.numel() // rows)
-
-
 def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
     """aten::index_fill_, of a number or a tensor of rank 0; negative indices count from the end."""
     target = x if x.dim() else x.reshape(1)
@@ -309,12 +276,6 @@ def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> to
     row = torch.as_tensor(value, dtype=x.dtype, device=x.device).reshape([1] * target.dim())
     _written(target, dim, [index.reshape(-1)], (target.shape[dim],), row, True, target)
     return x
-
-
-def _takes_index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> bool:
-    if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.dim()):
-        return False
-    return _takes_rows(x, x, x.shape[dim] if x.dim() else 1, index)
 
 
 def index_put(
@@ -367,19 +328,6 @@ def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return values.expand(shape)
 
 
-def takes_index_put(
-    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
-) -> bool:
-    """True if the cores can compare all rows with the indices."""
-    chosen = [k for k in indices if k is not None]
-    if not chosen or not x.dim():
-        return False
-    rows = prod(x.shape[k] for k, index in enumerate(indices) if index is not None)
-    fits = _takes_rows(x, values, rows, *chosen)
-    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
-    return fits and (not accumulate or _can_add(x, count, x.numel() // rows))
-
-
 def index_put_by_masks(
     x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
 ) -> torch.Tensor:
@@ -407,15 +355,12 @@ def index_put_functional(
     """aten::index_put for a recorder, which cannot be told how many positions a mask marks."""
     if (mask := _only_mask(x, indices, values, accumulate)) is not None:
         return torch.where(mask, values.reshape(()), x)
-    if not takes_index_put(x, indices, values, accumulate):
+    arguments = bind_arguments("_index_put_impl_", (x, indices, values, accumulate), {})
+    if not _INDEX_PUT.hold(arguments):
         raise LoweringError(
             f"index_put by {[None if k is None else k.dtype for k in indices]} of {x.dtype}"
         )
     return index_put_of(x, indices, values, accumulate)
-
-
-def _has_masks(x: torch.Tensor, indices: Indices, *_: Any) -> bool:
-    return any(k is not None and k.dtype is torch.bool and k.device == x.device for k in indices)
 
 
 def embedding_dense_backward(
@@ -428,15 +373,6 @@ def embedding_dense_backward(
         grads = grads.masked_fill((flat == padding).unsqueeze(1), 0)
     zeros = torch.zeros(rows, width, dtype=grad.dtype, device=grad.device)
     return _added(zeros, [flat], (rows,), grads, False)
-
-
-def _takes_embedding_backward(
-    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_freq: bool
-) -> bool:
-    if scale_by_freq or not grad.numel() or grad.dtype not in FLOATS:
-        return False
-    fits = _takes_rows(grad, grad, rows, indices)
-    return fits and _can_add(grad, indices.numel(), grad.shape[-1])
 
 
 # --- scatter: an index per element ---------------------------------------------------------------
@@ -494,61 +430,119 @@ def _scatter_in(
     return whole
 
 
-def _takes_scatter(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
-) -> bool:
-    if x.dtype not in CONVERTED or x.dtype != out.dtype or index.dtype not in INDICES:
-        return False
-    rows = x.shape[dim] if x.dim() else 1
-    if isinstance(source, torch.Tensor):
-        fits = source.dtype == x.dtype and source.device == x.device
-    else:
-        fits = is_number_of(source, x.dtype)
-    pairs = rows * index.numel()
-    fits = fits and rows <= MAX_ROWS and pairs <= MOST_PIECES * MOST_COMPARISONS
-    return bool(fits and index.device == x.device and x.numel() and index.numel())
-
-
-def _takes_scatter_add(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
-) -> bool:
-    return x.dtype in FLOATS and _takes_scatter(x, dim, index, source, out=out)
-
-
 def _scatter_of_nothing(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
 ) -> torch.Tensor:
     return copy_into(out, x)
 
 
-def _takes_scatter_of_nothing(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
-) -> bool:
-    return not index.numel() and x.dtype == out.dtype
+# --- the table -----------------------------------------------------------------------------------
 
 
-def _scatters(adds: bool) -> dict[ArgumentClass, EagerKernel]:
-    return {
-        ZERO_SIZE: EagerKernel(_scatter_of_nothing, _takes_scatter_of_nothing),
-        ANY: EagerKernel(partial(scatter, adds), _takes_scatter_add if adds else _takes_scatter),
-    }
+def _rows(call: Arguments) -> int:
+    return call.self.shape[call.dim] if call.self.dim() else 1
 
 
-_FILL = {ANY: EagerKernel(index_fill, _takes_index_fill)}
+def _few_comparisons(rows: int, count: int) -> bool:
+    """The cores can compare ``rows`` rows with ``count`` indices."""
+    return rows <= MAX_ROWS and rows * count <= MOST_PIECES * MOST_COMPARISONS
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "index_copy.out": {ANY: EagerKernel(index_copy, _takes_index_copy)},
-    "index_add.out": {FLOAT: EagerKernel(index_add, _takes_index_add)},
-    "index_fill_.int_Scalar": _FILL,
-    "index_fill_.int_Tensor": _FILL,
-    "_index_put_impl_": {
-        BOOL: EagerKernel(index_put_by_masks, _has_masks),
-        ANY: EagerKernel(index_put, takes_index_put),
-    },
-    "embedding_dense_backward": {
-        FLOAT: EagerKernel(embedding_dense_backward, _takes_embedding_backward)
-    },
-    "scatter.src_out": _scatters(False),
-    "scatter.value_out": _scatters(False),
-    "scatter_add.out": _scatters(True),
-}
+
+def _can_write_rows(call: Arguments) -> bool:
+    return _few_comparisons(_rows(call), call.index.numel())
+
+
+def _can_add_rows(call: Arguments) -> bool:
+    width = call.self.numel() // _rows(call)
+    return _can_write_rows(call) and _can_add(call.self, call.index.numel(), width)
+
+
+def _can_fill_rows(call: Arguments) -> bool:
+    is_tensor = isinstance(call.value, torch.Tensor)
+    if isinstance(call.value, complex) or (is_tensor and call.value.dim()):
+        return False
+    return _can_write_rows(call)
+
+
+def _can_put(call: Arguments) -> bool:
+    x, chosen = call.self, [k for k in call.indices if k is not None]
+    if not chosen or not x.dim():
+        return False
+    rows = prod(x.shape[k] for k, index in enumerate(call.indices) if index is not None)
+    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
+    fits = count > 0 and _few_comparisons(rows, count)
+    return fits and (not call.accumulate or _can_add(x, count, x.numel() // rows))
+
+
+def _can_add_gradients(call: Arguments) -> bool:
+    grad, count = call.grad_output, call.indices.numel()
+    return _few_comparisons(call.num_weights, count) and _can_add(grad, count, grad.shape[-1])
+
+
+def _has_device_mask(call: Arguments) -> bool:
+    masks = (k for k in call.indices if k is not None and k.dtype is torch.bool)
+    return any(mask.device == call.self.device for mask in masks)
+
+
+def _can_scatter(call: Arguments) -> bool:
+    return is_number_of(getattr(call, "value", 0), call.self.dtype) and _can_write_rows(call)
+
+
+_ROWS = Conditions(
+    dtypes={"self": CONVERTED, "index": INDICES},
+    same_dtype=("self", "source", "out"),
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    check=_can_write_rows,
+)
+_FILL = Conditions(
+    dtypes={"self": CONVERTED, "index": INDICES},
+    same_device=("self", "index"),
+    nonempty=("self", "index"),
+    check=_can_fill_rows,
+)
+_INDEX_PUT = Conditions(
+    dtypes={"self": CONVERTED, "indices": INDICES},
+    same_dtype=("self", "values"),
+    same_device=("self", "indices", "values"),
+    nonempty=("self", "values"),
+    check=_can_put,
+)
+_EMBEDDING = Conditions(
+    dtypes={"grad_output": FLOATS, "indices": INDICES},
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    values={"scale_grad_by_freq": (False,)},
+    check=_can_add_gradients,
+)
+_SCATTER = Conditions(
+    dtypes={"self": CONVERTED, "index": INDICES},
+    same_dtype=("self", "out", "src"),
+    same_device=("inputs",),
+    nonempty=("self", "index"),
+    check=_can_scatter,
+)
+_NOTHING = Conditions(same_dtype=("self", "out"), empty=("index",))
+_SCATTERS = ("scatter.src_out", "scatter.value_out", "scatter_add.out")
+
+KERNELS = (
+    EagerKernel("index_copy.out", index_copy, _ROWS),
+    EagerKernel(
+        "index_add.out",
+        index_add,
+        replace(_ROWS, dtypes={"self": FLOATS, "index": INDICES}, check=_can_add_rows),
+    ),
+    EagerKernel("index_fill_.int_Scalar", index_fill, _FILL),
+    EagerKernel("index_fill_.int_Tensor", index_fill, _FILL),
+    EagerKernel("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
+    EagerKernel("_index_put_impl_", index_put, _INDEX_PUT),
+    EagerKernel("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
+    *(EagerKernel(name, _scatter_of_nothing, _NOTHING) for name in _SCATTERS),
+    EagerKernel("scatter.src_out", partial(scatter, False), _SCATTER),
+    EagerKernel("scatter.value_out", partial(scatter, False), _SCATTER),
+    EagerKernel(
+        "scatter_add.out",
+        partial(scatter, True),
+        replace(_SCATTER, dtypes={"self": FLOATS, "index": INDICES}),
+    ),
+)

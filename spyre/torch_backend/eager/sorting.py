@@ -10,6 +10,7 @@ leaves those of equal upper halves in order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import inf, nan
 from typing import Any
@@ -17,11 +18,11 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
-    INTEGER,
     INTEGERS,
-    ArgumentClass,
+    POSITIONS,
+    Arguments,
+    Conditions,
     EagerKernel,
     as_like,
     checked_dim,
@@ -128,18 +129,6 @@ def _ranked(
     return run("ranked", ranked, [x], (dim, count, descending, keeps, both))
 
 
-def takes_ranking(x: torch.Tensor, dim: int, count: int) -> bool:
-    """True if the cores can rank along ``dim``."""
-    if x.dtype not in FLOATS or not x.numel() or not count:
-        return False
-    dim = checked_dim(dim, x.dim())
-    if x.dim() == 0:
-        return True
-    lane = other_lane(x.shape, dim)
-    steps = x.shape[dim] * count
-    return stored_elements(x.shape, lane) <= MAX_ELEMENTS and steps <= MAX_STEPS
-
-
 def _extent(x: torch.Tensor, dim: int) -> int:
     dim = checked_dim(dim, x.dim())
     return x.shape[dim] if x.dim() else 1
@@ -165,25 +154,11 @@ def topk(
     return _ranked(x, dim, k, largest)
 
 
-def _takes_topk(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> bool:
-    extent = _extent(x, dim)
-    return 0 < k <= extent and takes_ranking(x, dim, k)
-
-
 def sort(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """aten::sort.stable."""
     return tuple(as_like(x, result) for result in _ranked(x, dim, _extent(x, dim), descending))
-
-
-def _takes_sort(
-    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> bool:
-    extent = _extent(x, dim)
-    return extent <= MAX_SORTED and takes_ranking(x, dim, extent)
 
 
 HALF_WORD = 1 << 16
@@ -209,32 +184,11 @@ def _topk_words(
     return _ranked_words(x, dim, k, largest)
 
 
-def _takes_topk_words(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> bool:
-    return 0 < k <= _extent(x, dim) and _takes_words(x, dim)
-
-
 def _sort_words(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[torch.Tensor, ...]:
     results = _ranked_words(x, dim, _extent(x, dim), descending)
     return tuple(as_like(x, result) for result in results)
-
-
-def _takes_sort_words(
-    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> bool:
-    return _takes_words(x, dim)
-
-
-def _takes_words(x: torch.Tensor, dim: int) -> bool:
-    """True if the cores can rank integers along ``dim``."""
-    extent = _extent(x, dim)
-    if x.dtype not in INTEGERS or not x.numel() or extent > MAX_SORTED:
-        return False
-    lane = other_lane(x.shape, checked_dim(dim, x.dim())) if x.dim() else -1
-    return stored_elements(x.shape, lane) <= MAX_ELEMENTS
 
 
 def _extreme(
@@ -244,23 +198,12 @@ def _extreme(
     return _ranked(x, dim, 0, descending, keepdim)
 
 
-def _takes_extreme(x: torch.Tensor, dim: int, keepdim: bool = False) -> bool:
-    return takes_ranking(x, dim, 1)
-
-
 def _run_into(
     function: Callable[..., Any], names: tuple[str, ...], *args: Any, **named: Any
 ) -> Any:
     """``function`` with its results in tensors that the caller gives by these names."""
     targets = tuple(named.pop(name) for name in names)
     return _into(targets, function(*args, **named))
-
-
-def _takes_into(
-    takes: Callable[..., bool], names: tuple[str, ...], *args: Any, **named: Any
-) -> bool:
-    targets = [named.pop(name) for name in names]
-    return takes(*args, **named) and targets[-1].dtype == torch.int64
 
 
 def _position(
@@ -280,53 +223,83 @@ def _position(
     return result
 
 
-def _takes_position(
-    x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
-) -> bool:
-    if out.dtype != torch.int64:
-        return False
-    if dim is None:
-        return x.dtype in FLOATS and 0 < x.numel() <= MAX_ELEMENTS // 64
-    return takes_ranking(x, dim, 1)
+# --- the table -----------------------------------------------------------------------------------
 
 
-_LARGEST, _SMALLEST = partial(_extreme, True), partial(_extreme, False)
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
-    "topk": (topk, _takes_topk),
-    "sort.stable": (sort, _takes_sort),
-    "max.dim": (_LARGEST, _takes_extreme),
-    "min.dim": (_SMALLEST, _takes_extreme),
-}
-_WORD_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
-    "topk": (_topk_words, _takes_topk_words),
-    "sort.stable": (_sort_words, _takes_sort_words),
-}
-_INTO: dict[str, tuple[str, tuple[str, str]]] = {
-    "topk.values": ("topk", ("values", "indices")),
-    "sort.values_stable": ("sort.stable", ("values", "indices")),
-    "max.dim_max": ("max.dim", ("max", "max_values")),
-    "min.dim_min": ("min.dim", ("min", "min_indices")),
-}
-"""Variants with given results: the function, and the names the results have."""
+def _rows_fit(x: torch.Tensor, dim: int) -> bool:
+    """The tensor has room with sticks along another dim."""
+    dims = x.dim()
+    lane = other_lane(x.shape, dim % dims) if dims else -1
+    return stored_elements(x.shape, lane) <= MAX_ELEMENTS
 
-_BY_CLASS = {INTEGER: _WORD_FUNCTIONS, FLOAT: _FUNCTIONS}
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        name: {c: EagerKernel(*known[name]) for c, known in _BY_CLASS.items() if name in known}
-        for name in _FUNCTIONS
-    },
-    **{
-        name: {
-            c: EagerKernel(
-                partial(_run_into, known[function][0], results),
-                partial(_takes_into, known[function][1], results),
-            )
-            for c, known in _BY_CLASS.items()
-            if function in known
-        }
-        for name, (function, results) in _INTO.items()
-    },
-    "argmax.out": {FLOAT: EagerKernel(partial(_position, True), _takes_position)},
-    "argmin.out": {FLOAT: EagerKernel(partial(_position, False), _takes_position)},
-}
+def _can_rank(x: torch.Tensor, dim: int, count: int) -> bool:
+    """The cores can find the first ``count`` floats along ``dim``."""
+    return x.dim() == 0 or (_rows_fit(x, dim) and _extent(x, dim) * count <= MAX_STEPS)
+
+
+def _has_top(call: Arguments) -> bool:
+    return bool(0 < call.k <= _extent(call.self, call.dim))
+
+
+def _can_rank_top(call: Arguments) -> bool:
+    return _has_top(call) and _can_rank(call.self, call.dim, call.k)
+
+
+def _is_short(call: Arguments) -> bool:
+    return _extent(call.self, call.dim) <= MAX_SORTED
+
+
+def _can_sort(call: Arguments) -> bool:
+    return _is_short(call) and _can_rank(call.self, call.dim, _extent(call.self, call.dim))
+
+
+def _can_sort_words(call: Arguments) -> bool:
+    return _is_short(call) and _rows_fit(call.self, call.dim)
+
+
+def _can_find_one(call: Arguments) -> bool:
+    if call.dim is None:
+        return bool(call.self.numel() <= MAX_ELEMENTS // 64)
+    return _can_rank(call.self, call.dim, 1)
+
+
+_FLOATS = Conditions(dims=("dim",), dtypes={"self": FLOATS}, nonempty=("self",))
+_WORDS = Conditions(dims=("dim",), dtypes={"self": INTEGERS}, nonempty=("self",))
+_TOP_WORDS = replace(_WORDS, check=lambda call: _has_top(call) and _can_sort_words(call))
+_ONE = replace(_FLOATS, check=_can_find_one)
+_FUNCTIONS: tuple[tuple[str, Callable[..., Any], Conditions, str, str, str], ...] = (
+    ("topk", topk, replace(_FLOATS, check=_can_rank_top), "topk.values", "values", "indices"),
+    ("topk", _topk_words, _TOP_WORDS, "topk.values", "values", "indices"),
+    (
+        *("sort.stable", sort, replace(_FLOATS, check=_can_sort)),
+        *("sort.values_stable", "values", "indices"),
+    ),
+    (
+        *("sort.stable", _sort_words, replace(_WORDS, check=_can_sort_words)),
+        *("sort.values_stable", "values", "indices"),
+    ),
+    ("max.dim", partial(_extreme, True), _ONE, "max.dim_max", "max", "max_values"),
+    ("min.dim", partial(_extreme, False), _ONE, "min.dim_min", "min", "min_indices"),
+)
+"""Operator, kernel, conditions, and the variant with given results: its name and theirs."""
+
+KERNELS = (
+    *(EagerKernel(name, function, conditions) for name, function, conditions, *_ in _FUNCTIONS),
+    *(
+        EagerKernel(
+            variant,
+            partial(_run_into, function, (values, positions)),
+            replace(conditions, dtypes={**conditions.dtypes, positions: POSITIONS}),
+        )
+        for _, function, conditions, variant, values, positions in _FUNCTIONS
+    ),
+    *(
+        EagerKernel(
+            name,
+            partial(_position, descending),
+            replace(_ONE, dtypes={"self": FLOATS, "out": POSITIONS}),
+        )
+        for name, descending in (("argmax.out", True), ("argmin.out", False))
+    ),
+)
