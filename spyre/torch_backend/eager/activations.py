@@ -6,7 +6,7 @@ their operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import pi, sqrt
 from typing import Any
@@ -18,12 +18,13 @@ from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     ARITHMETIC,
     FLOATS,
+    Arguments,
     Conditions,
     EagerKernel,
     fill_elementwise,
     new_elementwise,
 )
-from spyre.torch_backend.eager.masks import filling
+from spyre.torch_backend.eager.masks import as_fill_operand
 from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
@@ -33,22 +34,22 @@ _F32 = "float32"
 class Formula:
     """Arithmetic on float32 values and numbers."""
 
-    def __init__(self, low: Lowering) -> None:
-        self.low = low
+    def __init__(self, builder: Lowering) -> None:
+        self.builder = builder
 
     def __call__(self, name: str, *operands: Value | float) -> Value:
         """An operation of the card, numbers as constants."""
         values = [
-            self.low.constant(x, _F32) if isinstance(x, (int, float)) else x for x in operands
+            self.builder.constant(x, _F32) if isinstance(x, (int, float)) else x for x in operands
         ]
-        return self.low.pointwise(name, *values)
+        return self.builder.pointwise(name, *values)
 
 
-def in_float32(formula: Callable[..., Value], low: Lowering, *args: Any) -> Value:
-    """A lowering (low, *values, dtype, *numbers) of ``formula(f, *values, *numbers)``."""
-    values = [low.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
+def in_float32(formula: Callable[..., Value], builder: Lowering, *args: Any) -> Value:
+    """A lowering (builder, *values, dtype, *numbers) of ``formula(f, *values, *numbers)``."""
+    values = [builder.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
     dtype, *numbers = args[len(values) :]
-    return low.convert(formula(Formula(low), *values, *numbers), dtype)
+    return builder.convert(formula(Formula(builder), *values, *numbers), dtype)
 
 
 def sigmoid_backward(f: Formula, grad: Value, y: Value) -> Value:
@@ -69,7 +70,7 @@ def silu_backward(f: Formula, grad: Value, x: Value) -> Value:
 
 def gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
     """grad · (Φ(x) + x · φ(x))."""
-    ratio, e = normal_tail(f.low, within_tail(f.low, x))
+    ratio, e = normal_tail(f.builder, within_tail(f.builder, x))
     tail = f("mul", ratio, e)
     share = f("where3", f("lesserthan", x, 0.0), tail, f("sub", 1.0, tail))
     density = f("mul", 1 / sqrt(2 * pi), e)
@@ -114,9 +115,9 @@ def lerp_number(f: Formula, start: Value, end: Value, weight: float) -> Value:
 def lerp_tensor(f: Formula, start: Value, end: Value, weight: Value) -> Value:
     """start + weight · (end - start), from the nearer end."""
     way = f("sub", end, start)
-    low = f("add", start, f("mul", weight, way))
-    high = f("sub", end, f("mul", f("sub", 1.0, weight), way))
-    return f("where3", f("lesserthan", f("abs", weight), 0.5), low, high)
+    from_start = f("add", start, f("mul", weight, way))
+    from_end = f("sub", end, f("mul", f("sub", 1.0, weight), way))
+    return f("where3", f("lesserthan", f("abs", weight), 0.5), from_start, from_end)
 
 
 def hardswish(f: Formula, x: Value) -> Value:
@@ -133,7 +134,7 @@ def hardsigmoid(f: Formula, x: Value) -> Value:
 
 def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    below = exponential_minus_one(f.low, _scaled(f, x, input_scale))
+    below = exponential_minus_one(f.builder, _scaled(f, x, input_scale))
     above = _scaled(f, x, scale)
     return f("where3", f("greaterthan", x, 0.0), above, _scaled(f, below, alpha * scale))
 
@@ -142,30 +143,30 @@ def _scaled(f: Formula, x: Value, factor: float) -> Value:
     return x if factor == 1.0 else f("mul", factor, x)
 
 
-def threshold_backward(low: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:
+def threshold_backward(builder: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:
     """grad where x exceeds the bound, else 0."""
-    grad, x = low.convert(grad, dtype), low.convert(x, dtype)
-    below = low.pointwise("lesserequal", x, low.constant(bound, dtype))
-    return low.pointwise("where3", below, low.constant(0.0, dtype), grad)
+    grad, x = builder.convert(grad, dtype), builder.convert(x, dtype)
+    below = builder.pointwise("lesserequal", x, builder.constant(bound, dtype))
+    return builder.pointwise("where3", below, builder.constant(0.0, dtype), grad)
 
 
-def threshold(low: Lowering, x: Value, number: Value, dtype: str, bound: float) -> Value:
+def threshold(builder: Lowering, x: Value, number: Value, dtype: str, bound: float) -> Value:
     """``number`` where x does not exceed the bound, else x."""
-    x = low.convert(x, dtype)
-    below = low.pointwise("lesserequal", x, low.constant(bound, dtype))
-    return low.pointwise("where3", below, low.convert(number, dtype), x)
+    x = builder.convert(x, dtype)
+    below = builder.pointwise("lesserequal", x, builder.constant(bound, dtype))
+    return builder.pointwise("where3", below, builder.convert(number, dtype), x)
 
 
 def hardtanh_backward(
-    low: Lowering, grad: Value, x: Value, dtype: str, lowest: float, highest: float
+    builder: Lowering, grad: Value, x: Value, dtype: str, lowest: float, highest: float
 ) -> Value:
     """grad where x lies between the bounds, else 0."""
-    grad, x = low.convert(grad, dtype), low.convert(x, dtype)
-    zero = low.constant(0.0, dtype)
-    below = low.pointwise("lesserequal", x, low.constant(lowest, dtype))
-    above = low.pointwise("greaterequal", x, low.constant(highest, dtype))
-    inside = low.pointwise("where3", below, zero, grad)
-    return low.pointwise("where3", above, zero, inside)
+    grad, x = builder.convert(grad, dtype), builder.convert(x, dtype)
+    zero = builder.constant(0.0, dtype)
+    below = builder.pointwise("lesserequal", x, builder.constant(lowest, dtype))
+    above = builder.pointwise("greaterequal", x, builder.constant(highest, dtype))
+    inside = builder.pointwise("where3", below, zero, grad)
+    return builder.pointwise("where3", above, zero, inside)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -174,67 +175,44 @@ def hardtanh_backward(
 def _run_formula(
     label: str,
     lowering: LoweringFunction,
-    tensors: int,
-    numbers: Mapping[str, float],
+    numbers: Sequence[str],
     numbers_are_operands: bool,
-    *args: Any,
-    **named: Any,
+    args: Arguments,
 ) -> torch.Tensor:
-    """``tensors`` tensors, then ``numbers`` by name with their defaults; the target by any name.
+    """A formula of the tensors among the positional arguments and of ``numbers``, by name.
 
-    ``numbers_are_operands``: of numbers that optimizers change from step to step, so that one
-    program serves all of them.
+    ``numbers_are_operands``: so that one program serves numbers that optimizers change from step to
+    step. Operators without an ``out`` or ``grad_input`` make a new tensor.
     """
-    target = _target(args, named)
-    operands = list(args[:tensors])
-    positional = dict(zip(numbers, args[tensors:], strict=False))
-    values = {**numbers, **{k: v for k, v in named.items() if k in numbers}, **positional}
+    (target,) = args.results or [new_elementwise(args.inputs[0].dtype, *args.inputs)]
+    operands, values = [*args.inputs], [float(getattr(args, name)) for name in numbers]
     parameters: tuple[Any, ...] = (name_of(target.dtype),)
     if numbers_are_operands:
-        operands += [ScalarOperand(float(v), _F32) for v in values.values()]
+        operands += [ScalarOperand(value, _F32) for value in values]
     else:
-        parameters += tuple(float(v) for v in values.values())
+        parameters += tuple(values)
     return fill_elementwise(label, lowering, operands, parameters, target)
 
 
-def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
-    """``out`` or ``grad_input``; functions without one make it."""
-    target: torch.Tensor | None = named.get("out", named.get("grad_input"))
-    if target is None:
-        return new_elementwise(args[0].dtype, *(a for a in args if isinstance(a, torch.Tensor)))
-    return target
+def _threshold(args: Arguments) -> torch.Tensor:
+    operands = [args.self, as_fill_operand(args.value, args.out.dtype)]
+    parameters = (name_of(args.out.dtype), args.threshold)
+    return fill_elementwise("threshold", threshold, operands, parameters, args.out)
 
 
-def _threshold(x: torch.Tensor, bound: float, number: float, *, out: torch.Tensor) -> torch.Tensor:
-    """aten::threshold.out."""
-    operands = [x, filling(number, out.dtype)]
-    return fill_elementwise("threshold", threshold, operands, (name_of(out.dtype), bound), out)
-
-
-def hardtanh(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    return torch.clamp(x, *_bounds_in(x.dtype, min_val, max_val))
-
-
-def hardtanh_(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    return torch.clamp_(x, *_bounds_in(x.dtype, min_val, max_val))
-
-
-def _bounds_in(dtype: torch.dtype, *bounds: float) -> tuple[float, ...]:
-    """Bounds do not promote as those of clamp do: of integers they are cut off to integers."""
+def _hardtanh(clamp: Callable[..., torch.Tensor], args: Arguments) -> torch.Tensor:
+    """A clamp whose bounds do not promote: of integers they are truncated to integers."""
+    dtype, bounds = args.self.dtype, (args.min_val, args.max_val)
     if dtype is torch.bool:
         raise RuntimeError("Bool inputs not supported for hardtanh")
-    return bounds if dtype.is_floating_point else tuple(map(int, bounds))
+    return clamp(args.self, *(bounds if dtype.is_floating_point else map(int, bounds)))
 
 
-def _gelu_backward(
-    grad: torch.Tensor, x: torch.Tensor, *, approximate: str = "none", grad_input: torch.Tensor
-) -> torch.Tensor:
-    """aten::gelu_backward.grad_input, both forms."""
+def _gelu_backward(args: Arguments) -> torch.Tensor:
     label, formula = "gelu_backward.grad_input", gelu_backward
-    if approximate == "tanh":
+    if args.approximate == "tanh":
         label, formula = "tanh_gelu_backward", tanh_gelu_backward
-    lowering = partial(in_float32, formula)
-    return _run_formula(label, lowering, 2, {}, False, grad, x, grad_input=grad_input)
+    return _run_formula(label, partial(in_float32, formula), (), False, args)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -245,38 +223,35 @@ _FLOATS = Conditions(
 )
 
 
-def _formula(
-    name: str, lowering: LoweringFunction, tensors: int, numbers: Mapping[str, float]
-) -> EagerKernel:
+def _formula(name: str, lowering: LoweringFunction, *numbers: str) -> EagerKernel:
     are_operands = name in ("addcmul.out", "addcdiv.out")
-    run = partial(_run_formula, name, lowering, tensors, numbers, are_operands)
-    return EagerKernel(name, run, _FLOATS)
+    return EagerKernel(name, partial(_run_formula, name, lowering, numbers, are_operands), _FLOATS)
 
 
-_FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
-    "sigmoid_backward.grad_input": (sigmoid_backward, 2, {}),
-    "tanh_backward.grad_input": (tanh_backward, 2, {}),
-    "silu_backward.grad_input": (silu_backward, 2, {}),
-    "softplus_backward.grad_input": (softplus_backward, 2, {"beta": 1.0, "threshold": 20.0}),
-    "addcmul.out": (addcmul, 3, {"value": 1.0}),
-    "addcdiv.out": (addcdiv, 3, {"value": 1.0}),
-    "lerp.Scalar_out": (lerp_number, 2, {"weight": 0.0}),
-    "lerp.Tensor_out": (lerp_tensor, 3, {}),
-    "hardswish": (hardswish, 1, {}),
-    "hardsigmoid.out": (hardsigmoid, 1, {}),
-    "elu.out": (elu, 1, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
-}
-"""Formula, how many tensors it takes, and numbers with their defaults, by aten name."""
+_FORMULAS: tuple[tuple[str, Callable[..., Value], tuple[str, ...]], ...] = (
+    ("sigmoid_backward.grad_input", sigmoid_backward, ()),
+    ("tanh_backward.grad_input", tanh_backward, ()),
+    ("silu_backward.grad_input", silu_backward, ()),
+    ("softplus_backward.grad_input", softplus_backward, ("beta", "threshold")),
+    ("addcmul.out", addcmul, ("value",)),
+    ("addcdiv.out", addcdiv, ("value",)),
+    ("lerp.Scalar_out", lerp_number, ("weight",)),
+    ("lerp.Tensor_out", lerp_tensor, ()),
+    ("hardswish", hardswish, ()),
+    ("hardsigmoid.out", hardsigmoid, ()),
+    ("elu.out", elu, ("alpha", "scale", "input_scale")),
+)
+"""Operator, formula, and the names of the numbers it takes behind the tensors."""
 
 KERNELS = (
     *(
-        _formula(name, partial(in_float32, formula), tensors, numbers)
-        for name, (formula, tensors, numbers) in _FORMULAS.items()
+        _formula(name, partial(in_float32, formula), *numbers)
+        for name, formula, numbers in _FORMULAS
     ),
-    _formula("threshold_backward.grad_input", threshold_backward, 2, {"threshold": 0.0}),
-    _formula("hardtanh_backward", hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
+    _formula("threshold_backward.grad_input", threshold_backward, "threshold"),
+    _formula("hardtanh_backward", hardtanh_backward, "min_val", "max_val"),
     EagerKernel("threshold.out", _threshold, ARITHMETIC),
     EagerKernel("gelu_backward.grad_input", _gelu_backward, _FLOATS),
-    EagerKernel("hardtanh", hardtanh),
-    EagerKernel("hardtanh_", hardtanh_),
+    EagerKernel("hardtanh", partial(_hardtanh, torch.clamp)),
+    EagerKernel("hardtanh_", partial(_hardtanh, torch.clamp_)),
 )

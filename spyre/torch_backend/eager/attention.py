@@ -29,21 +29,21 @@ from spyre.torch_backend.program import Lowering, Value, current_recorder
 from spyre.torch_backend.tensors import allocate
 
 
-def attention(low: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
+def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
     """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
 
     ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
     """
     *masks, kinds, scale, dtype = args
-    q, k, v = (low.convert(x, dtype) for x in (q, k, v))
+    q, k, v = (builder.convert(x, dtype) for x in (q, k, v))
     groups = q.sizes[-3] // k.sizes[-3]
     q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
     last = len(k5.sizes)
-    scores = product(low, q5, k5.transposed(last - 2, last - 1), dtype)
-    scores = low.pointwise("mul", scores, low.constant(scale, dtype))
+    scores = product(builder, q5, k5.transposed(last - 2, last - 1), dtype)
+    scores = builder.pointwise("mul", scores, builder.constant(scale, dtype))
     for kind, mask in zip(kinds, masks, strict=True):
-        scores = _masked(low, scores, _mask_view(mask, q, groups), kind, dtype)
-    output = product(low, _safe_softmax(low, scores, dtype), v5, dtype)
+        scores = _masked(builder, scores, _mask_view(mask, q, groups), kind, dtype)
+    output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
     return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
 
 
@@ -63,22 +63,22 @@ def _mask_view(mask: Value, q: Value, groups: int) -> Value:
     return mask.reshaped((*outer, heads // groups, groups, rows, columns))
 
 
-def _masked(low: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
-    mask = low.convert(mask, dtype)
+def _masked(builder: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
+    mask = builder.convert(mask, dtype)
     if kind == "add":
-        return low.pointwise("add", scores, mask)
-    return low.pointwise("where3", mask, scores, low.constant(float("-inf"), dtype))
+        return builder.pointwise("add", scores, mask)
+    return builder.pointwise("where3", mask, scores, builder.constant(float("-inf"), dtype))
 
 
-def _safe_softmax(low: Lowering, x: Value, dtype: str) -> Value:
+def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:
     dims = (len(x.sizes) - 1,)
-    top = low.reduce("max", x, dims)
-    seen = low.pointwise("greaterthan", top, low.constant(float("-inf"), dtype))
-    top = low.pointwise("where3", seen, top, low.constant(0.0, dtype))
-    terms = low.pointwise("exp", low.pointwise("sub", x, top))
-    total = low.reduce("sum", terms, dims)
-    total = low.pointwise("where3", seen, total, low.constant(1.0, dtype))
-    return low.pointwise("realdiv", terms, total)
+    top = builder.reduce("max", x, dims)
+    seen = builder.pointwise("greaterthan", top, builder.constant(float("-inf"), dtype))
+    top = builder.pointwise("where3", seen, top, builder.constant(0.0, dtype))
+    terms = builder.pointwise("exp", builder.pointwise("sub", x, top))
+    total = builder.reduce("sum", terms, dims)
+    total = builder.pointwise("where3", seen, total, builder.constant(1.0, dtype))
+    return builder.pointwise("realdiv", terms, total)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -87,23 +87,23 @@ def _safe_softmax(low: Lowering, x: Value, dtype: str) -> Value:
 _FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
 
-def scaled_dot_product_attention(*args: Any, **named: Any) -> torch.Tensor:
+def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor:
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
-    given = bind_arguments("scaled_dot_product_attention", args, named)
-    q, k, v, mask, scale = given.query, given.key, given.value, given.attn_mask, given.scale
-    if FUSED.hold(given):
+    args = bind_arguments("scaled_dot_product_attention", positional, named)
+    q, k, v, mask, scale = args.query, args.key, args.value, args.attn_mask, args.scale
+    if FUSED.hold(args):
         fused = getattr(torch.ops.aten, _FUSED)
-        output: torch.Tensor = fused(q, k, v, mask, 0.0, given.is_causal, False, scale=scale)[0]
+        output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
         return output
     math = torch.ops.aten._scaled_dot_product_attention_math
-    options = {"scale": scale, "enable_gqa": given.enable_gqa}
-    plain: torch.Tensor = math(q, k, v, mask, given.dropout_p, given.is_causal, **options)[0]
+    options = {"scale": scale, "enable_gqa": args.enable_gqa}
+    plain: torch.Tensor = math(q, k, v, mask, args.dropout_p, args.is_causal, **options)[0]
     return plain
 
 
-def _has_matching_heads(given: Arguments) -> bool:
+def _has_matching_heads(args: Arguments) -> bool:
     """One batch, heads that divide, and in float32 few enough terms."""
-    q, k, v = given.query, given.key, given.value
+    q, k, v = args.query, args.key, args.value
     heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % k.shape[-3] == 0
     small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
     return heads and small and q.shape[0] == k.shape[0] == v.shape[0]
@@ -121,31 +121,31 @@ FUSED = Conditions(
 """Attention that one program computes."""
 
 
-def fused_attention(*args: Any, **named: Any) -> tuple[Any, ...]:
-    """aten::_scaled_dot_product_fused_attention_overrideable."""
-    given = bind_arguments(_FUSED, args, named)
-    q, k, v = operands = [given.query, given.key, given.value]
+def fused_attention(args: Arguments) -> tuple[Any, ...]:
+    q, k, v = operands = [args.query, args.key, args.value]
     kinds = []
-    if given.attn_bias is not None:
-        operands.append(given.attn_bias)
-        kinds.append("keep" if given.attn_bias.dtype is torch.bool else "add")
-    if given.is_causal:
+    if args.attn_bias is not None:
+        operands.append(args.attn_bias)
+        kinds.append("keep" if args.attn_bias.dtype is torch.bool else "add")
+    if args.is_causal:
         operands.append(causal_mask(q, k))
         kinds.append("keep")
-    parameters = (tuple(kinds), _scale_of(q, given.scale), name_of(q.dtype))
-    output = call(_ATTENTION, *operands, *parameters, out=_ordered_as(q, v.shape[-1]))
+    parameters = (tuple(kinds), _scale_of(q, args.scale), name_of(q.dtype))
+    output = call(_ATTENTION, operands, *parameters, out=_ordered_as(q, v.shape[-1]))
     empty = allocate((0,), (1,), torch.float32, q.device.index)
     counts = torch.empty(0, dtype=torch.int64, device="cpu")
     lengths = (q.shape[-2], k.shape[-2])
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
 
 
-def _fill_attention(*args: Any, out: torch.Tensor) -> torch.Tensor:
-    *operands, kinds, scale, dtype = args
-    return fill("attention", attention, operands, (kinds, scale, dtype), out)
+def _fill_attention(args: Arguments) -> torch.Tensor:
+    parameters = (args.kinds, args.scale, args.dtype)
+    return fill("attention", attention, args.operands, parameters, args.out)
 
 
-_ATTENTION = one_launch("scaled_dot_product_attention", _fill_attention)
+_ATTENTION = one_launch(
+    "scaled_dot_product_attention", ("operands", "kinds", "scale", "dtype"), _fill_attention
+)
 
 
 def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
@@ -162,16 +162,15 @@ def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
     return made.permute([order.index(k) for k in range(q.dim())])
 
 
-def fused_attention_backward(*args: Any, **named: Any) -> tuple[torch.Tensor | None, ...]:
-    """aten::_scaled_dot_product_fused_attention_overrideable_backward: the scores again."""
-    given = bind_arguments(f"{_FUSED}_backward", args, named)
-    q, k, v, grad, attn_bias = given.query, given.key, given.value, given.grad_out, given.attn_bias
-    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, given.scale)
+def fused_attention_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of q, k, v and the bias; the scores are computed again."""
+    q, k, v, grad, attn_bias = args.query, args.key, args.value, args.grad_out, args.attn_bias
+    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, args.scale)
     keys, values = (t.repeat_interleave(groups, -3) if groups > 1 else t for t in (k, v))
     scores = q @ keys.transpose(-2, -1) * factor
     if attn_bias is not None:
         scores = _with_bias(scores, attn_bias)
-    if given.is_causal:
+    if args.is_causal:
         scores = _with_bias(scores, causal_mask(q, k))
     weights = torch.softmax(scores, -1)
     grad_values = weights.transpose(-2, -1) @ grad
@@ -182,7 +181,7 @@ def fused_attention_backward(*args: Any, **named: Any) -> tuple[torch.Tensor | N
     grad_keys = grad_scores.transpose(-2, -1) @ q * factor
     grad_k, grad_v = (_summed(g, k, groups) for g in (grad_keys, grad_values))
     bias = None
-    if attn_bias is not None and given.grad_input_mask[3]:
+    if attn_bias is not None and args.grad_input_mask[3]:
         bias = grad_scores.sum_to_size(attn_bias.shape)
     return grad_q, grad_k, grad_v, bias
 
@@ -209,22 +208,21 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
 
 
-def native_attention(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def native_attention(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """aten::_native_multi_head_attention: nn.MultiheadAttention without gradients.
 
     ``mask``: true where nothing is seen; of [rows, columns], [batch, columns] (``mask_type`` 1) or
     all four dims.
     """
-    given = bind_arguments("_native_multi_head_attention", args, {})
-    heads, weights, biases = given.num_head, given.qkv_weight.chunk(3), given.qkv_bias.chunk(3)
-    columns = zip((given.query, given.key, given.value), weights, biases, strict=True)
+    heads, weights, biases = args.num_head, args.qkv_weight.chunk(3), args.qkv_bias.chunk(3)
+    columns = zip((args.query, args.key, args.value), weights, biases, strict=True)
     q, k, v = (linear(x, w, b).unflatten(-1, (heads, -1)).transpose(1, 2) for x, w, b in columns)
     seen = None
-    if given.mask is not None:
-        seen = ~given.mask.bool()
-        seen = seen[:, None, None] if given.mask_type == 1 else seen
-    attention_weights = given.query.new_empty(0)
-    if not given.need_weights:
+    if args.mask is not None:
+        seen = ~args.mask.bool()
+        seen = seen[:, None, None] if args.mask_type == 1 else seen
+    attention_weights = args.query.new_empty(0)
+    if not args.need_weights:
         output = scaled_dot_product_attention(q, k, v, seen)
     else:
         scores = q @ k.transpose(-2, -1) * _scale_of(q, None)
@@ -232,35 +230,33 @@ def native_attention(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
             scores = _with_bias(scores, seen)
         attention_weights = torch.softmax(scores, -1)
         output = attention_weights @ v
-        if given.average_attn_weights:
+        if args.average_attn_weights:
             attention_weights = attention_weights.mean(1)
     output = output.transpose(1, 2).flatten(-2)
-    return linear(output, given.proj_weight, given.proj_bias), attention_weights
+    return linear(output, args.proj_weight, args.proj_bias), attention_weights
 
 
-def encoder_layer(*args: Any) -> torch.Tensor:
+def encoder_layer(args: Arguments) -> torch.Tensor:
     """aten::_transformer_encoder_layer_fwd: nn.TransformerEncoderLayer without gradients."""
-    given = bind_arguments("_transformer_encoder_layer_fwd", args, {})
 
     def attended(x: torch.Tensor) -> torch.Tensor:
-        inner = (given.qkv_weight, given.qkv_bias, given.proj_weight, given.proj_bias, given.mask)
-        sizes = (given.embed_dim, given.num_heads)
-        return native_attention(x, x, x, *sizes, *inner, False, True, given.mask_type)[0]
+        named = {"query": x, "key": x, "value": x, "num_head": args.num_heads}
+        return native_attention(Arguments(**{**vars(args), **named, "need_weights": False}))[0]
 
     def fed_forward(x: torch.Tensor) -> torch.Tensor:
-        inner = linear(x, given.ffn_weight_1, given.ffn_bias_1)
-        inner = torch.nn.functional.gelu(inner) if given.use_gelu else torch.relu(inner)
-        return linear(inner, given.ffn_weight_2, given.ffn_bias_2)
+        inner = linear(x, args.ffn_weight_1, args.ffn_bias_1)
+        inner = torch.nn.functional.gelu(inner) if args.use_gelu else torch.relu(inner)
+        return linear(inner, args.ffn_weight_2, args.ffn_bias_2)
 
     def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.layer_norm(x, [x.shape[-1]], weight, bias, given.eps)
+        return torch.layer_norm(x, [x.shape[-1]], weight, bias, args.eps)
 
     first, last = (
-        (given.norm_weight_1, given.norm_bias_1),
-        (given.norm_weight_2, given.norm_bias_2),
+        (args.norm_weight_1, args.norm_bias_1),
+        (args.norm_weight_2, args.norm_bias_2),
     )
-    x: torch.Tensor = given.src
-    if given.norm_first:
+    x: torch.Tensor = args.src
+    if args.norm_first:
         x = x + attended(normed(x, *first))
         return x + fed_forward(normed(x, *last))
     x = normed(x + attended(x), *first)
@@ -272,8 +268,8 @@ COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
 
 KERNELS = (
     EagerKernel(_FUSED, fused_attention),
-    EagerKernel("_fused_sdp_choice", lambda *_, **__: int(SDPBackend.OVERRIDEABLE.value), FUSED),
-    EagerKernel("_fused_sdp_choice", lambda *_, **__: int(SDPBackend.MATH.value)),
+    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
+    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value)),
     EagerKernel(f"{_FUSED}_backward", fused_attention_backward),
     EagerKernel(
         "_native_multi_head_attention",

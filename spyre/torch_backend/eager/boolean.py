@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -21,50 +20,52 @@ from spyre.torch_backend.eager.dispatch import (
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 
-def _of_truths(name: str, low: Lowering, a: Value, b: Value) -> Value:
+def _of_truths(name: str, builder: Lowering, a: Value, b: Value) -> Value:
     """An operation on 1.0 and 0.0."""
-    return low.truth(low.pointwise(name, low.convert(a, "bool"), low.convert(b, "bool")))
+    return builder.truth(
+        builder.pointwise(name, builder.convert(a, "bool"), builder.convert(b, "bool"))
+    )
 
 
-def negated(low: Lowering, x: Value) -> Value:
+def negated(builder: Lowering, x: Value) -> Value:
     """Whether elements are zero."""
-    x = low.convert(x, "float32") if x.dtype in ("int32", "int64") else x
-    return low.truth(low.pointwise("equal", x, low.constant(0.0, x.dtype)))
+    x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
+    return builder.truth(builder.pointwise("equal", x, builder.constant(0.0, x.dtype)))
 
 
-def _unequal_to_itself(low: Lowering, x: Value) -> Value:
-    return low.truth(low.pointwise("notequal", x, x))
+def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
+    return builder.truth(builder.pointwise("notequal", x, x))
 
 
-def _equal_to(number: float, low: Lowering, x: Value) -> Value:
-    return low.truth(low.pointwise("equal", x, low.constant(number, x.dtype)))
+def _equal_to(number: float, builder: Lowering, x: Value) -> Value:
+    return builder.truth(builder.pointwise("equal", x, builder.constant(number, x.dtype)))
 
 
-def _sign(low: Lowering, x: Value) -> Value:
-    zero = low.constant(0.0, x.dtype)
-    above, below = low.pointwise("greaterthan", x, zero), low.pointwise("lesserthan", x, zero)
-    return low.pointwise("sub", above, below)
+def _sign(builder: Lowering, x: Value) -> Value:
+    zero = builder.constant(0.0, x.dtype)
+    above, below = (
+        builder.pointwise("greaterthan", x, zero),
+        builder.pointwise("lesserthan", x, zero),
+    )
+    return builder.pointwise("sub", above, below)
 
 
-# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
+# --- kernels -------------------------------------------------------------------------------------
 
 
-def _binary(
-    label: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor
-) -> torch.Tensor:
-    operands = [operand(a, torch.bool), operand(b, torch.bool)]
-    return fill_elementwise(label, lowering, operands, (), out)
+def _binary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    operands = [operand(args.self, torch.bool), operand(args.other, torch.bool)]
+    return fill_elementwise(label, lowering, operands, (), args.out)
 
 
-def _unary(
-    label: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
-    return fill_elementwise(label, lowering, [x], (), out)
+def _unary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    return fill_elementwise(label, lowering, [args.self], (), args.out)
 
 
-def isnan(x: torch.Tensor) -> torch.Tensor:
-    """aten::isnan. The card's 16-bit format has no NaN: what came as one is an infinity there."""
-    return fill("isnan", _unequal_to_itself, [x], (), torch.empty_like(x, dtype=torch.bool))
+def isnan(args: Arguments) -> torch.Tensor:
+    """aten::isnan. The card's 16-bit format has no NaN and stores it as an infinity."""
+    out = torch.empty_like(args.self, dtype=torch.bool)
+    return fill("isnan", _unequal_to_itself, [args.self], (), out)
 
 
 _AND = partial(_of_truths, "minimum")
@@ -75,9 +76,9 @@ _OPERATIONS: dict[str, LoweringFunction] = {
 }
 
 
-def _has_no_numbers(call: Arguments) -> bool:
+def _has_no_numbers(args: Arguments) -> bool:
     """Python's numbers among the operands are bools."""
-    return all(isinstance(v, (bool, torch.Tensor)) for v in (call.self, call.other))
+    return all(isinstance(v, (bool, torch.Tensor)) for v in (args.self, args.other))
 
 
 _BOOLS = Conditions(dtypes={"inputs": BOOL, "out": BOOL}, check=_has_no_numbers)

@@ -34,10 +34,10 @@ MAX_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
 
 
-def join(low: Lowering, *args: Any) -> Value:
+def join(builder: Lowering, *args: Any) -> Value:
     """Pieces converted to the result's dtype, joined."""
     *pieces, dim, dtype = args
-    return joined(low, [low.convert(p, dtype) for p in pieces], dim, dtype)
+    return joined(builder, [builder.convert(p, dtype) for p in pieces], dim, dtype)
 
 
 def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -84,9 +84,8 @@ def _sizes_torch_gives(extents: Extents, dim: int) -> torch.Size:
         raise
 
 
-def cat(
-    tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor | NewResult
-) -> torch.Tensor:
+def cat(args: Arguments) -> torch.Tensor:
+    tensors, dim, out = args.tensors, args.dim, args.out
     pieces = _pieces(tensors)
     sizes = joined_sizes(tensors, dim)
     if isinstance(out, NewResult):
@@ -135,11 +134,11 @@ def _needs_much(
     return bool(stored_elements(sizes, lane, lanes) > max(MAX_ELEMENTS, 4 * prod(sizes)))
 
 
-def _can_join(call: Arguments) -> bool:
-    if isinstance(call.out, NewResult):
+def _can_join(args: Arguments) -> bool:
+    if isinstance(args.out, NewResult):
         return True  # floats of one dtype
-    out, dtypes = call.out, {t.dtype for t in _pieces(call.tensors)}
-    if any(t.device != out.device for t in _pieces(call.tensors)):
+    out, dtypes = args.out, {t.dtype for t in _pieces(args.tensors)}
+    if any(t.device != out.device for t in _pieces(args.tensors)):
         return False
     if not all(torch.can_cast(dtype, out.dtype) for dtype in dtypes):
         return False
@@ -160,8 +159,8 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
     return x
 
 
-def _has_shift_per_dim(call: Arguments) -> bool:
-    return call.self.dim() > 0 and len(call.shifts) == (len(call.dims) or 1)
+def _has_shift_per_dim(args: Arguments) -> bool:
+    return args.self.dim() > 0 and len(args.shifts) == (len(args.dims) or 1)
 
 
 _ROLL = Conditions(
@@ -169,5 +168,5 @@ _ROLL = Conditions(
 )
 KERNELS = (
     EagerKernel("cat.out", cat, Conditions(check=_can_join)),
-    EagerKernel("roll", roll, _ROLL),
+    EagerKernel("roll", lambda args: roll(args.self, args.shifts, args.dims), _ROLL),
 )

@@ -244,50 +244,59 @@ def _compile(
     target: DeviceView | None,
     key: tuple[object, ...],
 ) -> EagerProgram:
-    low = Lowering()
+    builder = Lowering()
+    program = builder.builder
     values = [
-        low.builder.argument(seen.view, _dtype(o), b is None or b.zero_padded)
+        program.argument(seen.view, _dtype(o), b is None or b.zero_padded)
         for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
     ]
     for k, seen in enumerate(views):
         if seen.cut is not None:
-            values[k] = cut_lanes(low, values[k], *seen.cut)
-    lowered = call.lowering(low, *values, *call.parameters)
+            values[k] = cut_lanes(builder, values[k], *seen.cut)
+    lowered = call.lowering(builder, *values, *call.parameters)
     results = [lowered] if isinstance(lowered, Value) else list(lowered)
-    into_target = target is not None and _store(low, results[0], target, call, views)
+    into_target = target is not None and _store(builder, results[0], target, call, views)
     layouts = []
     if not into_target:
-        for value in [_fresh(low, value, k, results) for k, value in enumerate(results)]:
-            low.builder.output(value)
+        for value in [_fresh(builder, value, k, results) for k, value in enumerate(results)]:
+            program.output(value)
             layouts.append(_storage_layout(value))
-    parts = low.builder.build()
+    parts = program.build()
     if shows_programs():
-        show_program(call.name, str(low.builder), parts)
-    constants = tuple(low.constants[k] for k in sorted(low.constants))
-    program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
-    return EagerProgram(program, constants, tuple(layouts), low.builder.scratch_bytes, into_target)
+        show_program(call.name, str(program), parts)
+    constants = tuple(builder.constants[k] for k in sorted(builder.constants))
+    compiled = CompiledProgram(call.card, call.name, parts, program.spans_bytes(), key)
+    return EagerProgram(compiled, constants, tuple(layouts), program.scratch_bytes, into_target)
 
 
 def _store(
-    low: Lowering, value: Value, target: DeviceView, call: EagerCall, views: Sequence[OperandView]
+    builder: Lowering,
+    value: Value,
+    target: DeviceView,
+    call: EagerCall,
+    views: Sequence[OperandView],
 ) -> bool:
     """Have ``value`` written to the target; False if its elements have another format."""
     if value.sizes != target.sizes or value.format != target.device_format:
         return False
-    destination = low.builder.argument(target, value.dtype)
+    destination = builder.builder.argument(target, value.dtype)
     is_operand = any(buffer is call.target_buffer for buffer in call.buffers)
     store_result(
-        low, value, destination, is_operand=is_operand, overlaps=any(_overlaps(call, views, target))
+        builder,
+        value,
+        destination,
+        is_operand=is_operand,
+        overlaps=any(_overlaps(call, views, target)),
     )
     return True
 
 
-def _fresh(low: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:
+def _fresh(builder: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:
     """``value`` if it has fresh memory of its own in an ordinary layout, else a copy of it."""
     repeated = any(other.region == value.region for other in results[:number])
     if value.order is not None and not repeated:
         return value
-    return low.copy(value)
+    return builder.copy(value)
 
 
 def _storage_layout(value: Value) -> StorageLayout:

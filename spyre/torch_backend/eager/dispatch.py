@@ -115,26 +115,26 @@ class Conditions:
     promotes_to: Collection[object] = ()
     check: Callable[[Arguments], Any] | None = None
 
-    def hold(self, call: Arguments) -> bool:
+    def hold(self, args: Arguments) -> bool:
         for name in self.dims:
-            if (value := getattr(call, name)) is not None:
-                checked_dims(_listed(value), call.self.dim())
+            if (value := getattr(args, name)) is not None:
+                checked_dims(_listed(value), args.self.dim())
         return (
-            all(_has_dtypes(call, name, dtypes) for name, dtypes in self.dtypes.items())
-            and len({t.dtype for t in _tensors(call, *self.same_dtype)}) < 2
-            and len({t.device for t in _tensors(call, *self.same_device)}) < 2
-            and all(t.numel() for t in _tensors(call, *self.nonempty))
-            and not any(t.numel() for t in _tensors(call, *self.empty))
-            and all(t.dim() in n for name, n in self.ranks.items() for t in _tensors(call, name))
-            and all(getattr(call, name) in allowed for name, allowed in self.values.items())
-            and not (self.promotes_to and _promoted(call) not in self.promotes_to)
-            and (self.check is None or bool(self.check(call)))
+            all(_has_dtypes(args, name, dtypes) for name, dtypes in self.dtypes.items())
+            and len({t.dtype for t in _tensors(args, *self.same_dtype)}) < 2
+            and len({t.device for t in _tensors(args, *self.same_device)}) < 2
+            and all(t.numel() for t in _tensors(args, *self.nonempty))
+            and not any(t.numel() for t in _tensors(args, *self.empty))
+            and all(t.dim() in n for name, n in self.ranks.items() for t in _tensors(args, name))
+            and all(getattr(args, name) in allowed for name, allowed in self.values.items())
+            and not (self.promotes_to and _promoted(args) not in self.promotes_to)
+            and (self.check is None or bool(self.check(args)))
         )
 
 
-def _tensors(call: Arguments, *names: str) -> list[Any]:
+def _tensors(args: Arguments, *names: str) -> list[Any]:
     """Tensors among the arguments of these names, also those in lists of tensors."""
-    values = (v for name in names for v in _listed(getattr(call, name, None)))
+    values = (v for name in names for v in _listed(getattr(args, name, None)))
     return [v for v in values if isinstance(v, (torch.Tensor, NewResult))]
 
 
@@ -142,9 +142,9 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def _has_dtypes(call: Arguments, name: str, dtypes: Collection[object]) -> bool:
+def _has_dtypes(args: Arguments, name: str, dtypes: Collection[object]) -> bool:
     return all(
-        t.dtype in dtypes or (NUMBER in dtypes and _is_number(t)) for t in _tensors(call, name)
+        t.dtype in dtypes or (NUMBER in dtypes and _is_number(t)) for t in _tensors(args, name)
     )
 
 
@@ -152,8 +152,8 @@ def _is_number(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.dim() == 0 and not tensor.is_complex()
 
 
-def _promoted(call: Arguments) -> torch.dtype:
-    return torch.result_type(call.self, call.other)
+def _promoted(args: Arguments) -> torch.dtype:
+    return torch.result_type(args.self, args.other)
 
 
 ARITHMETIC = Conditions(dtypes={"inputs": OPERANDS, "results": FLOATS})
@@ -169,13 +169,12 @@ NONEMPTY_FLOATS = Conditions(dtypes={"inputs": FLOATS}, nonempty=("inputs",))
 class EagerKernel:
     """A row of a table: ``run`` computes aten operator ``name`` where ``conditions`` hold.
 
-    ``run`` is called with aten's arguments, and raises LoweringError, having changed nothing, where
-    no program can be written for them. Conditions of the rows of one operator exclude each other,
-    or the first row that holds is the one to run.
+    Where no program can be written it raises LoweringError and has changed nothing. Of several rows
+    of an operator the first whose conditions hold is run.
     """
 
     name: str
-    run: Callable[..., Any]
+    run: Callable[[Arguments], Any]
     conditions: Conditions | None = None
 
 
@@ -197,6 +196,7 @@ class EagerOperation:
     name: str
     overload: Any
     kernels: tuple[EagerKernel, ...]
+    signature: Signature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
     is_one_launch: bool = False
@@ -260,20 +260,19 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def one_launch(name: str, run: Callable[..., Any]) -> EagerOperation:
-    """An operation for `call` that fills one ``out`` by a launch, as a step of another kernel."""
-    return EagerOperation(name, None, (EagerKernel(name, run),), is_one_launch=True)
+def one_launch(name: str, positional: Names, run: Callable[[Arguments], Any]) -> EagerOperation:
+    """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
+    signature = Signature(positional, ("out",), {})
+    return EagerOperation(name, None, (EagerKernel(name, run),), signature, is_one_launch=True)
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if operation.overlaps(args, kwargs):
         return _on_cpu(operation, *args, **kwargs)
     try:
-        if operation.kernels[0].conditions is None:
-            return operation.kernels[0].run(*args, **kwargs)
-        kernel = operation.kernel_for(bind_arguments(operation.name, args, kwargs))
-        if kernel is not None:
-            return kernel.run(*args, **kwargs)
+        arguments = operation.signature.bind(args, kwargs)
+        if (kernel := operation.kernel_for(arguments)) is not None:
+            return kernel.run(arguments)
     except LoweringError:
         if current_recorder() is not None or operation.overload is None:
             raise
@@ -331,14 +330,14 @@ def _launched(
     dtype = plain_dtype(args, variant.any_strides)
     if dtype is None:
         return None
-    named = {**kwargs, "out": NewResult(dtype)}
-    arguments = bind_arguments(variant.operation.name, args, named)
+    signature = variant.operation.signature
+    arguments = signature.bind(args, {**kwargs, "out": NewResult(dtype)})
     if variant.plain is not None and not variant.plain.hold(arguments):
         return None
     kernel = variant.operation.kernel_for(arguments)
     if kernel is None:
         return None
-    result: torch.Tensor = kernel.run(*args, **named)
+    result: torch.Tensor = kernel.run(arguments)
     return result
 
 

@@ -20,6 +20,7 @@ from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
     INTEGERS,
+    Arguments,
     Conditions,
     EagerKernel,
     call,
@@ -127,12 +128,11 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     return target
 
 
-def _fill_copy(source: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    copy_on_card(out, source)
-    return out
+def _fill_copy(args: Arguments) -> None:
+    copy_on_card(args.out, args.source)
 
 
-_COPY = one_launch("copy_", _fill_copy)
+_COPY = one_launch("copy_", ("source",), _fill_copy)
 
 
 _COPY_OVERLAP = OverlapRule(operator("copy_"))
@@ -230,15 +230,15 @@ def record_stream(tensor: torch.Tensor, stream: Any) -> None:
 """dtypes that the card converts into each other."""
 
 
-def converted(low: Lowering, x: Value, sizes: Ints, dtype: str) -> Value:
+def converted(builder: Lowering, x: Value, sizes: Ints, dtype: str) -> Value:
     """``x`` as ``dtype``, broadcast to ``sizes``."""
-    x = low.convert(x, dtype)
-    return low.broadcast(x, sizes) if x.sizes != sizes else x
+    x = builder.convert(x, dtype)
+    return builder.broadcast(x, sizes) if x.sizes != sizes else x
 
 
-def filled(low: Lowering, x: Value, number: Value) -> Value:
+def filled(builder: Lowering, x: Value, number: Value) -> Value:
     """``number`` in the sizes of ``x``."""
-    return low.broadcast(number, x.sizes)
+    return builder.broadcast(number, x.sizes)
 
 
 def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -282,7 +282,7 @@ def fill_scalar(x: torch.Tensor, value: Any) -> torch.Tensor:
     if x.numel() == 0:
         return x
     if expanded_dims(x):
-        fill_scalar(each_once(x), value)
+        fill_scalar(without_expanded_dims(x), value)
         return x
     if x.dtype in CONVERTED and not isinstance(value, complex) and _is_writable(x):
         number = torch.tensor(value, dtype=x.dtype, device="cpu").item()
@@ -298,7 +298,7 @@ def expanded_dims(x: torch.Tensor) -> Ints:
     return tuple(k for k, n in enumerate(x.shape) if n > 1 and not x.stride(k))
 
 
-def each_once(x: torch.Tensor) -> torch.Tensor:
+def without_expanded_dims(x: torch.Tensor) -> torch.Tensor:
     """A view of ``x`` without what expanded dims repeat: what the cores can write to."""
     for dim in expanded_dims(x):
         x = x.narrow(dim, 0, 1)
@@ -311,10 +311,6 @@ def _is_writable(x: torch.Tensor) -> bool:
     return view is not None and view.writable
 
 
-def zero(x: torch.Tensor) -> torch.Tensor:
-    return fill_scalar(x, 0)
-
-
 def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     if out.shape != content.shape:
         out.resize_(content.shape)
@@ -323,14 +319,17 @@ def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _sequence(make: str, *args: Any, out: torch.Tensor) -> torch.Tensor:
-    """``torch.<make>(*args)``: made on the CPU; a short one that is asked for again stays on the
-    card, where it is copied from.
+def _sequence(make: str, names: Sequence[str], args: Arguments) -> torch.Tensor:
+    """Fill ``out`` with ``torch.<make>`` of the arguments of these names, made on the CPU.
+
+    A short sequence that is asked for again stays on the card, and is copied from there.
     """
-    key = (make, *map(repr, args), out.dtype, out.device)
+    out: torch.Tensor = args.out
+    numbers = [getattr(args, name) for name in names]
+    key = (make, *map(repr, numbers), out.dtype, out.device)
     if current_recorder() is None and _asked.get(key) is not None:
-        return _copied_into(out, kept_sequence(make, args, out.dtype, out.device))
-    content = getattr(torch, make)(*args, dtype=out.dtype, device="cpu")
+        return _copied_into(out, cached_sequence(make, numbers, out.dtype, out.device))
+    content = getattr(torch, make)(*numbers, dtype=out.dtype, device="cpu")
     if content.nbytes <= MAX_KEPT_BYTES:
         _asked.put(key, True)
     return _upload_into(out, content)
@@ -339,8 +338,8 @@ def _sequence(make: str, *args: Any, out: torch.Tensor) -> torch.Tensor:
 def _copied_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     if out.shape != content.shape:
         out.resize_(content.shape)
-    copied: torch.Tensor = call(_COPY, content, out=out)
-    return copied
+    call(_COPY, content, out=out)
+    return out
 
 
 MAX_KEPT, MAX_KEPT_BYTES = 256, 1 << 16
@@ -349,7 +348,7 @@ _asked: LruCache[tuple[Any, ...], bool] = LruCache(MAX_KEPT)
 _kept: LruCache[tuple[Any, ...], torch.Tensor] = LruCache(MAX_KEPT)
 
 
-def kept_sequence(
+def cached_sequence(
     make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """``torch.<make>(*numbers)``, which stays on its card, so that nobody may write to it. Any
@@ -365,40 +364,40 @@ def kept_sequence(
     return sequence
 
 
-def _triangle_indices(
-    make: Callable[..., torch.Tensor], row: int, col: int, offset: int = 0, **options: Any
-) -> torch.Tensor:
-    """aten::tril_indices and triu_indices."""
-    dtype = options.get("dtype") or torch.int64
-    content = make(row, col, offset, dtype=dtype, device="cpu")
-    device = options.get("device") or "spyre"
-    return _upload_into(torch.empty(content.shape, dtype=dtype, device=device), content)
+def _triangle_indices(make: Callable[..., torch.Tensor], args: Arguments) -> torch.Tensor:
+    dtype = args.dtype if isinstance(args.dtype, torch.dtype) else torch.int64
+    content = make(args.row, args.col, args.offset, dtype=dtype, device="cpu")
+    return _upload_into(torch.empty_like(content, device=args.device or "spyre"), content)
 
 
-def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
+def _zeros(args: Arguments) -> torch.Tensor:
     """aten::_efficientzerotensor: gradients that are zero everywhere; with memory, as the cores
     know no tensors without.
     """
-    return torch.zeros(size, **options)
+    options = {"dtype": args.dtype, "layout": args.layout, "device": args.device}
+    return torch.zeros(args.size, **options, pin_memory=args.pin_memory)
 
 
-def _narrow_copy(
-    x: torch.Tensor, dim: int, start: int, length: int, *, out: torch.Tensor
-) -> torch.Tensor:
+def _narrow_copy(args: Arguments) -> torch.Tensor:
     """aten::narrow_copy.out; torch's of the CPU takes any ``out`` for contiguous."""
-    return copy_into(out, x.narrow(dim, start, length))
+    return copy_into(args.out, args.self.narrow(args.dim, args.start, args.length))
 
 
 FILLS = ("fill_.Scalar", "zero_")
-_SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda call: not call.inputs)
+_SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda args: not args.inputs)
 
 KERNELS = (
-    EagerKernel("fill_.Scalar", fill_scalar),
-    EagerKernel("zero_", zero),
-    EagerKernel("arange.start_out", partial(_sequence, "arange"), _SEQUENCE),
-    EagerKernel("linspace.out", partial(_sequence, "linspace"), _SEQUENCE),
-    EagerKernel("eye.m_out", partial(_sequence, "eye"), _SEQUENCE),
-    EagerKernel("eye.out", partial(_sequence, "eye"), _SEQUENCE),
+    EagerKernel("fill_.Scalar", lambda args: fill_scalar(args.self, args.value)),
+    EagerKernel("zero_", lambda args: fill_scalar(args.self, 0)),
+    *(
+        EagerKernel(name, partial(_sequence, name.partition(".")[0], names), _SEQUENCE)
+        for name, names in (
+            ("arange.start_out", ("start", "end", "step")),
+            ("linspace.out", ("start", "end", "steps")),
+            ("eye.m_out", ("n", "m")),
+            ("eye.out", ("n",)),
+        )
+    ),
     EagerKernel("narrow_copy.out", _narrow_copy),
     EagerKernel("_efficientzerotensor", _zeros),
     EagerKernel("tril_indices", partial(_triangle_indices, torch.tril_indices)),

@@ -21,7 +21,6 @@ from spyre.torch_backend.eager.dispatch import (
     Arguments,
     Conditions,
     EagerKernel,
-    bind_arguments,
     fill,
     fill_elementwise,
     operand,
@@ -29,6 +28,7 @@ from spyre.torch_backend.eager.dispatch import (
 from spyre.torch_backend.eager.elementwise import (
     CLAMPS,
     clamp_bounds,
+    comparison,
 )
 from spyre.torch_backend.eager.reductions import over_dims, reduce_all, reduced_sizes
 from spyre.torch_backend.fallback import on_cpu
@@ -42,170 +42,187 @@ from spyre.torch_backend.program import (
 )
 
 
-def plus(low: Lowering, a: Value, b: Value) -> Value:
-    return low.pointwise("addi32toi32", a, b)
+def add(builder: Lowering, a: Value, b: Value) -> Value:
+    return builder.pointwise("addi32toi32", a, b)
 
 
-def times(low: Lowering, a: Value, b: Value | int) -> Value:
-    return low.pointwise("muli32toi32", a, low.constant(b, a.dtype) if isinstance(b, int) else b)
+def mul(builder: Lowering, a: Value, b: Value | int) -> Value:
+    return builder.pointwise(
+        "muli32toi32", a, builder.constant(b, a.dtype) if isinstance(b, int) else b
+    )
 
 
-def exact_plus(low: Lowering, a: Value, b: Value) -> Value:
+def exact_add(builder: Lowering, a: Value, b: Value) -> Value:
     """A sum; of int64 SPY901 where it does not fit."""
-    return _exact(low, "addi32toi32", a, b)
+    return _exact(builder, "addi32toi32", a, b)
 
 
-def exact_times(low: Lowering, a: Value, b: Value | int) -> Value:
+def exact_mul(builder: Lowering, a: Value, b: Value | int) -> Value:
     """A product; of int64 SPY901 where it does not fit."""
-    other = low.constant(b, a.dtype) if isinstance(b, int) else b
-    return _exact(low, "muli32toi32", a, other)
+    other = builder.constant(b, a.dtype) if isinstance(b, int) else b
+    return _exact(builder, "muli32toi32", a, other)
 
 
-def _exact(low: Lowering, name: str, a: Value, b: Value) -> Value:
-    return low.pointwise(name, a, b, constants=range_constants(name, a.dtype))
+def _exact(builder: Lowering, name: str, a: Value, b: Value) -> Value:
+    return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
 
 
-def word_of(low: Lowering, x: Value, dtype: str) -> Value:
+def word_of(builder: Lowering, x: Value, dtype: str) -> Value:
     """float32 as a word, towards zero and within int32."""
-    return low.convert(low.convert(x, "int32"), dtype)
+    return builder.convert(builder.convert(x, "int32"), dtype)
 
 
-def minus(low: Lowering, a: Value, b: Value) -> Value:
-    return plus(low, a, times(low, b, -1))
+def sub(builder: Lowering, a: Value, b: Value) -> Value:
+    return add(builder, a, mul(builder, b, -1))
 
 
-def is_negative(low: Lowering, a: Value) -> Value:
+def is_negative(builder: Lowering, a: Value) -> Value:
     """1.0 where a < 0, as float32."""
-    return low.pointwise("lesserthan", low.convert(a, "float32"), low.constant(0.0, "float32"))
+    return builder.pointwise(
+        "lesserthan", builder.convert(a, "float32"), builder.constant(0.0, "float32")
+    )
 
 
-def less(low: Lowering, a: Value, b: Value) -> Value:
+def less(builder: Lowering, a: Value, b: Value) -> Value:
     """1.0 where a < b, as float32: of different signs the negative one, else by the difference."""
-    left, right = is_negative(low, a), is_negative(low, b)
-    difference = is_negative(low, minus(low, a, b))
-    return low.pointwise("where3", low.pointwise("notequal", left, right), left, difference)
+    left, right = is_negative(builder, a), is_negative(builder, b)
+    difference = is_negative(builder, sub(builder, a, b))
+    return builder.pointwise("where3", builder.pointwise("notequal", left, right), left, difference)
 
 
-def chosen(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
-    """a where the condition (1 or 0) holds, else b: b + condition · (a - b)."""
-    word = low.convert(condition, a.dtype)
-    return plus(low, b, times(low, minus(low, a, b), word))
+def select(builder: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
+    """a where the condition (1 or 0) holds, else b; for words b + condition · (a - b)."""
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
+    if dtype in ("int32", "int64"):
+        word = builder.convert(condition, dtype)
+        return add(builder, b, mul(builder, sub(builder, a, b), word))
+    condition = builder.convert(condition, "float32" if dtype == "float32" else "bool")
+    return builder.pointwise("where3", condition, a, b, dtype=dtype)
 
 
-# --- lowerings: (low, *values, dtype, …) --------------------------------------------------------
+# --- lowerings: (builder, *values, dtype, …) -----------------------------------------------------
 
 
-def _arithmetic(name: str, low: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1) -> Value:
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
+def _arithmetic(
+    name: str, builder: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1
+) -> Value:
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
     if name == "mul":
-        return exact_times(low, a, b)
+        return exact_mul(builder, a, b)
     factor = -alpha if name == "sub" else alpha
-    return exact_plus(low, a, b if factor == 1 else exact_times(low, b, factor))
+    return exact_add(builder, a, b if factor == 1 else exact_mul(builder, b, factor))
 
 
-def _compared(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
-    zero = low.constant(0.0, "float32")
+def _compared(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
+    zero = builder.constant(0.0, "float32")
     if name in ("eq", "ne"):
-        difference = low.convert(minus(low, a, b), "float32")
-        return low.truth(low.pointwise("equal" if name == "eq" else "notequal", difference, zero))
+        difference = builder.convert(sub(builder, a, b), "float32")
+        return builder.truth(
+            builder.pointwise("equal" if name == "eq" else "notequal", difference, zero)
+        )
     # a <= b is not b < a
-    result = less(low, b, a) if name in ("gt", "le") else less(low, a, b)
+    result = less(builder, b, a) if name in ("gt", "le") else less(builder, a, b)
     if name in ("le", "ge"):
-        result = low.pointwise("equal", result, zero)
-    return low.truth(result)
+        result = builder.pointwise("equal", result, zero)
+    return builder.truth(result)
 
 
-def _extreme(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
-    first = less(low, a, b) if name == "minimum" else less(low, b, a)
-    return chosen(low, first, a, b)
+def _extreme(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
+    first = less(builder, a, b) if name == "minimum" else less(builder, b, a)
+    return select(builder, first, a, b, dtype)
 
 
-def _clamped(low: Lowering, x: Value, *args: Any) -> Value:
+def _clamped(builder: Lowering, x: Value, *args: Any) -> Value:
     *bounds, names, dtype = args
     for name, bound in zip(names, bounds, strict=True):
-        x = _extreme(name, low, x, bound, dtype)
+        x = _extreme(name, builder, x, bound, dtype)
     return x
 
 
-def _negative(low: Lowering, x: Value) -> Value:
-    return exact_times(low, x, -1)
+def _negative(builder: Lowering, x: Value) -> Value:
+    return exact_mul(builder, x, -1)
 
 
-def _magnitude(low: Lowering, x: Value) -> Value:
-    return chosen(low, is_negative(low, x), exact_times(low, x, -1), x)
+def _magnitude(builder: Lowering, x: Value) -> Value:
+    return select(builder, is_negative(builder, x), exact_mul(builder, x, -1), x, x.dtype)
 
 
-def divided(low: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
+def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
     """⌊x / divisor⌋, or the remainder, for a positive divisor.
 
     Two quotients in float32 leave a remainder that is off by at most one divisor.
     """
-    count = low.constant(divisor, "float32")
-    quotient, left = low.constant(0, dtype), low.convert(x, dtype)
+    count = builder.constant(divisor, "float32")
+    quotient, left = builder.constant(0, dtype), builder.convert(x, dtype)
     for _ in range(2):
-        share = low.pointwise("realdiv", low.convert(left, "float32"), count)
-        step = word_of(low, share, dtype)
-        quotient, left = plus(low, step, quotient), minus(low, left, times(low, step, divisor))
-    below = low.convert(is_negative(low, left), dtype)
-    quotient, left = minus(low, quotient, below), plus(low, left, times(low, below, divisor))
-    missing = is_negative(low, plus(low, left, low.constant(-divisor, dtype)))
-    above = low.convert(low.pointwise("equal", missing, low.constant(0.0, "float32")), dtype)
+        share = builder.pointwise("realdiv", builder.convert(left, "float32"), count)
+        step = word_of(builder, share, dtype)
+        quotient, left = (
+            add(builder, step, quotient),
+            sub(builder, left, mul(builder, step, divisor)),
+        )
+    below = builder.convert(is_negative(builder, left), dtype)
+    quotient, left = sub(builder, quotient, below), add(builder, left, mul(builder, below, divisor))
+    missing = is_negative(builder, add(builder, left, builder.constant(-divisor, dtype)))
+    above = builder.convert(
+        builder.pointwise("equal", missing, builder.constant(0.0, "float32")), dtype
+    )
     if remainder:
-        return minus(low, left, times(low, above, divisor))
-    return plus(low, quotient, above)
+        return sub(builder, left, mul(builder, above, divisor))
+    return add(builder, quotient, above)
 
 
-def _count(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
+def _count(builder: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
     """How many elements are true, exact up to 2^24."""
-    count = low.reduce("sum", low.convert(x, "float32"), dims)
-    return low.convert(count.reshaped(reduced_sizes(x.sizes, dims, keepdim)), dtype)
+    count = builder.reduce("sum", builder.convert(x, "float32"), dims)
+    return builder.convert(count.reshaped(reduced_sizes(x.sizes, dims, keepdim)), dtype)
 
 
-def _with_truth(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+def _with_truth(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """Bits of words with a bool, which is 0 or 1: a & b is the lowest bit of a where b holds."""
     a, b = (b, a) if a.dtype == "bool" else (a, b)
-    truth = low.convert(b, dtype)
-    both = times(low, divided(low, a, dtype, 2, True), truth)
+    truth = builder.convert(b, dtype)
+    both = mul(builder, divided(builder, a, dtype, 2, True), truth)
     if name == "and":
         return both
-    either = plus(low, low.convert(a, dtype), truth)
-    return minus(low, either, both if name == "or" else times(low, both, 2))
+    either = add(builder, builder.convert(a, dtype), truth)
+    return sub(builder, either, both if name == "or" else mul(builder, both, 2))
 
 
-def _total(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
+def _total(builder: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
     """Sums by halves: the card has no reduction of words."""
     sizes = reduced_sizes(x.sizes, dims, keepdim)
-    x = low.convert(x, dtype)
+    x = builder.convert(x, dtype)
     for dim in dims:
-        x = _sum_along(low, x, dim)
+        x = _sum_along(builder, x, dim)
     return x.reshaped(sizes)
 
 
-def _sum_along(low: Lowering, x: Value, dim: int) -> Value:
-    x = off_lanes(low, x, dim)
+def _sum_along(builder: Lowering, x: Value, dim: int) -> Value:
+    x = off_lanes(builder, x, dim)
     odd: Value | None = None
     while (extent := x.sizes[dim]) > 1:
         half = extent // 2
         if extent % 2:
             last = narrowed(x, dim, extent - 1, 1)
-            odd = last if odd is None else exact_plus(low, odd, last)
-        x = exact_plus(low, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
-    return x if odd is None else exact_plus(low, x, odd)
+            odd = last if odd is None else exact_add(builder, odd, last)
+        x = exact_add(builder, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
+    return x if odd is None else exact_add(builder, x, odd)
 
 
 def _outermost(
-    name: str, low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str
+    name: str, builder: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str
 ) -> Value:
     """max and min of words, as two halves that float32 holds: the upper ones decide first."""
-    upper = low.convert(divided(low, x, dtype, 1 << 16, False), "float32")
-    lower_half = low.convert(divided(low, x, dtype, 1 << 16, True), "float32")
-    first = low.reduce(name, upper, dims)
-    other = low.constant(-1.0 if name == "max" else float(1 << 16), "float32")
-    among = low.pointwise("where3", low.pointwise("equal", upper, first), lower_half, other)
-    lowest_bits = low.convert(low.reduce(name, among, dims), dtype)
-    word = plus(low, times(low, low.convert(first, dtype), 1 << 16), lowest_bits)
+    upper = builder.convert(divided(builder, x, dtype, 1 << 16, False), "float32")
+    lower_half = builder.convert(divided(builder, x, dtype, 1 << 16, True), "float32")
+    first = builder.reduce(name, upper, dims)
+    other = builder.constant(-1.0 if name == "max" else float(1 << 16), "float32")
+    among = builder.pointwise("where3", builder.pointwise("equal", upper, first), lower_half, other)
+    lowest_bits = builder.convert(builder.reduce(name, among, dims), dtype)
+    word = add(builder, mul(builder, builder.convert(first, dtype), 1 << 16), lowest_bits)
     return word.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
@@ -220,49 +237,43 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and abs(value) < 1 << 31
 
 
-def _binary(
-    name: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor, **named: Any
-) -> torch.Tensor:
-    operands = [operand(a, out.dtype), operand(b, out.dtype)]
-    parameters = (name_of(out.dtype), *named.values())
-    return fill_elementwise(f"int {name}", lowering, operands, parameters, out)
+def _binary(name: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    dtype, factor = args.out.dtype, [args.alpha] if hasattr(args, "alpha") else []
+    operands = [operand(args.self, dtype), operand(args.other, dtype)]
+    parameters = (name_of(dtype), *factor)
+    return fill_elementwise(f"int {name}", lowering, operands, parameters, args.out)
 
 
-def _comparison(name: str, a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-    dtype = torch.result_type(a, b)
-    operands = [operand(a, dtype), operand(b, dtype)]
-    lowering = partial(_compared, name)
-    return fill_elementwise(f"int {name}", lowering, operands, (name_of(dtype),), out)
+def _comparison(name: str, args: Arguments) -> torch.Tensor:
+    return comparison(f"int {name}", partial(_compared, name), args)
 
 
-def _unary(
-    name: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
-    return fill_elementwise(f"int {name}", lowering, [x], (), out)
+def _unary(name: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    return fill_elementwise(f"int {name}", lowering, [args.self], (), args.out)
 
 
-def _clamp(name: str, *args: Any, **named: Any) -> torch.Tensor:
+def _clamp(args: Arguments) -> torch.Tensor:
     """Bounds as ATen orders them: the lower one is applied first."""
-    call = bind_arguments(name, args, named)
-    bounds, out = clamp_bounds(call), call.out
-    operands = [operand(value, out.dtype) for value in (call.self, *bounds.values())]
+    bounds, dtype = clamp_bounds(args), args.out.dtype
+    operands = [operand(value, dtype) for value in (args.self, *bounds.values())]
     extremes = tuple({"min": "maximum", "max": "minimum"}[kind] for kind in bounds)
-    parameters = (extremes, name_of(out.dtype))
-    return fill_elementwise("int clamp", _clamped, operands, parameters, out)
+    return fill_elementwise("int clamp", _clamped, operands, (extremes, name_of(dtype)), args.out)
 
 
-def _remainder(a: torch.Tensor, b: int, *, out: torch.Tensor) -> torch.Tensor:
-    return fill_elementwise("int rest", divided, [a], (name_of(a.dtype), b, True), out)
+def _remainder(args: Arguments) -> torch.Tensor:
+    parameters = (name_of(args.self.dtype), args.other, True)
+    return fill_elementwise("int rest", divided, [args.self], parameters, args.out)
 
 
-def _floor_divide(a: torch.Tensor, b: int) -> torch.Tensor:
-    return fill("int quotient", divided, [a], (name_of(a.dtype), b, False), torch.empty_like(a))
+def _floor_divide(args: Arguments) -> torch.Tensor:
+    x, out = args.self, torch.empty_like(args.self)
+    return fill("int quotient", divided, [x], (name_of(x.dtype), args.other, False), out)
 
 
-def _sum(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
-    if x.dtype is torch.bool:
-        return over_dims("count", _count, x, *args, out=out, **named)
-    return over_dims("int sum", _total, x, *args, out=out, **named)
+def _sum(args: Arguments) -> torch.Tensor:
+    if args.self.dtype is torch.bool:
+        return over_dims("count", _count, args)
+    return over_dims("int sum", _total, args)
 
 
 # --- promotion: functions of floats, of which integers have values too ----------------------------
@@ -293,26 +304,26 @@ MOST_COMPARISONS = 1 << 22
 """Elements times bins that the cores compare; beyond, the host counts."""
 
 
-def _histogram(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+def _histogram(args: Arguments) -> torch.Tensor:
     """aten::histc, which torch's CPU has for floats only: as its CUDA computes it.
 
     Bin ⌊(x - min) · bins / (max - min)⌋ counts x; what is ``max`` belongs to the last one.
     """
-    low, high = int(min), int(max)
-    if bins <= 0 or high < low:
+    x, bins, lowest, highest = args.self, args.bins, int(args.min), int(args.max)
+    if bins <= 0 or highest < lowest:
         raise RuntimeError("bins must be > 0" if bins <= 0 else "max must be larger than min")
-    if low == high and x.numel():
-        low, high = int(x.min()), int(x.max())
-    if low == high:
-        low, high = low - 1, high + 1
+    if lowest == highest and x.numel():
+        lowest, highest = int(x.min()), int(x.max())
+    if lowest == highest:
+        lowest, highest = lowest - 1, highest + 1
     if x.numel() and bins * x.numel() <= MOST_COMPARISONS:
-        return _bin_counts(x.reshape(-1), bins, low, high)
+        return _bin_counts(x.reshape(-1), bins, lowest, highest)
     with on_cpu("aten.histc.default"):
-        return _bin_counts(x.cpu().reshape(-1), bins, low, high).to(x.device)
+        return _bin_counts(x.cpu().reshape(-1), bins, lowest, highest).to(x.device)
 
 
-def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor:
-    place = ((x.long() - low) * bins) // (high - low)
+def _bin_counts(x: torch.Tensor, bins: int, lowest: int, highest: int) -> torch.Tensor:
+    place = ((x.long() - lowest) * bins) // (highest - lowest)
     place = torch.where(place == bins, bins - 1, place)
     if x.is_cpu:
         held = place[(place >= 0) & (place < bins)]
@@ -321,8 +332,9 @@ def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor
     return (place.unsqueeze(0) == numbers).sum(1).to(x.dtype)
 
 
-def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.Tensor:
-    """aten::bincount: the host has to know the largest of them."""
+def _counts(args: Arguments) -> torch.Tensor:
+    """aten::bincount: the host reads the largest element, which sizes the result."""
+    x, minlength = args.self, args.minlength
     if x.numel() and int(x.min()) < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     count = max(int(x.max()) + 1 if x.numel() else 0, minlength)
@@ -338,29 +350,29 @@ def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.
 # --- the tables ----------------------------------------------------------------------------------
 
 
-def _has_integers(call: Arguments) -> bool:
+def _has_integers(args: Arguments) -> bool:
     """Both operands are integers, and so is the factor of a sum."""
-    return all(map(is_integer, (call.self, call.other))) and is_integer(getattr(call, "alpha", 1))
+    return all(map(is_integer, (args.self, args.other))) and is_integer(getattr(args, "alpha", 1))
 
 
-def _has_integer_bounds(call: Arguments) -> bool:
-    return all(map(is_integer, (call.self, *clamp_bounds(call).values())))
+def _has_integer_bounds(args: Arguments) -> bool:
+    return all(map(is_integer, (args.self, *clamp_bounds(args).values())))
 
 
-def _has_divisor(call: Arguments) -> bool:
+def _has_divisor(args: Arguments) -> bool:
     """A tensor divided by a number that its two steps of division are exact for."""
-    is_number = isinstance(call.other, int) and not isinstance(call.other, bool)
-    return isinstance(call.self, torch.Tensor) and is_number and 0 < call.other < 1 << 30
+    is_number = isinstance(args.other, int) and not isinstance(args.other, bool)
+    return isinstance(args.self, torch.Tensor) and is_number and 0 < args.other < 1 << 30
 
 
-def _can_count(call: Arguments) -> bool:
+def _can_count(args: Arguments) -> bool:
     """Counts are exact in float32; sums lay words out with other sticks, up to one in each."""
-    return bool(call.self.numel() <= (1 << 24 if call.self.dtype is torch.bool else 1 << 20))
+    return bool(args.self.numel() <= (1 << 24 if args.self.dtype is torch.bool else 1 << 20))
 
 
-def _has_bits_and_bools(call: Arguments) -> bool:
-    tensors = isinstance(call.self, torch.Tensor) and isinstance(call.other, torch.Tensor)
-    return tensors and {call.self.dtype, call.other.dtype} == {call.out.dtype, torch.bool}
+def _has_bits_and_bools(args: Arguments) -> bool:
+    tensors = isinstance(args.self, torch.Tensor) and isinstance(args.other, torch.Tensor)
+    return tensors and {args.self.dtype, args.other.dtype} == {args.out.dtype, torch.bool}
 
 
 _BINARY: dict[str, LoweringFunction] = {
@@ -395,7 +407,7 @@ _COUNTS = Conditions(
     dtypes={"self": INTEGERS},
     ranks={"self": (1,)},
     values={"weights": (None,)},
-    check=lambda call: call.minlength >= 0,
+    check=lambda args: args.minlength >= 0,
 )
 
 KERNELS = (
@@ -404,7 +416,7 @@ KERNELS = (
         EagerKernel(full, partial(_comparison, name), _COMPARISON)
         for full, name in _COMPARISONS.items()
     ),
-    *(EagerKernel(name, partial(_clamp, name), _CLAMP) for name in CLAMPS),
+    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
     *(
         EagerKernel(
             f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS

@@ -5,14 +5,13 @@ They are made of other operations. Losses are added up in float32.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from spyre.torch_backend.device import cpu_generator
 from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     INTEGERS,
+    Arguments,
     Conditions,
     EagerKernel,
     copy_into,
@@ -23,21 +22,11 @@ NONE, MEAN, SUM = 0, 1, 2
 """Reductions as torch numbers them."""
 
 
-def nll_loss(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    reduction: int,
-    ignore_index: int,
-    *,
-    output: torch.Tensor,
-    total_weight: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::nll_loss_forward.output and nll_loss2d_forward.output: classes are dim 1, or the only
-    one.
-    """
+def nll_loss(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses by class, which is dim 1 or the only dim; nll_loss2d_forward makes its results."""
+    x, target, reduction = args.self, args.target, args.reduction
     dim = min(x.dim() - 1, 1)
-    keeps, classes, factors = _classes(target, weight, ignore_index)
+    keeps, classes, factors = _classes(target, args.weight, args.ignore_index)
     picked = x.gather(dim, classes.unsqueeze(dim)).squeeze(dim).float()
     losses = torch.where(keeps, -picked * factors, 0.0)
     total = factors.sum() if reduction != NONE else torch.zeros_like(factors.sum())
@@ -45,6 +34,10 @@ def nll_loss(
         losses = losses.sum()
     if reduction == MEAN:
         losses = losses / total
+    output, total_weight = args.results or (
+        x.new_empty(target.shape if reduction == NONE else ()),
+        x.new_empty(()),
+    )
     return copy_into(output, losses.to(x.dtype)), copy_into(total_weight, total.to(x.dtype))
 
 
@@ -60,58 +53,34 @@ def _classes(
     return keeps, classes, torch.where(keeps, chosen, 0.0)
 
 
-def nll_loss_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    reduction: int,
-    ignore_index: int,
-    total_weight: torch.Tensor,
-    *,
-    grad_input: torch.Tensor,
-) -> torch.Tensor:
-    """aten::nll_loss_backward.grad_input and nll_loss2d_backward.grad_input."""
+def nll_loss_backward(args: Arguments) -> torch.Tensor:
+    """Gradients of the input; nll_loss2d_backward makes its result."""
+    x, grad = args.self, args.grad_output.float()
     dim = min(x.dim() - 1, 1)
-    _, classes, factors = _classes(target, weight, ignore_index)
-    share = grad.float() / total_weight.float() if reduction == MEAN else grad.float()
+    _, classes, factors = _classes(args.target, args.weight, args.ignore_index)
+    share = grad / args.total_weight.float() if args.reduction == MEAN else grad
     values = (-factors * share).to(x.dtype).unsqueeze(dim)
     found = torch.zeros_like(x).scatter(dim, classes.unsqueeze(dim), values)
+    (grad_input,) = args.results or [torch.empty_like(x)]
     return copy_into(grad_input, found)
 
 
-def nll_loss2d(
-    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: int, *args: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::nll_loss2d_forward, which makes its results itself."""
-    output = x.new_empty(target.shape if reduction == NONE else ())
-    given = (x, target, weight, reduction, *args)
-    return nll_loss(*given, output=output, total_weight=x.new_empty(()))
-
-
-def nll_loss2d_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> torch.Tensor:
-    """aten::nll_loss2d_backward."""
-    return nll_loss_backward(grad, x, *args, grad_input=torch.empty_like(x))
-
-
-def native_dropout(
-    x: torch.Tensor, p: float, train: bool | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::native_dropout: which elements stay is drawn on the host, as all random numbers are."""
+def native_dropout(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::native_dropout; the mask is drawn on the host, as all random numbers are."""
     if current_recorder() is not None:
         raise LoweringError("random numbers")
+    x, p = args.input, args.p
     mask = torch.ones(x.shape, dtype=torch.bool, device="cpu")
-    if train is None or train:
+    if args.train is None or args.train:
         mask.bernoulli_(1 - p, generator=cpu_generator(x.device.index))
     else:
         p = 0.0
-    kept = mask.to(x.device)
-    return native_dropout_backward(x, kept, 1 / (1 - p) if p < 1 else 0.0), kept
+    mask = mask.to(x.device)
+    return torch.where(mask, x * (1 / (1 - p) if p < 1 else 0.0), 0.0), mask
 
 
-def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """aten::native_dropout_backward: what stayed, scaled."""
-    return torch.where(mask, grad * scale, 0.0)
+def native_dropout_backward(args: Arguments) -> torch.Tensor:
+    return torch.where(args.mask, args.grad_output * args.scale, 0.0)
 
 
 _LOSS = Conditions(
@@ -121,8 +90,8 @@ _LOSS = Conditions(
 KERNELS = (
     EagerKernel("nll_loss_forward.output", nll_loss, _LOSS),
     EagerKernel("nll_loss2d_forward.output", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_forward", nll_loss2d, _LOSS),
-    EagerKernel("nll_loss2d_backward", nll_loss2d_backward, _LOSS),
+    EagerKernel("nll_loss2d_forward", nll_loss, _LOSS),
+    EagerKernel("nll_loss2d_backward", nll_loss_backward, _LOSS),
     EagerKernel("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
     EagerKernel("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
     EagerKernel(

@@ -22,8 +22,8 @@ from spyre.torch_backend.eager.dispatch import (
     new_elementwise,
     operand,
 )
-from spyre.torch_backend.eager.factories import each_once, expanded_dims
-from spyre.torch_backend.eager.integers import chosen, is_integer
+from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
+from spyre.torch_backend.eager.integers import is_integer, select
 from spyre.torch_backend.program import Lowering, Value, current_recorder
 from spyre.torch_backend.tensors import buffer_of
 
@@ -34,41 +34,23 @@ MAX_TRIANGLE_ELEMENTS = 1 << 20
 _triangles: LruCache[tuple[object, ...], torch.Tensor] = LruCache(MAX_TRIANGLES)
 
 
-def select(low: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
-    """a where the condition holds, else b."""
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
-    if dtype in ("int32", "int64"):
-        return chosen(low, condition, a, b)
-    return low.pointwise("where3", low.convert(condition, _same_format(dtype)), a, b, dtype=dtype)
-
-
-def _same_format(dtype: str) -> str:
-    return "float32" if dtype == "float32" else "bool"
-
-
-def fill_where(low: Lowering, x: Value, mask: Value, number: Value, dtype: str) -> Value:
+def fill_where(builder: Lowering, x: Value, mask: Value, number: Value, dtype: str) -> Value:
     """x, with ``number`` where the mask holds."""
-    return select(low, mask, number, x, dtype)
+    return select(builder, mask, number, x, dtype)
 
 
-def keep_where(low: Lowering, x: Value, mask: Value, dtype: str) -> Value:
+def keep_where(builder: Lowering, x: Value, mask: Value, dtype: str) -> Value:
     """x, with 0 where the mask does not hold."""
-    return select(low, mask, x, low.constant(0, dtype), dtype)
+    return select(builder, mask, x, builder.constant(0, dtype), dtype)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """aten::where.self."""
-    dtype = torch.result_type(a, b)
-    return where_out(condition, a, b, out=new_elementwise(dtype, condition, a, b))
-
-
-def where_out(
-    condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
-    """aten::where.self_out."""
+def where(args: Arguments) -> torch.Tensor:
+    """aten::where.self and where.self_out."""
+    condition, a, b = args.condition, args.self, args.other
+    (out,) = args.results or [new_elementwise(torch.result_type(a, b), condition, a, b)]
     sizes = torch.broadcast_shapes(condition.shape, a.shape, b.shape)
     operands = [condition, operand(a, out.dtype), operand(b, out.dtype)]
     return fill("where", select, operands, (name_of(out.dtype),), out, sizes)
@@ -87,9 +69,7 @@ def is_number_of(value: Any, dtype: torch.dtype) -> bool:
 
 
 def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """aten::masked_fill_, Scalar and Tensor. Memory that an expanded tensor shows several times is
-    filled where one of its places is masked.
-    """
+    """aten::masked_fill_. An element of an expanded tensor is filled if it is masked anywhere."""
     sizes = broadcast_shape(x, mask)
     if sizes != x.shape:
         raise RuntimeError(
@@ -101,20 +81,26 @@ def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tenso
             "Use of masked_fill_ on expanded tensors is deprecated. "
             "Please clone() the tensor before performing this operation."
         )
-        masked_fill_(each_once(x), mask.expand(x.shape).any(repeated, keepdim=True), value)
+        masked_fill_(
+            without_expanded_dims(x), mask.expand(x.shape).any(repeated, keepdim=True), value
+        )
         return x
-    number = filling(value, x.dtype)
+    number = as_fill_operand(value, x.dtype)
     return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
 
 
-def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """aten::masked_fill, Scalar and Tensor."""
+def masked_fill(args: Arguments) -> torch.Tensor:
+    x, mask = args.self, args.mask
     result = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
-    number = filling(value, x.dtype)
-    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), result)
+    operands = [x, mask, as_fill_operand(args.value, x.dtype)]
+    return fill("masked_fill", fill_where, operands, (name_of(x.dtype),), result)
 
 
-def filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
+def _masked_fill_(args: Arguments) -> torch.Tensor:
+    return masked_fill_(args.self, args.mask, args.value)
+
+
+def as_fill_operand(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
     """A tensor on the card as it is, a number rounded to ``dtype`` first, as a filled tensor is."""
     if isinstance(value, torch.Tensor) and value.device.type == "spyre":
         return value
@@ -146,29 +132,29 @@ def triangle(
     return mask
 
 
-def _triangular(lower: bool, x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> Any:
-    """aten::tril.out and triu.out."""
+def _triangular(lower: bool, args: Arguments) -> torch.Tensor:
+    x: torch.Tensor = args.self
     if not x.numel():
-        return out.resize_(x.shape)
+        return args.out.resize_(x.shape)
     rows, columns = x.shape[-2:]
-    operands = [x, triangle(rows, columns, diagonal, lower, x.device)]
-    return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
+    operands = [x, triangle(rows, columns, args.diagonal, lower, x.device)]
+    return fill("triangle", keep_where, operands, (name_of(x.dtype),), args.out, x.shape)
 
 
 FILLS = ("masked_fill_.Scalar", "masked_fill_.Tensor")
 
 
-def _has_operands(call: Arguments) -> bool:
+def _has_operands(args: Arguments) -> bool:
     """The condition is on the card, and both others are what `_is_operand` says."""
-    dtype = torch.result_type(call.self, call.other)
-    is_on_card = call.condition.device.type == "spyre"
-    return is_on_card and all(_is_operand(v, dtype) for v in (call.self, call.other))
+    dtype = torch.result_type(args.self, args.other)
+    is_on_card = args.condition.device.type == "spyre"
+    return is_on_card and all(_is_operand(v, dtype) for v in (args.self, args.other))
 
 
-def _has_fill_number(call: Arguments) -> bool:
-    if isinstance(call.value, torch.Tensor):
-        return call.value.dim() == 0 and _is_operand(call.value, call.self.dtype)
-    return is_number_of(call.value, call.self.dtype)
+def _has_fill_number(args: Arguments) -> bool:
+    if isinstance(args.value, torch.Tensor):
+        return args.value.dim() == 0 and _is_operand(args.value, args.self.dtype)
+    return is_number_of(args.value, args.self.dtype)
 
 
 _WHERE = Conditions(dtypes={"condition": BOOL}, promotes_to=CONVERTED, check=_has_operands)
@@ -181,11 +167,11 @@ _TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
 
 KERNELS = (
     EagerKernel("where.self", where, _WHERE),
-    EagerKernel("where.self_out", where_out, _WHERE),
+    EagerKernel("where.self_out", where, _WHERE),
     EagerKernel("tril.out", partial(_triangular, True), _TRIANGLE),
     EagerKernel("triu.out", partial(_triangular, False), _TRIANGLE),
     EagerKernel("masked_fill.Scalar", masked_fill, _FILL),
     EagerKernel("masked_fill.Tensor", masked_fill, _FILL),
-    EagerKernel("masked_fill_.Scalar", masked_fill_, _FILL),
-    EagerKernel("masked_fill_.Tensor", masked_fill_, _FILL),
+    EagerKernel("masked_fill_.Scalar", _masked_fill_, _FILL),
+    EagerKernel("masked_fill_.Tensor", _masked_fill_, _FILL),
 )

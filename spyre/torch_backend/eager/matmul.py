@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any
 
 import torch
 
@@ -34,20 +33,20 @@ def is_small_product(left_shape: Sequence[int], columns: int) -> bool:
     return prod(left_shape) * -(-columns // 32) * 128 <= TERMS_BYTES
 
 
-def product(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
+def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
     """left · right; in float32 as sums of products of columns with rows."""
-    left, right = low.convert(left, dtype), low.convert(right, dtype)
+    left, right = builder.convert(left, dtype), builder.convert(right, dtype)
     if dtype != "float32":
-        return low.matmul(left, right)
+        return builder.matmul(left, right)
     rank = len(left.sizes)
     a, b = left.unsqueezed(rank), right.unsqueezed(rank - 2)
-    products = low.pointwise("mul", a, b)
-    total = low.reduce("sum", products, (rank - 1,))
+    products = builder.pointwise("mul", a, b)
+    total = builder.reduce("sum", products, (rank - 1,))
     return total.reshaped((*total.sizes[: rank - 1], total.sizes[-1]))
 
 
 def added(
-    low: Lowering,
+    builder: Lowering,
     bias: Value,
     left: Value,
     right: Value,
@@ -56,100 +55,84 @@ def added(
     alpha: float,
 ) -> Value:
     """beta · bias + alpha · left · right."""
-    result = product(low, left, right, dtype)
+    result = product(builder, left, right, dtype)
     if alpha != 1:
-        result = low.pointwise("mul", result, low.constant(alpha, dtype))
+        result = builder.pointwise("mul", result, builder.constant(alpha, dtype))
     if beta == 0:
         return result
-    bias = low.convert(bias, dtype)
+    bias = builder.convert(bias, dtype)
     if beta != 1:
-        bias = low.pointwise("mul", bias, low.constant(beta, dtype))
-    return low.pointwise("add", result, bias)
+        bias = builder.pointwise("mul", bias, builder.constant(beta, dtype))
+    return builder.pointwise("add", result, bias)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _matmul(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    sizes = (*left.shape[:-1], right.shape[-1])
-    return fill("matmul", product, [left, right], (name_of(out.dtype),), out, sizes)
+def _product_sizes(left: torch.Tensor, right: torch.Tensor) -> tuple[int, ...]:
+    return (*left.shape[:-1], right.shape[-1])
 
 
-def _addmm(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    parameters = (name_of(out.dtype), float(beta), float(alpha))
-    sizes = (*left.shape[:-1], right.shape[-1])
-    return fill("addmm", added, [bias, left, right], parameters, out, sizes)
+def _matmul(args: Arguments) -> torch.Tensor:
+    operands, sizes = args.inputs, _product_sizes(*args.inputs)
+    return fill("matmul", product, operands, (name_of(args.out.dtype),), args.out, sizes)
 
 
-def _empty_product(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return fill_number(out, (*left.shape[:-1], right.shape[-1]), 0.0)
+def _addmm(args: Arguments) -> torch.Tensor:
+    sizes = _product_sizes(*args.inputs[1:])
+    return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
 
 
-def _empty_addmm(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    out: torch.Tensor,
-    **_: Any,
-) -> torch.Tensor:
-    scaled = bias * beta if beta else None  # in place, out is the bias
-    _empty_product(left, right, out=out)
+def _factors(args: Arguments) -> tuple[str, float, float]:
+    return name_of(args.out.dtype), float(args.beta), float(args.alpha)
+
+
+def _empty_product(args: Arguments) -> torch.Tensor:
+    return fill_number(args.out, _product_sizes(*args.inputs), 0.0)
+
+
+def _empty_addmm(args: Arguments) -> torch.Tensor:
+    bias, left, right = args.inputs
+    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
+    out = fill_number(args.out, _product_sizes(left, right), 0.0)
     return out if scaled is None else out.copy_(scaled)
 
 
 def _added_vector(
-    low: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
+    builder: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
 ) -> Value:
     """beta · bias + alpha · left · right of a matrix and a vector."""
     column = right.unsqueezed(1)
     bias = bias.unsqueezed(len(bias.sizes))  # a number may be the bias of all rows
-    result = added(low, bias, left, column, dtype, beta, alpha)
+    result = added(builder, bias, left, column, dtype, beta, alpha)
     return result.reshaped(result.sizes[:1])
 
 
-def _addmv(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::addmv.out; a bias that counts for nothing may have no memory."""
-    bias = left[:, 0] if beta == 0 else bias
-    parameters = (name_of(out.dtype), float(beta), float(alpha))
-    return fill("addmv", _added_vector, [bias, left, right], parameters, out, left.shape[:1])
+def _addmv(args: Arguments) -> torch.Tensor:
+    """aten::addmv.out; with ``beta`` 0 the bias may have no memory."""
+    bias = args.mat[:, 0] if args.beta == 0 else args.self
+    operands, sizes = [bias, args.mat, args.vec], args.mat.shape[:1]
+    return fill("addmv", _added_vector, operands, _factors(args), args.out, sizes)
 
 
-def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
-    products = low.pointwise("mul", low.convert(left, dtype), low.convert(right, dtype))
-    return low.reduce("sum", products, (0,)).reshaped(())
+def _inner(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
+    products = builder.pointwise("mul", builder.convert(left, dtype), builder.convert(right, dtype))
+    return builder.reduce("sum", products, (0,)).reshaped(())
 
 
-def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    out = torch.empty((), dtype=left.dtype, device=left.device)
-    return fill("dot", _inner, [left, right], (name_of(out.dtype),), out)
+def dot(args: Arguments) -> torch.Tensor:
+    out = torch.empty((), dtype=args.self.dtype, device=args.self.device)
+    return fill("dot", _inner, args.inputs, (name_of(out.dtype),), out)
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _is_small(left: str, right: str, call: Arguments) -> bool:
+def _is_small(left: str, right: str, args: Arguments) -> bool:
     """A result of 16-bit floats, or a float32 product whose terms have room."""
-    if call.out.dtype is not torch.float32:
+    if args.out.dtype is not torch.float32:
         return True
-    factor, columns = getattr(call, left), getattr(call, right)
+    factor, columns = getattr(args, left), getattr(args, right)
     return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
@@ -161,19 +144,19 @@ def _product_conditions(left: str, right: str) -> Conditions:
     )
 
 
-def _has_empty_factor(left: str, right: str, call: Arguments) -> bool:
-    return not (getattr(call, left).numel() and getattr(call, right).numel())
+def _has_empty_factor(left: str, right: str, args: Arguments) -> bool:
+    return not (getattr(args, left).numel() and getattr(args, right).numel())
 
 
-def _factors_agree(left: str, right: str, call: Arguments) -> bool:
-    a, b = getattr(call, left), getattr(call, right)
+def _factors_agree(left: str, right: str, args: Arguments) -> bool:
+    a, b = getattr(args, left), getattr(args, right)
     return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
 
 
-def _addends_agree(call: Arguments) -> bool:
+def _addends_agree(args: Arguments) -> bool:
     """The bias is broadcast along rows, or not at all."""
-    sizes = (call.mat1.shape[0], call.mat2.shape[1])
-    return _factors_agree("mat1", "mat2", call) and call.self.shape in (sizes[1:], sizes)
+    sizes = (args.mat1.shape[0], args.mat2.shape[1])
+    return _factors_agree("mat1", "mat2", args) and args.self.shape in (sizes[1:], sizes)
 
 
 PLAIN = {

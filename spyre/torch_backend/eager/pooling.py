@@ -30,33 +30,33 @@ from spyre.torch_backend.program import DeviceOp, Ints, Lowering, OpKind, Value
 # --- lowerings -----------------------------------------------------------------------------------
 
 
-def largest_in_windows(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value]:
+def largest_in_windows(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value]:
     """The largest elements, the first of equal ones, and their places in the spatial dims (int64).
 
     NaN counts as larger than every number.
     """
     *lines, windows, dtype = args
-    padded = padded_input(low, low.convert(x, dtype), windows, float("-inf"))
-    base = _flat_positions(low, lines, windows)
+    padded = padded_input(builder, builder.convert(x, dtype), windows, float("-inf"))
+    base = _flat_positions(builder, lines, windows)
     best = best_position = None
     for place in windows.places():
-        seen, position = windows.seen(padded, place), _moved(low, base, windows, place)
+        seen, position = windows.seen(padded, place), _moved(builder, base, windows, place)
         if best is None or best_position is None:
-            best, best_position = low.copy(seen), low.broadcast(position, seen.sizes)
+            best, best_position = builder.copy(seen), builder.broadcast(position, seen.sizes)
             continue
-        better = low.pointwise("greaterthan", seen, best)
+        better = builder.pointwise("greaterthan", seen, best)
         if dtype == "float32":
-            is_nan = low.pointwise("notequal", seen, seen)
-            better = low.pointwise("maximum", better, is_nan)
-        best = low.pointwise("where3", better, seen, best)
-        better = low.convert(better, "float32")
-        best_position = low.pointwise("where3", better, position, best_position)
+            is_nan = builder.pointwise("notequal", seen, seen)
+            better = builder.pointwise("maximum", better, is_nan)
+        best = builder.pointwise("where3", better, seen, best)
+        better = builder.convert(better, "float32")
+        best_position = builder.pointwise("where3", better, position, best_position)
     assert best is not None
     assert best_position is not None
-    return best, low.convert(best_position, "int64")
+    return best, builder.convert(best_position, "int64")
 
 
-def _flat_positions(low: Lowering, lines: Sequence[Value], windows: Windows) -> Value:
+def _flat_positions(builder: Lowering, lines: Sequence[Value], windows: Windows) -> Value:
     """[1, 1, *positions] in float32: where windows begin, counted through the spatial dims."""
     total: Value | None = None
     for k, line in enumerate(lines):
@@ -65,92 +65,80 @@ def _flat_positions(low: Lowering, lines: Sequence[Value], windows: Windows) -> 
             line = line.unsqueezed(0)
         for _ in range(len(lines) - k - 1):
             line = line.unsqueezed(len(line.sizes))
-        step = low.constant(windows.stride[k] * pitch, "float32")
-        first = low.constant(-windows.before[k] * pitch, "float32")
-        line = low.pointwise("add", low.pointwise("mul", line, step), first)
-        total = line if total is None else low.pointwise("add", total, line)
+        step = builder.constant(windows.stride[k] * pitch, "float32")
+        first = builder.constant(-windows.before[k] * pitch, "float32")
+        line = builder.pointwise("add", builder.pointwise("mul", line, step), first)
+        total = line if total is None else builder.pointwise("add", total, line)
     assert total is not None
     return total
 
 
-def _moved(low: Lowering, base: Value, windows: Windows, place: Ints) -> Value:
+def _moved(builder: Lowering, base: Value, windows: Windows, place: Ints) -> Value:
     """Positions in the input of a place of all windows."""
     steps = zip(place, windows.dilation, strict=True)
     offset = sum(n * d * prod(windows.extents[k + 1 :]) for k, (n, d) in enumerate(steps))
-    return low.pointwise("add", base, low.constant(offset, "float32")) if offset else base
+    return builder.pointwise("add", base, builder.constant(offset, "float32")) if offset else base
 
 
-def largest_backward(low: Lowering, grad: Value, positions: Value, *args: Any) -> Value:
+def largest_backward(builder: Lowering, grad: Value, positions: Value, *args: Any) -> Value:
     """Gradients, each to the element that was the largest."""
     *lines, windows, dtype = args
-    grad = low.convert(grad, "float32")
-    chosen = low.convert(positions, "float32")
-    base, zero = _flat_positions(low, lines, windows), low.constant(0.0, "float32")
+    grad = builder.convert(grad, "float32")
+    chosen = builder.convert(positions, "float32")
+    base, zero = _flat_positions(builder, lines, windows), builder.constant(0.0, "float32")
 
     def share(place: Ints) -> Value:
-        hit = low.pointwise("equal", chosen, _moved(low, base, windows, place))
-        return low.pointwise("where3", hit, grad, zero)
+        hit = builder.pointwise("equal", chosen, _moved(builder, base, windows, place))
+        return builder.pointwise("where3", hit, grad, zero)
 
-    return low.convert(_handed_back(low, grad, windows, share), dtype)
+    return builder.convert(_handed_back(builder, grad, windows, share), dtype)
 
 
 def _handed_back(
-    low: Lowering, grad: Value, windows: Windows, share: Callable[[Ints], Value]
+    builder: Lowering, grad: Value, windows: Windows, share: Callable[[Ints], Value]
 ) -> Value:
     """[batch, channels, *extents]: sums of what every place hands back to the elements it saw."""
     lane = 1 if grad.sizes[1] > 1 else -1
-    total = filled(low, (*grad.sizes[:2], *windows.padded), "float32", lane, 0.0)
+    total = filled(builder, (*grad.sizes[:2], *windows.padded), "float32", lane, 0.0)
     for place in windows.places():
         seen = windows.seen(total, place)
-        part = low.with_lane(share(place), lane)
-        low.builder.add(DeviceOp(OpKind.POINTWISE, "add", (seen, part), seen))
-    return low.copy(windows.inner(total))
+        part = builder.with_lane(share(place), lane)
+        builder.add(DeviceOp(OpKind.POINTWISE, "add", (seen, part), seen))
+    return builder.copy(windows.inner(total))
 
 
-def mean_in_windows(low: Lowering, x: Value, *args: Any) -> Value:
+def mean_in_windows(builder: Lowering, x: Value, *args: Any) -> Value:
     """Σ over the window, in float32, times a number or a factor per position."""
     *factors, windows, number, dtype = args
-    padded = padded_input(low, low.convert(x, "float32"), windows)
+    padded = padded_input(builder, builder.convert(x, "float32"), windows)
     total: Value | None = None
     for place in windows.places():
         seen = windows.seen(padded, place)
-        total = low.copy(seen) if total is None else low.pointwise("add", total, seen)
+        total = builder.copy(seen) if total is None else builder.pointwise("add", total, seen)
     assert total is not None
-    return low.convert(_scaled(low, total, factors, number), dtype)
+    return builder.convert(_scaled(builder, total, factors, number), dtype)
 
 
-def mean_backward(low: Lowering, grad: Value, *args: Any) -> Value:
+def mean_backward(builder: Lowering, grad: Value, *args: Any) -> Value:
     """Every element's gradients, scaled as its window's mean was."""
     *factors, windows, number, dtype = args
-    share = _scaled(low, low.convert(grad, "float32"), factors, number)
-    return low.convert(_handed_back(low, share, windows, lambda _: share), dtype)
+    share = _scaled(builder, builder.convert(grad, "float32"), factors, number)
+    return builder.convert(_handed_back(builder, share, windows, lambda _: share), dtype)
 
 
-def _scaled(low: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
-    factor = factors[0] if factors else low.constant(number, "float32")
-    return low.pointwise("mul", x, factor)
+def _scaled(builder: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
+    factor = factors[0] if factors else builder.constant(number, "float32")
+    return builder.pointwise("mul", x, factor)
 
 
 # --- windows of aten's arguments -----------------------------------------------------------------
 
 
-def _listed(numbers: Sequence[int], count: int, default: Sequence[int] = ()) -> list[int]:
-    numbers = list(numbers) or list(default)
-    return numbers * count if len(numbers) == 1 else numbers
-
-
-def _pool_windows(
-    x: torch.Tensor,
-    positions: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int] = (1,),
-) -> Windows:
-    rank = len(positions)
-    kernel = _listed(kernel, rank)
-    lists = (_listed(stride, rank, kernel), _listed(padding, rank), _listed(dilation, rank))
-    return Windows.of(x.shape[-rank:], positions, kernel, *lists)
+def _pool_windows(x: torch.Tensor, positions: Sequence[int], args: Arguments) -> Windows:
+    rank, size = len(positions), args.kernel_size
+    numbers = (size, args.stride or size, args.padding, getattr(args, "dilation", (1,)))
+    lists = ([*row] * rank if len(row) == 1 else [*row] for row in numbers)
+    return Windows.of(x.shape[-rank:], positions, *lists)
 
 
 def _lines(windows: Windows, device: torch.device) -> list[torch.Tensor]:
@@ -162,121 +150,69 @@ def _batched(x: torch.Tensor, rank: int) -> torch.Tensor:
     return x if x.dim() == rank + 2 else x.unsqueeze(0)
 
 
-def _size_results(
-    name: str, x: torch.Tensor, parameters: Sequence[Any], *outs: torch.Tensor
-) -> None:
-    """Tensors that the caller gives get the sizes of results; torch's errors for wrong windows."""
+def _sized_results(
+    name: str, x: torch.Tensor, parameters: Sequence[Any], results: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """``results`` resized to the operator's shapes, or new tensors if there are none; raises
+    torch's errors for wrong windows.
+    """
     meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
     like = getattr(torch.ops.aten, name)(meta, *parameters)
-    for out, result in zip(outs, like if isinstance(like, tuple) else (like,), strict=True):
-        if out.shape != result.shape:
-            out.resize_(result.shape)
+    like = like if isinstance(like, tuple) else (like,)
+    if not results:
+        return [torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like]
+    for out, made in zip(results, like, strict=True):
+        if out.shape != made.shape:
+            out.resize_(made.shape)
+    return results
 
 
 # --- kernels: spatial rank, then aten's arguments ------------------------------------------------
 
 
-def max_pool(
-    rank: int,
-    x: torch.Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-    *,
-    out: torch.Tensor,
-    indices: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::max_pool2d_with_indices.out and max_pool3d_with_indices."""
-    given = kernel, stride, padding, dilation, ceil_mode
-    _size_results(f"max_pool{rank}d_with_indices", x, given, out, indices)
-    windows = _pool_windows(x, out.shape[-rank:], kernel, stride, padding, dilation)
+def max_pool(rank: int, args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and positions; max_pool3d_with_indices makes these results."""
+    x, name = args.self, f"max_pool{rank}d_with_indices"
+    parameters = (args.kernel_size, args.stride, args.padding, args.dilation, args.ceil_mode)
+    results = _sized_results(name, x, parameters, args.results)
+    windows = _pool_windows(x, results[0].shape[-rank:], args)
     operands = [_batched(x, rank), *_lines(windows, x.device)]
-    parameters = (windows, name_of(x.dtype))
-    values, positions = run("max_pool", largest_in_windows, operands, parameters)
-    found = values.reshape(out.shape), positions.reshape(out.shape)
-    return copy_into(out, found[0]), copy_into(indices, found[1])
+    made = run("max_pool", largest_in_windows, operands, (windows, name_of(x.dtype)))
+    values, positions = (
+        copy_into(out, new.reshape(out.shape)) for out, new in zip(results, made, strict=True)
+    )
+    return values, positions
 
 
-def max_pool_backward(
-    rank: int,
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: torch.Tensor,
-    *,
-    grad_input: torch.Tensor,
-) -> torch.Tensor:
-    """aten::max_pool2d_with_indices_backward.grad_input, and that of three dims."""
-    windows = _pool_windows(x, grad.shape[-rank:], kernel, stride, padding, dilation)
-    operands = [_batched(grad, rank), _batched(indices, rank), *_lines(windows, x.device)]
+def max_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
+    grad, x = args.grad_output, args.self
+    windows = _pool_windows(x, grad.shape[-rank:], args)
+    operands = [_batched(grad, rank), _batched(args.indices, rank), *_lines(windows, x.device)]
     parameters = (windows, name_of(x.dtype))
     (result,) = run("max_pool backward", largest_backward, operands, parameters)
+    (grad_input,) = args.results or [torch.empty_like(x)]
     return copy_into(grad_input, result.reshape(x.shape))
 
 
-def new_max_pool(rank: int, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::max_pool3d_with_indices, which has no ``out`` variant that ATen would call."""
-    meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
-    like = torch.ops.aten.max_pool3d_with_indices(meta, *args)
-    out, indices = (torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like)
-    return max_pool(rank, x, *args, out=out, indices=indices)
-
-
-def new_max_pool_backward(
-    rank: int, grad: torch.Tensor, x: torch.Tensor, *args: Any
-) -> torch.Tensor:
-    """aten::max_pool3d_with_indices_backward."""
-    return max_pool_backward(rank, grad, x, *args, grad_input=torch.empty_like(x))
-
-
-def avg_pool(
-    rank: int,
-    x: torch.Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-    *,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::avg_pool2d.out and avg_pool3d.out."""
-    given = kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
-    _size_results(f"avg_pool{rank}d", x, given, out)
-    windows = _pool_windows(x, out.shape[-rank:], kernel, stride, padding)
-    factors, number = _factors(x, windows, count_include_pad, divisor_override)
+def avg_pool(rank: int, args: Arguments) -> torch.Tensor:
+    x, counted = args.self, (args.count_include_pad, args.divisor_override)
+    parameters: Any = (args.kernel_size, args.stride, args.padding, args.ceil_mode, *counted)
+    (out,) = _sized_results(f"avg_pool{rank}d", x, parameters, args.results)
+    windows = _pool_windows(x, out.shape[-rank:], args)
+    factors, number = _factors(x, windows, *counted)
     parameters = (windows, number, name_of(x.dtype))
     (result,) = run("avg_pool", mean_in_windows, [_batched(x, rank), *factors], parameters)
     return copy_into(out, result.reshape(out.shape))
 
 
-def avg_pool_backward(
-    rank: int,
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-    *,
-    grad_input: torch.Tensor,
-) -> torch.Tensor:
-    """aten::avg_pool2d_backward.grad_input, and that of three dims."""
-    windows = _pool_windows(x, grad.shape[-rank:], kernel, stride, padding)
-    factors, number = _factors(x, windows, count_include_pad, divisor_override)
+def avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
+    grad, x = args.grad_output, args.self
+    windows = _pool_windows(x, grad.shape[-rank:], args)
+    factors, number = _factors(x, windows, args.count_include_pad, args.divisor_override)
     parameters = (windows, number, name_of(x.dtype))
     operands = [_batched(grad, rank), *factors]
     (result,) = run("avg_pool backward", mean_backward, operands, parameters)
-    return copy_into(grad_input, result.reshape(x.shape))
+    return copy_into(args.grad_input, result.reshape(x.shape))
 
 
 def _factors(
@@ -298,31 +234,33 @@ def _factors(
     return [(1.0 / counts).to(x.device)], 0.0
 
 
-def adaptive_avg_pool(rank: int, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+def adaptive_avg_pool(rank: int, args: Arguments) -> torch.Tensor:
     """aten::_adaptive_avg_pool2d and 3d, where windows are equal."""
-    kernel = [n // p for n, p in zip(x.shape[-rank:], sizes, strict=True)]
     pool = (torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[rank - 2]
-    result: torch.Tensor = pool(x, kernel)
+    result: torch.Tensor = pool(args.self, _equal_windows(args.self, args.output_size))
     return result
 
 
-def adaptive_avg_pool_backward(rank: int, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Their backward passes."""
-    windows_kernel = [n // p for n, p in zip(x.shape[-rank:], grad.shape[-rank:], strict=True)]
-    arguments = (windows_kernel, windows_kernel, [0] * rank, False, True, None)
+def _equal_windows(x: torch.Tensor, positions: Sequence[int]) -> list[int]:
+    return [n // p for n, p in zip(x.shape[-len(positions) :], positions, strict=True)]
+
+
+def adaptive_avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
+    size = _equal_windows(args.self, args.grad_output.shape[-rank:])
+    arguments = (size, size, [0] * rank, False, True, None)
     backward = (torch.ops.aten.avg_pool2d_backward, torch.ops.aten.avg_pool3d_backward)[rank - 2]
-    result: torch.Tensor = backward(grad, x, *arguments)
+    result: torch.Tensor = backward(args.grad_output, args.self, *arguments)
     return result
 
 
-def _has_exact_positions(rank: int, call: Arguments) -> bool:
+def _has_exact_positions(rank: int, args: Arguments) -> bool:
     """Positions of the largest elements, in float32."""
-    return bool(prod(call.self.shape[-rank:]) < 1 << 24)
+    return bool(prod(args.self.shape[-rank:]) < 1 << 24)
 
 
-def _has_equal_windows(rank: int, call: Arguments) -> bool:
-    sizes = call.output_size if hasattr(call, "output_size") else call.grad_output.shape[-rank:]
-    pairs = zip(call.self.shape[-rank:], sizes, strict=True)
+def _has_equal_windows(rank: int, args: Arguments) -> bool:
+    sizes = args.output_size if hasattr(args, "output_size") else args.grad_output.shape[-rank:]
+    pairs = zip(args.self.shape[-rank:], sizes, strict=True)
     return all(positions and n % positions == 0 for n, positions in pairs)
 
 
@@ -347,8 +285,8 @@ def _kernels(rank: int) -> Iterator[EagerKernel]:
         (f"{average}_backward.grad_input", avg_pool_backward, backward),
         (adaptive, adaptive_avg_pool, replace(forward, check=equal)),
         (f"{adaptive}_backward", adaptive_avg_pool_backward, replace(backward, check=equal)),
-        (largest, new_max_pool, replace(forward, check=exact)),
-        (f"{largest}_backward", new_max_pool_backward, replace(backward, check=exact)),
+        (largest, max_pool, replace(forward, check=exact)),
+        (f"{largest}_backward", max_pool_backward, replace(backward, check=exact)),
     )
     for name, function, conditions in rows[: 8 if rank == 3 else 6]:
         yield EagerKernel(name, partial(function, rank), conditions)

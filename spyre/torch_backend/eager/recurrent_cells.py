@@ -21,7 +21,7 @@ from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS
 from spyre.torch_backend.eager.elementwise import apply_op
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import tangent
+from spyre.torch_backend.eager.special import tanh
 from spyre.torch_backend.program import (
     Lowering,
     LoweringError,
@@ -39,45 +39,45 @@ from spyre.torch_backend.program import (
 class ProgramArithmetic:
     """Values of a program, in ``dtype``."""
 
-    low: Lowering
+    builder: Lowering
     dtype: str
 
     def add(self, a: Value, b: Value) -> Value:
-        return self.low.pointwise("add", a, b)
+        return self.builder.pointwise("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
-        return self.low.pointwise("sub", a, b)
+        return self.builder.pointwise("sub", a, b)
 
     def mul(self, *factors: Value) -> Value:
         """The first two first."""
         product, *rest = factors
         for factor in rest:
-            product = self.low.pointwise("mul", product, factor)
+            product = self.builder.pointwise("mul", product, factor)
         return product
 
     def rest(self, x: Value) -> Value:
         """1 - x."""
-        return self.sub(self.low.constant(1.0, self.dtype), x)
+        return self.sub(self.builder.constant(1.0, self.dtype), x)
 
     def sigmoid(self, x: Value) -> Value:
-        return apply_op("sigmoid", self.low, x, self.dtype)
+        return apply_op("sigmoid", self.builder, x, self.dtype)
 
     def tanh(self, x: Value) -> Value:
-        return tangent(self.low, x, self.dtype)
+        return tanh(self.builder, x, self.dtype)
 
     def zeros_like(self, x: Value) -> Value:
-        return self.low.broadcast(self.low.constant(0.0, self.dtype), x.sizes, x.lane_dim)
+        return self.builder.broadcast(self.builder.constant(0.0, self.dtype), x.sizes, x.lane_dim)
 
     def chunks(self, x: Value, count: int) -> list[Value]:
         """As ``x.chunk(count, 1)``, with the sticks along rows that it has."""
         size = x.sizes[1] // count
         if x.lane_dim != 1 or not size % x.view.elements_per_stick:
             return [narrowed(x, 1, k * size, size) for k in range(count)]
-        x = off_lanes(self.low, x, 1)  # some begin within a stick
-        return [self.low.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
+        x = off_lanes(self.builder, x, 1)  # some begin within a stick
+        return [self.builder.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
 
     def joined(self, parts: Sequence[Value]) -> Value:
-        return joined(self.low, parts, 1, self.dtype)
+        return joined(self.builder, parts, 1, self.dtype)
 
 
 class TensorArithmetic:
@@ -199,12 +199,14 @@ def _made(
     return formula(TensorArithmetic, *tensors)
 
 
-def _lowered(formula: Callable[..., tuple[Any, ...]], low: Lowering, *args: Any) -> Sequence[Value]:
+def _lowered(
+    formula: Callable[..., tuple[Any, ...]], builder: Lowering, *args: Any
+) -> Sequence[Value]:
     """``missing``: which of the formula's numbers are not given."""
     *values, missing, dtype = args
     for place in missing:
         values.insert(place, None)
-    return formula(ProgramArithmetic(low, dtype), *values)
+    return formula(ProgramArithmetic(builder, dtype), *values)
 
 
 def lstm_cell(

@@ -26,7 +26,7 @@ from spyre.torch_backend.eager.elementwise import rectified
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
 from spyre.torch_backend.eager.recurrent_cells import ProgramArithmetic, gru_state, lstm_state
-from spyre.torch_backend.eager.special import tangent
+from spyre.torch_backend.eager.special import tanh
 from spyre.torch_backend.program import (
     MATMUL_STICK,
     DeviceOp,
@@ -46,7 +46,7 @@ from spyre.torch_backend.program import (
 
 
 def _lstm_step(
-    low: Lowering,
+    builder: Lowering,
     inputs: Value,
     hiddens: Value,
     biases: Sequence[Value],
@@ -55,42 +55,42 @@ def _lstm_step(
 ) -> tuple[Value, Value]:
     gates = inputs
     for addend in (hiddens, *biases):
-        gates = low.pointwise("add", gates, addend)
-    _, cy, hy = lstm_state(ProgramArithmetic(low, dtype), _parts(gates), states[1])
+        gates = builder.pointwise("add", gates, addend)
+    _, cy, hy = lstm_state(ProgramArithmetic(builder, dtype), _parts(gates), states[1])
     return hy, cy
 
 
 def _gru_step(
-    low: Lowering,
+    builder: Lowering,
     inputs: Value,
     hiddens: Value,
     biases: Sequence[Value],
     states: Sequence[Value],
     dtype: str,
 ) -> tuple[Value]:
-    hiddens = _biased(low, hiddens, biases[1:])
-    arithmetic = ProgramArithmetic(low, dtype)
+    hiddens = _biased(builder, hiddens, biases[1:])
+    arithmetic = ProgramArithmetic(builder, dtype)
     _, hy = gru_state(arithmetic, _parts(inputs), _parts(hiddens), states[0])
     return (hy,)
 
 
 def _simple_step(
     activation: Callable[[Lowering, Value, str], Value],
-    low: Lowering,
+    builder: Lowering,
     inputs: Value,
     hiddens: Value,
     biases: Sequence[Value],
     states: Sequence[Value],
     dtype: str,
 ) -> tuple[Value]:
-    hiddens = _biased(low, hiddens, biases[1:])
-    (gate,) = _parts(low.pointwise("add", hiddens, inputs))
-    return (activation(low, gate, dtype),)
+    hiddens = _biased(builder, hiddens, biases[1:])
+    (gate,) = _parts(builder.pointwise("add", hiddens, inputs))
+    return (activation(builder, gate, dtype),)
 
 
-def _biased(low: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
+def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
     """``gates`` and the first bias, if there is one."""
-    return low.pointwise("add", gates, biases[0]) if biases else gates
+    return builder.pointwise("add", gates, biases[0]) if biases else gates
 
 
 def _parts(gates: Value) -> list[Value]:
@@ -100,9 +100,11 @@ def _parts(gates: Value) -> list[Value]:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentCell:
-    """``step``: (low, gates of the input, gates of the hidden state, biases, states, dtype) → new
+    """A kind of recurrent cell.
+
+    ``step``: (builder, gates of the input, gates of the hidden state, biases, states, dtype) → new
     states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
-    ``biases_inputs``: the gates of the input have their bias already.
+    ``biases_inputs``: biases are added to the gates of the input before the loop.
     """
 
     gates: int
@@ -114,7 +116,7 @@ class RecurrentCell:
 CELLS = {
     "lstm": RecurrentCell(4, 2, _lstm_step, biases_inputs=False),
     "gru": RecurrentCell(3, 1, _gru_step),
-    "rnn_tanh": RecurrentCell(1, 1, partial(_simple_step, tangent)),
+    "rnn_tanh": RecurrentCell(1, 1, partial(_simple_step, tanh)),
     "rnn_relu": RecurrentCell(1, 1, partial(_simple_step, rectified)),
 }
 
@@ -142,7 +144,7 @@ class Network:
         return bool(self.weights % 2)
 
 
-def network(low: Lowering, x: Value, *args: Any) -> list[Value]:
+def network(builder: Lowering, x: Value, *args: Any) -> list[Value]:
     """Outputs [steps, rows, width] of the last layer, then the last states.
 
     ``args``: states [layers · directions, rows, width], weights and biases by layer and direction,
@@ -150,7 +152,7 @@ def network(low: Lowering, x: Value, *args: Any) -> list[Value]:
     """
     *values, net = args
     count = CELLS[net.cell].states
-    states = [low.broadcast(state, state.sizes, 2) for state in values[:count]]
+    states = [builder.broadcast(state, state.sizes, 2) for state in values[:count]]
     weights = values[count:]
     for layer in range(net.layers):
         outputs = []
@@ -159,10 +161,10 @@ def network(low: Lowering, x: Value, *args: Any) -> list[Value]:
             own = weights[number * net.weights : (number + 1) * net.weights]
             ours = [selected(state, 0, number) for state in states]
             is_backwards = net.is_backwards or direction > 0
-            outputs.append(_Direction(low, net, own, is_backwards).run(x, ours))
+            outputs.append(_Direction(builder, net, own, is_backwards).run(x, ours))
         x = outputs[0]
         if net.directions > 1:
-            x = low.with_lane(joined(low, outputs, 2, net.dtype), 2)
+            x = builder.with_lane(joined(builder, outputs, 2, net.dtype), 2)
     return [x, *states]
 
 
@@ -170,9 +172,9 @@ class _Direction:
     """A layer in one direction, what does not change from step to step made beforehand."""
 
     def __init__(
-        self, low: Lowering, net: Network, weights: Sequence[Value], is_backwards: bool
+        self, builder: Lowering, net: Network, weights: Sequence[Value], is_backwards: bool
     ) -> None:
-        self.low = low
+        self.builder = builder
         self.dtype = net.dtype
         self.cell = CELLS[net.cell]
         self.is_backwards = is_backwards
@@ -180,19 +182,19 @@ class _Direction:
         self.of_input = self._factor(of_input, self.cell.gates)
         self.of_hidden = self._factor(of_hidden, self.cell.gates)
         self.projection = self._factor(rest.pop(), 1) if net.has_projection else None
-        self.biases = [_by_gate(low, b, self.cell.gates).unsqueezed(0) for b in rest]
+        self.biases = [_by_gate(builder, b, self.cell.gates).unsqueezed(0) for b in rest]
 
     def run(self, x: Value, states: Sequence[Value]) -> Value:
         """Hidden states [steps, rows, width] for inputs [steps, rows, depth]; ``states`` are the
         last ones from then on.
         """
-        low, (steps, rows, depth) = self.low, x.sizes
-        outputs = low.builder.scratch((steps, rows, states[0].sizes[1]), self.dtype, 2)
+        builder, (steps, rows, depth) = self.builder, x.sizes
+        outputs = builder.scratch((steps, rows, states[0].sizes[1]), self.dtype, 2)
         is_at_once = self._is_at_once(steps * rows)
         if is_at_once:
             gates = self._inputs(x.reshaped((steps * rows, depth)))
             x = gates.reshaped((steps, rows, *gates.sizes[1:]))
-        with low.builder.loop(steps):
+        with builder.loop(steps):
             inputs = tile_of(x, 0, self.is_backwards)
             self._step(inputs if is_at_once else self._inputs(inputs), states)
             self._copy(states[0], tile_of(outputs, 0, self.is_backwards))
@@ -205,20 +207,20 @@ class _Direction:
 
     def _inputs(self, rows: Value) -> Value:
         gates = self._product(rows, self.of_input, self.cell.gates)
-        return _biased(self.low, gates, self.biases) if self.cell.biases_inputs else gates
+        return _biased(self.builder, gates, self.biases) if self.cell.biases_inputs else gates
 
     def _step(self, inputs: Value, states: Sequence[Value]) -> None:
         """Put the next states in the place of ``states``."""
         hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
-        hy, *others = self.cell.step(self.low, inputs, hiddens, self.biases, states, self.dtype)
+        hy, *others = self.cell.step(self.builder, inputs, hiddens, self.biases, states, self.dtype)
         if self.projection is not None:
             hy = selected(self._product(hy, self.projection, 1), 1, 0)
         for made, state in zip((hy, *others), states, strict=True):
-            made = self.low.with_lane(made, state.lane_dim)
+            made = self.builder.with_lane(made, state.lane_dim)
             if made.order is None:
                 self._copy(made, state)
             else:  # nothing reads a state after its next one was made
-                self.low.builder.output_into(made, state)
+                self.builder.builder.output_into(made, state)
 
     def _factor(self, weight: Value, gates: int) -> Value:
         """[gates · width, depth] as the right factor of `_product`: [depth, gates · width]; for the
@@ -226,45 +228,45 @@ class _Direction:
         """
         if self.dtype == "float32":
             return weight.transposed(0, 1)
-        low, depth = self.low, weight.sizes[1]
+        builder, depth = self.builder, weight.sizes[1]
         by_gate = weight.reshaped((gates, weight.sizes[0] // gates, depth)).permuted((2, 0, 1))
-        filled = low.with_lane(by_gate, 2)
+        filled = builder.with_lane(by_gate, 2)
         factor = self._apart(round_up(depth, MATMUL_STICK), gates, by_gate.sizes[2])
         if not (missing := factor.sizes[0] - depth):
-            store_result(low, filled, factor)
+            store_result(builder, filled, factor)
         else:
-            zero = low.constant(0.0, self.dtype)
+            zero = builder.constant(0.0, self.dtype)
             self._copy(filled, narrowed(factor, 0, 0, depth))
             self._copy(zero, narrowed(factor, 0, depth, missing))
         return factor.reshaped((factor.sizes[0], weight.sizes[0]))
 
     def _product(self, rows: Value, factor: Value, gates: int) -> Value:
         """[rows, gates, width] of [rows, depth] and a factor."""
-        low, columns = self.low, factor.sizes[1]
+        builder, columns = self.builder, factor.sizes[1]
         if self.dtype == "float32":
-            return _by_gate(low, product(low, rows, factor, self.dtype), gates)
+            return _by_gate(builder, product(builder, rows, factor, self.dtype), gates)
         into = self._apart(rows.sizes[0], gates, columns // gates)
         flat = into.reshaped((rows.sizes[0], columns))
-        factors = (low.left_factor(rows, 2), factor)
-        low.builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", factors, flat))
+        factors = (builder.left_factor(rows, 2), factor)
+        builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", factors, flat))
         return into
 
     def _copy(self, value: Value, into: Value) -> None:
-        self.low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), into))
+        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), into))
 
     def _apart(self, rows: int, gates: int, width: int) -> Value:
         """Memory for [rows, gates, width] in which every gate begins with a stick."""
         padded = round_up(width, MATMUL_STICK)
-        memory = self.low.builder.scratch((rows, gates * padded), self.dtype, 1)
+        memory = self.builder.scratch((rows, gates * padded), self.dtype, 1)
         return narrowed(memory.reshaped((rows, gates, padded)), 2, 0, width)
 
 
-def _by_gate(low: Lowering, value: Value, gates: int) -> Value:
+def _by_gate(builder: Lowering, value: Value, gates: int) -> Value:
     """[.., gates · width] as [.., gates, width]."""
     *outer, last = value.sizes
     sizes = (*outer, gates, last // gates)
     if value.lane_dim == len(outer) and sizes[-1] % value.view.elements_per_stick and gates > 1:
-        value = low.with_lane(value, -1)  # the next gate begins within a stick
+        value = builder.with_lane(value, -1)  # the next gate begins within a stick
     return value.reshaped(sizes)
 
 

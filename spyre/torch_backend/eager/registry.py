@@ -36,6 +36,7 @@ from spyre.torch_backend.eager.dispatch import (
     call,
     call_functional,
     never,
+    signature_of,
 )
 from spyre.torch_backend.eager.overlap import OverlapRule
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
@@ -133,6 +134,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
             name,
             overload,
             kernels,
+            signature_of(name),
             integers.PROMOTIONS.get(name),
             _overlap_check(name, overload),
             name in ONE_LAUNCH,

@@ -42,7 +42,8 @@ from spyre.torch_backend.eager.indexing import (
     select_elements,
     select_rows,
 )
-from spyre.torch_backend.eager.masks import is_number_of, select
+from spyre.torch_backend.eager.integers import select
+from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.program import (
     MAX_ROWS,
@@ -62,17 +63,17 @@ MOST_PIECES = 64
 
 
 def _wanted(
-    low: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value, wraps: bool
+    builder: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value, wraps: bool
 ) -> Value:
     if len(indices) == 1:
-        return checked_positions(low, indices[0], rows, wraps)
-    return joint_position(low, indices, extents, rows)
+        return checked_positions(builder, indices[0], rows, wraps)
+    return joint_position(builder, indices, extents, rows)
 
 
-def _last_match(low: Lowering, hits: Value, order: Value, dim: int) -> Value:
+def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value:
     """1 + the last place along ``dim`` where ``hits`` is 1, or 0; without that dim."""
-    places = low.pointwise("add", order, low.constant(1.0, "float32"))
-    last = low.reduce("max", low.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
+    places = builder.pointwise("add", order, builder.constant(1.0, "float32"))
+    last = builder.reduce("max", builder.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
 
 
@@ -85,57 +86,59 @@ def _along(row: Value, dim: int, like: Value) -> Value:
     return row
 
 
-def _where(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
+def _where(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
     """a where a float32 condition is 1, else b, of b's dtype."""
-    truth = condition if b.dtype == "float32" else low.truth(condition)
-    return select(low, truth, a, b, b.dtype)
+    truth = condition if b.dtype == "float32" else builder.truth(condition)
+    return select(builder, truth, a, b, b.dtype)
 
 
-def _is_written(low: Lowering, last: Value) -> Value:
-    return low.pointwise("greaterthan", last, low.constant(0.0, "float32"))
+def _is_written(builder: Lowering, last: Value) -> Value:
+    return builder.pointwise("greaterthan", last, builder.constant(0.0, "float32"))
 
 
-def _place(low: Lowering, last: Value) -> Value:
+def _place(builder: Lowering, last: Value) -> Value:
     """Of rows that are not written the first one."""
-    before = low.pointwise("sub", last, low.constant(1.0, "float32"))
-    return low.pointwise("maximum", before, low.constant(0.0, "float32"))
+    before = builder.pointwise("sub", last, builder.constant(1.0, "float32"))
+    return builder.pointwise("maximum", before, builder.constant(0.0, "float32"))
 
 
 def write_rows(
-    low: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
+    builder: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
 ) -> Value:
     """x with the rows of ``source`` along ``dim`` where the indices name them; of rows written
     twice the last one counts. A source of one row goes to all of them.
     """
     *indices, dim, extents, wraps = args
-    wanted = _wanted(low, indices, extents, rows, wraps)
-    hits = low.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
-    last = _last_match(low, hits, order, 1)
+    wanted = _wanted(builder, indices, extents, rows, wraps)
+    hits = builder.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
+    last = _last_match(builder, hits, order, 1)
     if source.sizes[dim] > 1:
-        source = select_rows(low, source, _place(low, last), dim, False)
-    return _where(low, _along(_is_written(low, last), dim, x), source, x)
+        source = select_rows(builder, source, _place(builder, last), dim, False)
+    return _where(builder, _along(_is_written(builder, last), dim, x), source, x)
 
 
 def add_rows(
-    low: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
+    builder: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
 ) -> Value:
     """x [rows, width] plus the rows of ``source`` [count, width] that the indices send there.
 
     A row of the matrix of equal indices sums all rows of the source with the same index.
     """
     *indices, extents, wraps = args
-    wanted = _wanted(low, indices, extents, rows, wraps)
-    same = low.pointwise("equal", wanted.unsqueezed(1), wanted.unsqueezed(0))
-    sums = product(low, same, source, source.dtype)
-    hits = low.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
-    last = _last_match(low, hits, order, 1)
-    picked = select_rows(low, sums, _place(low, last), 0, False)
-    total = low.pointwise("add", low.convert(x, source.dtype), picked)
-    return _where(low, _is_written(low, last).unsqueezed(1), low.convert(total, x.dtype), x)
+    wanted = _wanted(builder, indices, extents, rows, wraps)
+    same = builder.pointwise("equal", wanted.unsqueezed(1), wanted.unsqueezed(0))
+    sums = product(builder, same, source, source.dtype)
+    hits = builder.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
+    last = _last_match(builder, hits, order, 1)
+    picked = select_rows(builder, sums, _place(builder, last), 0, False)
+    total = builder.pointwise("add", builder.convert(x, source.dtype), picked)
+    return _where(
+        builder, _is_written(builder, last).unsqueezed(1), builder.convert(total, x.dtype), x
+    )
 
 
 def write_elements(
-    low: Lowering,
+    builder: Lowering,
     x: Value,
     index: Value,
     source: Value,
@@ -148,17 +151,19 @@ def write_elements(
 
     A source of rank 0, or of one row, goes to all of them.
     """
-    wanted = checked_positions(low, index, rows, False).unsqueezed(dim)
-    hits = low.pointwise("equal", _along(rows, dim, wanted), wanted)
+    wanted = checked_positions(builder, index, rows, False).unsqueezed(dim)
+    hits = builder.pointwise("equal", _along(rows, dim, wanted), wanted)
     if adds:
-        terms = low.convert(source, "float32").unsqueezed(dim)
-        terms = low.pointwise("where3", hits, terms, low.constant(0.0, "float32"))
-        total = low.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
-        return low.convert(low.pointwise("add", low.convert(x, "float32"), total), x.dtype)
-    last = _last_match(low, hits, order, dim + 1)
+        terms = builder.convert(source, "float32").unsqueezed(dim)
+        terms = builder.pointwise("where3", hits, terms, builder.constant(0.0, "float32"))
+        total = builder.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
+        return builder.convert(
+            builder.pointwise("add", builder.convert(x, "float32"), total), x.dtype
+        )
+    last = _last_match(builder, hits, order, dim + 1)
     if source.sizes and source.sizes[dim] > 1:
-        source = select_elements(low, source, _place(low, last), dim)
-    return _where(low, _is_written(low, last), source, x)
+        source = select_elements(builder, source, _place(builder, last), dim)
+    return _where(builder, _is_written(builder, last), source, x)
 
 
 # --- rows by one index or several ----------------------------------------------------------------
@@ -234,59 +239,44 @@ def _can_add(x: torch.Tensor, count: int, width: int) -> bool:
     return x.dtype is not torch.float32 or is_small_product((count, count), width)
 
 
-def index_copy(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
+def index_copy(args: Arguments) -> torch.Tensor:
     """aten::index_copy.out; tensors of rank 0 have one row."""
+    x, source = args.self, args.source
     if not x.dim():
-        return copy_into(out, source.reshape(()))
-    dim = checked_dim(dim, x.dim())
-    index = index.reshape(-1)
+        return copy_into(args.out, source.reshape(()))
+    dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape(_rows_like(x, dim, index))
-    return _written(x, dim, [index], (x.shape[dim],), source, False, out)
+    return _written(x, dim, [index], (x.shape[dim],), source, False, args.out)
 
 
 def _rows_like(x: torch.Tensor, dim: int, index: torch.Tensor) -> tuple[int, ...]:
     return (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
 
 
-def index_add(
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
-    *,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::index_add.out."""
-    source = source * alpha if alpha != 1 else source
+def index_add(args: Arguments) -> torch.Tensor:
+    x = args.self
+    source = args.source * args.alpha if args.alpha != 1 else args.source
     if not x.dim():
-        return copy_into(out, x + source.reshape(()))
-    dim = checked_dim(dim, x.dim())
-    index = index.reshape(-1)
+        return copy_into(args.out, x + source.reshape(()))
+    dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape(_rows_like(x, dim, index))
-    return copy_into(out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
+    return copy_into(args.out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
 
 
-def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+def index_fill(args: Arguments) -> torch.Tensor:
     """aten::index_fill_, of a number or a tensor of rank 0; negative indices count from the end."""
+    x: torch.Tensor = args.self
     target = x if x.dim() else x.reshape(1)
-    dim = checked_dim(dim, x.dim())
-    row = torch.as_tensor(value, dtype=x.dtype, device=x.device).reshape([1] * target.dim())
-    _written(target, dim, [index.reshape(-1)], (target.shape[dim],), row, True, target)
+    dim = args.dim % target.dim()
+    row = torch.as_tensor(args.value, dtype=x.dtype, device=x.device).reshape([1] * target.dim())
+    _written(target, dim, [args.index.reshape(-1)], (target.shape[dim],), row, True, target)
     return x
 
 
-def index_put(
-    x: torch.Tensor,
-    indices: Indices,
-    values: torch.Tensor,
-    accumulate: bool = False,
-    unsafe: bool = False,
-) -> torch.Tensor:
+def index_put(args: Arguments) -> torch.Tensor:
     """aten::_index_put_impl_."""
-    return x.copy_(index_put_of(x, indices, values, accumulate))
+    x: torch.Tensor = args.self
+    return x.copy_(index_put_of(x, args.indices, args.values, args.accumulate))
 
 
 def index_put_of(
@@ -328,14 +318,14 @@ def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return values.expand(shape)
 
 
-def index_put_by_masks(
-    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
-) -> torch.Tensor:
+def index_put_by_masks(args: Arguments) -> torch.Tensor:
     """aten::_index_put_impl_ with masks: where one holds, or by the positions they mark."""
-    if (mask := _only_mask(x, indices, values, accumulate)) is not None:
+    x: torch.Tensor = args.self
+    values = args.values
+    if (mask := _only_mask(x, args.indices, values, args.accumulate)) is not None:
         return x.masked_fill_(mask, values.reshape(()))
-    positions = [p for k in indices for p in mask_positions(k)]
-    written: torch.Tensor = operator("_index_put_impl_")(x, positions, values, accumulate)
+    positions = [p for k in args.indices for p in mask_positions(k)]
+    written: torch.Tensor = operator("_index_put_impl_")(x, positions, values, args.accumulate)
     return written
 
 
@@ -363,12 +353,11 @@ def index_put_functional(
     return index_put_of(x, indices, values, accumulate)
 
 
-def embedding_dense_backward(
-    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_freq: bool
-) -> torch.Tensor:
-    """aten::embedding_dense_backward: gradients of equal indices, added; none for the padding."""
+def embedding_dense_backward(args: Arguments) -> torch.Tensor:
+    """Gradients of equal indices, added; none for the padding."""
+    rows, grad, padding = args.num_weights, args.grad_output, args.padding_idx
     width = grad.shape[-1]
-    flat, grads = indices.reshape(-1), grad.reshape(-1, width)
+    flat, grads = args.indices.reshape(-1), grad.reshape(-1, width)
     if padding >= 0:
         grads = grads.masked_fill((flat == padding).unsqueeze(1), 0)
     zeros = torch.zeros(rows, width, dtype=grad.dtype, device=grad.device)
@@ -430,17 +419,20 @@ def _scatter_in(
     return whole
 
 
-def _scatter_of_nothing(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
-) -> torch.Tensor:
-    return copy_into(out, x)
+def _scatter_kernel(adds: bool, args: Arguments) -> torch.Tensor:
+    source = args.src if hasattr(args, "src") else args.value
+    return scatter(adds, args.self, args.dim, args.index, source, out=args.out)
+
+
+def _copy_self(args: Arguments) -> torch.Tensor:
+    return copy_into(args.out, args.self)
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _rows(call: Arguments) -> int:
-    return call.self.shape[call.dim] if call.self.dim() else 1
+def _rows(args: Arguments) -> int:
+    return args.self.shape[args.dim] if args.self.dim() else 1
 
 
 def _few_comparisons(rows: int, count: int) -> bool:
@@ -448,44 +440,44 @@ def _few_comparisons(rows: int, count: int) -> bool:
     return rows <= MAX_ROWS and rows * count <= MOST_PIECES * MOST_COMPARISONS
 
 
-def _can_write_rows(call: Arguments) -> bool:
-    return _few_comparisons(_rows(call), call.index.numel())
+def _can_write_rows(args: Arguments) -> bool:
+    return _few_comparisons(_rows(args), args.index.numel())
 
 
-def _can_add_rows(call: Arguments) -> bool:
-    width = call.self.numel() // _rows(call)
-    return _can_write_rows(call) and _can_add(call.self, call.index.numel(), width)
+def _can_add_rows(args: Arguments) -> bool:
+    width = args.self.numel() // _rows(args)
+    return _can_write_rows(args) and _can_add(args.self, args.index.numel(), width)
 
 
-def _can_fill_rows(call: Arguments) -> bool:
-    is_tensor = isinstance(call.value, torch.Tensor)
-    if isinstance(call.value, complex) or (is_tensor and call.value.dim()):
+def _can_fill_rows(args: Arguments) -> bool:
+    is_tensor = isinstance(args.value, torch.Tensor)
+    if isinstance(args.value, complex) or (is_tensor and args.value.dim()):
         return False
-    return _can_write_rows(call)
+    return _can_write_rows(args)
 
 
-def _can_put(call: Arguments) -> bool:
-    x, chosen = call.self, [k for k in call.indices if k is not None]
+def _can_put(args: Arguments) -> bool:
+    x, chosen = args.self, [k for k in args.indices if k is not None]
     if not chosen or not x.dim():
         return False
-    rows = prod(x.shape[k] for k, index in enumerate(call.indices) if index is not None)
+    rows = prod(x.shape[k] for k, index in enumerate(args.indices) if index is not None)
     count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
     fits = count > 0 and _few_comparisons(rows, count)
-    return fits and (not call.accumulate or _can_add(x, count, x.numel() // rows))
+    return fits and (not args.accumulate or _can_add(x, count, x.numel() // rows))
 
 
-def _can_add_gradients(call: Arguments) -> bool:
-    grad, count = call.grad_output, call.indices.numel()
-    return _few_comparisons(call.num_weights, count) and _can_add(grad, count, grad.shape[-1])
+def _can_add_gradients(args: Arguments) -> bool:
+    grad, count = args.grad_output, args.indices.numel()
+    return _few_comparisons(args.num_weights, count) and _can_add(grad, count, grad.shape[-1])
 
 
-def _has_device_mask(call: Arguments) -> bool:
-    masks = (k for k in call.indices if k is not None and k.dtype is torch.bool)
-    return any(mask.device == call.self.device for mask in masks)
+def _has_device_mask(args: Arguments) -> bool:
+    masks = (k for k in args.indices if k is not None and k.dtype is torch.bool)
+    return any(mask.device == args.self.device for mask in masks)
 
 
-def _can_scatter(call: Arguments) -> bool:
-    return is_number_of(getattr(call, "value", 0), call.self.dtype) and _can_write_rows(call)
+def _can_scatter(args: Arguments) -> bool:
+    return is_number_of(getattr(args, "value", 0), args.self.dtype) and _can_write_rows(args)
 
 
 _ROWS = Conditions(
@@ -537,12 +529,12 @@ KERNELS = (
     EagerKernel("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
     EagerKernel("_index_put_impl_", index_put, _INDEX_PUT),
     EagerKernel("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
-    *(EagerKernel(name, _scatter_of_nothing, _NOTHING) for name in _SCATTERS),
-    EagerKernel("scatter.src_out", partial(scatter, False), _SCATTER),
-    EagerKernel("scatter.value_out", partial(scatter, False), _SCATTER),
+    *(EagerKernel(name, _copy_self, _NOTHING) for name in _SCATTERS),
+    EagerKernel("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
+    EagerKernel("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
     EagerKernel(
         "scatter_add.out",
-        partial(scatter, True),
+        partial(_scatter_kernel, True),
         replace(_SCATTER, dtypes={"self": FLOATS, "index": INDICES}),
     ),
 )

@@ -122,45 +122,45 @@ class Windows:
         return padded
 
 
-def by_channels(low: Lowering, x: Value) -> Value:
+def by_channels(builder: Lowering, x: Value) -> Value:
     """``x`` with memory for every element, and sticks along its channels."""
-    return low.with_lane(low.materialized(x), 1 if x.sizes[1] > 1 else -1)
+    return builder.with_lane(builder.materialized(x), 1 if x.sizes[1] > 1 else -1)
 
 
-def filled(low: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
+def filled(builder: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
     """Fresh memory with one number everywhere."""
-    into = low.builder.scratch(sizes, dtype, lane)
-    return copied_to(low, low.constant(number, dtype), into)
+    into = builder.scratch(sizes, dtype, lane)
+    return copied_to(builder, builder.constant(number, dtype), into)
 
 
-def copied_to(low: Lowering, source: Value, target: Value) -> Value:
+def copied_to(builder: Lowering, source: Value, target: Value) -> Value:
     """Have the elements of ``source`` written to a view; returns the view."""
-    return low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (source,), target))
+    return builder.add(DeviceOp(OpKind.POINTWISE, "identity", (source,), target))
 
 
-def restickified(low: Lowering, source: Value, target: Value) -> Value:
+def restickified(builder: Lowering, source: Value, target: Value) -> Value:
     """As `copied_to`, from sticks along one dim to sticks along another."""
     if source.lane_dim == target.lane_dim:
-        return copied_to(low, source, target)
-    return low.builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))
+        return copied_to(builder, source, target)
+    return builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))
 
 
-def padded_input(low: Lowering, x: Value, windows: Windows, number: float = 0.0) -> Value:
+def padded_input(builder: Lowering, x: Value, windows: Windows, number: float = 0.0) -> Value:
     """The padded tensor, with sticks along the channels and zeros in the lanes behind them."""
-    x = by_channels(low, x)
+    x = by_channels(builder, x)
     channels, lanes = x.sizes[1], x.view.elements_per_stick
     is_whole = x.lane_dim < 0 or channels % lanes == 0
     if windows.is_plain and is_whole:
         return x
     sizes = (*x.sizes[:2], *windows.padded)
     if windows.is_plain:
-        into = inner = low.builder.scratch(sizes, x.dtype, x.lane_dim)
+        into = inner = builder.scratch(sizes, x.dtype, x.lane_dim)
     else:
-        into = filled(low, sizes, x.dtype, x.lane_dim, number)
+        into = filled(builder, sizes, x.dtype, x.lane_dim, number)
         inner = windows.inner(into)
     if is_whole:
-        copied_to(low, x, inner)
+        copied_to(builder, x, inner)
     else:
-        one = low.constant(1.0, x.dtype)
-        low.builder.add(DeviceOp(OpKind.POINTWISE, "mul", (x, one), inner, mask_from=channels))
+        one = builder.constant(1.0, x.dtype)
+        builder.add(DeviceOp(OpKind.POINTWISE, "mul", (x, one), inner, mask_from=channels))
     return into

@@ -47,6 +47,7 @@ class Operations:
     def __init__(self, builder: ProgramBuilder, constant: ConstantOf) -> None:
         self.builder = builder
         self.constant = constant
+        self.scratch, self.add, self.loop = builder.scratch, builder.add, builder.loop
 
     # --- elementwise -----------------------------------------------------------------------------
 
@@ -289,7 +290,7 @@ class Operations:
         """``left`` with zeros in the lanes beyond K, which count as elements from now on."""
         if not left.sizes[-1] % MATMUL_STICK:
             return left
-        if not left.clean:
+        if not left.padding_is_finite:
             into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
             one = self.constant(1.0, left.dtype)
             left = self.builder.add(
