@@ -51,8 +51,8 @@ Operand: TypeAlias = torch.Tensor | ScalarOperand
 class EagerCall:
     """An operation to run.
 
-    ``name`` and ``parameters`` identify ``lowering``: what it does depends on nothing else but the
-    operands' views. ``buffers``: per operand, None for numbers. ``target``: takes the one result.
+    ``name`` and ``parameters`` identify the program, together with the operands' views.
+    ``buffers``: per operand, None for numbers. ``target``: the tensor to write the one result to.
     """
 
     name: str
@@ -67,9 +67,9 @@ class EagerCall:
 
 @dataclass(frozen=True, slots=True)
 class EagerProgram:
-    """A compiled program: its arguments are operands, constants, then results or the target, then
-    scratch memory. ``results``: what new tensors it makes are laid out for. ``into_target``: its
-    result goes straight to the target.
+    """A compiled program; its arguments are operands, constants, results or the target, scratch.
+
+    ``results``: layouts of the new tensors. ``into_target``: the result is written to the target.
     """
 
     compiled: CompiledProgram
@@ -91,10 +91,10 @@ class CachedCall:
 
 @dataclass(frozen=True, slots=True)
 class OperandView:
-    """Where the elements of an operand lie.
+    """Addresses of an operand's elements.
 
-    ``cut``: (dim, start, length) of the elements of ``view`` along its lanes that are the operand's
-    and begin within a stick; None where all of them are.
+    ``cut``: (dim, start, length) of the operand within ``view`` if it begins inside a stick; None
+    if it is the whole view.
     """
 
     view: DeviceView
@@ -134,7 +134,7 @@ def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
 
 
 def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | None:
-    """Where its elements lie; None if pitches cannot say, or another dtype is seen in its bits."""
+    """The pitches of a tensor's elements; None if it has none, or reinterprets another dtype."""
     base = buffer.base
     if base is None or DTYPES[base.dtype] != tensor.dtype:
         return None
@@ -181,7 +181,7 @@ def _cut_view(tensor: torch.Tensor, buffer: DeviceBuffer) -> OperandView | None:
 
 
 def _target_view(call: EagerCall) -> DeviceView | None:
-    """Where the target's elements lie, if results can be written straight there."""
+    """The view of the target, if a program can write its result there."""
     if call.target is None or call.target_buffer is None:
         return None
     view = view_on_card(call.target, call.target_buffer)
@@ -292,7 +292,7 @@ def _store(
 
 
 def _fresh(builder: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:
-    """``value`` if it has fresh memory of its own in an ordinary layout, else a copy of it."""
+    """``value`` if no other result shares its memory and its layout is a plain one, else a copy."""
     repeated = any(other.region == value.region for other in results[:number])
     if value.order is not None and not repeated:
         return value

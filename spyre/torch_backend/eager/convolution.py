@@ -1,9 +1,9 @@
 """Convolutions and their gradients, as matrix products; of single channels, as sums of products.
 
-The rows of a product's left factor are what the windows see: every place of the window is copied
-to a block of its own along the sticks (few channels: all places together), and the matrix units
-multiply them with the weights once. A transposed convolution, and the gradient of the input, is a
-convolution of a tensor with zeros between its elements.
+This is im2col: a row of the left factor holds the input elements under one window position. Each
+place of the window is copied to a separate block along the sticks (few channels: all places
+together), and the matrix units multiply the rows with the weights once. A transposed convolution,
+and the gradient of the input, is a convolution of a tensor with zeros between its elements.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _channels_last(x: Value) -> Value:
 def weight_gradient(
     builder: Lowering, x: Value, grad: Value, windows: Windows, dtype: str
 ) -> Value:
-    """[outputs, channels, *size]: sums over all positions of what windows see times ``grad``."""
+    """[outputs, channels, *size]: sums over all positions of input elements times ``grad``."""
     x, grad = builder.convert(x, dtype), builder.convert(grad, dtype)
     channels, outputs = x.sizes[1], grad.sizes[1]
     seen = _seen_rows(builder, x, windows, False)
@@ -105,8 +105,8 @@ def weight_gradient(
 
 
 def _seen_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
-    """[batch · positions, places · channels] of what the windows see, places from the last on if
-    ``backwards``; each place's channels in whole sticks, unless they are few.
+    """The im2col matrix, [batch · positions, places · channels], in reverse order of places if
+    ``backwards``; each place's channels fill whole sticks, unless they are few.
     """
     if x.sizes[1] <= FEW_CHANNELS and not windows.is_one_place:
         return _packed_rows(builder, x, windows, backwards)
@@ -163,11 +163,11 @@ def _packed_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool)
 
 
 def _lines(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
-    """[width, channels, batch, *padded extents, columns]: what windows see at every place of their
-    last dim, with sticks along the columns.
+    """[width, channels, batch, *padded extents, columns]: input elements at each place of the
+    windows' last dim, with sticks along the columns.
 
-    Elements along a stick cannot be taken a step apart, so until then sticks run along the dim
-    that fills them best among the others, which are padded afterwards.
+    Lanes of a stick cannot be strided, so the input first gets its sticks along the largest of the
+    other dims; those are padded afterwards.
     """
     last, (batch, channels, *extents) = len(x.sizes) - 1, x.sizes
     x = builder.materialized(x)
@@ -232,7 +232,7 @@ def _weight_matrix(builder: Lowering, weight: Value, count: int) -> Value:
 
 
 def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) -> Value:
-    """Every channel with a window of its own, weight [channels, 1, *size], summed in float32."""
+    """A depthwise convolution, weight [channels, 1, *size], summed in float32."""
     *bias, windows, backwards, dtype = args
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
     weight = by_rows(builder, builder.convert(weight, "float32")).transposed(0, 1)

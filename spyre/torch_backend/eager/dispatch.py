@@ -342,8 +342,9 @@ def _launched(
 
 
 def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operation of a tensor with a number, which only the dispatcher can take for a tensor: what
-    ATen does for it, by way of the ``out`` variant.
+    """Call the ``out`` variant of an operator with a number in place of a tensor, as ATen does.
+
+    The functional variant could not be called again: only ATen's dispatcher wraps numbers.
     """
     tensor = next(value for value in args if isinstance(value, torch.Tensor))
     dtype = torch.result_type(args[0], args[1])
@@ -386,7 +387,7 @@ def plain_dtype(args: tuple[Any, ...], any_strides: bool = False) -> torch.dtype
 
 
 def operand(value: Any, dtype: torch.dtype) -> Operand:
-    """A tensor as it is; a number, or a CPU tensor of rank 0, as a number in ``dtype``."""
+    """A tensor on the card; a number or a CPU tensor of rank 0 as a number in ``dtype``."""
     if isinstance(value, torch.Tensor):
         if value.device.type == "spyre":
             return value
@@ -430,8 +431,8 @@ def fill_elementwise(
     parameters: tuple[Any, ...],
     target: torch.Tensor | NewResult,
 ) -> torch.Tensor:
-    """As `fill`, of operands that are broadcast: a target without memory of its own is laid out as
-    torch lays out new results of such operations.
+    """As `fill`, of operands that are broadcast; a target that has no memory yet gets the strides
+    of a new result of torch's elementwise operations.
     """
     sizes = broadcast_shape(*operands)
     if isinstance(target, torch.Tensor) and target.shape != sizes and current_recorder() is None:
@@ -511,7 +512,7 @@ def checked_dim(dim: int, rank: int) -> int:
 
 
 def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``out`` with what other operations have made for it; to a recorder that is the result."""
+    """Copy a result of other operations to ``out``; under a recorder, return it in out's dtype."""
     if current_recorder() is not None:
         return result.to(out.dtype)
     if out.shape != result.shape:
@@ -520,7 +521,7 @@ def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch.Tensor:
-    """``out`` with ``sizes`` and nothing but ``number``: results over no elements."""
+    """Resize ``out`` and fill it with the result of a reduction of no elements."""
     if out.shape != tuple(sizes):
         out.resize_(sizes)
     return out.fill_(number)

@@ -77,7 +77,7 @@ def _truncated(builder: Lowering, x: Value, dtype: str) -> Value:
 
 
 def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
-    """The nearest integer, of two the even one, which is what sums beyond 2^23 are rounded to."""
+    """The nearest integer, ties to even: sums beyond 2^23 are rounded that way."""
     x = builder.convert(x, "float32")
     size, begin = builder.pointwise("abs", x), builder.constant(_INTEGERS_BEGIN, "float32")
     nearest = builder.pointwise("sub", builder.pointwise("add", size, begin), begin)

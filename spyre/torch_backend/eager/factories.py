@@ -1,7 +1,7 @@
 """New tensors and their contents: empty, copies, fills, arange, linspace, eye.
 
-Tensors that hold nothing but what their sizes say are constants: made on the host and copied to
-the card, as a compiler's constants are.
+Tensors whose content follows from sizes and numbers alone are made on the host and copied to the
+card, as a compiler's constants are.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def empty_strided(
 
 
 def _conspicuous(new: torch.Tensor) -> torch.Tensor:
-    """A new tensor as torch's deterministic mode wants it: NaN, or the largest integer."""
+    """Fill a new tensor with NaN or the largest integer in torch's deterministic mode."""
     is_asked = torch.are_deterministic_algorithms_enabled()
     if is_asked and torch.utils.deterministic.fill_uninitialized_memory:
         fill_scalar(new, _conspicuous_value(new.dtype))
@@ -163,7 +163,7 @@ def _copied_to_host(
     layout: torch.layout | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor | None:
-    """All of a contiguous storage on the CPU, as it is there; None for all else."""
+    """A whole contiguous storage, copied to the CPU unconverted; None for any other tensor."""
     is_plain = dtype in (None, x.dtype) and memory_format in PLAIN_FORMATS
     if not is_plain or layout not in (None, torch.strided) or pin_memory:
         return None
@@ -299,7 +299,7 @@ def expanded_dims(x: torch.Tensor) -> Ints:
 
 
 def without_expanded_dims(x: torch.Tensor) -> torch.Tensor:
-    """A view of ``x`` without what expanded dims repeat: what the cores can write to."""
+    """A view of ``x`` with expanded dims cut to one element, so that the cores can write to it."""
     for dim in expanded_dims(x):
         x = x.narrow(dim, 0, 1)
     return x
@@ -351,8 +351,8 @@ _kept: LruCache[tuple[Any, ...], torch.Tensor] = LruCache(MAX_KEPT)
 def cached_sequence(
     make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """``torch.<make>(*numbers)``, which stays on its card, so that nobody may write to it. Any
-    thread; at worst two make the same one.
+    """``torch.<make>(*numbers)``, cached on its card: callers must not write to it. Any thread; two
+    may make the same one at once.
     """
     card = card_of(device)
     key = (card.index, card.device.resets, make, *map(repr, numbers), dtype)

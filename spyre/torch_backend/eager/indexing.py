@@ -1,7 +1,7 @@
 """Reading through indices: embedding, index_select, indexing with tensors and masks, gather.
 
 Indices out of range stop the launch with a device fault, which the next synchronization raises.
-Negative ones count from the end where torch says so.
+Negative ones count from the end where torch allows them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_ELEMENTS = 1 << 26
 
 
 def select_rows(builder: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
-    """The rows of ``table`` along ``dim`` that ``index`` names, whose dims stand there."""
+    """Rows of ``table`` selected by ``index``, whose dims replace ``dim`` in the result."""
     sizes = (*table.sizes[:dim], *index.sizes, *table.sizes[dim + 1 :])
     if wraps:
         index = wrapped_positions(builder, index, table.sizes[dim])
@@ -75,7 +75,7 @@ def select_positions(builder: Lowering, table: Value, rows: Value, *args: Any) -
 def joint_position(
     builder: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value
 ) -> Value:
-    """Where several indices into dims of these extents point in the one dim they make together.
+    """Positions of several indices in the one dim that dims of these extents make together.
 
     Every index is checked against its own extent: ``rows`` are the numbers of as many rows as the
     longest extent has, or more.
@@ -94,8 +94,8 @@ def joint_position(
 def checked_positions(builder: Lowering, index: Value, rows: Value, wraps: bool) -> Value:
     """Indices as float32 positions among ``rows`` (their numbers); those out of range are a fault.
 
-    The largest and the smallest are looked up among the numbers of rows: a gather checks them, and
-    what it finds is what they were.
+    A gather looks up the largest and the smallest among the row numbers, which checks their range
+    and returns them unchanged.
     """
     position = builder.convert(index, "float32")
     if wraps:
@@ -122,7 +122,7 @@ def select_elements(builder: Lowering, table: Value, index: Value, dim: int) -> 
 
 
 def row_numbers(count: int, device: torch.device) -> torch.Tensor:
-    """0 to count - 1 in float32; nobody may write to it."""
+    """0 to count - 1 in float32; callers must not write to it."""
     if current_recorder() is not None:
         return torch.arange(count, dtype=torch.float32, device=device)
     return cached_sequence("arange", (count,), torch.float32, device)
@@ -224,7 +224,7 @@ def index_by_masks(args: Arguments) -> torch.Tensor:
 
 
 def mask_positions(index: torch.Tensor | None) -> Indices:
-    """An index for every dim that a mask stands for; other indices stay."""
+    """A mask as one index of positions per dim it covers; other indices unchanged."""
     if index is None or index.dtype is not torch.bool:
         return [index]
     positions: Sequence[torch.Tensor] = index.nonzero().unbind(1)

@@ -305,9 +305,9 @@ MOST_COMPARISONS = 1 << 22
 
 
 def _histogram(args: Arguments) -> torch.Tensor:
-    """aten::histc, which torch's CPU has for floats only: as its CUDA computes it.
+    """aten::histc by the formula of torch's CUDA kernel; its CPU kernel has floats only.
 
-    Bin ⌊(x - min) · bins / (max - min)⌋ counts x; what is ``max`` belongs to the last one.
+    Bin ⌊(x - min) · bins / (max - min)⌋ counts x; elements equal to ``max`` go to the last bin.
     """
     x, bins, lowest, highest = args.self, args.bins, int(args.min), int(args.max)
     if bins <= 0 or highest < lowest:

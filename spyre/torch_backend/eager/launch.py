@@ -61,9 +61,9 @@ def run(
     parameters: tuple[Any, ...] = (),
     target: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The results of an operation as new tensors; ``target`` takes the one result if it can.
+    """Run an operation and return its results as new tensors, or () if ``target`` got the result.
 
-    An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
+    At least one operand is a tensor, none is empty.
     """
     if (recorder := current_recorder()) is not None:
         return recorder(name, lowering, operands, parameters, target)
@@ -137,7 +137,7 @@ def _key(
 
 
 def _tensor_key(tensor: torch.Tensor, buffer: DeviceBuffer) -> Key:
-    """What the kernel for this tensor depends on, its address apart."""
+    """All properties of a tensor that a program depends on, except its address."""
     return (
         tensor.dtype,
         tensor.shape,
@@ -249,11 +249,11 @@ Made = tuple[Ints, Ints, torch.dtype]
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """What a call launched, for calls that differ in addresses only.
+    """The launch of a call, to be repeated for calls that differ in addresses only.
 
-    ``operands``: of the program, tensors by their place among the call's, and constants.
-    ``made``: the tensor that ATen makes for the result; None where the program makes it, or the
-    call says where it goes.
+    ``operands``: of the program, tensors by their position among the call's, and constants.
+    ``made``: the tensor that ATen makes for the result; None if the program makes it, or the call
+    has an ``out``.
     """
 
     cached: CachedCall
@@ -295,10 +295,10 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
 
 @dataclass(slots=True)
 class KnownCall:
-    """A call as `launch_records` know it: all that its launch depends on, addresses apart.
+    """A call with its key in `launch_records`: all that its launch depends on except addresses.
 
-    ``buffers``: of the tensors among its arguments; ``distinct``: of how many tensors they are.
-    ``target``: that of the tensor it writes to.
+    ``buffers``: of the tensor arguments, which are ``distinct`` different tensors. ``target``: the
+    buffer of ``out``.
     """
 
     key: Key
@@ -310,7 +310,7 @@ class KnownCall:
 def known_call(
     function: object, args: Sequence[Any], target: torch.Tensor | None = None
 ) -> KnownCall | None:
-    """None where that cannot be said: of tensors elsewhere, of other cards, without a base."""
+    """The key of a call; None for tensors on the CPU, on several cards, or without a base."""
     buffers: list[DeviceBuffer] = []
     parts: list[object] = [function]
     tensors: list[int] = []
@@ -347,14 +347,14 @@ def known_call(
 
 
 def placement_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Where its elements lie."""
+    """Extents, address and layout of a tensor."""
     buffer = buffer_of(tensor)
     extents = (tensor.shape, tensor.stride(), tensor.storage_offset())
     return (*extents, buffer.address_bytes, buffer.layout_id)
 
 
 def keep_record(known: KnownCall, result: torch.Tensor, launches: NotedLaunches) -> None:
-    """Let calls like this one launch what it did for ``result``, if that is one launch."""
+    """Record the launch that computed ``result`` for equal calls, if there was exactly one."""
     noted = launches[0] if len(launches) == 1 else None
     if noted is None:
         return
@@ -385,8 +385,8 @@ def _made_as(result: torch.Tensor, known: KnownCall) -> Made | None:
 
 
 def _place_of(operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]) -> int | DeviceBuffer | None:
-    """An operand of a program among a call's, or a constant that the call does not name; None for
-    what was made of these.
+    """The position of a program's operand among a call's buffers, the operand itself if it is a
+    constant, or None for an intermediate result.
     """
     constant = operand if operand.is_constant else None
     return next((k for k, buffer in enumerate(buffers) if buffer is operand), constant)

@@ -1,4 +1,4 @@
-"""Elements chosen by a mask: where, masked_fill, tril and triu."""
+"""Boolean logic, predicates and masks: logical_*, bitwise_* of bools, isnan, sign, where, tril."""
 
 from __future__ import annotations
 
@@ -13,19 +13,96 @@ from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     BOOL,
     CONVERTED,
+    FLOATS,
     INTEGERS,
     Arguments,
     Conditions,
     EagerKernel,
     broadcast_shape,
     fill,
+    fill_elementwise,
     new_elementwise,
     operand,
 )
 from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
 from spyre.torch_backend.eager.integers import is_integer, select
-from spyre.torch_backend.program import Lowering, Value, current_recorder
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value, current_recorder
 from spyre.torch_backend.tensors import buffer_of
+
+
+def _of_truths(name: str, builder: Lowering, a: Value, b: Value) -> Value:
+    """An operation on 1.0 and 0.0."""
+    return builder.truth(
+        builder.pointwise(name, builder.convert(a, "bool"), builder.convert(b, "bool"))
+    )
+
+
+def negated(builder: Lowering, x: Value) -> Value:
+    """Whether elements are zero."""
+    x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
+    return builder.truth(builder.pointwise("equal", x, builder.constant(0.0, x.dtype)))
+
+
+def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
+    return builder.truth(builder.pointwise("notequal", x, x))
+
+
+def _equal_to(number: float, builder: Lowering, x: Value) -> Value:
+    return builder.truth(builder.pointwise("equal", x, builder.constant(number, x.dtype)))
+
+
+def _sign(builder: Lowering, x: Value) -> Value:
+    zero = builder.constant(0.0, x.dtype)
+    above, below = (
+        builder.pointwise("greaterthan", x, zero),
+        builder.pointwise("lesserthan", x, zero),
+    )
+    return builder.pointwise("sub", above, below)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def _binary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    operands = [operand(args.self, torch.bool), operand(args.other, torch.bool)]
+    return fill_elementwise(label, lowering, operands, (), args.out)
+
+
+def _unary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    return fill_elementwise(label, lowering, [args.self], (), args.out)
+
+
+def isnan(args: Arguments) -> torch.Tensor:
+    """aten::isnan. The card's 16-bit format has no NaN and stores it as an infinity."""
+    out = torch.empty_like(args.self, dtype=torch.bool)
+    return fill("isnan", _unequal_to_itself, [args.self], (), out)
+
+
+_AND = partial(_of_truths, "minimum")
+_OPERATIONS: dict[str, LoweringFunction] = {
+    "and": _AND,
+    "or": partial(_of_truths, "maximum"),
+    "xor": partial(_of_truths, "notequal"),
+}
+
+
+def _has_no_numbers(args: Arguments) -> bool:
+    """Python's numbers among the operands are bools."""
+    return all(isinstance(v, (bool, torch.Tensor)) for v in (args.self, args.other))
+
+
+_BOOLS = Conditions(dtypes={"inputs": BOOL, "out": BOOL}, check=_has_no_numbers)
+_TRUTHS = Conditions(dtypes={"inputs": CONVERTED, "out": BOOL}, check=_has_no_numbers)
+_PREDICATE = Conditions(dtypes={"self": FLOATS, "out": BOOL})
+_SIGN = Conditions(dtypes={"self": FLOATS}, same_dtype=("self", "out"))
+_UNARY: tuple[tuple[str, LoweringFunction, Conditions], ...] = (
+    ("logical_not.out", negated, Conditions(dtypes={"self": CONVERTED, "out": BOOL})),
+    ("bitwise_not.out", negated, Conditions(dtypes={"self": BOOL, "out": BOOL})),
+    ("isposinf.out", partial(_equal_to, float("inf")), _PREDICATE),
+    ("isneginf.out", partial(_equal_to, float("-inf")), _PREDICATE),
+    ("sign.out", _sign, _SIGN),
+    ("sgn.out", _sign, _SIGN),
+)
 
 MAX_TRIANGLES = 32
 """Triangles that stay on the card."""
@@ -101,7 +178,7 @@ def _masked_fill_(args: Arguments) -> torch.Tensor:
 
 
 def as_fill_operand(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
-    """A tensor on the card as it is, a number rounded to ``dtype`` first, as a filled tensor is."""
+    """A tensor on the card, or a number rounded to ``dtype``, as elements of a tensor are."""
     if isinstance(value, torch.Tensor) and value.device.type == "spyre":
         return value
     number = value.item() if isinstance(value, torch.Tensor) else value
@@ -145,7 +222,7 @@ FILLS = ("masked_fill_.Scalar", "masked_fill_.Tensor")
 
 
 def _has_operands(args: Arguments) -> bool:
-    """The condition is on the card, and both others are what `_is_operand` says."""
+    """The condition is on the card, and `_is_operand` holds for both values."""
     dtype = torch.result_type(args.self, args.other)
     is_on_card = args.condition.device.type == "spyre"
     return is_on_card and all(_is_operand(v, dtype) for v in (args.self, args.other))
@@ -166,6 +243,18 @@ _FILL = Conditions(
 _TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
 
 KERNELS = (
+    *(
+        EagerKernel(name, partial(_binary, name, lowering), conditions)
+        for kind, lowering in _OPERATIONS.items()
+        for name, conditions in (
+            (f"logical_{kind}.out", _TRUTHS),
+            (f"bitwise_{kind}.Tensor_out", _BOOLS),
+        )
+    ),
+    *(EagerKernel(name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
+    EagerKernel("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
+    # a product of bools is their conjunction
+    EagerKernel("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
     EagerKernel("where.self", where, _WHERE),
     EagerKernel("where.self_out", where, _WHERE),
     EagerKernel("tril.out", partial(_triangular, True), _TRIANGLE),

@@ -1,7 +1,7 @@
 """Matrix products: DL16 on the matrix units, float32 on the vector unit.
 
-The matrix units have no float32. There a product is a sum of products of columns with rows, whose
-terms all stand in memory; where they would take too much of it, the CPU computes it.
+The matrix units have no float32. Such a product is a sum of products of columns with rows, with all
+terms in memory; the CPU computes products whose terms would need too much.
 """
 
 from __future__ import annotations

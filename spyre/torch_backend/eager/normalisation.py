@@ -149,11 +149,11 @@ def layer_norm_backward(
 
 
 def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """Normalised x by the statistics given, or by its own, with those: mean, 1/√(var + eps), var.
+    """x normalised by given statistics, or by those of the batch, which are results too: mean,
+    1/√(var + eps), var.
 
-    ``kinds``: what the values behind x are, each with an element per channel. Its own statistics
-    are those of `layer_norm`, over all dims but that of channels; all in float32, since channels
-    may lie far from zero.
+    ``kinds``: names of the values behind x, each with an element per channel. Batch statistics are
+    over all dims but the channels, in float32, since the mean may be large.
     """
     *values, kinds, eps, dtype = args
     rank = len(x.sizes)
@@ -266,7 +266,7 @@ def _layer_norm_of_nothing(args: Arguments) -> tuple[torch.Tensor, ...]:
 def native_group_norm(args: Arguments) -> Any:
     """The result, in the memory format of the input, mean and reciprocal deviation.
 
-    Groups are views of contiguous memory. ATen's composition computes what has no elements.
+    Groups are views of contiguous memory. ATen's composition computes results without elements.
     """
     given, affine = args.input, _affine(args)
     x = given.contiguous()

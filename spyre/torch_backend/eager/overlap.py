@@ -1,11 +1,10 @@
-"""Writes to overlapping memory: refused where torch refuses them on the CPU, with its words.
+"""Writes to overlapping memory: refused where torch refuses them on the CPU, with its message.
 
-Each of torch's operations has rules of its own, inside its CPU kernels: an elementwise one refuses
-a result that shares a part of an operand's memory, a fill may write to an expanded tensor, a matrix
-product asks nothing. So the CPU is asked: the operation runs there once per geometry, over tensors
-that share memory in the same way and hold zeros. That happens only where a written tensor may show
-memory twice or share some with another operand. What the CPU takes although elements coincide has
-results that depend on its order of writing, so it runs there.
+The rules are inside torch's CPU kernels and differ by operation: an elementwise one refuses a
+result that shares part of an operand's memory, a fill may write to an expanded tensor, a matrix
+product checks nothing. So the operation is tried on the CPU once per geometry, over zeros that
+share memory in the same way, if a written tensor may overlap itself or another operand. If the CPU
+accepts elements that coincide, its result depends on the order of its writes, so it runs there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from spyre.torch_backend.fallback import overlaps_itself
 from spyre.torch_backend.program import current_recorder
 
 REFUSAL = "single memory location"
-"""What torch says of every write it refuses for its overlap."""
+"""Part of torch's message for every write it refuses for its overlap."""
 Verdict = tuple[str, bool]
 """Torch's message, empty where it refuses nothing, and whether elements coincide."""
 MAX_VERDICTS = 4096
@@ -33,7 +32,7 @@ _verdicts: LruCache[Any, Verdict] = LruCache(MAX_VERDICTS)
 
 
 class OverlapRule:
-    """What torch's CPU kernels of an operator refuse to write to. Any thread."""
+    """The check of torch's CPU kernels of an operator for overlapping writes. Any thread."""
 
     def __init__(self, op: Any) -> None:
         self.op = op
@@ -50,7 +49,7 @@ class OverlapRule:
         """Whether elements of a written tensor coincide with each other or those of an operand.
 
         RuntimeError where the CPU refuses that. A tensor changed in place is no other operand.
-        False while the compiler records: what it records has no memory.
+        False while the compiler records, since traced tensors have no memory.
         """
         for position, name in self._written:
             written = args[position] if position < len(args) else kwargs.get(name)
@@ -113,7 +112,7 @@ def _verdict_of(
 
 
 def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) -> str:
-    """What torch says where it refuses CPU tensors for their overlap, else nothing."""
+    """Torch's message if it refuses CPU tensors for their overlap, else the empty string."""
     try:
         with torch.no_grad():
             function(*host_args, **host_kwargs)
@@ -138,9 +137,9 @@ def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _StandIns:
-    """CPU tensors of zeros that share memory as the ones they stand for do.
+    """CPU tensors of zeros that share memory in the same way as the tensors they replace.
 
-    Tensors of a tracer have sizes by example, where those are symbols.
+    Symbolic sizes of a tracer's tensors are replaced by their hints.
     """
 
     def __init__(self) -> None:

@@ -11,22 +11,20 @@ from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.eager import (
     activations,
     attention,
-    boolean,
     cat,
     convolution,
     elementwise,
     factories,
     indexing,
     integers,
-    losses,
     masks,
     matmul,
     normalisation,
-    pooling,
-    recurrent_layers,
+    recurrent,
     reductions,
     scatter,
     sorting,
+    windows,
 )
 from spyre.torch_backend.eager.dispatch import (
     Conditions,
@@ -48,7 +46,7 @@ MODULES: tuple[ModuleType, ...] = (
     reductions,
     matmul,
     convolution,
-    pooling,
+    windows,
     normalisation,
     cat,
     indexing,
@@ -56,8 +54,6 @@ MODULES: tuple[ModuleType, ...] = (
     sorting,
     masks,
     activations,
-    losses,
-    boolean,
     integers,
 )
 """Modules with a table ``KERNELS``."""
@@ -97,7 +93,7 @@ has the dtype of floating operands, and is contiguous if they are.
 
 ONE_LAUNCH = {
     *FUNCTIONAL_VARIANTS.values(),
-    *(row.name for module in (elementwise, boolean, masks) for row in module.KERNELS),
+    *(row.name for module in (elementwise, masks) for row in module.KERNELS),
     "index_copy.out",
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
@@ -168,5 +164,5 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites({**attention.COMPOSITES, **recurrent_layers.COMPOSITES})
+        register_composites({**attention.COMPOSITES, **recurrent.COMPOSITES})
         register_casts()

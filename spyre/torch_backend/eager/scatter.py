@@ -1,8 +1,8 @@
 """Writing through indices: index_copy, index_put, scatter, sums of rows, gradients of embeddings.
 
-The cores read through indices but do not write through them, so every row of the result asks which
-index names it: the numbers of all rows are compared with all indices, and the last index that
-matches is the row of the source that is read. Sums add up the rows of the source with equal indices
+The cores read through indices but cannot write through them, so a result row looks for its index:
+the numbers of all rows are compared with all indices, and the last match is the row of the source
+to read. Sums add up the rows of the source with equal indices
 first. Comparisons are made in float32, in pieces of the index that memory has room for. An index
 out of range stops the launch with a device fault, as in reading.
 """
@@ -71,7 +71,7 @@ def _wanted(
 
 
 def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value:
-    """1 + the last place along ``dim`` where ``hits`` is 1, or 0; without that dim."""
+    """1 + the last position along ``dim`` where ``hits`` is 1, or 0; without that dim."""
     places = builder.pointwise("add", order, builder.constant(1.0, "float32"))
     last = builder.reduce("max", builder.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
@@ -147,7 +147,7 @@ def write_elements(
     dim: int,
     adds: bool,
 ) -> Value:
-    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to what x has there.
+    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to the element of x.
 
     A source of rank 0, or of one row, goes to all of them.
     """
@@ -307,8 +307,8 @@ def index_put_of(
 
 
 def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """``values`` in the shape of what indices name; RuntimeError, in the words of torch, where
-    they do not fit it."""
+    """``values`` expanded to the shape of the indexed elements; torch's RuntimeError if they
+    cannot be."""
     pairs = zip(reversed(values.shape), reversed(shape), strict=False)
     if values.dim() > len(shape) or any(own not in (1, wanted) for own, wanted in pairs):
         raise RuntimeError(
@@ -342,7 +342,7 @@ def _only_mask(
 def index_put_functional(
     x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """aten::index_put for a recorder, which cannot be told how many positions a mask marks."""
+    """aten::index_put for a recorder, to which the number of a mask's positions is unknown."""
     if (mask := _only_mask(x, indices, values, accumulate)) is not None:
         return torch.where(mask, values.reshape(()), x)
     arguments = bind_arguments("_index_put_impl_", (x, indices, values, accumulate), {})

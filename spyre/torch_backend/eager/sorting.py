@@ -1,10 +1,9 @@
 """The largest and smallest elements along a dim and their positions: top-k, sort, max, argmax.
 
-Equal elements come in the order of their positions. NaN (in float32 only; the 16-bit format of the
-card has none) is larger than infinity, and what max and min choose. The card ranks NaN as it likes:
-it is put out of the way first, and the order of NaN and infinity is found apart. Integers are
-ranked by their halves, which float32 holds: by the lower one first, then by the upper one, which
-leaves those of equal upper halves in order.
+Equal elements keep the order of their positions. NaN (in float32 only; the card's 16-bit format has
+none) ranks above infinity, and is the result of max and min. The card does not define the rank of
+NaN, so NaN is replaced by infinity first, and a second sort orders the two. Integers are sorted by
+their 16-bit halves, which float32 holds: by the lower one, then stably by the upper one.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _EXPM1 = (
 """(e^x - 1) / x as a polynomial of x for |x| up to ``_EXPM1_END``."""
 _LN_2 = 0.6931471805599453
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
-"""π/2 as three numbers of float32, each what the ones before leave."""
+"""π/2 as a sum of three float32 numbers, in falling order."""
 _SIN = tuple((-1) ** k / factorial(2 * k + 1) for k in range(6))
 _COS = tuple((-1) ** k / factorial(2 * k) for k in range(6))
 """Series in x², of sin x / x and cos x: exact to 2e-9 up to π/4."""
@@ -64,7 +64,7 @@ def _float32_log(builder: Lowering, x: Value) -> Value:
     """y + 2 artanh((x - e^y) / (x + e^y)), y a 16-bit logarithm.
 
     One factor of 2^±64 leaves 2^-85 to 2^64, of which `exp` is exact enough; the eighth root of
-    that lies in the range of both 16-bit formats, so y errs by less than 0.04.
+    that is in the range of both 16-bit formats, so y errs by less than 0.04.
     """
     scaled, steps = _brought_near(builder, x)
     root = scaled
@@ -149,9 +149,9 @@ def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
 
 
 def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
-    """sin(x + quarters · π/2), in float32: by the nearest multiple of π/2 and what is left of x.
+    """sin(x + quarters · π/2) in float32, by the nearest multiple of π/2 and the remainder of x.
 
-    What is left is exact to float32 for |x| up to 1e5, and less and less so beyond.
+    The remainder is exact to float32 for |x| up to 1e5; its error grows beyond.
     """
     x = builder.convert(x, "float32")
 
@@ -297,7 +297,7 @@ def mish(builder: Lowering, x: Value, dtype: str) -> Value:
 
 
 def with_nan(builder: Lowering, extreme_value: Value, *operands: Value) -> Value:
-    """``found``, an elementwise extreme, and NaN where an operand in float32 is."""
+    """An elementwise extreme, replaced by NaN where an operand in float32 is NaN."""
     for x in operands:
         if x.dtype == "float32":
             extreme_value = builder.pointwise(
