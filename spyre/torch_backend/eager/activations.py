@@ -39,54 +39,45 @@ from spyre.torch_backend.program import (
 _F32 = "float32"
 
 
-class Formula:
-    """Arithmetic on float32 values and numbers."""
-
-    def __init__(self, builder: Lowering) -> None:
-        self.builder = builder
-
-    def __call__(self, name: str, *operands: Value | float) -> Value:
-        """An operation of the card, numbers as constants."""
-        values = [
-            self.builder.constant(x, _F32) if isinstance(x, (int, float)) else x for x in operands
-        ]
-        return self.builder.pointwise(name, *values)
-
-
 def in_float32(formula: Callable[..., Value], builder: Lowering, *args: Any) -> Value:
-    """A lowering (builder, *values, dtype, *numbers) of ``formula(f, *values, *numbers)``."""
+    """A lowering (builder, *values, dtype, *numbers) of ``formula(builder, *values, *numbers)``."""
     values = [builder.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
     dtype, *numbers = args[len(values) :]
-    return builder.convert(formula(Formula(builder), *values, *numbers), dtype)
+    return builder.convert(formula(builder, *values, *numbers), dtype)
 
 
-def sigmoid_backward(f: Formula, grad: Value, y: Value) -> Value:
+def sigmoid_backward(builder: Lowering, grad: Value, y: Value) -> Value:
     """grad · y · (1 - y)."""
+    f = builder.pointwise
     return f("mul", grad, f("mul", y, f("sub", 1.0, y)))
 
 
-def tanh_backward(f: Formula, grad: Value, y: Value) -> Value:
+def tanh_backward(builder: Lowering, grad: Value, y: Value) -> Value:
     """grad · (1 - y²)."""
+    f = builder.pointwise
     return f("mul", grad, f("sub", 1.0, f("mul", y, y)))
 
 
-def silu_backward(f: Formula, grad: Value, x: Value) -> Value:
+def silu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
     """grad · σ · (1 + x · (1 - σ))."""
+    f = builder.pointwise
     s = f("sigmoid", x)
     return f("mul", grad, f("mul", s, f("add", 1.0, f("mul", x, f("sub", 1.0, s)))))
 
 
-def gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
+def gelu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
     """grad · (Φ(x) + x · φ(x))."""
-    ratio, e = normal_tail(f.builder, within_tail(f.builder, x))
+    f = builder.pointwise
+    ratio, e = normal_tail(builder, within_tail(builder, x))
     tail = f("mul", ratio, e)
     share = f("where3", f("lesserthan", x, 0.0), tail, f("sub", 1.0, tail))
     density = f("mul", 1 / sqrt(2 * pi), e)
     return f("mul", grad, f("add", share, f("mul", x, density)))
 
 
-def tanh_gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
+def tanh_gelu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
     """grad · d/dx x·σ(2u), u = √(2/π)·(x + 0.044715·x³), the tanh form."""
+    f = builder.pointwise
     beta, cubic = sqrt(2 / pi), 0.044715
     square = f("mul", x, x)
     u = f("mul", beta, f("mul", x, f("add", 1.0, f("mul", cubic, square))))
@@ -96,72 +87,82 @@ def tanh_gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
     return f("mul", grad, f("add", s, change))
 
 
-def softplus_backward(f: Formula, grad: Value, x: Value, beta: float, threshold: float) -> Value:
+def softplus_backward(
+    builder: Lowering, grad: Value, x: Value, beta: float, threshold: float
+) -> Value:
     """grad · σ(beta · x); grad alone where beta · x exceeds the threshold."""
+    f = builder.pointwise
     scaled = f("mul", beta, x)
     below = f("mul", grad, f("sigmoid", scaled))
     return f("where3", f("greaterthan", scaled, threshold), grad, below)
 
 
-def addcmul(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
+def addcmul(builder: Lowering, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a · b."""
+    f = builder.pointwise
     return f("add", x, f("mul", factor, f("mul", a, b)))
 
 
-def addcdiv(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
+def addcdiv(builder: Lowering, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a / b."""
+    f = builder.pointwise
     return f("add", x, f("mul", factor, f("realdiv", a, b)))
 
 
-def lerp_number(f: Formula, start: Value, end: Value, weight: float) -> Value:
+def lerp_number(builder: Lowering, start: Value, end: Value, weight: float) -> Value:
     """start + weight · (end - start), from the nearer end."""
+    f = builder.pointwise
     if weight < 0.5:
         return f("add", start, f("mul", weight, f("sub", end, start)))
     return f("sub", end, f("mul", 1 - weight, f("sub", end, start)))
 
 
-def lerp_tensor(f: Formula, start: Value, end: Value, weight: Value) -> Value:
+def lerp_tensor(builder: Lowering, start: Value, end: Value, weight: Value) -> Value:
     """start + weight · (end - start), from the nearer end."""
+    f = builder.pointwise
     way = f("sub", end, start)
     from_start = f("add", start, f("mul", weight, way))
     from_end = f("sub", end, f("mul", f("sub", 1.0, weight), way))
     return f("where3", f("lesserthan", f("abs", weight), 0.5), from_start, from_end)
 
 
-def hardswish(f: Formula, x: Value) -> Value:
+def hardswish(builder: Lowering, x: Value) -> Value:
     """x · (min(max(x + 3, 0), 6) / 6), in which nothing overflows."""
+    f = builder.pointwise
     gate = f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0)
     return f("mul", x, f("mul", gate, 1 / 6))
 
 
-def hardsigmoid(f: Formula, x: Value) -> Value:
+def hardsigmoid(builder: Lowering, x: Value) -> Value:
     """min(max(x + 3, 0), 6) / 6; NaN stays, which the card's maximum would drop."""
+    f = builder.pointwise
     gate = f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
     return f("where3", f("equal", x, x), gate, x)
 
 
-def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
+def elu(builder: Lowering, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    below = exponential_minus_one(f.builder, _scaled(f, x, input_scale))
-    above = _scaled(f, x, scale)
-    return f("where3", f("greaterthan", x, 0.0), above, _scaled(f, below, alpha * scale))
+    f = builder.pointwise
+    below = exponential_minus_one(builder, _scaled(builder, x, input_scale))
+    above = _scaled(builder, x, scale)
+    return f("where3", f("greaterthan", x, 0.0), above, _scaled(builder, below, alpha * scale))
 
 
-def _scaled(f: Formula, x: Value, factor: float) -> Value:
-    return x if factor == 1.0 else f("mul", factor, x)
+def _scaled(builder: Lowering, x: Value, factor: float) -> Value:
+    return x if factor == 1.0 else builder.pointwise("mul", factor, x)
 
 
 def threshold_backward(builder: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:
     """grad where x exceeds the bound, else 0."""
     grad, x = builder.convert(grad, dtype), builder.convert(x, dtype)
-    below = builder.pointwise("lesserequal", x, builder.constant(bound, dtype))
-    return builder.pointwise("where3", below, builder.constant(0.0, dtype), grad)
+    below = builder.pointwise("lesserequal", x, bound)
+    return builder.pointwise("where3", below, 0.0, grad)
 
 
 def threshold(builder: Lowering, x: Value, number: Value, dtype: str, bound: float) -> Value:
     """``number`` where x does not exceed the bound, else x."""
     x = builder.convert(x, dtype)
-    below = builder.pointwise("lesserequal", x, builder.constant(bound, dtype))
+    below = builder.pointwise("lesserequal", x, bound)
     return builder.pointwise("where3", below, builder.convert(number, dtype), x)
 
 
@@ -170,11 +171,10 @@ def hardtanh_backward(
 ) -> Value:
     """grad where x is between the bounds, else 0."""
     grad, x = builder.convert(grad, dtype), builder.convert(x, dtype)
-    zero = builder.constant(0.0, dtype)
-    below = builder.pointwise("lesserequal", x, builder.constant(lowest, dtype))
-    above = builder.pointwise("greaterequal", x, builder.constant(highest, dtype))
-    inside = builder.pointwise("where3", below, zero, grad)
-    return builder.pointwise("where3", above, zero, inside)
+    below = builder.pointwise("lesserequal", x, lowest)
+    above = builder.pointwise("greaterequal", x, highest)
+    inside = builder.pointwise("where3", below, 0.0, grad)
+    return builder.pointwise("where3", above, 0.0, inside)
 
 
 # --- kernels -------------------------------------------------------------------------------------

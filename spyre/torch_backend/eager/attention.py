@@ -40,7 +40,7 @@ def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Va
     q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
     last = len(k5.sizes)
     scores = product(builder, q5, k5.transposed(last - 2, last - 1), dtype)
-    scores = builder.pointwise("mul", scores, builder.constant(scale, dtype))
+    scores = builder.pointwise("mul", scores, scale)
     for kind, mask in zip(kinds, masks, strict=True):
         scores = _masked(builder, scores, _mask_view(mask, q, groups), kind, dtype)
     output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
@@ -67,17 +67,17 @@ def _masked(builder: Lowering, scores: Value, mask: Value, kind: str, dtype: str
     mask = builder.convert(mask, dtype)
     if kind == "add":
         return builder.pointwise("add", scores, mask)
-    return builder.pointwise("where3", mask, scores, builder.constant(float("-inf"), dtype))
+    return builder.pointwise("where3", mask, scores, float("-inf"))
 
 
 def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:
     dims = (len(x.sizes) - 1,)
     top = builder.reduce("max", x, dims)
-    seen = builder.pointwise("greaterthan", top, builder.constant(float("-inf"), dtype))
-    top = builder.pointwise("where3", seen, top, builder.constant(0.0, dtype))
+    seen = builder.pointwise("greaterthan", top, float("-inf"))
+    top = builder.pointwise("where3", seen, top, 0.0)
     terms = builder.pointwise("exp", builder.pointwise("sub", x, top))
     total = builder.reduce("sum", terms, dims)
-    total = builder.pointwise("where3", seen, total, builder.constant(1.0, dtype))
+    total = builder.pointwise("where3", seen, total, 1.0)
     return builder.pointwise("realdiv", terms, total)
 
 

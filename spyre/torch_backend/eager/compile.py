@@ -79,45 +79,28 @@ class EagerProgram:
     into_target: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CachedCall:
-    """A program for particular views; ``offsets_bytes``: (argument, bytes) of those that do not
-    begin where their memory does.
-    """
+CachedCall = tuple[EagerProgram, tuple[tuple[int, int], ...]]
+"""A program for particular views, and (argument, bytes) of those that begin at an offset."""
 
-    program: EagerProgram
-    offsets_bytes: tuple[tuple[int, int], ...]
+OperandView = tuple[DeviceView, tuple[int, int, int] | None]
+"""A view of an operand's memory, and (dim, start, length) of the operand within that view if it
+begins inside a stick, else None.
+"""
 
-
-@dataclass(frozen=True, slots=True)
-class OperandView:
-    """Addresses of an operand's elements.
-
-    ``cut``: (dim, start, length) of the operand within ``view`` if it begins inside a stick; None
-    if it is the whole view.
-    """
-
-    view: DeviceView
-    cut: tuple[int, int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsRelayout:
-    """The operands with these numbers have to be copied to the default layout first."""
-
-    operands: tuple[int, ...]
+Relayout = frozenset[int]
+"""Numbers of the operands that have to be copied to the default layout first."""
 
 
 MAX_PROGRAMS = 4096
 _programs: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
 
 
-def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
+def prepare(call: EagerCall) -> CachedCall | Relayout:
     """What a call runs. LoweringError when even operands in the default layout do not help."""
     views = [_view(o, b) for o, b in zip(call.operands, call.buffers, strict=True)]
     missing = tuple(k for k, view in enumerate(views) if view is None)
     if missing:
-        return NeedsRelayout(missing)
+        return frozenset(missing)
     operand_views = [view for view in views if view is not None]
     target = _target_view(call)
     try:
@@ -126,11 +109,11 @@ def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
         odd = tuple(k for k, o in enumerate(call.operands) if _is_odd(o, call.buffers[k]))
         if not odd:
             raise
-        return NeedsRelayout(odd)
-    offsets = {k: seen.view.offset_bytes for k, seen in enumerate(operand_views)}
+        return frozenset(odd)
+    offsets = {k: view.offset_bytes for k, (view, _) in enumerate(operand_views)}
     if target is not None and program.into_target:
         offsets[len(operand_views) + len(program.constants)] = target.offset_bytes
-    return CachedCall(program, tuple((k, n) for k, n in offsets.items() if n))
+    return program, tuple((k, n) for k, n in offsets.items() if n)
 
 
 def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | None:
@@ -150,10 +133,10 @@ def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | Non
 
 def _view(operand: Operand, buffer: DeviceBuffer | None) -> OperandView | None:
     if isinstance(operand, ScalarOperand):
-        return OperandView(scalar_view(operand.dtype))
+        return (scalar_view(operand.dtype), None)
     assert buffer is not None
     view = view_on_card(operand, buffer)
-    return _cut_view(operand, buffer) if view is None else OperandView(view)
+    return _cut_view(operand, buffer) if view is None else (view, None)
 
 
 MAX_CUT_ELEMENTS = 1 << 20
@@ -177,7 +160,7 @@ def _cut_view(tensor: torch.Tensor, buffer: DeviceBuffer) -> OperandView | None:
         return None
     longer = torch.empty(0, dtype=tensor.dtype, device="meta")
     view = view_on_card(longer.as_strided(sizes, strides, offset - start), buffer)
-    return None if view is None else OperandView(view, (dim, start, length))
+    return None if view is None else (view, (dim, start, length))
 
 
 def _target_view(call: EagerCall) -> DeviceView | None:
@@ -209,8 +192,8 @@ def _program_key(
     call: EagerCall, views: Sequence[OperandView], target: DeviceView | None
 ) -> tuple[object, ...]:
     tensors = tuple(
-        (replace(seen.view, offset_bytes=0), seen.cut, _dtype(o), b is not None and b.zero_padded)
-        for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
+        (replace(view, offset_bytes=0), cut, _dtype(o), b is not None and b.zero_padded)
+        for (view, cut), o, b in zip(views, call.operands, call.buffers, strict=True)
     )
     result: object = None
     if target is not None and call.target is not None:
@@ -233,7 +216,7 @@ def _overlaps(
     element.
     """
     return tuple(
-        buffer is call.target_buffer and seen != OperandView(target)
+        buffer is call.target_buffer and seen != (target, None)
         for seen, buffer in zip(views, call.buffers, strict=True)
     )
 
@@ -247,12 +230,12 @@ def _compile(
     builder = Lowering()
     program = builder.builder
     values = [
-        program.argument(seen.view, _dtype(o), b is None or b.zero_padded)
-        for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
+        program.argument(view, _dtype(o), b is None or b.zero_padded)
+        for (view, _), o, b in zip(views, call.operands, call.buffers, strict=True)
     ]
-    for k, seen in enumerate(views):
-        if seen.cut is not None:
-            values[k] = cut_lanes(builder, values[k], *seen.cut)
+    for k, (_, cut) in enumerate(views):
+        if cut is not None:
+            values[k] = cut_lanes(builder, values[k], *cut)
     lowered = call.lowering(builder, *values, *call.parameters)
     results = [lowered] if isinstance(lowered, Value) else list(lowered)
     into_target = target is not None and _store(builder, results[0], target, call, views)

@@ -28,9 +28,9 @@ from spyre.torch_backend.eager.launch import (
     keep_record,
     known_call,
     launch_records,
-    note_other_work,
-    noting_launches,
     placement_of,
+    record_other_work,
+    recording_launches,
     run,
 )
 from spyre.torch_backend.fallback import cpu_fallback
@@ -252,7 +252,7 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
             raise
         return out
     placement = placement_of(out)
-    with noting_launches() as launches:
+    with recording_launches() as launches:
         result = _call(operation, *args, **kwargs)
     # a result that the call resized has other extents at the next call
     if placement_of(out) == placement:
@@ -289,7 +289,7 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_cpu(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
-    note_other_work()
+    record_other_work()
     return cpu_fallback(operation.overload, *args, **kwargs)
 
 
@@ -299,7 +299,7 @@ def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> An
     try:
         if known is not None and (record := launch_records.get(known.key)) is not None:
             return record.launch(known.buffers)[0]
-        with noting_launches() as launches:
+        with recording_launches() as launches:
             result = _launched(variant, args, kwargs)
     except LoweringError:
         result = None  # perhaps with another layout of the result
@@ -307,7 +307,7 @@ def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> An
         error.add_note(f"in {variant.overload} on spyre")
         raise
     if result is None:
-        with noting_launches() as launches:
+        with recording_launches() as launches:
             result = _as_aten(variant, args, kwargs)
     if known is not None:
         keep_record(known, result, launches)

@@ -65,7 +65,7 @@ _INTEGERS_BEGIN = 2.0**23
 
 def _signed_like(builder: Lowering, x: Value, magnitude: Value) -> Value:
     """``magnitude`` with the sign of x; x where it is as large, since zeros have signs too."""
-    negative = builder.pointwise("lesserthan", x, builder.constant(0.0, x.dtype))
+    negative = builder.pointwise("lesserthan", x, 0.0)
     result = builder.pointwise("where3", negative, builder.pointwise("neg", magnitude), magnitude)
     return builder.pointwise("where3", builder.pointwise("equal", x, result), x, result)
 
@@ -79,7 +79,7 @@ def _truncated(builder: Lowering, x: Value, dtype: str) -> Value:
 def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
     """The nearest integer, ties to even: sums beyond 2^23 are rounded that way."""
     x = builder.convert(x, "float32")
-    size, begin = builder.pointwise("abs", x), builder.constant(_INTEGERS_BEGIN, "float32")
+    size, begin = builder.pointwise("abs", x), _INTEGERS_BEGIN
     nearest = builder.pointwise("sub", builder.pointwise("add", size, begin), begin)
     has_fraction = builder.pointwise("lesserthan", size, begin)
     nearest = builder.pointwise("where3", has_fraction, nearest, size)
@@ -95,10 +95,10 @@ def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Va
 def _finite(builder: Lowering, x: Value, dtype: str, *instead: float) -> Value:
     """x with these numbers where it is NaN, inf and -inf."""
     x = builder.convert(x, dtype)
-    nan, top, bottom = (builder.constant(number, dtype) for number in instead)
+    nan, top, bottom = instead
     result = x
     for edge, number in ((float("inf"), top), (float("-inf"), bottom)):
-        there = builder.pointwise("equal", x, builder.constant(edge, dtype))
+        there = builder.pointwise("equal", x, edge)
         result = builder.pointwise("where3", there, number, result)
     return builder.pointwise("where3", builder.pointwise("equal", x, x), result, nan)
 
@@ -161,12 +161,9 @@ def _integer_power(builder: Lowering, x: Value, exponent: int) -> Value:
 
 
 def _leaky(builder: Lowering, x: Value, dtype: str, slope: float) -> Value:
-    zero = builder.constant(0, dtype)
-    negative = builder.pointwise(
-        "mul", builder.pointwise("minimum", x, zero), builder.constant(slope, dtype)
-    )
+    negative = builder.pointwise("mul", builder.pointwise("minimum", x, 0), slope)
     return with_nan(
-        builder, builder.pointwise("add", builder.pointwise("maximum", x, zero), negative), x
+        builder, builder.pointwise("add", builder.pointwise("maximum", x, 0), negative), x
     )
 
 

@@ -31,8 +31,8 @@ from spyre.torch_backend.eager.launch import (
     keep_record,
     known_call,
     launch_records,
-    noting_launches,
     ready_buffer,
+    recording_launches,
     run,
 )
 from spyre.torch_backend.eager.overlap import OverlapRule
@@ -194,7 +194,7 @@ def _converted_copy(
         return record.launch(known.buffers)[0]
     parameters = (tuple(x.shape), name_of(dtype))
     try:
-        with noting_launches() as launches:
+        with recording_launches() as launches:
             (made,) = run("copy", converted, [x], parameters)
     except LoweringError:
         return None

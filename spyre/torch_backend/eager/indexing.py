@@ -84,7 +84,7 @@ def joint_position(
     for index, extent in zip(indices, extents, strict=True):
         step = checked_positions(builder, index, narrowed(rows, 0, 0, extent), True)
         if position is not None:
-            scaled = builder.pointwise("mul", position, builder.constant(extent, "float32"))
+            scaled = builder.pointwise("mul", position, extent)
             step = builder.pointwise("add", scaled, step)
         position = step
     assert position is not None

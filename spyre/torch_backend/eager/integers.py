@@ -42,14 +42,12 @@ from spyre.torch_backend.program import (
 )
 
 
-def add(builder: Lowering, a: Value, b: Value) -> Value:
+def add(builder: Lowering, a: Value, b: Value | int) -> Value:
     return builder.pointwise("addi32toi32", a, b)
 
 
 def mul(builder: Lowering, a: Value, b: Value | int) -> Value:
-    return builder.pointwise(
-        "muli32toi32", a, builder.constant(b, a.dtype) if isinstance(b, int) else b
-    )
+    return builder.pointwise("muli32toi32", a, b)
 
 
 def exact_add(builder: Lowering, a: Value, b: Value) -> Value:
@@ -59,11 +57,10 @@ def exact_add(builder: Lowering, a: Value, b: Value) -> Value:
 
 def exact_mul(builder: Lowering, a: Value, b: Value | int) -> Value:
     """A product; of int64 SPY901 where it does not fit."""
-    other = builder.constant(b, a.dtype) if isinstance(b, int) else b
-    return _exact(builder, "muli32toi32", a, other)
+    return _exact(builder, "muli32toi32", a, b)
 
 
-def _exact(builder: Lowering, name: str, a: Value, b: Value) -> Value:
+def _exact(builder: Lowering, name: str, a: Value, b: Value | int) -> Value:
     return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
 
 
@@ -78,9 +75,7 @@ def sub(builder: Lowering, a: Value, b: Value) -> Value:
 
 def is_negative(builder: Lowering, a: Value) -> Value:
     """1.0 where a < 0, as float32."""
-    return builder.pointwise(
-        "lesserthan", builder.convert(a, "float32"), builder.constant(0.0, "float32")
-    )
+    return builder.pointwise("lesserthan", builder.convert(a, "float32"), 0.0)
 
 
 def less(builder: Lowering, a: Value, b: Value) -> Value:
@@ -115,16 +110,15 @@ def _arithmetic(
 
 def _compared(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     a, b = builder.convert(a, dtype), builder.convert(b, dtype)
-    zero = builder.constant(0.0, "float32")
     if name in ("eq", "ne"):
         difference = builder.convert(sub(builder, a, b), "float32")
         return builder.truth(
-            builder.pointwise("equal" if name == "eq" else "notequal", difference, zero)
+            builder.pointwise("equal" if name == "eq" else "notequal", difference, 0.0)
         )
     # a <= b is not b < a
     result = less(builder, b, a) if name in ("gt", "le") else less(builder, a, b)
     if name in ("le", "ge"):
-        result = builder.pointwise("equal", result, zero)
+        result = builder.pointwise("equal", result, 0.0)
     return builder.truth(result)
 
 
@@ -154,10 +148,9 @@ def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bo
 
     Two quotients in float32 leave a remainder that is off by at most one divisor.
     """
-    count = builder.constant(divisor, "float32")
     quotient, left = builder.constant(0, dtype), builder.convert(x, dtype)
     for _ in range(2):
-        share = builder.pointwise("realdiv", builder.convert(left, "float32"), count)
+        share = builder.pointwise("realdiv", builder.convert(left, "float32"), divisor)
         step = word_of(builder, share, dtype)
         quotient, left = (
             add(builder, step, quotient),
@@ -165,10 +158,8 @@ def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bo
         )
     below = builder.convert(is_negative(builder, left), dtype)
     quotient, left = sub(builder, quotient, below), add(builder, left, mul(builder, below, divisor))
-    missing = is_negative(builder, add(builder, left, builder.constant(-divisor, dtype)))
-    above = builder.convert(
-        builder.pointwise("equal", missing, builder.constant(0.0, "float32")), dtype
-    )
+    missing = is_negative(builder, add(builder, left, -divisor))
+    above = builder.convert(builder.pointwise("equal", missing, 0.0), dtype)
     if remainder:
         return sub(builder, left, mul(builder, above, divisor))
     return add(builder, quotient, above)
@@ -219,7 +210,7 @@ def _outermost(
     upper = builder.convert(divided(builder, x, dtype, 1 << 16, False), "float32")
     lower_half = builder.convert(divided(builder, x, dtype, 1 << 16, True), "float32")
     first = builder.reduce(name, upper, dims)
-    other = builder.constant(-1.0 if name == "max" else float(1 << 16), "float32")
+    other = -1.0 if name == "max" else float(1 << 16)
     among = builder.pointwise("where3", builder.pointwise("equal", upper, first), lower_half, other)
     lowest_bits = builder.convert(builder.reduce(name, among, dims), dtype)
     word = add(builder, mul(builder, builder.convert(first, dtype), 1 << 16), lowest_bits)

@@ -40,7 +40,7 @@ def _of_truths(name: str, builder: Lowering, a: Value, b: Value) -> Value:
 def negated(builder: Lowering, x: Value) -> Value:
     """Whether elements are zero."""
     x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
-    return builder.truth(builder.pointwise("equal", x, builder.constant(0.0, x.dtype)))
+    return builder.truth(builder.pointwise("equal", x, 0.0))
 
 
 def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
@@ -48,14 +48,13 @@ def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
 
 
 def _equal_to(number: float, builder: Lowering, x: Value) -> Value:
-    return builder.truth(builder.pointwise("equal", x, builder.constant(number, x.dtype)))
+    return builder.truth(builder.pointwise("equal", x, number))
 
 
 def _sign(builder: Lowering, x: Value) -> Value:
-    zero = builder.constant(0.0, x.dtype)
     above, below = (
-        builder.pointwise("greaterthan", x, zero),
-        builder.pointwise("lesserthan", x, zero),
+        builder.pointwise("greaterthan", x, 0.0),
+        builder.pointwise("lesserthan", x, 0.0),
     )
     return builder.pointwise("sub", above, below)
 

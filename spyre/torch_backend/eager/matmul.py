@@ -57,12 +57,12 @@ def added(
     """beta · bias + alpha · left · right."""
     result = product(builder, left, right, dtype)
     if alpha != 1:
-        result = builder.pointwise("mul", result, builder.constant(alpha, dtype))
+        result = builder.pointwise("mul", result, alpha)
     if beta == 0:
         return result
     bias = builder.convert(bias, dtype)
     if beta != 1:
-        bias = builder.pointwise("mul", bias, builder.constant(beta, dtype))
+        bias = builder.pointwise("mul", bias, beta)
     return builder.pointwise("add", result, bias)
 
 

@@ -109,12 +109,8 @@ def _normalised(
     eps: float,
 ) -> tuple[Value, Value]:
     """(x - mean) · scale · weight + bias, and the scale, 1/√(variance + eps); all of float32."""
-    scale = builder.pointwise(
-        "rsqrt", builder.pointwise("add", variance, builder.constant(eps, "float32"))
-    )
-    affine = [
-        given.get(kind) or builder.constant(none, "float32") for kind, none in _AFFINE.items()
-    ]
+    scale = builder.pointwise("rsqrt", builder.pointwise("add", variance, eps))
+    affine = [given.get(kind) or none for kind, none in _AFFINE.items()]
     return builder.pointwise("layernormnorm", x, mean, scale, *affine), scale
 
 
@@ -201,7 +197,7 @@ def batch_norm_backward(
     grad_bias = builder.reduce("sum", grad, dims)
     grad_weight = builder.reduce("sum", builder.pointwise("mul", grad, normal), dims)
     if own:
-        share = builder.constant(1.0 / (grad.numel // grad.sizes[1]), "float32")
+        share = 1.0 / (grad.numel // grad.sizes[1])
         grad = builder.pointwise("sub", grad, builder.pointwise("mul", grad_bias, share))
         tilt = builder.pointwise("mul", normal, builder.pointwise("mul", grad_weight, share))
         grad = builder.pointwise("sub", grad, tilt)

@@ -104,7 +104,7 @@ def refuse_overlap(
 def _verdict_of(
     function: Callable[..., Any], written: torch.Tensor, args: Any, kwargs: Any
 ) -> Verdict:
-    message = _message_of(function, *_StandIns().of((args, kwargs)))
+    message = _message_of(function, *_stand_ins((args, kwargs)))
     key = storage_key(written)
     others = [t for t in tensors_of(args, kwargs) if t is not written and storage_key(t) == key]
     coincides = overlaps_itself(written) or any(_coincide(written, other) for other in others)
@@ -123,7 +123,7 @@ def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) 
 
 def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """RuntimeError, as on the CPU, for a call that changes tensors of a tracer."""
-    host_args, host_kwargs = _StandIns().of((args, kwargs))
+    host_args, host_kwargs = _stand_ins((args, kwargs))
     tensors = [*tensors_of(host_args, host_kwargs)]
     shares = any(_ranges_meet(a, b) for a, b in combinations(tensors, 2) if _share(a, b))
     if shares or any(map(overlaps_itself, tensors)):
@@ -136,46 +136,40 @@ def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is not b and storage_key(a) == storage_key(b)
 
 
-class _StandIns:
-    """CPU tensors of zeros that share memory in the same way as the tensors they replace.
-
-    Symbolic sizes of a tracer's tensors are replaced by their hints.
+def _stand_ins(values: Any) -> Any:
+    """``values`` with their tensors, also in lists and dicts, replaced by CPU tensors of zeros that
+    share memory in the same way. Symbolic sizes of a tracer's tensors are replaced by their hints.
     """
+    storages: dict[int, torch.UntypedStorage] = {}
+    tensors: dict[int, torch.Tensor] = {}
 
-    def __init__(self) -> None:
-        self._storages: dict[int, torch.UntypedStorage] = {}
-        self._tensors: dict[int, torch.Tensor] = {}
+    def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+        key = storage_key(tensor)
+        if key not in storages:
+            (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
+            # of numpy: memory of zeros that is not touched costs nothing
+            storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
+        return storages[key]
 
-    def of(self, value: Any) -> Any:
-        """``value`` with its tensors, and those in lists and dicts, replaced."""
-        return tree_map_only(torch.Tensor, self._stand_in, value)
-
-    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self._tensors:
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in tensors:
             size, stride, (offset,) = map(
                 _numbers, (tensor.size(), tensor.stride(), (tensor.storage_offset(),))
             )
             empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
-            stand_in = empty.set_(self._storage_of(tensor), offset, size, stride)
-            self._tensors[id(tensor)] = stand_in
-        return self._tensors[id(tensor)]
+            tensors[id(tensor)] = empty.set_(storage_of(tensor), offset, size, stride)
+        return tensors[id(tensor)]
 
-    def _storage_of(self, tensor: torch.Tensor) -> torch.UntypedStorage:
-        key = storage_key(tensor)
-        if key not in self._storages:
-            (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
-            # of numpy: memory of zeros that is not touched costs nothing
-            self._storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
-        return self._storages[key]
+    return tree_map_only(torch.Tensor, stand_in, values)
 
 
 def _numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes as they are, or as their symbols have them in the example a tracer was given."""
+    """Sizes as numbers; symbols by their hints."""
     return tuple(n if isinstance(n, int) else n.node.hint for n in sizes)
 
 
 def _geometry(value: Any, storages: dict[int, int]) -> Any:
-    """What of ``value`` decides about overlaps. ``storages``: their numbers, by key."""
+    """The part of ``value`` that overlaps depend on. ``storages``: their numbers, by key."""
     if isinstance(value, (list, tuple)):
         return tuple(_geometry(item, storages) for item in value)
     if not isinstance(value, torch.Tensor):

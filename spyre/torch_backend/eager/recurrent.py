@@ -1,9 +1,9 @@
 """LSTM, GRU and simple networks: fused cells, and whole sequences as one program.
 
 A step of a cell, and its backward, is one program. Under a recorder, or if no program can be
-written, the same formula runs as single operations of the device, with the same bits. Gates:
+written, the same formula runs as operations of the device, with the same bits. Gates:
 [batch, 4·hidden] in the order input, forget, cell, output (LSTM), [batch, 3·hidden] reset, update,
-new (GRU), as in ``torch.nn``. The workspace holds, for the backward pass, the activated gates of the
+new (GRU), as in ``torch.nn``. The workspace, for the backward pass, has the activated gates of the
 LSTM; reset, update, new, hidden state and the hidden part of the new gate of the GRU.
 
 In the program of a sequence each direction of a layer is a loop over the steps. On the matrix units
@@ -72,7 +72,7 @@ class ProgramArithmetic:
 
     def rest(self, x: Value) -> Value:
         """1 - x."""
-        return self.sub(self.builder.constant(1.0, self.dtype), x)
+        return self.builder.pointwise("sub", 1.0, x)
 
     def sigmoid(self, x: Value) -> Value:
         return apply_op("sigmoid", self.builder, x, self.dtype)

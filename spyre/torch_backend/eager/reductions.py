@@ -97,7 +97,7 @@ def _variance(
     centred = builder.pointwise("sub", x, builder.mean(x, dims))
     squares = builder.reduce("sum", builder.pointwise("mul", centred, centred), dims)
     count = max(prod(x.sizes[k] for k in dims) - correction, 0)
-    result = builder.pointwise("realdiv", squares, builder.constant(count, WIDE))
+    result = builder.pointwise("realdiv", squares, count)
     if root:
         result = builder.pointwise("sqrt", result)
     return builder.convert(result, dtype).reshaped(reduced_sizes(x.sizes, dims, keepdim))
@@ -118,19 +118,17 @@ def _norm_of(builder: Lowering, magnitude: Value, dims: Ints, order: float, dtyp
     if order == -inf:
         return extreme(builder, "min", magnitude, dims)
     if order == 0:
-        zero = builder.constant(0, dtype)
-        return builder.reduce("sum", builder.pointwise("notequal", magnitude, zero), dims)
+        return builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
     if order == 1:
         return builder.reduce("sum", magnitude, dims)
     if order == 2:
         total = builder.reduce("sum", builder.pointwise("mul", magnitude, magnitude), dims)
         return builder.pointwise("sqrt", total)
-    exponent, inverse = builder.constant(order, dtype), builder.constant(1 / order, dtype)
     powers = builder.pointwise(
-        "exp", builder.pointwise("mul", logarithm(builder, magnitude, dtype), exponent)
+        "exp", builder.pointwise("mul", logarithm(builder, magnitude, dtype), order)
     )
     total = logarithm(builder, builder.reduce("sum", powers, dims), dtype)
-    return builder.pointwise("exp", builder.pointwise("mul", total, inverse))
+    return builder.pointwise("exp", builder.pointwise("mul", total, 1 / order))
 
 
 def _truth(name: str, builder: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:

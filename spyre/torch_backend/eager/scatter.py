@@ -72,7 +72,7 @@ def _wanted(
 
 def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value:
     """1 + the last position along ``dim`` where ``hits`` is 1, or 0; without that dim."""
-    places = builder.pointwise("add", order, builder.constant(1.0, "float32"))
+    places = builder.pointwise("add", order, 1.0)
     last = builder.reduce("max", builder.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
 
@@ -93,13 +93,13 @@ def _where(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
 
 
 def _is_written(builder: Lowering, last: Value) -> Value:
-    return builder.pointwise("greaterthan", last, builder.constant(0.0, "float32"))
+    return builder.pointwise("greaterthan", last, 0.0)
 
 
 def _place(builder: Lowering, last: Value) -> Value:
     """Of rows that are not written the first one."""
-    before = builder.pointwise("sub", last, builder.constant(1.0, "float32"))
-    return builder.pointwise("maximum", before, builder.constant(0.0, "float32"))
+    before = builder.pointwise("sub", last, 1.0)
+    return builder.pointwise("maximum", before, 0.0)
 
 
 def write_rows(
@@ -155,7 +155,7 @@ def write_elements(
     hits = builder.pointwise("equal", _along(rows, dim, wanted), wanted)
     if adds:
         terms = builder.convert(source, "float32").unsqueezed(dim)
-        terms = builder.pointwise("where3", hits, terms, builder.constant(0.0, "float32"))
+        terms = builder.pointwise("where3", hits, terms, 0.0)
         total = builder.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
         return builder.convert(
             builder.pointwise("add", builder.convert(x, "float32"), total), x.dtype

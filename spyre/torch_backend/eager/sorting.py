@@ -93,26 +93,21 @@ def _ordered_with_nan(
     With NaN as infinity the order is right but for the places that infinities and NaNs have in
     common, at one end. A second order, of the classes number, infinity and NaN, has these right.
     """
-    infinity = builder.constant(inf, "float32")
     nan_class, number_class = (2.0, 0.0) if descending else (0.0, 2.0)
     is_number = builder.pointwise("equal", x, x)
-    as_infinite = builder.pointwise("where3", is_number, x, infinity)
+    as_infinite = builder.pointwise("where3", is_number, x, inf)
     classes = builder.pointwise(
         "where3",
-        builder.pointwise("equal", as_infinite, infinity),
-        builder.pointwise(
-            "where3", is_number, *(builder.constant(c, "float32") for c in (1.0, nan_class))
-        ),
-        builder.constant(number_class, "float32"),
+        builder.pointwise("equal", as_infinite, inf),
+        builder.pointwise("where3", is_number, 1.0, nan_class),
+        number_class,
     )
     values, positions = _ordered(builder, as_infinite, dim, count, descending)
     ranked_classes = largest(builder, classes, dim, count, indices=False)
     by_class = largest(builder, classes, dim, count, indices=True)
-    nan_here = builder.pointwise("equal", ranked_classes, builder.constant(nan_class, "float32"))
-    values = builder.pointwise("where3", nan_here, builder.constant(nan, "float32"), values)
-    number_here = builder.pointwise(
-        "equal", ranked_classes, builder.constant(number_class, "float32")
-    )
+    nan_here = builder.pointwise("equal", ranked_classes, nan_class)
+    values = builder.pointwise("where3", nan_here, nan, values)
+    number_here = builder.pointwise("equal", ranked_classes, number_class)
     return [values, _either(builder, number_here, positions, by_class)]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import factorial, pi, sqrt
+from typing import Any
 
 from spyre.torch_backend.program import Lowering, Value, float_bits
 
@@ -71,27 +72,24 @@ def _float32_log(builder: Lowering, x: Value) -> Value:
     for _ in range(3):
         root = builder.pointwise("sqrt", root)
     y = builder.convert(builder.pointwise("log", builder.convert(root, "float16")), "float32")
-    y = builder.pointwise("mul", y, builder.constant(8.0, "float32"))
+    y = builder.pointwise("mul", y, 8.0)
     # near 1 the result is small, and the rounding of e^y would show: there y is 0 and e^y exact
-    far = builder.pointwise(
-        "greaterthan", builder.pointwise("abs", y), builder.constant(0.36, "float32")
-    )
+    far = builder.pointwise("greaterthan", builder.pointwise("abs", y), 0.36)
     y = builder.pointwise("mul", y, far)
     e = builder.pointwise("exp", y)
     sum_ = builder.pointwise("add", scaled, e)
     ratio = builder.pointwise("realdiv", builder.pointwise("sub", scaled, e), sum_)
     y = builder.pointwise("add", y, _twice_artanh(builder, ratio, 5))
-    unit = builder.constant(64 * _LN_2, "float32")
-    y = builder.pointwise("add", y, builder.pointwise("mul", steps, unit))
+    y = builder.pointwise("add", y, builder.pointwise("mul", steps, 64 * _LN_2))
     return _log_edges(builder, x, y)
 
 
 def _brought_near(builder: Lowering, x: Value) -> tuple[Value, Value]:
     """x · 2^(-64 n) within 2^-85 .. 2^64, and n, which is -1, 0 or 1."""
-    up = builder.pointwise("lesserthan", x, builder.constant(2.0**-32, "float32"))
-    down = builder.pointwise("greaterthan", x, builder.constant(2.0**32, "float32"))
-    grown = builder.pointwise("mul", x, builder.constant(2.0**64, "float32"))
-    shrunk = builder.pointwise("mul", x, builder.constant(2.0**-64, "float32"))
+    up = builder.pointwise("lesserthan", x, 2.0**-32)
+    down = builder.pointwise("greaterthan", x, 2.0**32)
+    grown = builder.pointwise("mul", x, 2.0**64)
+    shrunk = builder.pointwise("mul", x, 2.0**-64)
     scaled = builder.pointwise("where3", down, shrunk, builder.pointwise("where3", up, grown, x))
     return scaled, builder.pointwise("sub", down, up)
 
@@ -103,35 +101,34 @@ def _twice_artanh(builder: Lowering, r: Value, terms: int) -> Value:
     return builder.pointwise("mul", r, _polynomial(builder, z, coefficients))
 
 
-def _polynomial(builder: Lowering, z: Value, coefficients: Sequence[float]) -> Value:
+def _polynomial(builder: Lowering, z: Value, coefficients: Sequence[float]) -> Any:
     """Horner's scheme; ``coefficients``: at least two, the constant one first."""
     *lower, highest = coefficients
-    total = builder.constant(highest, "float32")
+    total: Any = highest
     for coefficient in reversed(lower):
-        total = multiply_add(builder, total, z, builder.constant(coefficient, "float32"))
+        total = multiply_add(builder, total, z, coefficient)
     return total
 
 
-def multiply_add(builder: Lowering, a: Value, b: Value, c: Value) -> Value:
+def multiply_add(builder: Lowering, a: Value | float, b: Value | float, c: Value | float) -> Value:
     """a · b + c in float32, rounded once: `layernormnorm` with nothing else to do."""
     return _scaled_product_add(builder, a, b, 1.0, c)
 
 
-def _scaled_product_add(builder: Lowering, a: Value, b: Value, scale: float, c: Value) -> Value:
+def _scaled_product_add(
+    builder: Lowering, a: Value | float, b: Value | float, scale: float, c: Value | float
+) -> Value:
     """(a · scale) · b + c in float32; the product with b is not rounded."""
-    zero, factor = builder.constant(0.0, "float32"), builder.constant(scale, "float32")
-    return builder.pointwise("layernormnorm", a, zero, factor, b, c)
+    return builder.pointwise("layernormnorm", a, 0.0, scale, b, c)
 
 
 def _log_edges(builder: Lowering, x: Value, y: Value) -> Value:
     """-inf at zero, inf at inf, NaN below zero and at NaN."""
-    zero = builder.constant(0.0, "float32")
-    at_zero = builder.pointwise("equal", x, zero)
-    y = builder.pointwise("where3", at_zero, builder.constant(float("-inf"), "float32"), y)
-    inf = builder.constant(float("inf"), "float32")
-    y = builder.pointwise("where3", builder.pointwise("equal", x, inf), inf, y)
-    valid = builder.pointwise("greaterequal", x, zero)
-    return builder.pointwise("where3", valid, y, builder.constant(float("nan"), "float32"))
+    at_zero = builder.pointwise("equal", x, 0.0)
+    y = builder.pointwise("where3", at_zero, float("-inf"), y)
+    y = builder.pointwise("where3", builder.pointwise("equal", x, float("inf")), float("inf"), y)
+    valid = builder.pointwise("greaterequal", x, 0.0)
+    return builder.pointwise("where3", valid, y, float("nan"))
 
 
 def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
@@ -142,9 +139,8 @@ def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
     square = builder.pointwise("mul", x, x)
     small = builder.pointwise("mul", x, _polynomial(builder, square, _TANH))
     s = builder.pointwise("sigmoid", builder.pointwise("add", x, x))
-    two, minus_one = builder.constant(2.0, dtype), builder.constant(-1.0, dtype)
-    large = multiply_add(builder, s, two, minus_one)
-    near = builder.pointwise("lesserthan", square, builder.constant(_TANH_END**2, dtype))
+    large = multiply_add(builder, s, 2.0, -1.0)
+    near = builder.pointwise("lesserthan", square, _TANH_END**2)
     return builder.pointwise("where3", near, small, large)
 
 
@@ -154,23 +150,19 @@ def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
     The remainder is exact to float32 for |x| up to 1e5; its error grows beyond.
     """
     x = builder.convert(x, "float32")
-
-    def number(value: float) -> Value:
-        return builder.constant(value, "float32")
-
-    scaled = multiply_add(builder, x, number(2 / pi), number(0.5))
+    scaled = multiply_add(builder, x, 2 / pi, 0.5)
     multiple = builder.pointwise("floor", scaled)
     rest, negative = x, builder.pointwise("neg", multiple)
     for part in _HALF_PI:
-        rest = multiply_add(builder, negative, number(part), rest)
+        rest = multiply_add(builder, negative, part, rest)
     square = builder.pointwise("mul", rest, rest)
     odd_series = builder.pointwise("mul", rest, _polynomial(builder, square, _SIN))
     even_series = _polynomial(builder, square, _COS)
-    quarter = builder.pointwise("add", multiple, number(quarters)) if quarters else multiple
-    half_turns = builder.pointwise("floor", builder.pointwise("mul", quarter, number(0.5)))
-    is_odd = multiply_add(builder, half_turns, number(-2.0), quarter)
-    turns = builder.pointwise("floor", builder.pointwise("mul", half_turns, number(0.5)))
-    is_negative = multiply_add(builder, turns, number(-2.0), half_turns)
+    quarter = builder.pointwise("add", multiple, quarters) if quarters else multiple
+    half_turns = builder.pointwise("floor", builder.pointwise("mul", quarter, 0.5))
+    is_odd = multiply_add(builder, half_turns, -2.0, quarter)
+    turns = builder.pointwise("floor", builder.pointwise("mul", half_turns, 0.5))
+    is_negative = multiply_add(builder, turns, -2.0, half_turns)
     value = builder.pointwise("where3", is_odd, even_series, odd_series)
     value = builder.pointwise("where3", is_negative, builder.pointwise("neg", value), value)
     return builder.convert(value, dtype)
@@ -181,17 +173,12 @@ def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
     x = builder.convert(x, "float32")
     square = builder.pointwise("mul", x, x)
     small = builder.pointwise("mul", x, _polynomial(builder, square, _ERF))
-    scaled = builder.pointwise(
-        "mul", builder.pointwise("abs", x), builder.constant(sqrt(2), "float32")
-    )
+    scaled = builder.pointwise("mul", builder.pointwise("abs", x), sqrt(2))
     ratio, e = normal_tail(builder, within_tail(builder, scaled))
-    one = builder.constant(1.0, "float32")
-    large = _scaled_product_add(builder, ratio, e, -2.0, one)
-    positive = builder.pointwise("greaterthan", x, builder.constant(0.0, "float32"))
+    large = _scaled_product_add(builder, ratio, e, -2.0, 1.0)
+    positive = builder.pointwise("greaterthan", x, 0.0)
     large = builder.pointwise("where3", positive, large, builder.pointwise("neg", large))
-    near = builder.pointwise(
-        "lesserthan", builder.pointwise("abs", x), builder.constant(_ERF_END, "float32")
-    )
+    near = builder.pointwise("lesserthan", builder.pointwise("abs", x), _ERF_END)
     value = builder.pointwise("where3", near, small, large)
     return builder.convert(
         builder.pointwise("where3", builder.pointwise("equal", x, x), value, x), dtype
@@ -200,11 +187,9 @@ def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
 
 def exponential_minus_one(builder: Lowering, x: Value) -> Value:
     """e^x - 1 in float32; near zero, where that cancels, a polynomial."""
-    large = builder.pointwise("sub", builder.pointwise("exp", x), builder.constant(1.0, "float32"))
+    large = builder.pointwise("sub", builder.pointwise("exp", x), 1.0)
     small = builder.pointwise("mul", x, _polynomial(builder, x, _EXPM1))
-    near = builder.pointwise(
-        "lesserthan", builder.pointwise("abs", x), builder.constant(_EXPM1_END, "float32")
-    )
+    near = builder.pointwise("lesserthan", builder.pointwise("abs", x), _EXPM1_END)
     return builder.pointwise("where3", near, small, large)
 
 
@@ -212,22 +197,19 @@ def normal_tail(builder: Lowering, a: Value) -> tuple[Value, Value]:
     """Two factors in float32 whose product is Φ(-a), for 0 ≤ a ≤ ``_TAIL_END``: Mills' ratio over
     √(2π), and e^(-a²/2).
     """
-    one, half = builder.constant(1.0, "float32"), builder.constant(0.5, "float32")
-    scaled = multiply_add(builder, a, builder.constant(_MILLS_SCALE, "float32"), one)
+    scaled = multiply_add(builder, a, _MILLS_SCALE, 1.0)
     t = builder.pointwise("reciprocal", scaled)
     ratio = builder.pointwise("mul", t, _polynomial(builder, t, _MILLS))
     square = builder.pointwise("mul", builder.pointwise("neg", a), a)
     # what rounding took from the square would be half of it times 2^-24 of the result
     rest = multiply_add(builder, a, a, square)
-    e = builder.pointwise("exp", builder.pointwise("mul", square, half))
+    e = builder.pointwise("exp", builder.pointwise("mul", square, 0.5))
     return ratio, _scaled_product_add(builder, e, rest, -0.5, e)
 
 
 def within_tail(builder: Lowering, x: Value) -> Value:
     """|x| in float32, at most ``_TAIL_END``."""
-    return builder.pointwise(
-        "minimum", builder.pointwise("abs", x), builder.constant(_TAIL_END, "float32")
-    )
+    return builder.pointwise("minimum", builder.pointwise("abs", x), _TAIL_END)
 
 
 def silu(builder: Lowering, x: Value, dtype: str) -> Value:
@@ -246,7 +228,7 @@ def erf_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     a = within_tail(builder, x)
     ratio, e = normal_tail(builder, a)
     # infinities and NaN come from here: a product with 0 keeps NaN, and is NaN at -inf as torch's
-    positive = builder.pointwise("greaterthan", x, builder.constant(0.0, dtype))
+    positive = builder.pointwise("greaterthan", x, 0.0)
     above = builder.pointwise("mul", x, positive)
     return _scaled_product_add(builder, builder.pointwise("mul", a, ratio), e, -1.0, above)
 
@@ -255,10 +237,8 @@ def tanh_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · σ(2·√(2/π)·(x + 0.044715·x³)), which is the tanh form."""
     x = builder.convert(x, dtype)
     square = builder.pointwise("mul", x, x)
-    cubic = builder.pointwise(
-        "mul", square, builder.constant(2 * _SQRT_2_OVER_PI * _TANH_CUBIC, dtype)
-    )
-    factor = builder.pointwise("add", cubic, builder.constant(2 * _SQRT_2_OVER_PI, dtype))
+    cubic = builder.pointwise("mul", square, 2 * _SQRT_2_OVER_PI * _TANH_CUBIC)
+    factor = builder.pointwise("add", cubic, 2 * _SQRT_2_OVER_PI)
     return builder.pointwise(
         "mul", x, builder.pointwise("sigmoid", builder.pointwise("mul", x, factor))
     )
@@ -270,11 +250,9 @@ def softplus(builder: Lowering, x: Value, dtype: str, beta: float, threshold: fl
     if _is_half(dtype):
         bits = {"softplusBeta": float_bits(beta), "softplusThresh": float_bits(threshold)}
         return builder.pointwise("softplus", x, constants=bits)
-    scaled = builder.pointwise("mul", x, builder.constant(beta, dtype))
-    value = builder.pointwise(
-        "mul", _log_one_plus_exp(builder, scaled), builder.constant(1 / beta, dtype)
-    )
-    large = builder.pointwise("greaterthan", scaled, builder.constant(threshold, dtype))
+    scaled = builder.pointwise("mul", x, beta)
+    value = builder.pointwise("mul", _log_one_plus_exp(builder, scaled), 1 / beta)
+    large = builder.pointwise("greaterthan", scaled, threshold)
     return builder.pointwise("where3", large, x, value)
 
 
@@ -282,9 +260,9 @@ def _log_one_plus_exp(builder: Lowering, x: Value) -> Value:
     """max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
     decay = builder.pointwise("exp", builder.pointwise("neg", builder.pointwise("abs", x)))
     # ln(1 + d) = 2 artanh(d / (2 + d)): 1 + d would lose a small d
-    beyond = builder.pointwise("add", decay, builder.constant(2.0, "float32"))
+    beyond = builder.pointwise("add", decay, 2.0)
     inside = _twice_artanh(builder, builder.pointwise("realdiv", decay, beyond), 8)
-    above = builder.pointwise("maximum", x, builder.constant(0.0, "float32"))
+    above = builder.pointwise("maximum", x, 0.0)
     return builder.pointwise("add", above, inside)
 
 
@@ -312,4 +290,4 @@ def extreme(builder: Lowering, name: str, x: Value, dims: Sequence[int]) -> Valu
     if x.dtype != "float32":
         return result
     numbers = builder.reduce("min", builder.pointwise("equal", x, x), dims)
-    return builder.pointwise("where3", numbers, result, builder.constant(float("nan"), x.dtype))
+    return builder.pointwise("where3", numbers, result, float("nan"))

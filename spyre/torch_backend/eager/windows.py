@@ -212,8 +212,8 @@ def _flat_positions(builder: Lowering, lines: Sequence[Value], windows: Windows)
             line = line.unsqueezed(0)
         for _ in range(len(lines) - k - 1):
             line = line.unsqueezed(len(line.sizes))
-        step = builder.constant(windows.stride[k] * pitch, "float32")
-        first = builder.constant(-windows.before[k] * pitch, "float32")
+        step = windows.stride[k] * pitch
+        first = -windows.before[k] * pitch
         line = builder.pointwise("add", builder.pointwise("mul", line, step), first)
         total = line if total is None else builder.pointwise("add", total, line)
     assert total is not None
@@ -224,7 +224,7 @@ def _moved(builder: Lowering, base: Value, windows: Windows, place: Ints) -> Val
     """Positions in the input of a place of all windows."""
     steps = zip(place, windows.dilation, strict=True)
     offset = sum(n * d * prod(windows.extents[k + 1 :]) for k, (n, d) in enumerate(steps))
-    return builder.pointwise("add", base, builder.constant(offset, "float32")) if offset else base
+    return builder.pointwise("add", base, offset) if offset else base
 
 
 def largest_backward(builder: Lowering, grad: Value, positions: Value, *args: Any) -> Value:
@@ -232,11 +232,11 @@ def largest_backward(builder: Lowering, grad: Value, positions: Value, *args: An
     *lines, windows, dtype = args
     grad = builder.convert(grad, "float32")
     chosen = builder.convert(positions, "float32")
-    base, zero = _flat_positions(builder, lines, windows), builder.constant(0.0, "float32")
+    base = _flat_positions(builder, lines, windows)
 
     def share(place: Ints) -> Value:
         hit = builder.pointwise("equal", chosen, _moved(builder, base, windows, place))
-        return builder.pointwise("where3", hit, grad, zero)
+        return builder.pointwise("where3", hit, grad, 0.0)
 
     return builder.convert(_handed_back(builder, grad, windows, share), dtype)
 
@@ -274,7 +274,7 @@ def mean_backward(builder: Lowering, grad: Value, *args: Any) -> Value:
 
 
 def _scaled(builder: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
-    factor = factors[0] if factors else builder.constant(number, "float32")
+    factor = factors[0] if factors else number
     return builder.pointwise("mul", x, factor)
 
 

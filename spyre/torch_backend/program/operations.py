@@ -33,6 +33,13 @@ from spyre.torch_backend.program.op_spec import (
 ConstantOf = Callable[[float, str], Value]
 """(number, dtype) → a value of rank 0 that holds it."""
 
+
+def with_constants(constant: Callable[[float, str], Any], operands: Sequence[Any]) -> list[Any]:
+    """Operands with numbers replaced by constants in the dtype of the last operand that is none."""
+    dtype = [v.dtype for v in operands if not isinstance(v, (int, float))][-1]
+    return [constant(v, dtype) if isinstance(v, (int, float)) else v for v in operands]
+
+
 WIDE = 64
 """Elements that conversions between 16 and 32 bits take together."""
 WIDE_STICK = 32
@@ -54,17 +61,19 @@ class Operations:
     def pointwise(
         self,
         name: str,
-        *inputs: Value,
+        *operands: Value | float,
         dtype: str = "",
         constants: Mapping[str, int] | None = None,
         lane: int | None = None,
     ) -> Value:
         """An elementwise operation on operands of one device format, broadcast together.
 
+        Numbers are constants in the dtype of the last operand that is none.
         ``lane``: of the result, default `result_lane`.
         """
-        sizes = broadcast_sizes([v.sizes for v in inputs])
-        inputs = tuple(v.collapsed() for v in inputs)
+        values = with_constants(self.constant, operands)
+        sizes = broadcast_sizes([v.sizes for v in values])
+        inputs = tuple(v.collapsed() for v in values)
         lane = result_lane(inputs, sizes) if lane is None else lane
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
         into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
