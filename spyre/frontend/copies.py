@@ -174,7 +174,7 @@ def _download(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> No
 
 
 def _part(parent: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """The elements of ``view`` in what its memory holds."""
+    """The elements of ``view`` among those of its memory."""
     return parent.as_strided(view.size(), view.stride(), view.storage_offset())
 
 

@@ -121,7 +121,7 @@ _RECURRENT_CELLS = {
 _KERNELS = {
     "spyre.torch_backend.eager.factories": _FACTORIES,
     "spyre.torch_backend.registration.cpu_operations": _HOST_OPERATIONS,
-    "spyre.torch_backend.eager.recurrent_cells": _RECURRENT_CELLS,
+    "spyre.torch_backend.eager.recurrent": _RECURRENT_CELLS,
     "spyre.torch_backend.tensors.storages": {"resize_": "resize_tensor"},
 }
 """Functions by aten name and overload, by the module that has them."""

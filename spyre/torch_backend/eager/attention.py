@@ -12,14 +12,16 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear
 
 from spyre.layout import contiguous_strides
+from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     FLOATS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
     call,
     fill,
-    filling,
+    one_launch,
 )
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.eager.matmul import is_small_product, product
@@ -27,21 +29,21 @@ from spyre.torch_backend.program import Lowering, Value, current_recorder
 from spyre.torch_backend.tensors import allocate
 
 
-def attention(low: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
+def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
     """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
 
     ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
     """
     *masks, kinds, scale, dtype = args
-    q, k, v = (low.convert(x, dtype) for x in (q, k, v))
+    q, k, v = (builder.convert(x, dtype) for x in (q, k, v))
     groups = q.sizes[-3] // k.sizes[-3]
     q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
     last = len(k5.sizes)
-    scores = product(low, q5, k5.transposed(last - 2, last - 1), dtype)
-    scores = low.pointwise("mul", scores, low.constant(scale, dtype))
+    scores = product(builder, q5, k5.transposed(last - 2, last - 1), dtype)
+    scores = builder.pointwise("mul", scores, scale)
     for kind, mask in zip(kinds, masks, strict=True):
-        scores = _masked(low, scores, _mask_view(mask, q, groups), kind, dtype)
-    output = product(low, _safe_softmax(low, scores, dtype), v5, dtype)
+        scores = _masked(builder, scores, _mask_view(mask, q, groups), kind, dtype)
+    output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
     return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
 
 
@@ -61,108 +63,89 @@ def _mask_view(mask: Value, q: Value, groups: int) -> Value:
     return mask.reshaped((*outer, heads // groups, groups, rows, columns))
 
 
-def _masked(low: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
-    mask = low.convert(mask, dtype)
+def _masked(builder: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
+    mask = builder.convert(mask, dtype)
     if kind == "add":
-        return low.pointwise("add", scores, mask)
-    return low.pointwise("where3", mask, scores, low.constant(float("-inf"), dtype))
+        return builder.pointwise("add", scores, mask)
+    return builder.pointwise("where3", mask, scores, float("-inf"))
 
 
-def _safe_softmax(low: Lowering, x: Value, dtype: str) -> Value:
+def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:
     dims = (len(x.sizes) - 1,)
-    top = low.reduce("max", x, dims)
-    seen = low.pointwise("greaterthan", top, low.constant(float("-inf"), dtype))
-    top = low.pointwise("where3", seen, top, low.constant(0.0, dtype))
-    terms = low.pointwise("exp", low.pointwise("sub", x, top))
-    total = low.reduce("sum", terms, dims)
-    total = low.pointwise("where3", seen, total, low.constant(1.0, dtype))
-    return low.pointwise("realdiv", terms, total)
+    top = builder.reduce("max", x, dims)
+    seen = builder.pointwise("greaterthan", top, float("-inf"))
+    top = builder.pointwise("where3", seen, top, 0.0)
+    terms = builder.pointwise("exp", builder.pointwise("sub", x, top))
+    total = builder.reduce("sum", terms, dims)
+    total = builder.pointwise("where3", seen, total, 1.0)
+    return builder.pointwise("realdiv", terms, total)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def scaled_dot_product_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
+_FUSED = "_scaled_dot_product_fused_attention_overrideable"
+
+
+def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor:
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
-    if fits(q, k, v, dropout_p):
-        fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
-        output: torch.Tensor = fused(q, k, v, attn_mask, 0.0, is_causal, False, scale=scale)[0]
+    args = bind_arguments("scaled_dot_product_attention", positional, named)
+    q, k, v, mask, scale = args.query, args.key, args.value, args.attn_mask, args.scale
+    if FUSED.hold(args):
+        fused = getattr(torch.ops.aten, _FUSED)
+        output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
         return output
     math = torch.ops.aten._scaled_dot_product_attention_math
-    arguments = (attn_mask, dropout_p, is_causal)
-    plain: torch.Tensor = math(q, k, v, *arguments, scale=scale, enable_gqa=enable_gqa)[0]
+    options = {"scale": scale, "enable_gqa": args.enable_gqa}
+    plain: torch.Tensor = math(q, k, v, mask, args.dropout_p, args.is_causal, **options)[0]
     return plain
 
 
-def fused_choice(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    *_: Any,
-    **__: Any,
-) -> int:
-    """aten::_fused_sdp_choice: the number of the SDPBackend that computes such an attention."""
-    choice = SDPBackend.OVERRIDEABLE if fits(q, k, v, dropout_p) else SDPBackend.MATH
-    return int(choice.value)
-
-
-def fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float) -> bool:
-    """True for what one program can do: floats in four dims, heads that divide, no dropout."""
-    tensors = (q, k, v)
-    if dropout or any(t.dim() != 4 or not t.numel() for t in tensors):
-        return False
-    if q.dtype not in FLOATS or len({t.dtype for t in tensors}) > 1:
-        return False
+def _has_matching_heads(args: Arguments) -> bool:
+    """One batch, heads that divide, and in float32 few enough terms."""
+    q, k, v = args.query, args.key, args.value
     heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % k.shape[-3] == 0
     small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
     return heads and small and q.shape[0] == k.shape[0] == v.shape[0]
 
 
-def fused_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_bias: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    """aten::_scaled_dot_product_fused_attention_overrideable."""
-    operands, kinds = [q, k, v], []
-    if attn_bias is not None:
-        operands.append(attn_bias)
-        kinds.append("keep" if attn_bias.dtype is torch.bool else "add")
-    if is_causal:
+_QKV = ("query", "key", "value")
+FUSED = Conditions(
+    dtypes={"query": FLOATS},
+    same_dtype=_QKV,
+    nonempty=_QKV,
+    ranks=dict.fromkeys(_QKV, (4,)),
+    values={"dropout_p": (0.0,)},
+    check=_has_matching_heads,
+)
+"""Attention that one program computes."""
+
+
+def fused_attention(args: Arguments) -> tuple[Any, ...]:
+    q, k, v = operands = [args.query, args.key, args.value]
+    kinds = []
+    if args.attn_bias is not None:
+        operands.append(args.attn_bias)
+        kinds.append("keep" if args.attn_bias.dtype is torch.bool else "add")
+    if args.is_causal:
         operands.append(causal_mask(q, k))
         kinds.append("keep")
-    parameters = (tuple(kinds), _scale_of(q, scale), str(q.dtype).removeprefix("torch."))
-    output = call(_ATTENTION, *operands, *parameters, out=_ordered_as(q, v.shape[-1]))
+    parameters = (tuple(kinds), _scale_of(q, args.scale), name_of(q.dtype))
+    output = call(_ATTENTION, operands, *parameters, out=_ordered_as(q, v.shape[-1]))
     empty = allocate((0,), (1,), torch.float32, q.device.index)
     counts = torch.empty(0, dtype=torch.int64, device="cpu")
     lengths = (q.shape[-2], k.shape[-2])
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
 
 
-def _fill_attention(*args: Any, out: torch.Tensor) -> torch.Tensor:
-    *operands, kinds, scale, dtype = args
-    return fill("attention", attention, operands, (kinds, scale, dtype), out)
+def _fill_attention(args: Arguments) -> torch.Tensor:
+    parameters = (args.kinds, args.scale, args.dtype)
+    return fill("attention", attention, args.operands, parameters, args.out)
 
 
-_ATTENTION = filling("scaled_dot_product_attention", _fill_attention)
+_ATTENTION = one_launch(
+    "scaled_dot_product_attention", ("operands", "kinds", "scale", "dtype"), _fill_attention
+)
 
 
 def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
@@ -179,35 +162,16 @@ def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
     return made.permute([order.index(k) for k in range(q.dim())])
 
 
-def fused_attention_backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    grad_input_mask: list[bool],
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    cum_seq_q: torch.Tensor,
-    cum_seq_k: torch.Tensor,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: torch.Tensor,
-    philox_offset: torch.Tensor,
-    *,
-    scale: float | None = None,
-) -> tuple[torch.Tensor | None, ...]:
-    """aten::_scaled_dot_product_fused_attention_overrideable_backward: the scores again."""
-    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, scale)
+def fused_attention_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of q, k, v and the bias; the scores are computed again."""
+    q, k, v, grad, attn_bias = args.query, args.key, args.value, args.grad_out, args.attn_bias
+    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, args.scale)
     keys, values = (t.repeat_interleave(groups, -3) if groups > 1 else t for t in (k, v))
     scores = q @ keys.transpose(-2, -1) * factor
     if attn_bias is not None:
         scores = _with_bias(scores, attn_bias)
-    if is_causal:
-        mask = causal_mask(q, k)
-        scores = torch.where(mask, scores, float("-inf"))
+    if args.is_causal:
+        scores = _with_bias(scores, causal_mask(q, k))
     weights = torch.softmax(scores, -1)
     grad_values = weights.transpose(-2, -1) @ grad
     grad_weights = grad @ values.transpose(-2, -1)
@@ -217,7 +181,7 @@ def fused_attention_backward(
     grad_keys = grad_scores.transpose(-2, -1) @ q * factor
     grad_k, grad_v = (_summed(g, k, groups) for g in (grad_keys, grad_values))
     bias = None
-    if attn_bias is not None and grad_input_mask[3]:
+    if attn_bias is not None and args.grad_input_mask[3]:
         bias = grad_scores.sum_to_size(attn_bias.shape)
     return grad_q, grad_k, grad_v, bias
 
@@ -244,108 +208,80 @@ def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
 
 
-def native_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: torch.Tensor,
-    qkv_bias: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::_native_multi_head_attention, what nn.MultiheadAttention is without gradients.
+def native_attention(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::_native_multi_head_attention: nn.MultiheadAttention without gradients.
 
     ``mask``: true where nothing is seen; of [rows, columns], [batch, columns] (``mask_type`` 1) or
     all four dims.
     """
-    weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
-    columns = zip((query, key, value), weights, biases, strict=True)
+    heads, weights, biases = args.num_head, args.qkv_weight.chunk(3), args.qkv_bias.chunk(3)
+    columns = zip((args.query, args.key, args.value), weights, biases, strict=True)
     q, k, v = (linear(x, w, b).unflatten(-1, (heads, -1)).transpose(1, 2) for x, w, b in columns)
     seen = None
-    if mask is not None:
-        seen = ~mask.bool()
-        seen = seen[:, None, None] if mask_type == 1 else seen
-    empty = query.new_empty(0)
-    if not need_weights:
-        output, attention_weights = scaled_dot_product_attention(q, k, v, seen), empty
+    if args.mask is not None:
+        seen = ~args.mask.bool()
+        seen = seen[:, None, None] if args.mask_type == 1 else seen
+    attention_weights = args.query.new_empty(0)
+    if not args.need_weights:
+        output = scaled_dot_product_attention(q, k, v, seen)
     else:
         scores = q @ k.transpose(-2, -1) * _scale_of(q, None)
         if seen is not None:
-            scores = torch.where(seen, scores, float("-inf"))
+            scores = _with_bias(scores, seen)
         attention_weights = torch.softmax(scores, -1)
         output = attention_weights @ v
-        if average_attn_weights:
+        if args.average_attn_weights:
             attention_weights = attention_weights.mean(1)
-    return linear(output.transpose(1, 2).flatten(-2), weight, bias), attention_weights
+    output = output.transpose(1, 2).flatten(-2)
+    return linear(output, args.proj_weight, args.proj_bias), attention_weights
 
 
-def encoder_layer(
-    x: torch.Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: torch.Tensor,
-    qkv_bias: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    last_norm_weight: torch.Tensor,
-    last_norm_bias: torch.Tensor,
-    up_weight: torch.Tensor,
-    up_bias: torch.Tensor,
-    down_weight: torch.Tensor,
-    down_bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    mask_type: int | None = None,
-) -> torch.Tensor:
+def encoder_layer(args: Arguments) -> torch.Tensor:
     """aten::_transformer_encoder_layer_fwd: nn.TransformerEncoderLayer without gradients."""
-    first, last = (norm_weight, norm_bias), (last_norm_weight, last_norm_bias)
 
     def attended(x: torch.Tensor) -> torch.Tensor:
-        tensors = (qkv_weight, qkv_bias, weight, bias, mask)
-        return native_attention(x, x, x, width, heads, *tensors, False, True, mask_type)[0]
+        named = {"query": x, "key": x, "value": x, "num_head": args.num_heads}
+        return native_attention(Arguments(**{**vars(args), **named, "need_weights": False}))[0]
 
     def fed_forward(x: torch.Tensor) -> torch.Tensor:
-        inner = linear(x, up_weight, up_bias)
-        inner = torch.nn.functional.gelu(inner) if use_gelu else torch.relu(inner)
-        return linear(inner, down_weight, down_bias)
+        inner = linear(x, args.ffn_weight_1, args.ffn_bias_1)
+        inner = torch.nn.functional.gelu(inner) if args.use_gelu else torch.relu(inner)
+        return linear(inner, args.ffn_weight_2, args.ffn_bias_2)
 
-    def normed(x: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return torch.layer_norm(x, [x.shape[-1]], *norm, eps)
+    def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.layer_norm(x, [x.shape[-1]], weight, bias, args.eps)
 
-    if norm_first:
-        x = x + attended(normed(x, first))
-        return x + fed_forward(normed(x, last))
-    x = normed(x + attended(x), first)
-    return normed(x + fed_forward(x), last)
-
-
-def _is_plain(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    """Floats in three dims."""
-    return x.dtype in FLOATS and x.dim() == 3 and x.numel() > 0
+    first, last = (
+        (args.norm_weight_1, args.norm_bias_1),
+        (args.norm_weight_2, args.norm_bias_2),
+    )
+    x: torch.Tensor = args.src
+    if args.norm_first:
+        x = x + attended(normed(x, *first))
+        return x + fed_forward(normed(x, *last))
+    x = normed(x + attended(x), *first)
+    return normed(x + fed_forward(x), *last)
 
 
 COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
 """Operations made of others, with gradients of those; by aten name."""
 
-_FUSED = "_scaled_dot_product_fused_attention_overrideable"
-
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    _FUSED: {ANY: EagerKernel(fused_attention)},
-    "_fused_sdp_choice": {ANY: EagerKernel(fused_choice)},
-    f"{_FUSED}_backward": {ANY: EagerKernel(fused_attention_backward)},
-    "_native_multi_head_attention": {ANY: EagerKernel(native_attention, _is_plain)},
-    "_transformer_encoder_layer_fwd": {ANY: EagerKernel(encoder_layer, _is_plain)},
-}
+KERNELS = (
+    EagerKernel(_FUSED, fused_attention),
+    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
+    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value)),
+    EagerKernel(f"{_FUSED}_backward", fused_attention_backward),
+    EagerKernel(
+        "_native_multi_head_attention",
+        native_attention,
+        Conditions(dtypes={"query": FLOATS}, ranks={"query": (3,)}, nonempty=("query",)),
+    ),
+    EagerKernel(
+        "_transformer_encoder_layer_fwd",
+        encoder_layer,
+        Conditions(dtypes={"src": FLOATS}, ranks={"src": (3,)}, nonempty=("src",)),
+    ),
+)
 
 WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
-"""Of these the ones that no other device has."""
+"""Operators that no other device has a kernel for."""

@@ -1,23 +1,23 @@
 """Matrix products: DL16 on the matrix units, float32 on the vector unit.
 
-The matrix units have no float32. There a product is a sum of products of columns with rows, whose
-terms all stand in memory; where they would take too much of it, the CPU computes it.
+The matrix units have no float32. Such a product is a sum of products of columns with rows, with all
+terms in memory; the CPU computes products whose terms would need too much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import Any
 
 import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     fill,
     fill_number,
@@ -33,20 +33,20 @@ def is_small_product(left_shape: Sequence[int], columns: int) -> bool:
     return prod(left_shape) * -(-columns // 32) * 128 <= TERMS_BYTES
 
 
-def product(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
+def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
     """left · right; in float32 as sums of products of columns with rows."""
-    left, right = low.convert(left, dtype), low.convert(right, dtype)
+    left, right = builder.convert(left, dtype), builder.convert(right, dtype)
     if dtype != "float32":
-        return low.matmul(left, right)
+        return builder.matmul(left, right)
     rank = len(left.sizes)
     a, b = left.unsqueezed(rank), right.unsqueezed(rank - 2)
-    products = low.pointwise("mul", a, b)
-    total = low.reduce("sum", products, (rank - 1,))
+    products = builder.pointwise("mul", a, b)
+    total = builder.reduce("sum", products, (rank - 1,))
     return total.reshaped((*total.sizes[: rank - 1], total.sizes[-1]))
 
 
 def added(
-    low: Lowering,
+    builder: Lowering,
     bias: Value,
     left: Value,
     right: Value,
@@ -55,148 +55,151 @@ def added(
     alpha: float,
 ) -> Value:
     """beta · bias + alpha · left · right."""
-    result = product(low, left, right, dtype)
+    result = product(builder, left, right, dtype)
     if alpha != 1:
-        result = low.pointwise("mul", result, low.constant(alpha, dtype))
+        result = builder.pointwise("mul", result, alpha)
     if beta == 0:
         return result
-    bias = low.convert(bias, dtype)
+    bias = builder.convert(bias, dtype)
     if beta != 1:
-        bias = low.pointwise("mul", bias, low.constant(beta, dtype))
-    return low.pointwise("add", result, bias)
+        bias = builder.pointwise("mul", bias, beta)
+    return builder.pointwise("add", result, bias)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _matmul(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    sizes = (*left.shape[:-1], right.shape[-1])
-    return fill("matmul", product, [left, right], (name_of(out.dtype),), out, sizes)
+def _product_sizes(left: torch.Tensor, right: torch.Tensor) -> tuple[int, ...]:
+    return (*left.shape[:-1], right.shape[-1])
 
 
-def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    floats = all(t.dtype in FLOATS for t in (*tensors, out))
-    left, right = tensors[-2:]
-    small = out.dtype is not torch.float32 or is_small_product(left.shape, right.shape[-1])
-    return floats and small and all(t.numel() for t in tensors)
+def _matmul(args: Arguments) -> torch.Tensor:
+    operands, sizes = args.inputs, _product_sizes(*args.inputs)
+    return fill("matmul", product, operands, (name_of(args.out.dtype),), args.out, sizes)
 
 
-def _addmm(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    parameters = (name_of(out.dtype), float(beta), float(alpha))
-    sizes = (*left.shape[:-1], right.shape[-1])
-    return fill("addmm", added, [bias, left, right], parameters, out, sizes)
+def _addmm(args: Arguments) -> torch.Tensor:
+    sizes = _product_sizes(*args.inputs[1:])
+    return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
 
 
-def _empty_product(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return fill_number(out, (*left.shape[:-1], right.shape[-1]), 0.0)
+def _factors(args: Arguments) -> tuple[str, float, float]:
+    return name_of(args.out.dtype), float(args.beta), float(args.alpha)
 
 
-def _empty_addmm(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    out: torch.Tensor,
-    **_: Any,
-) -> torch.Tensor:
-    scaled = bias * beta if beta else None  # in place, out is the bias
-    _empty_product(left, right, out=out)
+def _empty_product(args: Arguments) -> torch.Tensor:
+    return fill_number(args.out, _product_sizes(*args.inputs), 0.0)
+
+
+def _empty_addmm(args: Arguments) -> torch.Tensor:
+    bias, left, right = args.inputs
+    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
+    out = fill_number(args.out, _product_sizes(left, right), 0.0)
     return out if scaled is None else out.copy_(scaled)
 
 
-def _takes_empty(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    left, right = tensors[-2:]
-    floats = all(t.dtype in FLOATS for t in (left, right, out))
-    return floats and not (left.numel() and right.numel())
-
-
 def _added_vector(
-    low: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
+    builder: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
 ) -> Value:
     """beta · bias + alpha · left · right of a matrix and a vector."""
     column = right.unsqueezed(1)
     bias = bias.unsqueezed(len(bias.sizes))  # a number may be the bias of all rows
-    result = added(low, bias, left, column, dtype, beta, alpha)
+    result = added(builder, bias, left, column, dtype, beta, alpha)
     return result.reshaped(result.sizes[:1])
 
 
-def _addmv(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::addmv.out; a bias that counts for nothing may have no memory."""
-    bias = left[:, 0] if beta == 0 else bias
-    parameters = (name_of(out.dtype), float(beta), float(alpha))
-    return fill("addmv", _added_vector, [bias, left, right], parameters, out, left.shape[:1])
+def _addmv(args: Arguments) -> torch.Tensor:
+    """aten::addmv.out; with ``beta`` 0 the bias may have no memory."""
+    bias = args.mat[:, 0] if args.beta == 0 else args.self
+    operands, sizes = [bias, args.mat, args.vec], args.mat.shape[:1]
+    return fill("addmv", _added_vector, operands, _factors(args), args.out, sizes)
 
 
-def _takes_vector(bias: torch.Tensor, *tensors: torch.Tensor, **named: Any) -> bool:
-    return _takes(tensors[0], tensors[1].unsqueeze(1), out=named["out"])
+def _inner(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
+    products = builder.pointwise("mul", builder.convert(left, dtype), builder.convert(right, dtype))
+    return builder.reduce("sum", products, (0,)).reshaped(())
 
 
-def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
-    products = low.pointwise("mul", low.convert(left, dtype), low.convert(right, dtype))
-    return low.reduce("sum", products, (0,)).reshaped(())
+def dot(args: Arguments) -> torch.Tensor:
+    out = torch.empty((), dtype=args.self.dtype, device=args.self.device)
+    return fill("dot", _inner, args.inputs, (name_of(out.dtype),), out)
 
 
-def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    out = torch.empty((), dtype=left.dtype, device=left.device)
-    return fill("dot", _inner, [left, right], (name_of(out.dtype),), out)
+# --- the table -----------------------------------------------------------------------------------
 
 
-def _takes_dot(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.dtype in FLOATS and left.dtype == right.dtype and left.numel() > 0
+def _is_small(left: str, right: str, args: Arguments) -> bool:
+    """A result of 16-bit floats, or a float32 product whose terms have room."""
+    if args.out.dtype is not torch.float32:
+        return True
+    factor, columns = getattr(args, left), getattr(args, right)
+    return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
-# --- what ATen checks of the functional variants -----------------------------------------------
+def _product_conditions(left: str, right: str) -> Conditions:
+    return Conditions(
+        dtypes={"inputs": FLOATS, "out": FLOATS},
+        nonempty=("inputs",),
+        check=partial(_is_small, left, right),
+    )
 
 
-def _is_product(left: torch.Tensor, right: torch.Tensor) -> bool:
-    agree = left.dim() == right.dim() and left.shape[:-2] == right.shape[:-2]
-    return bool(agree and left.shape[-1] == right.shape[-2])
+def _has_empty_factor(left: str, right: str, args: Arguments) -> bool:
+    return not (getattr(args, left).numel() and getattr(args, right).numel())
 
 
-def is_mm(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Two matrices that go together."""
-    return left.dim() == 2 and _is_product(left, right)
+def _factors_agree(left: str, right: str, args: Arguments) -> bool:
+    a, b = getattr(args, left), getattr(args, right)
+    return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
 
 
-def is_bmm(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Two batches of matrices that go together."""
-    return left.dim() == 3 and _is_product(left, right)
+def _addends_agree(args: Arguments) -> bool:
+    """The bias is broadcast along rows, or not at all."""
+    sizes = (args.mat1.shape[0], args.mat2.shape[1])
+    return _factors_agree("mat1", "mat2", args) and args.self.shape in (sizes[1:], sizes)
 
 
-def is_addmm(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, **_: Any) -> bool:
-    """Two matrices and a bias that is broadcast along rows, or not at all."""
-    return is_mm(left, right) and bias.shape in (right.shape[1:], (left.shape[0], right.shape[1]))
-
-
-_PRODUCT = {
-    ZERO_SIZE: EagerKernel(_empty_product, _takes_empty),
-    FLOAT: EagerKernel(_matmul, _takes),
+PLAIN = {
+    "mm": Conditions(
+        ranks={"self": (2,), "mat2": (2,)}, check=partial(_factors_agree, "self", "mat2")
+    ),
+    "bmm": Conditions(
+        ranks={"self": (3,), "mat2": (3,)}, check=partial(_factors_agree, "self", "mat2")
+    ),
+    "addmm": Conditions(ranks={"mat1": (2,), "mat2": (2,)}, check=_addends_agree),
 }
-_SUMMED = {ZERO_SIZE: EagerKernel(_empty_addmm, _takes_empty), FLOAT: EagerKernel(_addmm, _takes)}
+"""Shapes of functional variants that need no rules of ATen's."""
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "mm.out": _PRODUCT,
-    "bmm.out": _PRODUCT,
-    "addmm.out": _SUMMED,
-    "baddbmm.out": _SUMMED,
-    "addmv.out": {FLOAT: EagerKernel(_addmv, _takes_vector)},
-    "dot": {FLOAT: EagerKernel(dot, _takes_dot)},
-    "vdot": {FLOAT: EagerKernel(dot, _takes_dot)},
-}
+_PRODUCTS = (
+    ("mm.out", "self", "mat2", _matmul, _empty_product),
+    ("bmm.out", "self", "mat2", _matmul, _empty_product),
+    ("addmm.out", "mat1", "mat2", _addmm, _empty_addmm),
+    ("baddbmm.out", "batch1", "batch2", _addmm, _empty_addmm),
+)
+_ADDMV = replace(
+    _product_conditions("mat", "vec"),
+    dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
+    nonempty=("mat", "vec"),
+)
+_DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
+
+KERNELS = (
+    *(
+        EagerKernel(
+            name,
+            empty,
+            Conditions(
+                dtypes={left: FLOATS, right: FLOATS, "out": FLOATS},
+                check=partial(_has_empty_factor, left, right),
+            ),
+        )
+        for name, left, right, _, empty in _PRODUCTS
+    ),
+    *(
+        EagerKernel(name, function, _product_conditions(left, right))
+        for name, left, right, function, _ in _PRODUCTS
+    ),
+    EagerKernel("addmv.out", _addmv, _ADDMV),
+    EagerKernel("dot", dot, _DOT),
+    EagerKernel("vdot", dot, _DOT),
+)

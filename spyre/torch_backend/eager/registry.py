@@ -11,34 +11,30 @@ from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.eager import (
     activations,
     attention,
-    boolean,
     cat,
     convolution,
     elementwise,
     factories,
     indexing,
     integers,
-    losses,
     masks,
     matmul,
     normalisation,
-    pooling,
-    recurrent_layers,
+    recurrent,
     reductions,
     scatter,
     sorting,
+    windows,
 )
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
-    ArgumentClass,
+    Conditions,
     EagerKernel,
     EagerOperation,
     FunctionalVariant,
-    always,
     call,
     call_functional,
     never,
+    signature_of,
 )
 from spyre.torch_backend.eager.overlap import OverlapRule
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
@@ -50,7 +46,7 @@ MODULES: tuple[ModuleType, ...] = (
     reductions,
     matmul,
     convolution,
-    pooling,
+    windows,
     normalisation,
     cat,
     indexing,
@@ -58,8 +54,6 @@ MODULES: tuple[ModuleType, ...] = (
     sorting,
     masks,
     activations,
-    losses,
-    boolean,
     integers,
 )
 """Modules with a table ``KERNELS``."""
@@ -99,7 +93,7 @@ has the dtype of floating operands, and is contiguous if they are.
 
 ONE_LAUNCH = {
     *FUNCTIONAL_VARIANTS.values(),
-    *(name for module in (elementwise, boolean, masks) for name in module.KERNELS),
+    *(row.name for module in (elementwise, masks) for row in module.KERNELS),
     "index_copy.out",
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
@@ -107,50 +101,45 @@ ONE_LAUNCH = {
 PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
-FITS: dict[str, Callable[..., bool]] = {
-    "mm": matmul.is_mm,
-    "bmm": matmul.is_bmm,
-    "addmm": matmul.is_addmm,
-    "_softmax": normalisation.is_softmax,
-    "_log_softmax": normalisation.is_softmax,
-    "sum.dim_IntList": reductions.keeps_dtype,
-    "mean.dim": reductions.keeps_dtype,
+PLAIN: dict[str, Conditions] = {
+    **matmul.PLAIN,
+    "_softmax": normalisation.PLAIN_SOFTMAX,
+    "_log_softmax": normalisation.PLAIN_SOFTMAX,
+    "sum.dim_IntList": reductions.PLAIN,
+    "mean.dim": reductions.PLAIN,
 }
 """What ATen checks before it calls the ``out`` variants, by functional variant."""
 
 
 @cache
-def kernel_tables() -> dict[str, dict[ArgumentClass, EagerKernel]]:
-    """The kernels of every operation by class of arguments, in the order they are asked."""
-    tables: dict[str, dict[ArgumentClass, EagerKernel]] = {}
+def kernels_by_name() -> dict[str, tuple[EagerKernel, ...]]:
+    """The kernels of every operator, in the order they are tried."""
+    rows: dict[str, list[EagerKernel]] = {}
     for module in MODULES:
-        for name, kernels in module.KERNELS.items():
-            tables.setdefault(name, {}).update(kernels)
-    order = list(ArgumentClass)
-    return {
-        name: dict(sorted(kernels.items(), key=lambda row: order.index(row[0])))
-        for name, kernels in tables.items()
-    }
+        for kernel in module.KERNELS:
+            rows.setdefault(kernel.name, []).append(kernel)
+    return {name: tuple(kernels) for name, kernels in rows.items()}
 
 
 def eager_kernels() -> dict[str, Callable[..., Any]]:
-    """What runs every operation, by aten name."""
-    tables = kernel_tables()
-    functions: dict[str, Callable[..., Any]] = {}
-    for name, kernels in tables.items():
-        promoted = integers.PROMOTIONS.get(name)
+    """The function to register for every operator, by aten name."""
+    operations: dict[str, EagerOperation] = {}
+    for name, kernels in kernels_by_name().items():
         overload = None if name in attention.WITHOUT_CPU else operator(name)
-        operation = EagerOperation(
+        operations[name] = EagerOperation(
             name,
             overload,
-            tuple(kernels.values()),
-            promoted,
+            kernels,
+            signature_of(name),
+            integers.PROMOTIONS.get(name),
             _overlap_check(name, overload),
             name in ONE_LAUNCH,
         )
-        functions[name] = partial(call, operation)
+    functions: dict[str, Callable[..., Any]] = {
+        name: partial(call, operation) for name, operation in operations.items()
+    }
     for name, out in FUNCTIONAL_VARIANTS.items():
-        functions[name] = partial(call_functional, _functional_variant(name, tables[out]))
+        functions[name] = partial(call_functional, _functional_variant(name, operations[out]))
     return functions
 
 
@@ -161,10 +150,10 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
     return OverlapRule(op).check if is_checked else never
 
 
-def _functional_variant(name: str, table: dict[ArgumentClass, EagerKernel]) -> FunctionalVariant:
-    op, kernel = operator(name), table[FLOAT] if FLOAT in table else table[ANY]
+def _functional_variant(name: str, operation: EagerOperation) -> FunctionalVariant:
+    op = operator(name)
     tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
-    return FunctionalVariant(op, kernel, FITS.get(name, always), tensors, name in PRODUCTS)
+    return FunctionalVariant(op, operation, PLAIN.get(name), tensors, name in PRODUCTS)
 
 
 _registered = False
@@ -175,5 +164,5 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites({**attention.COMPOSITES, **recurrent_layers.COMPOSITES})
+        register_composites({**attention.COMPOSITES, **recurrent.COMPOSITES})
         register_casts()

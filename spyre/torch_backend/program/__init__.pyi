@@ -66,6 +66,7 @@ from .operations import (
     is_padded as is_padded,
     scalar_view as scalar_view,
     store_result as store_result,
+    with_constants as with_constants,
 )
 from .recording import (
     NotRecorded as NotRecorded,

@@ -51,12 +51,12 @@ class ProgramBuilder:
     arguments: int = 0
     scratch_bytes: int = 0
 
-    def argument(self, view: DeviceView, dtype: str, clean: bool = False) -> Value:
+    def argument(self, view: DeviceView, dtype: str, padding_is_finite: bool = False) -> Value:
         """The next launch argument, which begins at element 0 of ``view``."""
         view = replace(view, offset_bytes=0)
         region = self._region(view.span_bytes, self.arguments)
         self.arguments += 1
-        return Value(view, dtype, region, None, clean)
+        return Value(view, dtype, region, None, padding_is_finite)
 
     def _region(self, span_bytes: int, argument: int = -1) -> int:
         self.regions.append(MemoryRegion(span_bytes, argument))

@@ -59,16 +59,16 @@ class Value:
 
     ``dtype``: torch dtype name. ``region``: number of the memory it lies in, from whose start
     ``view`` counts. ``order``: of fresh memory, the host dims as a layout's dim_order names them.
-    ``clean``: lanes beyond its elements are known to hold finite numbers. ``tile_pitches``: of the
-    first tile of compiled loops that take one element of a dim at a time, (loop, the outermost
-    being 0; bytes to the tile of its next iteration).
+    ``padding_is_finite``: lanes beyond its elements are known to hold finite numbers.
+    ``tile_pitches``: of the first tile of compiled loops that take one element of a dim at a time,
+    (loop, the outermost being 0; bytes to the tile of its next iteration).
     """
 
     view: DeviceView
     dtype: str
     region: int
     order: Ints | None = None
-    clean: bool = False
+    padding_is_finite: bool = False
     tile_pitches: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -33,6 +33,13 @@ from spyre.torch_backend.program.op_spec import (
 ConstantOf = Callable[[float, str], Value]
 """(number, dtype) → a value of rank 0 that holds it."""
 
+
+def with_constants(constant: Callable[[float, str], Any], operands: Sequence[Any]) -> list[Any]:
+    """Operands with numbers replaced by constants in the dtype of the last operand that is none."""
+    dtype = [v.dtype for v in operands if not isinstance(v, (int, float))][-1]
+    return [constant(v, dtype) if isinstance(v, (int, float)) else v for v in operands]
+
+
 WIDE = 64
 """Elements that conversions between 16 and 32 bits take together."""
 WIDE_STICK = 32
@@ -47,23 +54,26 @@ class Operations:
     def __init__(self, builder: ProgramBuilder, constant: ConstantOf) -> None:
         self.builder = builder
         self.constant = constant
+        self.scratch, self.add, self.loop = builder.scratch, builder.add, builder.loop
 
     # --- elementwise -----------------------------------------------------------------------------
 
     def pointwise(
         self,
         name: str,
-        *inputs: Value,
+        *operands: Value | float,
         dtype: str = "",
         constants: Mapping[str, int] | None = None,
         lane: int | None = None,
     ) -> Value:
         """An elementwise operation on operands of one device format, broadcast together.
 
+        Numbers are constants in the dtype of the last operand that is none.
         ``lane``: of the result, default `result_lane`.
         """
-        sizes = broadcast_sizes([v.sizes for v in inputs])
-        inputs = tuple(v.collapsed() for v in inputs)
+        values = with_constants(self.constant, operands)
+        sizes = broadcast_sizes([v.sizes for v in values])
+        inputs = tuple(v.collapsed() for v in values)
         lane = result_lane(inputs, sizes) if lane is None else lane
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
         into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
@@ -289,7 +299,7 @@ class Operations:
         """``left`` with zeros in the lanes beyond K, which count as elements from now on."""
         if not left.sizes[-1] % MATMUL_STICK:
             return left
-        if not left.clean:
+        if not left.padding_is_finite:
             into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
             one = self.constant(1.0, left.dtype)
             left = self.builder.add(

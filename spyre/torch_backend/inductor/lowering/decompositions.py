@@ -28,11 +28,11 @@ from spyre.torch_backend.eager import (
     FUNCTIONAL_VARIANTS,
     Operand,
     ScalarOperand,
+    cached_sequence,
     converted,
     eager_kernels,
     index_put_functional,
     is_number_of,
-    kept_sequence,
     run,
     triangle,
 )
@@ -433,7 +433,7 @@ def _fake_sequence(
 
 LIBRARY.impl("run", _of_constants, "PrivateUse1")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
-LIBRARY.impl("sequence", kept_sequence, "CompositeExplicitAutograd")
+LIBRARY.impl("sequence", cached_sequence, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
 torch.library.register_fake("spyre::sequence", _fake_sequence, lib=LIBRARY)

@@ -30,6 +30,7 @@ from spyre.torch_backend.program import (
     float_bits,
     range_constants,
     require_sdsc,
+    with_constants,
 )
 from spyre.torch_backend.tensors import default_base
 
@@ -217,11 +218,12 @@ class GraphOperations:
     def pointwise(
         self,
         name: str,
-        *inputs: GraphValue,
+        *operands: GraphValue | float,
         dtype: str = "",
         constants: Mapping[str, int] | None = None,
     ) -> GraphValue:
         """An elementwise operation on operands of one device format, broadcast together."""
+        inputs = tuple(with_constants(self.constant, operands))
         sizes = broadcast_sizes([v.sizes for v in inputs])
         node = GraphNode(OpKind.POINTWISE, name, sizes, inputs, constants=constants or {})
         return GraphValue(node, sizes, dtype or inputs[0].dtype)
