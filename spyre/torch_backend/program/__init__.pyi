@@ -67,6 +67,11 @@ from .operations import (
     scalar_view as scalar_view,
     store_result as store_result,
 )
+from .packing import (
+    LiveBuffer as LiveBuffer,
+    aligned as aligned,
+    pack as pack,
+)
 from .recording import (
     NotRecorded as NotRecorded,
     current_recorder as current_recorder,
