@@ -3,7 +3,7 @@
 A buffer may be placed in LX unless one of `RULES` refuses it (hardware reference §4.3, §4.7). The
 result of a pointwise operation takes over the memory of an operand that it uses for the last time,
 if both have the same size and device layout. Buffers that are made in the kernel and not placed in
-LX share the pool, one launch argument in a segment of its own. Both are packed by
+LX share the pool, which is one launch argument in a separate segment. Both are packed by
 :mod:`spyre.torch_backend.program.packing`.
 """
 
