@@ -16,6 +16,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeGuard
 
 ROOT = Path(__file__).parents[1]
 CODE = ("spyre", "tests", "qa", "tools", "benchmarks", "examples", "torch-stubs")
@@ -63,9 +64,12 @@ def _puzzling(path: Path, line: int, prose: str) -> Iterator[str]:
 def _docstrings(source: str) -> Prose:
     """Line and text of docstrings, those of attributes included."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.lineno, node.value.value
+        if isinstance(node, ast.Expr) and _is_text(node.value):
+            yield node.lineno, node.value.value
+
+
+def _is_text(node: ast.AST) -> TypeGuard[Any]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _comments(source: str) -> Prose:
@@ -79,9 +83,8 @@ def _messages(source: str) -> Prose:
     tree = ast.parse(source)
     documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and id(node) not in documents:
-            if isinstance(node.value, str) and " " in node.value:
-                yield node.lineno, node.value
+        if id(node) not in documents and _is_text(node) and " " in node.value:
+            yield node.lineno, node.value
 
 
 def _paragraphs(page: str) -> Prose:
@@ -124,9 +127,8 @@ def _unknown_in_docs(line: str) -> Iterator[str]:
     for match in INLINE.finditer(line):
         word = match[1].removesuffix("()")
         is_path = re.fullmatch(r"(spyre|tests|qa|tools|benchmarks|examples)/[\w./-]+", word)
-        if is_path or IDENTIFIER.fullmatch(word):
-            if not _exists(word):
-                yield word
+        if (is_path or IDENTIFIER.fullmatch(word)) and not _exists(word):
+            yield word
 
 
 def main() -> int:

@@ -136,7 +136,7 @@ def new_tensor(
     base = StorageLayout.of(sizes, strides, NAMES[dtype], layout.inner)
     buffer = DeviceBuffer(card, base.size_bytes)
     if base.size_bytes:
-        buffer.place(base)
+        buffer.allocate(base)
     elements = base.size_bytes // dtype.itemsize
     whole = tensor_at(buffer.pointer, (elements,), (1,), dtype, card.index)
     attach(whole.untyped_storage(), buffer)

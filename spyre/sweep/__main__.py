@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spyre.sweep.point import Record
     from spyre.sweep.run import Runner
 
-DESCRIPTION = "Weigh bundles and functions over machines, core counts, LX sizes, planners, tiles."
+DESCRIPTION = "Weigh bundles and functions over machines, core counts, LX sizes, tiles."
 EPILOG = """\
 lists are separated by blanks; every combination is a point. Options replace what FILE says.
 examples:
@@ -68,10 +68,6 @@ def _add_functions(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cores", metavar="N", nargs="+", type=int, help="cores to divide work by")
     group.add_argument(
         "--lx-kept", metavar="X", nargs="+", type=float, help="share of LX plans leave free, 0 to 1"
-    )
-    group.add_argument("--planner", metavar="NAME", nargs="+", help="june, august")
-    group.add_argument(
-        "--solver", metavar="NAME", nargs="+", help="greedy, first_fit, best_fit, optimal"
     )
     group.add_argument(
         "--tiles", metavar="TILES", nargs="+", help="none, auto, or loops such as rows=8,heads=2"
@@ -135,7 +131,7 @@ def document_of(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, 
         "bundles": options.bundle, "functions": options.function, "model": options.model,
         "machine_file": options.machine, "host_rounds": options.host_rounds,
     }  # fmt: skip
-    settings = ("cores", "lx_kept", "planner", "solver", "tiles")
+    settings = ("cores", "lx_kept", "tiles")
     chosen = {name: getattr(options, name) for name in settings}
     constants = {name: [_number(value) for value in values] for name, *values in options.set}
     return {

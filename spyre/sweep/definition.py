@@ -137,8 +137,6 @@ Machine = tuple[tuple[str, Number], ...]
 COMPILE_AXES: Mapping[str, type | tuple[type, ...]] = {
     "cores": int,
     "lx_kept": (int, float),
-    "planner": str,
-    "solver": str,
     "tiles": str,
 }
 """Axes of functions, in the order of the result's columns, with the type of their values."""

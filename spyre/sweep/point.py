@@ -79,8 +79,6 @@ _one_at_a_time = threading.Lock()
 SETTING_NAMES = {
     "cores": "sencores",
     "lx_kept": "lx_fraction_kept",
-    "planner": "work_division",
-    "solver": "lx_solver",
 }
 
 

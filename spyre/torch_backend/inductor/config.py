@@ -13,23 +13,11 @@ from spyre.torch_backend.compat import add_inductor_options, install_config_modu
 sencores: int | None = None
 """SENCORES: cores an operation may use, 1 to 32."""
 
-work_division: str | None = None
-"""WORK_DIVISION: planner of matmul divisions, june or august."""
-
 core_id_k_fast_emission: bool | None = None
 """SPYRE_CORE_ID_K_FAST_EMISSION: cores that add up one tile of a matmul are neighbours."""
 
 lx_planning: bool | None = None
 """LX_PLANNING: intermediate results may lie in the cores' scratchpads."""
-
-lx_solver: str | None = None
-"""LX_SOLVER: greedy, first_fit, best_fit or optimal."""
-
-lx_rule: str | None = None
-"""LX_RULE: results of which operations may lie in LX: june, august or all."""
-
-allow_all_ops_in_lx_planning: bool | None = None
-"""ALLOW_ALL_OPS_IN_LX_PLANNING: the rule is all, whatever ``lx_rule`` says."""
 
 lx_fraction_kept: float | None = None
 """DXP_LX_FRAC_AVAIL: share of the scratchpad that plans leave free, 0 to 1."""

@@ -68,6 +68,11 @@ from .operations import (
     store_result as store_result,
     with_constants as with_constants,
 )
+from .packing import (
+    LiveBuffer as LiveBuffer,
+    aligned as aligned,
+    pack as pack,
+)
 from .recording import (
     NotRecorded as NotRecorded,
     current_recorder as current_recorder,

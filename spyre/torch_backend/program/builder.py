@@ -18,6 +18,7 @@ from spyre.layout import DeviceView, row_major_view
 from spyre.mlir.builder import BufferAddress, BuiltBundle, BundleBuilder
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import DeviceOp, Value, device_format
+from spyre.torch_backend.program.packing import LiveBuffer, pack
 
 SCRATCH = "scratch"
 
@@ -173,10 +174,9 @@ class ProgramBuilder:
 def place_scratch(
     uses: Sequence[Sequence[int]], sizes_bytes: Mapping[int, int]
 ) -> tuple[dict[int, int], int]:
-    """Offset of every region in use, and the bytes of all together.
+    """Return the offset of every region in use, and the bytes of all of them, from `pack`.
 
     ``uses``: regions every operation touches, in order. ``sizes_bytes``: of the regions to place.
-    Regions that are in use at the same time do not overlap; each takes the lowest free place.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -185,22 +185,7 @@ def place_scratch(
             if region in sizes_bytes:
                 first.setdefault(region, step)
                 last[region] = step
-    offsets: dict[int, int] = {}
-    for region in sorted(first, key=lambda r: first[r]):
-        living = sorted(
-            (offsets[other], offsets[other] + sizes_bytes[other])
-            for other in offsets
-            if last[other] >= first[region]
-        )
-        offsets[region] = _lowest_gap(living, sizes_bytes[region])
-    total = max((offsets[r] + sizes_bytes[r] for r in offsets), default=0)
-    return offsets, total
-
-
-def _lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int) -> int:
-    offset_bytes = 0
-    for begin, end in taken:
-        if begin - offset_bytes >= size_bytes:
-            return offset_bytes
-        offset_bytes = max(offset_bytes, end)
-    return offset_bytes
+    offsets = pack([LiveBuffer(r, sizes_bytes[r], first[r], last[r] + 1) for r in first])
+    placed = {region: offset for region, offset in offsets.items() if offset is not None}
+    total = max((offset + sizes_bytes[region] for region, offset in placed.items()), default=0)
+    return placed, total

@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from spyre.cache import digest_of_sources
 from spyre.config import Variable
 from spyre.errors import LaunchError, SpyreError
 from spyre.hw.spec import CORES, LX_BYTES
-from spyre.torch_backend.device import usable_cores
+from spyre.torch_backend.device import usable_cores, warn_user
 from spyre.torch_backend.inductor import config
 from spyre.torch_backend.inductor.base.debug import wants_notes
 from spyre.torch_backend.inductor.hints import hints_key
@@ -38,10 +38,6 @@ _SWITCH_WORDS = {
 }
 
 
-MATMUL_PLANNERS = ("june", "august")
-LX_RULES = ("june", "august", "all")
-LX_SOLVERS = ("greedy", "first_fit", "best_fit", "optimal")
-"""Names of strategies; the tables of division and scratchpad planning have them."""
 ASKED = "asked"
 """SPYRE_SYMBOLIC_SIZES where PyTorch is to say it."""
 
@@ -54,11 +50,8 @@ class Settings:
     """
 
     sencores: int
-    work_division: str
     core_id_k_fast_emission: bool
     lx_planning: bool
-    lx_solver: str
-    lx_rule: str
     lx_capacity_bytes: int
     coarse_tiling: bool
     coarse_tiling_groups_fn: Callable[..., Any] | None
@@ -72,17 +65,14 @@ def settings() -> Settings:
     """The settings that are in force; LaunchError SPY968 for a value that cannot be.
 
     SPY902 and SPY985 for SENCORES and DXP_LX_FRAC_AVAIL of the environment; SpyreError SPY978 for
-    a ``coarse_tiling_groups_fn`` without a name.
+    a ``coarse_tiling_groups_fn`` without a name. Removed variables that are set give a warning.
     """
-    allow_all = _switch("allow_all_ops_in_lx_planning", environment.ALLOW_ALL_OPS_IN_LX_PLANNING)
-    rule = _choice("lx_rule", environment.LX_RULE, LX_RULES)
+    for message in environment.removed_variables():
+        warn_user(message)
     return Settings(
         sencores=_cores(),
-        work_division=_choice("work_division", environment.WORK_DIVISION, MATMUL_PLANNERS),
         core_id_k_fast_emission=_switch("core_id_k_fast_emission", environment.K_FAST_EMISSION),
         lx_planning=_switch("lx_planning", environment.LX_PLANNING),
-        lx_solver=_choice("lx_solver", environment.LX_SOLVER, LX_SOLVERS),
-        lx_rule="all" if allow_all else rule,
         lx_capacity_bytes=_capacity_bytes(),
         coarse_tiling=_switch("coarse_tiling", environment.COARSE_TILING),
         coarse_tiling_groups_fn=_groups_function(),
@@ -114,14 +104,6 @@ def _switch(name: str, variable: Variable) -> bool:
     if text not in _SWITCH_WORDS:
         raise _wrong_setting(variable.name, "1 or 0", text)
     return _SWITCH_WORDS[text]
-
-
-def _choice(name: str, variable: Variable, known: Collection[str]) -> str:
-    value = getattr(config, name)
-    source, setting = (variable.name, variable.read()) if value is None else (name, value)
-    if not isinstance(setting, str) or setting not in known:
-        raise _wrong_setting(source, ", ".join(known), repr(setting))
-    return setting
 
 
 def _symbolic_sizes() -> bool | None:

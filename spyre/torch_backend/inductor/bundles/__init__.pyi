@@ -3,6 +3,7 @@ from .document import (
 )
 from .generation import (
     KernelMemory as KernelMemory,
+    generate_bundle as generate_bundle,
 )
 from .kernel_op import (
     HBM as HBM,

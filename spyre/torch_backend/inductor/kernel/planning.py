@@ -27,6 +27,7 @@ from spyre.torch_backend.inductor.base import (
 )
 from spyre.torch_backend.inductor.bundles import (
     HBM,
+    LX,
     Kernel,
     KernelMemory,
     KernelOp,
@@ -55,12 +56,10 @@ from spyre.torch_backend.inductor.kernel.passes import (
     remove_unread,
 )
 from spyre.torch_backend.inductor.scratchpad import (
-    Surroundings,
-    plan_pool,
     plan_scratchpad,
-    pool_buffers,
+    pool_offsets,
     report_text,
-    with_allocations,
+    with_offsets,
 )
 from spyre.torch_backend.program import (
     DeviceOp,
@@ -99,7 +98,7 @@ class KernelPlanning:
         self._names: list[tuple[str, ...]] = []
         self._undivided: list[KernelOp] = []
         self._divisions: list[WorkDivision] = []
-        self._surroundings = Surroundings(frozenset())
+        self._arguments: frozenset[str] = frozenset()
         self._in_lx: frozenset[str] = frozenset()
 
     def run(self, printer: PassPrinter) -> None:
@@ -120,8 +119,7 @@ class KernelPlanning:
         self._undivided = [op if k_fast else replace(op, k_fast=False) for op, _ in pairs]
         self._names = [row for _, row in pairs]
         self.kernel = looped(self._undivided, self.operations.paths)
-        given = frozenset(place.name for place in places.values() if place.argument >= 0)
-        self._surroundings = Surroundings(given)
+        self._arguments = frozenset(p.name for p in places.values() if p.argument >= 0)
 
     # --- passes on operations --------------------------------------------------------------------
 
@@ -160,23 +158,16 @@ class KernelPlanning:
         chosen = self._settings
         if not chosen.lx_planning:
             return
-        plan = plan_scratchpad(
-            self.kernel,
-            self._names,
-            surroundings=self._surroundings,
-            rule=chosen.lx_rule,
-            solver=chosen.lx_solver,
-            capacity_bytes=chosen.lx_capacity_bytes,
-        )
+        capacity_bytes = chosen.lx_capacity_bytes
+        plan = plan_scratchpad(self.kernel, self._names, self._arguments, capacity_bytes)
         if self._wanted:
             self.notes[LX_FILE] = report_text(plan)
-        self._in_lx = frozenset(plan.allocations)
-        self.kernel = with_allocations(self.kernel, self._names, plan.allocations)
+        self._in_lx = frozenset(plan.placed)
+        self.kernel = with_offsets(self.kernel, self._names, LX, plan.placed)
 
     def hbm_pool_planning(self) -> None:
-        around, in_lx = self._surroundings, self._in_lx
-        pool = plan_pool(pool_buffers(self.kernel, self._names, surroundings=around, in_lx=in_lx))
-        self.kernel = with_allocations(self.kernel, self._names, pool.allocations)
+        offsets = pool_offsets(self.kernel, self._names, self._arguments, self._in_lx)
+        self.kernel = with_offsets(self.kernel, self._names, POOL, offsets)
 
 
 def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, RegionPlace]:
@@ -201,8 +192,7 @@ def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
     reduced dims only K of a matmul is divided, whose partial sums are added up.
     """
     hints = {symbol: n for symbol, n in zip(op.symbols, op.cores, strict=False) if n > 1}
-    k_fast = chosen.core_id_k_fast_emission
-    division = divide_op(op, chosen.sencores, chosen.work_division, hints, k_fast=k_fast)
+    division = divide_op(op, chosen.sencores, hints)
     if op.kind is OpKind.MATMUL:
         return division
     written = {symbol for k, symbol in enumerate(op.symbols) if op.output.has(k)}
