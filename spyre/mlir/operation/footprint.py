@@ -270,12 +270,12 @@ def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
     A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
     within the stick.
     """
-    pitches = footprint(op, tensor).pitch_bytes
     moving = [dim for dim in moving_dims(op, tensor) if dim not in op.symbolic_dims]
-    return tuple(
-        sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
-        for row in op.core_slices
-    )
+    if not moving:
+        return (0,) * len(op.core_slices)
+    pitches = footprint(op, tensor).pitch_bytes
+    offsets = {dim: _slice_origins(op, tensor, dim, pitches[dim]) for dim in moving}
+    return tuple(sum(offsets[dim][row[dim]] for dim in moving) for row in op.core_slices)
 
 
 def moving_dims(op: Operation, tensor: Tensor) -> list[str]:
@@ -286,13 +286,15 @@ def moving_dims(op: Operation, tensor: Tensor) -> list[str]:
     return [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
 
 
-def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
-    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``.
+def _slice_origins(op: Operation, tensor: Tensor, dim: str, pitch: int) -> dict[int, int]:
+    """Bytes from the tensor's first element to the first one of a slice of ``dim``, by its index.
 
     Under a window, the element its first output position starts at, padding counted as stored.
     """
-    window = op.window_of(tensor, dim)
-    origin = index * op.core_extent(dim) * (window.stride if window else 1)
-    sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
-    inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
-    return sticks * pitch + inside
+    window, stick = op.window_of(tensor, dim), stick_elements(tensor).get(dim, 1)
+    step = op.core_extent(dim) * (window.stride if window else 1)
+    inside = tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
+    return {
+        index: index * step // stick * pitch + index * step % stick * inside
+        for index in {row[dim] for row in op.core_slices}
+    }
