@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import Rounding, find_format, find_host_dtype
+from spyre.dtypes import INTEGER_STORAGE, NO_CODE, Rounding, find_format, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.numerics import Numerics
@@ -137,10 +137,12 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
 
 def _is_interpreted(plan: TransferPlan) -> bool:
     """Whether the copy is made while what copies is compiled."""
-    from spyre.hw.interpreter import copy_seconds, meanwhile
-    from spyre.hw.kernels.together import TRANSFER
+    from spyre.hw.interpreter import background_compiler, copy_seconds
+    from spyre.hw.kernels.parallel_compile import TRANSFER
 
-    return meanwhile.stands_in((TRANSFER,), copy_seconds(plan.size_bytes // STICK_BYTES))
+    return background_compiler.should_interpret(
+        (TRANSFER,), copy_seconds(plan.size_bytes // STICK_BYTES)
+    )
 
 
 def _check_bounds(
@@ -377,21 +379,21 @@ def _divisor(axis: Axis, most: int) -> int:
 def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numerics) -> None:
     row = find_host_dtype(dtype)
     host = row.name
-    table[tt.HOST_FORMAT] = tt.HOST_CODES[host]
+    table[tt.HOST_FORMAT] = row.transfer_code
+    stored = find_format(device)
     table[tt.NINF_IS_NAN] = numerics.ninf_to_host == "nan"
     table[tt.ROUND_ADD], table[tt.ROUND_ODD] = _rounding_rule(numerics.dma_rounding, 14)
     table[tt.LARGEST] = 0x7FFE if numerics.saturate else 0x7FFF
     table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD] = _rounding_rule(numerics.bfloat16_rounding, 16)
-    integers = device in tt.DEVICE_INTEGER_CODES
-    if {device, row.device_format} & tt.COPIED_FORMATS:
+    integers = stored.transfer_code != NO_CODE and not stored.computed
+    if stored.copied_only or find_format(row.device_format).copied_only:
         integers = device == row.device_format
-    floats = table[tt.HOST_FORMAT] <= tt.HOST_BOOL
-    if device == "SEN169_FP16" and floats:
-        table[tt.DEVICE_FORMAT] = _half_code(numerics)
-    elif device == "IEEE_FP32" and floats:
-        table[tt.DEVICE_FORMAT] = tb.FP32
+    floats = row.transfer_code < INTEGER_STORAGE
+    if stored.computed and floats:
+        is_half = stored.transfer_code == tb.DL16
+        table[tt.DEVICE_FORMAT] = _half_code(numerics) if is_half else stored.transfer_code
     elif integers and (not floats or host == "bool"):
-        table[tt.DEVICE_FORMAT] = tt.DEVICE_INTEGER_CODES[device]
+        table[tt.DEVICE_FORMAT] = stored.transfer_code
         table[tt.INTEGERS] = 1
     else:
         raise UnsupportedError(

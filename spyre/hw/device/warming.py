@@ -22,7 +22,7 @@ _ROWS = (1, 512)
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
-    from spyre.hw.kernels.together import TRANSFER, entry_of
+    from spyre.hw.kernels.parallel_compile import TRANSFER, entry_of
 
     _ = entry_of(TRANSFER).address  # what is loaded is what copies
     for rows in _ROWS:
@@ -38,7 +38,7 @@ def warm_transfers(device: Device) -> None:
 
 def warm_driver(device: Device) -> None:
     """Compile or load what runs and moves programs, whatever their kernels."""
-    from spyre.hw.kernels.together import compile_driver
+    from spyre.hw.kernels.parallel_compile import compile_driver
 
     device.pool.prepare()
     compile_driver()
@@ -53,7 +53,7 @@ def warm_program(
     program is. ``link`` may raise SpyreErrors, which are for who links it to run it.
     ``is_interpreted``: or begin to, in the background, if ``device`` can run it meanwhile.
     """
-    from spyre.hw.kernels.together import TRANSFER, compile_together, entry_of
+    from spyre.hw.kernels.parallel_compile import TRANSFER, compile_together, entry_of
 
     if entry_of(TRANSFER).is_ready:
         return
@@ -70,7 +70,7 @@ def warm_kernels() -> Iterator[str]:
     Where compiled kernels can be kept, a process for each CPU compiles some; this one loads them
     afterwards, and compiles what another could not.
     """
-    from spyre.hw.kernels.together import JOBS, compile_job, compiled_elsewhere, processes
+    from spyre.hw.kernels.parallel_compile import JOBS, compile_job, compiled_elsewhere, processes
 
     is_alone = processes() == 1
     if not is_alone:

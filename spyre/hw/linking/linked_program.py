@@ -428,7 +428,7 @@ class LinkedBatch:
 
 @cache
 def _address(kind: int) -> int:
-    from spyre.hw.kernels.together import entry_of  # imports numba
+    from spyre.hw.kernels.parallel_compile import entry_of  # imports numba
 
     return entry_of(KERNEL_NAMES[kind]).address
 
@@ -439,12 +439,12 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     Kernels are compiled, or loaded from the disk cache, on first use; several at a time where
     there are CPUs.
     """
-    from spyre.hw.kernels.notice import compile_notice  # imports numba
-    from spyre.hw.kernels.together import compile_together
+    from spyre.hw.kernels.parallel_compile import compile_together
+    from spyre.hw.kernels.progress import compile_progress  # imports numba
 
     wanted = list(kinds)
     compile_together([KERNEL_NAMES[kind] for kind in wanted])
     addresses = np.zeros(len(KERNEL_NAMES), np.int64)
-    for kind in compile_notice().counted(wanted):
+    for kind in compile_progress().numbered(wanted):
         addresses[kind] = _address(kind)
     return addresses

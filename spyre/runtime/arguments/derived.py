@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spyre.dtypes import FORMATS
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
 from spyre.hw.linking import check_bound
 from spyre.hw.ops import STANDARD, arrangement_faults, find_op
@@ -39,12 +40,7 @@ SCRATCH_OWNER = 1 << 16
 """Owners from here on are device_mem_allocates, which are no arguments."""
 SEGMENT_BITS = 34
 """Addresses of baked bundles name their segment in the bits from here on."""
-_HOST_DTYPES = {
-    "SEN169_FP16": "float16",
-    "IEEE_FP32": "float32",
-    "IEEE_INT32": "int32",
-    "SENUINT32": "int32",
-}
+_HOST_DTYPES = {row.name: row.host_dtype for row in FORMATS.values() if row.host_dtype}
 
 
 @dataclass(frozen=True, slots=True)

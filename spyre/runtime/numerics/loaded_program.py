@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from spyre.dtypes import find_host_dtype
+from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding
 from spyre.hw.device import Device
 from spyre.hw.linking import LinkedProgram
@@ -108,7 +108,7 @@ def load_bundle_program(
 
 def _wide(tensor: DeviceTensor) -> DeviceTensor:
     """The tensor as one of float32, which holds every float of the device exactly."""
-    floats = tensor.layout.device_dtype in ("SEN169_FP16", "IEEE_FP32")
+    floats = FORMATS[tensor.layout.device_dtype].computed
     if floats and find_host_dtype(tensor.dtype).name != "bool":
         return replace(tensor, dtype="float32")
     return tensor

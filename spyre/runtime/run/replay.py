@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import find_host_dtype
+from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding, LaunchError
 from spyre.hw.counters import ExecuteLabels
 from spyre.hw.device import Device, Progress
@@ -172,7 +172,7 @@ def read_output(
     buffer, tensor = case.spec.buffers[output.buffer], placed[output.buffer].tensor
     assert tensor is not None
     kind = find_host_dtype(output.dtype)
-    is_float = kind.device_format in ("SEN169_FP16", "IEEE_FP32") and kind.name != "bool"
+    is_float = FORMATS[kind.device_format].computed and kind.name != "bool"
     through = output.read_as or ("float32" if is_float else kind.name)
     dtype = np.dtype(find_host_dtype(through).storage_dtype)
     storage = _zeros(buffer, dtype)

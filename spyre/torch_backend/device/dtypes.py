@@ -9,22 +9,13 @@ from __future__ import annotations
 import torch
 
 from spyre import config
+from spyre.dtypes import HOST_DTYPES
 from spyre.torch_backend.device.errors import Int64Overflow, warn_user
 
 NAMES: dict[torch.dtype, str] = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.bool: "bool",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.uint8: "uint8",
-    torch.float8_e4m3fn: "float8_e4m3fn",
-    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+    getattr(torch, name): name for name in HOST_DTYPES if not name.startswith("q")
 }
-"""Name in `spyre.dtypes.HOST_DTYPES` by torch dtype."""
+"""Name in `spyre.dtypes.HOST_DTYPES` by torch dtype; quantised dtypes are left out."""
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
 

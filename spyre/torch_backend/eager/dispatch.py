@@ -21,7 +21,9 @@ from typing import Any
 
 import torch
 
+from spyre.dtypes import HOST_DTYPES
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
+from spyre.torch_backend.device import DTYPES
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
@@ -37,7 +39,7 @@ from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+FLOATS = tuple(DTYPES[row.name] for row in HOST_DTYPES.values() if row.computed_as_float)
 INTEGERS = (torch.int32, torch.int64)
 COMPUTED = (*FLOATS, torch.bool)
 """dtypes the operations of the vector unit take, bool as 1.0 and 0.0."""

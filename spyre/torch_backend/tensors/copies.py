@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from spyre.dtypes import find_host_dtype
+from spyre.dtypes import FORMATS, NO_CODE, FormatKind, find_host_dtype
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
@@ -256,7 +256,12 @@ __all__ = [
     "write_storage",
 ]
 
-_RAW = {8: ("SENINT8", "int8"), 16: ("SENINT16", "int16"), 32: ("IEEE_INT32", "int32")}
+_RAW = {
+    row.bits: (row.name, row.code_dtype)
+    for row in FORMATS.values()
+    if row.kind is FormatKind.SIGNED and row.transfer_code != NO_CODE
+}
+"""Signed format and host dtype that copies move elements of so many bits as."""
 
 
 def relayout(tensor: torch.Tensor, card: FlexDevice | None = None) -> torch.Tensor:

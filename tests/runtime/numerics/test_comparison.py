@@ -14,10 +14,10 @@ from hypothesis import given, strategies as st
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw.device.device import Device
 from spyre.hw.numerics import Numerics, parse_numerics
+from spyre.hw.ops import OPCODES
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
 from spyre.hw.table import matmul as mt, plan as tb
-from spyre.hw.table.plan import BINARY
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Operation
@@ -221,7 +221,7 @@ def tamper(side: LinkedSide, word: int, value: int) -> LinkedSide:
 @pytest.mark.parametrize("modes", [("dl16", "ieee"), ("dl16", "dl16:alu=even"), ("ieee", "dl16")])
 def test_another_operation_is_not_explained(modes: tuple[str, str]):
     first, second = sides(ADD, modes)
-    found = one((first, tamper(second, tb.OPCODE, BINARY.index("sub"))))
+    found = one((first, tamper(second, tb.OPCODE, OPCODES["sub"])))
     assert not found.is_explained
     assert found.unexplained > 4000
     assert found.worst is not None

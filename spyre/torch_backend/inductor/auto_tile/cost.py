@@ -14,7 +14,6 @@ from math import prod
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.cost import default_machine, kernel_ns
 from spyre.hw.counters import (
-    TRANSCENDENTAL,
     CostClass,
     Counters,
     OperationCounts,
@@ -99,7 +98,7 @@ class _Operation:
                 executions=self.runs,
             ),
             hbm_reread_bytes=sum(map(self._reread_bytes, inputs)),
-            transcendental=OPS[op.name].kernel_op in TRANSCENDENTAL,
+            transcendental=OPS[op.name].transcendental,
             largest_share=1.0 / self.cores,
             mac_format=first.format,
             rows=points // self.runs // inner,

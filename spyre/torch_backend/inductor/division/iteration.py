@@ -15,7 +15,7 @@ from math import isqrt, lcm
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.ops import SPEC_NAMES, Category, Family, find_op
+from spyre.hw.ops import Category, Family, find_op
 from spyre.torch_backend.inductor.bundles import KernelOp
 from spyre.torch_backend.program import OpKind
 
@@ -76,9 +76,9 @@ class Iteration:
 
 def read_iteration(op: KernelOp) -> Iteration:
     """The dims of ``op``; how it is divided already is not looked at."""
-    known, listed = find_op(op.name), SPEC_NAMES.get(op.name)
+    known = find_op(op.name)
     family = known.family if known is not None else None
-    is_matmul = listed is not None and listed.category is Category.MATMUL
+    is_matmul = known is not None and known.category is Category.MATMUL
     outputs, dims = _output_dims(op), []
     for k, (symbol, extent) in enumerate(zip(op.symbols, op.extents, strict=True)):
         lanes = [tensor.lanes for tensor in op.tensors if tensor.lane == k]

@@ -1,8 +1,8 @@
-"""Saying on standard error that kernels are being compiled: seconds to a minute, once per machine
-and version, in which a user would take the program for dead.
+"""Progress lines on standard error while kernels are compiled, once per machine and version: this
+takes seconds to a minute, in which the program would seem to hang.
 
-numba tells of every function that it really compiles, not of those it loads. What takes less than a
-second in all is not mentioned, and SPYRE_PROGRESS=0 keeps everything quiet.
+numba reports every function that it compiles, but not those it loads. Compilations that take less
+than a second in all are not shown, and SPYRE_PROGRESS=0 shows none.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numba.core.event
 from spyre import config
 
 SILENT_SECONDS = 1.0
-"""What passes unmentioned."""
+"""Compilation time before the first line."""
 REPEAT_SECONDS = 10.0
-"""Between lines where standard error is no terminal; on one, the line changes in place."""
+"""Time between lines if standard error is no terminal; on a terminal one line is overwritten."""
 IDLE_SECONDS = 0.5
-"""After which nothing more seems to be compiled."""
+"""Time without a compilation after which the last line is written."""
 _TICK_SECONDS = 0.1
 
 
-class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
-    """Counts what is compiled, and has a thread of its own say so while it goes on."""
+class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
+    """Listener to compilations of this package; a thread writes lines while they last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said_background = False
+        self._reported_background = False
         self._start_again()
         os.register_at_fork(after_in_child=self._start_again)
 
@@ -57,7 +57,7 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             if not self._is_watched:
                 self._is_watched = True
                 self._begin = time.monotonic()
-                threading.Thread(target=self._watch, name="spyre-notice", daemon=True).start()
+                threading.Thread(target=self._watch, name="spyre-progress", daemon=True).start()
 
     def on_end(self, event: numba.core.event.Event) -> None:
         if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
@@ -69,7 +69,7 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             self._last = time.monotonic()
 
     def elsewhere(self, names: Iterable[str], count: int) -> Iterator[str]:
-        """``names`` of the ``count`` kernels that other processes compile, as each is begun."""
+        """Yield ``names`` of the ``count`` kernels that other processes compile, as each begins."""
         self._enter(f"{count} kernels")
         try:
             for number, name in enumerate(names, 1):
@@ -79,18 +79,18 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             self._kinds = ""
             self._leave()
 
-    def say_background(self) -> None:
-        """That kernels are compiled by a process of its own; said once."""
-        if not self._said_background:
-            self._said_background = True
-            _say(
+    def report_background(self) -> None:
+        """Write, once, that a background process compiles kernels."""
+        if not self._reported_background:
+            self._reported_background = True
+            _write(
                 "compiling kernels in the background (once); small programs are interpreted "
                 "meanwhile",
                 last=True,
             )
 
-    def counted(self, kinds: Iterable[int]) -> Iterator[int]:
-        """``kinds`` one after another, with their number for what is said meanwhile."""
+    def numbered(self, kinds: Iterable[int]) -> Iterator[int]:
+        """Yield ``kinds``; lines written meanwhile show how many of them are done."""
         wanted = list(kinds)
         try:
             for done, kind in enumerate(wanted):
@@ -100,8 +100,8 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             self._kinds = ""
 
     def _watch(self) -> None:
-        """Until nothing has been compiled for a while."""
-        said = 0.0
+        """Write lines until nothing has been compiled for `IDLE_SECONDS`."""
+        written = 0.0
         while True:
             time.sleep(_TICK_SECONDS)
             now = time.monotonic()
@@ -112,20 +112,20 @@ class CompileNotice(numba.core.event.Listener):  # type: ignore[misc]
             if now - self._begin < SILENT_SECONDS:
                 continue
             seconds = now - self._begin
-            is_due = not said or now - said >= REPEAT_SECONDS
-            said = now if is_due else said
+            is_due = not written or now - written >= REPEAT_SECONDS
+            written = now if is_due else written
             text = f"compiling kernels (once): {self._kinds}{self._name}, {seconds:.0f} s"
-            _say(text, on_file=is_due)
-        if said:
+            _write(text, on_file=is_due)
+        if written:
             seconds = self._last - self._begin
-            _say(
+            _write(
                 f"kernels compiled in {seconds:.0f} s, kept in {config.cache_directory()}",
                 last=True,
             )
 
 
-def _say(text: str, on_file: bool = True, last: bool = False) -> None:
-    """``on_file``: also where a line cannot take the place of the one before."""
+def _write(text: str, on_file: bool = True, last: bool = False) -> None:
+    """Write a line, to a terminal in place of the last one; to files only if ``on_file``."""
     if sys.stderr is None or not config.shows_progress():
         return
     try:
@@ -134,13 +134,13 @@ def _say(text: str, on_file: bool = True, last: bool = False) -> None:
         elif on_file:
             sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-    except Exception:  # of whatever stands in the stream's place; a notice is worth no failure
+    except Exception:  # of any object set as sys.stderr; a progress line must not fail the program
         return
 
 
 @cache
-def compile_notice() -> CompileNotice:
-    """The one of this process, listening from the first call on."""
-    notice = CompileNotice()
-    numba.core.event.register("numba:compile", notice)
-    return notice
+def compile_progress() -> CompileProgress:
+    """The listener of this process, registered at the first call."""
+    progress = CompileProgress()
+    numba.core.event.register("numba:compile", progress)
+    return progress

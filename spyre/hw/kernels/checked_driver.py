@@ -1,8 +1,8 @@
 """The checking driver: shadow checks of every execution before its dispatches run.
 
-Per execution: reads look for sticks nobody wrote, writes for sticks another core wrote in the same
-execution, inputs that overlap an output are looked at once more. The tables are those of
-:mod:`spyre.hw.table.checks`; the slow reference is :mod:`spyre.hw.reference.shadow`.
+Per execution: reads look for unwritten sticks, writes for sticks that another core wrote in the
+same execution; inputs that overlap an output are checked again after the writes. The tables are
+those of :mod:`spyre.hw.table.checks`; the slow reference is :mod:`spyre.hw.reference.shadow`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LX_MASK = LX_BYTES // STICK_BYTES - 1
 
 @inline
 def count_unwritten(shadow, first, run, stride):
-    """Sticks of the run that nobody wrote."""
+    """Count the unwritten sticks of a run."""
     count = 0
     if stride == 1:
         words = shadow[first : first + run]
@@ -47,8 +47,8 @@ def count_unwritten(shadow, first, run, stride):
 
 
 @inline
-def count_foreign(shadow, first, run, stride, tag):
-    """Sticks of the run that another core than that of ``tag`` wrote under the same record."""
+def count_clashes(shadow, first, run, stride, tag):
+    """Count the sticks of a run that another core than that of ``tag`` wrote under its record."""
     count = 0
     if stride == 1:
         words = shadow[first : first + run]
@@ -74,15 +74,15 @@ def fill(words, first, run, stride, value):
 
 
 @kernel
-def is_foreign(word, tag):
+def is_clash(word, tag):
     """True if another core wrote the stick under the record of ``tag``."""
     other = np.uint32(word ^ tag)
     return (other != ZERO) and (other < CORE_LIMIT)
 
 
 @kernel
-def is_torn(word, low, high):
-    """True if a stick's written range and ``low`` .. ``high`` overlap without one in the other."""
+def overlaps_partially(word, low, high):
+    """True if a stick's written range and ``low`` .. ``high`` overlap, neither within the other."""
     if word & RANGE_MARK == 0:
         return False
     first, last = (word >> RANGE_BITS) & RANGE_MASK, word & RANGE_MASK
@@ -90,8 +90,8 @@ def is_torn(word, low, high):
 
 
 @kernel
-def note(result, count, execution, box, stick, word):
-    """Add ``count`` sticks to a finding; the first keeps its place."""
+def record_finding(result, count, execution, box, stick, word):
+    """Add ``count`` sticks to a finding, which keeps the position of the first."""
     if result[COUNT] == 0:
         result[EXECUTION] = execution
         result[BOX] = box
@@ -106,45 +106,47 @@ def note(result, count, execution, box, stick, word):
 
 @inline
 def check_read(shadow, first, run, stride, result, execution, box):
-    """A run that is read."""
+    """Look for unwritten sticks in a run that is read."""
     count = count_unwritten(shadow, first, run, stride)
     if count > 0:
         stick = first
         while shadow[stick] != ZERO:
             stick += stride
-        note(result, count, execution, box, stick, 0)
+        record_finding(result, count, execution, box, stick, 0)
 
 
 @inline
-def check_foreign(shadow, first, run, stride, tag, result, execution, box):
-    """A run that another core may have written in this execution."""
-    count = count_foreign(shadow, first, run, stride, tag)
+def check_clashes(shadow, first, run, stride, tag, result, execution, box):
+    """Look for sticks of a run that another core wrote in this execution."""
+    count = count_clashes(shadow, first, run, stride, tag)
     if count > 0:
         stick = first
-        while not is_foreign(shadow[stick], tag):
+        while not is_clash(shadow[stick], tag):
             stick += stride
-        note(result, count, execution, box, stick, shadow[stick])
+        record_finding(result, count, execution, box, stick, shadow[stick])
 
 
 @kernel
 def check_ranges(shadow, ranges, first, run, stride, low, high, result, execution, box):
-    """A run of LX that is read as part of the range ``low`` .. ``high``."""
+    """Look for sticks of an LX run, read in the range ``low`` .. ``high``, that were written
+    through a range that overlaps it partially.
+    """
     same = low << RANGE_BITS | high | RANGE_MARK
     count, stick = 0, -1
     for i in range(run):
         at = first + i * stride
         word = np.int64(ranges[at - LX_FIRST])
-        if word != same and is_torn(word, low, high):
+        if word != same and overlaps_partially(word, low, high):
             if count == 0:
                 stick = at
             count += 1
     if count > 0:
-        note(result, count, execution, box, stick, shadow[stick])
+        record_finding(result, count, execution, box, stick, shadow[stick])
 
 
 @inline
-def visit(shadow, ranges, row, first, run, stride, tag, low, high, results, execution, box):
-    """Check one run of a row's box, and mark what is written."""
+def check_run(shadow, ranges, row, first, run, stride, tag, low, high, results, execution, box):
+    """Check one run of a row's box, and mark its sticks if they are written."""
     if row[ROLE] == READ:
         check_read(shadow, first, run, stride, results[MAIN], execution, box)
         if row[IS_LX] == 1:
@@ -152,7 +154,7 @@ def visit(shadow, ranges, row, first, run, stride, tag, low, high, results, exec
             check_ranges(shadow, ranges, first, run, stride, low, high, result, execution, box)
     else:
         if row[CAN_CLASH] == 1:
-            check_foreign(shadow, first, run, stride, tag, results[MAIN], execution, box)
+            check_clashes(shadow, first, run, stride, tag, results[MAIN], execution, box)
         if row[ROLE] == WRITE:
             fill(shadow, first, run, stride, tag)
             if row[IS_LX] == 1:
@@ -161,8 +163,8 @@ def visit(shadow, ranges, row, first, run, stride, tag, low, high, results, exec
 
 
 @kernel
-def walk(shadow, ranges, row, place, nest, start, tag, results, execution, box, counters):
-    """Visit every run of a box; ``place``: its words."""
+def check_box(shadow, ranges, row, place, nest, start, tag, results, execution, box, counters):
+    """Check every run of a box; ``place``: its words."""
     rank, run, stride = nest[RANK], nest[RUN], nest[STRIDE]
     low = ((start - LX_FIRST) & LX_MASK) - place[BEFORE]
     high = low + place[LENGTH]
@@ -172,7 +174,7 @@ def walk(shadow, ranges, row, place, nest, start, tag, results, execution, box, 
         counters[axis] = 0
     at = start
     for _ in range(total):
-        visit(shadow, ranges, row, at, run, stride, tag, low, high, results, execution, box)
+        check_run(shadow, ranges, row, at, run, stride, tag, low, high, results, execution, box)
         axis = rank - 1
         while axis >= 0:
             at += nest[PITCHES + axis]
@@ -189,7 +191,7 @@ def check_execution(
     shadow, ranges, rows, boxes, nests, bases, patterns, offsets, results,
     first_row, last_row, instance, execution, record, counters,
 ):  # fmt: skip
-    """All rows of one execution, in order."""
+    """Check all rows of one execution, in order."""
     for r in range(first_row, last_row):
         row = rows[r]
         base = bases[row[BASES] + instance]
@@ -200,7 +202,7 @@ def check_execution(
         for b in range(row[BOXES]):
             box = boxes[row[FIRST_BOX] + b]
             tag = np.uint32(record << CORE_BITS | box[TAG])
-            walk(
+            check_box(
                 shadow, ranges, row, box, nests[box[NEST]], base + offsets[at + b], tag,
                 results[r], execution, b, counters,
             )  # fmt: skip
@@ -213,10 +215,10 @@ def drive_checked(
     executions: Any, heads: Any, rows: Any, boxes: Any, nests: Any, bases: Any, patterns: Any,
     offsets: Any, results: Any, shadow: Any, ranges: Any, record: int,
 ) -> Any:  # fmt: skip
-    """As `drive`, each execution checked first.
+    """As `drive`, but check each execution first.
 
     ``executions``: per dispatch the number of the execution it begins, -1 for its further ones.
-    ``heads``: first row per execute statement. ``record``: that of execution 0.
+    ``heads``: first row per execute statement. ``record``: number of the record of execution 0.
     """
     counters = np.zeros(MAX_RANK, np.int64)
     e = first
