@@ -10,7 +10,6 @@ from typing import Any
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.eager import (
     activations,
-    attention,
     cat,
     convolution,
     elementwise,
@@ -40,7 +39,6 @@ from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
-    attention,
     factories,
     elementwise,
     reductions,
@@ -106,7 +104,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     """The function to register for every operator, by aten name."""
     operations: dict[str, EagerOperation] = {}
     for name, kernels in kernels_by_name().items():
-        overload = None if name in attention.WITHOUT_CPU else operator(name)
+        overload = None if name in matmul.WITHOUT_CPU else operator(name)
         operations[name] = EagerOperation(
             name,
             overload,
@@ -145,5 +143,5 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites({**attention.COMPOSITES, **recurrent.COMPOSITES})
+        register_composites({**matmul.COMPOSITES, **recurrent.COMPOSITES})
         register_casts()
