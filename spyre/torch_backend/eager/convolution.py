@@ -28,7 +28,7 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import is_small_product, product
-from spyre.torch_backend.eager.special import multiply_add
+from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
     Windows,
     by_channels,
@@ -72,9 +72,7 @@ def convolve(builder: Lowering, x: Value, weight: Value, *args: Any) -> Value:
 
 def _biased(builder: Lowering, result: Value, bias: Sequence[Value], dtype: str) -> Value:
     for row in bias:
-        row = builder.convert(row, dtype)
-        for _ in range(len(result.sizes) - 2):
-            row = row.unsqueezed(1 if len(row.sizes) == 1 else len(row.sizes))
+        row = along(builder.convert(row, dtype), 0, len(result.sizes) - 1)
         result = builder.pointwise("add", result, row)
     return result
 

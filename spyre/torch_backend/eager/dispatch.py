@@ -63,7 +63,7 @@ Arguments = SimpleNamespace
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class OperatorSignature:
     """Arguments of an operator's schema: names of positional and of written keyword arguments, and
     the defaults of all (None for those without).
     """
@@ -79,10 +79,10 @@ class Signature:
 
 
 @cache
-def signature_of(name: str) -> Signature:
+def signature_of(name: str) -> OperatorSignature:
     """The signature of an aten operator."""
     arguments = schema_of(operator(name)).arguments
-    return Signature(
+    return OperatorSignature(
         tuple(a.name for a in arguments if not a.kwarg_only),
         tuple(a.name for a in arguments if a.kwarg_only and a.is_write),
         {a.name: a.default_value for a in arguments},
@@ -198,7 +198,7 @@ class EagerOperation:
     name: str
     overload: Any
     kernels: tuple[EagerKernel, ...]
-    signature: Signature
+    signature: OperatorSignature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
     is_one_launch: bool = False
@@ -264,7 +264,7 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
 def one_launch(name: str, positional: Names, run: Callable[[Arguments], Any]) -> EagerOperation:
     """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
-    signature = Signature(positional, ("out",), {})
+    signature = OperatorSignature(positional, ("out",), {})
     return EagerOperation(name, None, (EagerKernel(name, run),), signature, is_one_launch=True)
 
 

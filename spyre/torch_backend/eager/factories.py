@@ -35,7 +35,7 @@ from spyre.torch_backend.eager.launch import (
     recording_launches,
     run,
 )
-from spyre.torch_backend.eager.overlap import OverlapRule
+from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
 from spyre.torch_backend.registration import refuse_layout
@@ -118,7 +118,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """aten::_copy_from: onto the card, from it, or within it."""
     if not is_on_card(target):
         download(source, target)
-    elif _COPY_OVERLAP.check((target, source), {}):
+    elif _copy_overlaps((target, source), {}):
         is_beside = source.device == target.device
         cpu_fallback(operator("copy_"), target, source if is_beside else source.cpu())
     elif is_on_card(source):
@@ -135,7 +135,7 @@ def _fill_copy(args: Arguments) -> None:
 _COPY = one_launch("copy_", ("source",), _fill_copy)
 
 
-_COPY_OVERLAP = OverlapRule(operator("copy_"))
+_copy_overlaps = overlap_check(operator("copy_"))
 
 
 def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> torch.Tensor:

@@ -30,7 +30,7 @@ from spyre.torch_backend.eager.elementwise import (
     clamp_bounds,
     comparison,
 )
-from spyre.torch_backend.eager.reductions import over_dims, reduce_all, reduced_sizes
+from spyre.torch_backend.eager.reductions import over_dims, reduce_all
 from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
@@ -165,10 +165,9 @@ def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bo
     return add(builder, quotient, above)
 
 
-def _count(builder: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
-    """How many elements are true, exact up to 2^24."""
-    count = builder.reduce("sum", builder.convert(x, "float32"), dims)
-    return builder.convert(count.reshaped(reduced_sizes(x.sizes, dims, keepdim)), dtype)
+def _count(builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
+    """The number of true elements, exact up to 2^24."""
+    return builder.convert(builder.reduce("sum", builder.convert(x, "float32"), dims), dtype)
 
 
 def _with_truth(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
@@ -182,13 +181,12 @@ def _with_truth(name: str, builder: Lowering, a: Value, b: Value, dtype: str) ->
     return sub(builder, either, both if name == "or" else mul(builder, both, 2))
 
 
-def _total(builder: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
+def _total(builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
     """Sums by halves: the card has no reduction of words."""
-    sizes = reduced_sizes(x.sizes, dims, keepdim)
     x = builder.convert(x, dtype)
     for dim in dims:
         x = _sum_along(builder, x, dim)
-    return x.reshaped(sizes)
+    return x
 
 
 def _sum_along(builder: Lowering, x: Value, dim: int) -> Value:
@@ -203,9 +201,7 @@ def _sum_along(builder: Lowering, x: Value, dim: int) -> Value:
     return x if odd is None else exact_add(builder, x, odd)
 
 
-def _outermost(
-    name: str, builder: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str
-) -> Value:
+def _outermost(name: str, builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
     """max and min of words, as two halves that float32 holds: the upper ones decide first."""
     upper = builder.convert(divided(builder, x, dtype, 1 << 16, False), "float32")
     lower_half = builder.convert(divided(builder, x, dtype, 1 << 16, True), "float32")
@@ -213,8 +209,7 @@ def _outermost(
     other = -1.0 if name == "max" else float(1 << 16)
     among = builder.pointwise("where3", builder.pointwise("equal", upper, first), lower_half, other)
     lowest_bits = builder.convert(builder.reduce(name, among, dims), dtype)
-    word = add(builder, mul(builder, builder.convert(first, dtype), 1 << 16), lowest_bits)
-    return word.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    return add(builder, mul(builder, builder.convert(first, dtype), 1 << 16), lowest_bits)
 
 
 # --- kernels -------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def _launch(
         addresses[number] += offset_bytes
     if recorded is not None:
         target = target_buffer if program.into_target else None
-        recorded.append(RecordedLaunch(cached, operands, target, results))
+        recorded.append((cached, operands, target, results))
     program.compiled.launch(card.streams.current, tuple(addresses), memory)
     return tuple(results)
 
@@ -207,16 +207,10 @@ def _launch(
 # --- calls that are like one before ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedLaunch:
-    """A launch: its program, operands and numbers, the target it writes to, and new tensors."""
-
-    cached: CachedCall
-    operands: tuple[DeviceBuffer, ...]
-    target: DeviceBuffer | None
-    results: list[torch.Tensor]
-
-
+RecordedLaunch = tuple[
+    CachedCall, tuple[DeviceBuffer, ...], DeviceBuffer | None, list[torch.Tensor]
+]
+"""A launch: its program, operands and numbers, the target it writes to, and new tensors."""
 RecordedLaunches = list[RecordedLaunch | None]
 """None for other work than launches."""
 _recorded_launches: ContextVar[RecordedLaunches | None] = ContextVar(
@@ -358,20 +352,21 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
     recorded = launches[0] if len(launches) == 1 else None
     if recorded is None:
         return
+    cached, operands, target, results = recorded
     made = None
     if known.target is not None:
-        is_for_result = recorded.target is known.target
+        is_for_result = target is known.target
     elif len({*map(id, known.buffers)}) != known.distinct:
-        return  # operands that share memory, which the key does not say
-    elif recorded.results:
-        is_for_result = recorded.results[0] is result
+        return  # operands that share memory, which is not part of the key
+    elif results:
+        is_for_result = results[0] is result
     else:
-        is_for_result = recorded.target is buffer_of(result)
+        is_for_result = target is buffer_of(result)
         made = _new_tensor_of(result, known)
-    places = [_position_of(operand, known.buffers) for operand in recorded.operands]
-    if is_for_result and None not in places and (recorded.results or known.target or made):
-        operands = tuple(place for place in places if place is not None)
-        launch_records.put(known.key, LaunchRecord(recorded.cached, operands, made))
+    positions = tuple(_position_of(operand, known.buffers) for operand in operands)
+    found = tuple(position for position in positions if position is not None)
+    if is_for_result and found == positions and (results or known.target or made):
+        launch_records.put(known.key, LaunchRecord(cached, found, made))
 
 
 def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:

@@ -20,7 +20,7 @@ from spyre.torch_backend.eager.dispatch import (
     fill,
 )
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import logarithm
+from spyre.torch_backend.eager.special import along, logarithm
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _AFFINE = {"weight": 1.0, "bias": 0.0}
@@ -156,7 +156,7 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     dims = (0, *range(2, rank))
     x = builder.convert(x, "float32")
     given = {
-        kind: _per_channel(builder.convert(v, "float32"), rank)
+        kind: along(builder.convert(v, "float32"), 1, rank)
         for kind, v in zip(kinds, values, strict=True)
     }
     own = "mean" not in given
@@ -167,13 +167,6 @@ def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
         return (result,)
     rows = (v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
     return result, *(builder.convert(row, dtype) for row in rows)
-
-
-def _per_channel(row: Value, rank: int) -> Value:
-    row = row.unsqueezed(0)
-    for k in range(2, rank):
-        row = row.unsqueezed(k)
-    return row
 
 
 def batch_norm_backward(
@@ -191,7 +184,7 @@ def batch_norm_backward(
     dims = (0, *range(2, rank))
     grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
     mean, scale, weight = (
-        _per_channel(builder.convert(v, "float32"), rank) for v in (mean, scale, weight)
+        along(builder.convert(v, "float32"), 1, rank) for v in (mean, scale, weight)
     )
     normal = builder.pointwise("mul", builder.pointwise("sub", x, mean), scale)
     grad_bias = builder.reduce("sum", grad, dims)

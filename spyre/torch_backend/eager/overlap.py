@@ -31,52 +31,52 @@ _verdicts: LruCache[Any, Verdict] = LruCache(MAX_VERDICTS)
 """By function and geometry of its arguments."""
 
 
-class OverlapRule:
-    """The check of torch's CPU kernels of an operator for overlapping writes. Any thread."""
+def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
+    """The check of torch's CPU kernels of an operator for overlapping writes. Any thread.
 
-    def __init__(self, op: Any) -> None:
-        self.op = op
-        arguments = schema_of(op).arguments
-        self._written = [
-            (position, argument.name)
-            for position, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        base = schema_of(op).name.removeprefix("aten::").removesuffix("_")
-        self._works_in_place = hasattr(torch.ops.aten, f"{base}_")
+    It returns True if elements of a written tensor coincide with each other or those of an operand,
+    and raises RuntimeError where the CPU refuses that. A tensor changed in place is no other
+    operand. While the compiler records it returns False, since traced tensors have no memory.
+    """
+    arguments = enumerate(schema_of(op).arguments)
+    written_arguments = [(position, a.name) for position, a in arguments if a.is_write]
+    base = schema_of(op).name.removeprefix("aten::").removesuffix("_")
+    works_in_place = hasattr(torch.ops.aten, f"{base}_")
 
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether elements of a written tensor coincide with each other or those of an operand.
-
-        RuntimeError where the CPU refuses that. A tensor changed in place is no other operand.
-        False while the compiler records, since traced tensors have no memory.
-        """
-        for position, name in self._written:
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        for position, name in written_arguments:
             written = args[position] if position < len(args) else kwargs.get(name)
-            is_tensor = isinstance(written, torch.Tensor)
-            if is_tensor and self._may_overlap(written, args, kwargs) and not current_recorder():
-                return refuse_overlap(self.op, written, args, kwargs)
+            if (
+                isinstance(written, torch.Tensor)
+                and _may_overlap(written, args, kwargs, works_in_place)
+                and not current_recorder()
+            ):
+                return refuse_overlap(op, written, args, kwargs)
         return False
 
-    def _may_overlap(
-        self, written: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> bool:
-        # Every operation with a result comes here: what costs a function call is asked last.
-        if not written.is_contiguous() and overlaps_itself(written):
-            return True
-        key = None
-        if len(kwargs) > 1:
-            args = (*args, *(value for value in kwargs.values() if value is not written))
-        for value in args:
-            if value is written and self._works_in_place:
-                continue
-            if isinstance(value, torch.Tensor):
-                key = storage_key(written) if key is None else key
-                if storage_key(value) == key and _ranges_meet(value, written):
-                    return True
-            elif isinstance(value, (list, tuple)) and self._may_overlap(written, value, {}):
+    return check
+
+
+def _may_overlap(
+    written: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], works_in_place: bool
+) -> bool:
+    # Every operation with a result comes here, so checks that call functions are last.
+    if not written.is_contiguous() and overlaps_itself(written):
+        return True
+    key = None
+    if len(kwargs) > 1:
+        args = (*args, *(value for value in kwargs.values() if value is not written))
+    for value in args:
+        if value is written and works_in_place:
+            continue
+        if isinstance(value, torch.Tensor):
+            key = storage_key(written) if key is None else key
+            if storage_key(value) == key and _ranges_meet(value, written):
                 return True
-        return False
+        is_list = isinstance(value, (list, tuple))
+        if is_list and _may_overlap(written, value, {}, works_in_place):
+            return True
+    return False
 
 
 def refuse_overlap(
@@ -85,7 +85,7 @@ def refuse_overlap(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> bool:
-    """As `OverlapRule.check`, of any function that writes to ``written``."""
+    """As the function of `overlap_check`, for any function that writes to ``written``."""
     geometry: Any = (function, _geometry((*args, *sorted(kwargs.items())), {}))
     try:
         verdict = _verdicts.get(geometry)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -95,33 +96,25 @@ class ProgramArithmetic:
         return joined(self.builder, parts, 1, self.dtype)
 
 
-class TensorArithmetic:
-    """Tensors, with an operation of the device for each."""
+def _product(*factors: Tensor) -> Tensor:
+    product, *rest = factors
+    for factor in rest:
+        product = product * factor
+    return product
 
-    add, sub, sigmoid, tanh, zeros_like = (
-        *map(staticmethod, (torch.add, torch.sub, torch.sigmoid, torch.tanh, torch.zeros_like)),
-    )
 
-    @staticmethod
-    def mul(*factors: Tensor) -> Tensor:
-        product, *rest = factors
-        for factor in rest:
-            product = product * factor
-        return product
-
-    @staticmethod
-    def rest(x: Tensor) -> Tensor:
-        return 1 - x
-
-    @staticmethod
-    def chunks(x: Tensor, count: int) -> tuple[Tensor, ...]:
-        parts: tuple[Tensor, ...] = x.chunk(count, 1)
-        return parts
-
-    @staticmethod
-    def joined(parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([*parts], 1)
-
+TENSOR_ARITHMETIC = SimpleNamespace(
+    add=torch.add,
+    sub=torch.sub,
+    sigmoid=torch.sigmoid,
+    tanh=torch.tanh,
+    zeros_like=torch.zeros_like,
+    mul=_product,
+    rest=lambda x: 1 - x,
+    chunks=lambda x, count: x.chunk(count, 1),
+    joined=lambda parts: torch.cat([*parts], 1),
+)
+"""`ProgramArithmetic` of tensors, with an operation of the device for each step."""
 
 Arithmetic = Any
 """One of the two; formulas are over its numbers."""
@@ -199,9 +192,7 @@ def _gru_backward(on: Arithmetic, grad_hy: Any, workspace: Any) -> tuple[Any, ..
 def _made(
     name: str, formula: Callable[..., tuple[Any, ...]], *tensors: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """What ``formula`` makes: by one program, or where that is none, or a recorder looks on, by
-    operations.
-    """
+    """Results of ``formula`` by one program, else (or under a recorder) by operations."""
     given = [t for t in tensors if t is not None]
     dtype = given[0].dtype
     alike = all(t.dtype == dtype and t.device == given[0].device for t in given)
@@ -211,7 +202,7 @@ def _made(
             return run(name, partial(_lowered, formula), given, (missing, name_of(dtype)))
         except LoweringError:
             pass
-    return formula(TensorArithmetic, *tensors)
+    return formula(TENSOR_ARITHMETIC, *tensors)
 
 
 def _lowered(
@@ -275,47 +266,38 @@ def gru_cell_backward(
 # --- steps ----------------------------------------------------------------------------------------
 
 
+Values = Sequence[Value]
+
+
 def _lstm_step(
-    builder: Lowering,
-    inputs: Value,
-    hiddens: Value,
-    biases: Sequence[Value],
-    states: Sequence[Value],
-    dtype: str,
-) -> tuple[Value, Value]:
+    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+) -> Values:
     gates = inputs
     for addend in (hiddens, *biases):
-        gates = builder.pointwise("add", gates, addend)
-    _, cy, hy = lstm_state(ProgramArithmetic(builder, dtype), _parts(gates), states[1])
+        gates = on.add(gates, addend)
+    _, cy, hy = lstm_state(on, _parts(gates), states[1])
     return hy, cy
 
 
 def _gru_step(
-    builder: Lowering,
-    inputs: Value,
-    hiddens: Value,
-    biases: Sequence[Value],
-    states: Sequence[Value],
-    dtype: str,
-) -> tuple[Value]:
-    hiddens = _biased(builder, hiddens, biases[1:])
-    arithmetic = ProgramArithmetic(builder, dtype)
-    _, hy = gru_state(arithmetic, _parts(inputs), _parts(hiddens), states[0])
+    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+) -> Values:
+    hiddens = _biased(on.builder, hiddens, biases[1:])
+    _, hy = gru_state(on, _parts(inputs), _parts(hiddens), states[0])
     return (hy,)
 
 
 def _simple_step(
     activation: Callable[[Lowering, Value, str], Value],
-    builder: Lowering,
+    on: ProgramArithmetic,
     inputs: Value,
     hiddens: Value,
-    biases: Sequence[Value],
-    states: Sequence[Value],
-    dtype: str,
-) -> tuple[Value]:
-    hiddens = _biased(builder, hiddens, biases[1:])
-    (gate,) = _parts(builder.pointwise("add", hiddens, inputs))
-    return (activation(builder, gate, dtype),)
+    biases: Values,
+    states: Values,
+) -> Values:
+    hiddens = _biased(on.builder, hiddens, biases[1:])
+    (gate,) = _parts(on.add(hiddens, inputs))
+    return (activation(on.builder, gate, on.dtype),)
 
 
 def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
@@ -332,7 +314,7 @@ def _parts(gates: Value) -> list[Value]:
 class RecurrentCell:
     """A kind of recurrent cell.
 
-    ``step``: (builder, gates of the input, gates of the hidden state, biases, states, dtype) → new
+    ``step``: (arithmetic, gates of the input, gates of the hidden state, biases, states) → new
     states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
     ``biases_inputs``: biases are added to the gates of the input before the loop.
     """
@@ -442,7 +424,9 @@ class _Direction:
     def _step(self, inputs: Value, states: Sequence[Value]) -> None:
         """Put the next states in the place of ``states``."""
         hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
-        hy, *others = self.cell.step(self.builder, inputs, hiddens, self.biases, states, self.dtype)
+        hy, *others = self.cell.step(
+            ProgramArithmetic(self.builder, self.dtype), inputs, hiddens, self.biases, states
+        )
         if self.projection is not None:
             hy = selected(self._product(hy, self.projection, 1), 1, 0)
         for made, state in zip((hy, *others), states, strict=True):

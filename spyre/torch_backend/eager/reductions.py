@@ -61,55 +61,50 @@ def reduced_sizes(sizes: Sequence[int], dims: Sequence[int], keepdim: bool) -> I
     return tuple(n for k, n in enumerate(sizes) if k not in dims)
 
 
-# --- lowerings: (builder, x, dims, keepdim, dtype, …) --------------------------------------------
+# --- lowerings: (builder, x, dims, dtype, …) → a value with extent 1 along the dims --------------
 
 
 def _reduced(
-    name: str, builder: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str
-) -> Value:
-    result = builder.reduce(name, builder.convert(x, dtype), dims)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
-
-
-def _extreme(
-    name: str, builder: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str
-) -> Value:
-    result = extreme(builder, name, builder.convert(x, dtype), dims)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
-
-
-def _mean(builder: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-    result = builder.mean(builder.convert(x, dtype), dims)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
-
-
-def _variance(
+    reduction: LoweringFunction,
     builder: Lowering,
     x: Value,
     dims: Ints,
     keepdim: bool,
-    dtype: str,
-    correction: float,
-    root: bool,
+    *parameters: Any,
+) -> Any:
+    """``reduction`` in the sizes that ``keepdim`` asks for."""
+    result: Any = reduction(builder, x, dims, *parameters)
+    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+
+
+def _folded(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
+    return builder.reduce(name, builder.convert(x, dtype), dims)
+
+
+def _extreme(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
+    return extreme(builder, name, builder.convert(x, dtype), dims)
+
+
+def _mean(builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
+    return builder.mean(builder.convert(x, dtype), dims)
+
+
+def _variance(
+    builder: Lowering, x: Value, dims: Ints, dtype: str, correction: float, root: bool
 ) -> Value:
-    # squares and their sum soon leave the range of 16-bit floats, in which the result lies
+    # squares and their sum overflow 16-bit floats long before the result does
     x = builder.convert(x, WIDE)
     centred = builder.pointwise("sub", x, builder.mean(x, dims))
     squares = builder.reduce("sum", builder.pointwise("mul", centred, centred), dims)
     count = max(prod(x.sizes[k] for k in dims) - correction, 0)
     result = builder.pointwise("realdiv", squares, count)
-    if root:
-        result = builder.pointwise("sqrt", result)
-    return builder.convert(result, dtype).reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    return builder.convert(builder.pointwise("sqrt", result) if root else result, dtype)
 
 
-def _norm(
-    builder: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, order: float
-) -> Value:
+def _norm(builder: Lowering, x: Value, dims: Ints, dtype: str, order: float) -> Value:
     inner = dtype if order in (inf, -inf, 0, 1) else WIDE
     magnitude = builder.pointwise("abs", builder.convert(x, inner))
-    result = builder.convert(_norm_of(builder, magnitude, dims, order, inner), dtype)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    return builder.convert(_norm_of(builder, magnitude, dims, order, inner), dtype)
 
 
 def _norm_of(builder: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
@@ -131,10 +126,10 @@ def _norm_of(builder: Lowering, magnitude: Value, dims: Ints, order: float, dtyp
     return builder.pointwise("exp", builder.pointwise("mul", total, 1 / order))
 
 
-def _truth(name: str, builder: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
+def _truth(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
     """any and all: the largest and the smallest of the truth values."""
-    result = builder.reduce(name, builder.nonzero(x) if x.dtype != "bool" else x, dims)
-    return builder.truth(result.reshaped(reduced_sizes(x.sizes, dims, keepdim)))
+    x = builder.nonzero(x) if x.dtype != "bool" else x
+    return builder.truth(builder.reduce(name, x, dims))
 
 
 def _each(builder: Lowering, x: Value, dtype: str) -> Value:
@@ -163,7 +158,7 @@ def over_dims(
     """A reduction in the dtype of the result; ``numbers``: further parameters of the lowering."""
     dims, sizes = _dims_and_sizes(args)
     parameters = (dims, getattr(args, "keepdim", False), name_of(args.out.dtype), *numbers)
-    return fill(label, lowering, [args.self], parameters, args.out, sizes)
+    return fill(label, partial(_reduced, lowering), [args.self], parameters, args.out, sizes)
 
 
 def _extremes(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
@@ -181,7 +176,8 @@ def reduce_all(label: str, lowering: LoweringFunction, args: Arguments) -> torch
     """Reduce all dims into a new tensor of rank 0 (max and min without dim)."""
     x = args.self
     result = torch.empty((), dtype=x.dtype, device=x.device)
-    return fill(label, lowering, [x], (dims_of(x, None), False, name_of(x.dtype)), result)
+    parameters = (dims_of(x, None), False, name_of(x.dtype))
+    return fill(label, partial(_reduced, lowering), [x], parameters, result)
 
 
 def _product_of_all(args: Arguments) -> torch.Tensor:
@@ -199,7 +195,7 @@ def _variance_kernel(root: bool, args: Arguments) -> torch.Tensor:
     result = torch.empty(sizes, dtype=x.dtype, device=x.device)
     correction = 1.0 if args.correction is None else float(args.correction)
     parameters = (dims, args.keepdim, name_of(x.dtype), correction, root)
-    return fill("variance", _variance, [x], parameters, result)
+    return fill("variance", partial(_reduced, _variance), [x], parameters, result)
 
 
 def _variance_and_mean(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
@@ -262,9 +258,9 @@ KERNELS = (
         EagerKernel(name, partial(_fill_zero_size, number), _OF_NOTHING)
         for name, number in (("sum.IntList_out", 0.0), ("mean.out", nan), ("prod.int_out", 1.0))
     ),
-    EagerKernel("sum.IntList_out", partial(over_dims, "sum", partial(_reduced, "sum")), REDUCTION),
+    EagerKernel("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
     EagerKernel("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
-    EagerKernel("prod.int_out", partial(over_dims, "prod", partial(_reduced, "prod")), REDUCTION),
+    EagerKernel("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
     EagerKernel("prod", _product_of_all),
     EagerKernel("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
     EagerKernel("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),

@@ -10,7 +10,6 @@ from typing import Any
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.eager import (
     activations,
-    attention,
     cat,
     convolution,
     elementwise,
@@ -36,11 +35,10 @@ from spyre.torch_backend.eager.dispatch import (
     never,
     signature_of,
 )
-from spyre.torch_backend.eager.overlap import OverlapRule
+from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
-    attention,
     factories,
     elementwise,
     reductions,
@@ -58,34 +56,15 @@ MODULES: tuple[ModuleType, ...] = (
 )
 """Modules with a table ``KERNELS``."""
 
+_FUNCTIONS = ("exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "tanh", "silu", "gelu", "neg", "abs")
 FUNCTIONAL_VARIANTS = {
-    "add.Tensor": "add.out",
-    "sub.Tensor": "sub.out",
-    "mul.Tensor": "mul.out",
-    "div.Tensor": "div.out",
-    "maximum": "maximum.out",
-    "minimum": "minimum.out",
-    "exp": "exp.out",
-    "sqrt": "sqrt.out",
-    "rsqrt": "rsqrt.out",
-    "reciprocal": "reciprocal.out",
-    "sigmoid": "sigmoid.out",
-    "tanh": "tanh.out",
-    "silu": "silu.out",
-    "gelu": "gelu.out",
-    "neg": "neg.out",
-    "abs": "abs.out",
+    **{f"{name}.Tensor": f"{name}.out" for name in ("add", "sub", "mul", "div")},
+    **{name: f"{name}.out" for name in ("maximum", "minimum", *_FUNCTIONS)},
     "pow.Tensor_Scalar": "pow.Tensor_Scalar_out",
-    "_softmax": "_softmax.out",
-    "_log_softmax": "_log_softmax.out",
-    "mm": "mm.out",
-    "bmm": "bmm.out",
-    "addmm": "addmm.out",
+    **{name: f"{name}.out" for name in ("_softmax", "_log_softmax", "mm", "bmm", "addmm")},
     "sum.dim_IntList": "sum.IntList_out",
     "mean.dim": "mean.out",
-    "amax": "amax.out",
-    "amin": "amin.out",
-    "cat": "cat.out",
+    **{name: f"{name}.out" for name in ("amax", "amin", "cat")},
 }
 """Functional variants and the ``out`` variants whose kernels they share: operations whose result
 has the dtype of floating operands, and is contiguous if they are.
@@ -125,7 +104,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     """The function to register for every operator, by aten name."""
     operations: dict[str, EagerOperation] = {}
     for name, kernels in kernels_by_name().items():
-        overload = None if name in attention.WITHOUT_CPU else operator(name)
+        overload = None if name in matmul.WITHOUT_CPU else operator(name)
         operations[name] = EagerOperation(
             name,
             overload,
@@ -147,7 +126,7 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
     """Fills take whatever overlaps."""
     is_fill = name in factories.FILLS or name in masks.FILLS
     is_checked = op is not None and schema_of(op).is_mutable and not is_fill
-    return OverlapRule(op).check if is_checked else never
+    return overlap_check(op) if is_checked else never
 
 
 def _functional_variant(name: str, operation: EagerOperation) -> FunctionalVariant:
@@ -164,5 +143,5 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites({**attention.COMPOSITES, **recurrent.COMPOSITES})
+        register_composites({**matmul.COMPOSITES, **recurrent.COMPOSITES})
         register_casts()

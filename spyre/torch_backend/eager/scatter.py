@@ -45,6 +45,7 @@ from spyre.torch_backend.eager.indexing import (
 from spyre.torch_backend.eager.integers import select
 from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.eager.matmul import is_small_product, product
+from spyre.torch_backend.eager.special import along
 from spyre.torch_backend.program import (
     MAX_ROWS,
     Lowering,
@@ -62,7 +63,7 @@ MOST_PIECES = 64
 # --- lowerings -----------------------------------------------------------------------------------
 
 
-def _wanted(
+def _positions(
     builder: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value, wraps: bool
 ) -> Value:
     if len(indices) == 1:
@@ -73,17 +74,9 @@ def _wanted(
 def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value:
     """1 + the last position along ``dim`` where ``hits`` is 1, or 0; without that dim."""
     places = builder.pointwise("add", order, 1.0)
-    last = builder.reduce("max", builder.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
+    marked = builder.pointwise("mul", hits, along(places, dim, len(hits.sizes)))
+    last = builder.reduce("max", marked, (dim,))
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
-
-
-def _along(row: Value, dim: int, like: Value) -> Value:
-    """A value of one dim as dim ``dim`` of values such as ``like``."""
-    for _ in range(dim):
-        row = row.unsqueezed(0)
-    for _ in range(len(like.sizes) - dim - 1):
-        row = row.unsqueezed(len(row.sizes))
-    return row
 
 
 def _where(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
@@ -96,7 +89,7 @@ def _is_written(builder: Lowering, last: Value) -> Value:
     return builder.pointwise("greaterthan", last, 0.0)
 
 
-def _place(builder: Lowering, last: Value) -> Value:
+def _source_row(builder: Lowering, last: Value) -> Value:
     """Of rows that are not written the first one."""
     before = builder.pointwise("sub", last, 1.0)
     return builder.pointwise("maximum", before, 0.0)
@@ -109,12 +102,12 @@ def write_rows(
     twice the last one counts. A source of one row goes to all of them.
     """
     *indices, dim, extents, wraps = args
-    wanted = _wanted(builder, indices, extents, rows, wraps)
+    wanted = _positions(builder, indices, extents, rows, wraps)
     hits = builder.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
     last = _last_match(builder, hits, order, 1)
     if source.sizes[dim] > 1:
-        source = select_rows(builder, source, _place(builder, last), dim, False)
-    return _where(builder, _along(_is_written(builder, last), dim, x), source, x)
+        source = select_rows(builder, source, _source_row(builder, last), dim, False)
+    return _where(builder, along(_is_written(builder, last), dim, len(x.sizes)), source, x)
 
 
 def add_rows(
@@ -125,12 +118,12 @@ def add_rows(
     A row of the matrix of equal indices sums all rows of the source with the same index.
     """
     *indices, extents, wraps = args
-    wanted = _wanted(builder, indices, extents, rows, wraps)
+    wanted = _positions(builder, indices, extents, rows, wraps)
     same = builder.pointwise("equal", wanted.unsqueezed(1), wanted.unsqueezed(0))
     sums = product(builder, same, source, source.dtype)
     hits = builder.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
     last = _last_match(builder, hits, order, 1)
-    picked = select_rows(builder, sums, _place(builder, last), 0, False)
+    picked = select_rows(builder, sums, _source_row(builder, last), 0, False)
     total = builder.pointwise("add", builder.convert(x, source.dtype), picked)
     return _where(
         builder, _is_written(builder, last).unsqueezed(1), builder.convert(total, x.dtype), x
@@ -152,7 +145,7 @@ def write_elements(
     A source of rank 0, or of one row, goes to all of them.
     """
     wanted = checked_positions(builder, index, rows, False).unsqueezed(dim)
-    hits = builder.pointwise("equal", _along(rows, dim, wanted), wanted)
+    hits = builder.pointwise("equal", along(rows, dim, len(wanted.sizes)), wanted)
     if adds:
         terms = builder.convert(source, "float32").unsqueezed(dim)
         terms = builder.pointwise("where3", hits, terms, 0.0)
@@ -162,7 +155,7 @@ def write_elements(
         )
     last = _last_match(builder, hits, order, dim + 1)
     if source.sizes and source.sizes[dim] > 1:
-        source = select_elements(builder, source, _place(builder, last), dim)
+        source = select_elements(builder, source, _source_row(builder, last), dim)
     return _where(builder, _is_written(builder, last), source, x)
 
 

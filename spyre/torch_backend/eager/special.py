@@ -274,6 +274,15 @@ def mish(builder: Lowering, x: Value, dtype: str) -> Value:
     return builder.pointwise("mul", x, tanh(builder, _log_one_plus_exp(builder, x), dtype))
 
 
+def along(row: Value, dim: int, rank: int) -> Value:
+    """A value of one dim as dim ``dim`` of ``rank`` dims."""
+    for _ in range(dim):
+        row = row.unsqueezed(0)
+    for _ in range(rank - dim - 1):
+        row = row.unsqueezed(len(row.sizes))
+    return row
+
+
 def with_nan(builder: Lowering, extreme_value: Value, *operands: Value) -> Value:
     """An elementwise extreme, replaced by NaN where an operand in float32 is NaN."""
     for x in operands:

@@ -20,6 +20,7 @@ from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, EagerKernel, copy_into
 from spyre.torch_backend.eager.indexing import row_numbers
 from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.special import along
 from spyre.torch_backend.program import (
     DeviceOp,
     Ints,
@@ -208,10 +209,7 @@ def _flat_positions(builder: Lowering, lines: Sequence[Value], windows: Windows)
     total: Value | None = None
     for k, line in enumerate(lines):
         pitch = prod(windows.extents[k + 1 :])
-        for _ in range(2 + k):
-            line = line.unsqueezed(0)
-        for _ in range(len(lines) - k - 1):
-            line = line.unsqueezed(len(line.sizes))
+        line = along(line, 2 + k, 2 + len(lines))
         step = windows.stride[k] * pitch
         first = -windows.before[k] * pitch
         line = builder.pointwise("add", builder.pointwise("mul", line, step), first)
