@@ -240,20 +240,6 @@ _BIT_PATTERNS = {
 }
 _UNSIGNED = {1: "uint8", 2: "uint16"}
 
-__all__ = [
-    "contiguous_strides",
-    "download",
-    "from_host",
-    "host_storage",
-    "host_tensor",
-    "lay_out_for",
-    "start_host_storage",
-    "to_host",
-    "view_of",
-    "whole_target",
-    "write_storage",
-]
-
 _RAW = {8: ("SENINT8", "int8"), 16: ("SENINT16", "int16"), 32: ("IEEE_INT32", "int32")}
 
 
