@@ -26,8 +26,8 @@ class DivisibleDim:
 
     ``elements``: its extent. ``unit``: elements that are not divided: those of a stick if sticks
     run along the dim, else 1. ``is_output``: the result has the dim (else it is reduced).
-    ``along_sticks``: sticks of at least one tensor run along it. ``undivided_reason``: why it cannot be
-    divided, "" if it can.
+    ``along_sticks``: sticks of some tensor run along it. ``undivided_reason``: why it cannot
+    be divided, "" if it can.
     """
 
     symbol: str
