@@ -124,11 +124,7 @@ def init() -> None:
     card_at(-1)
 
 
-_lazy_init = init
-
-
-def _is_in_bad_fork() -> bool:
-    return is_in_bad_fork()
+_lazy_init, _is_in_bad_fork = init, is_in_bad_fork
 
 
 def current_device() -> int:
@@ -230,26 +226,6 @@ def check_index(index: int) -> None:
     """Raise LaunchError SPY883 unless there is a card ``index``."""
     if not 0 <= index < device_count():
         card_at(index)
-
-
-__all__ = [
-    "_exchange_device",
-    "_is_in_bad_fork",
-    "_lazy_init",
-    "_maybe_exchange_device",
-    "can_device_access_peer",
-    "check_index",
-    "current_device",
-    "device",
-    "device_count",
-    "device_of",
-    "init",
-    "is_available",
-    "is_initialized",
-    "reset",
-    "set_device",
-    "synchronize",
-]
 
 
 def is_on_card(value: object) -> bool:

@@ -107,7 +107,7 @@ class CardGroup:
         *,
         is_async: bool = True,
     ) -> Any:
-        """Return a torch ``Work`` for ``job``, which reads and writes ``tensors``.
+        """Return a torch ``Work``, boxed, for ``job``, which reads and writes ``tensors``.
 
         Does not block if ``is_async``. Otherwise the caller waits next, and this may run the job
         and raise its error.
@@ -120,7 +120,7 @@ class CardGroup:
         future: Any = torch.futures.Future()
         events = [current_stream(index).record_event() for index in _cards(tensors)]
         call = _Call(name, list(tensors), job, list(result), future, events, timeout)
-        return self._lane(lane).take(call, is_async)
+        return self._lane(lane).take(call, is_async).boxed()
 
     @contextmanager
     def running(self, call: _Call) -> Iterator[None]:

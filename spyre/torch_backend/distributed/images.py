@@ -105,7 +105,7 @@ def slices(whole: torch.Tensor, part_size: tuple[int, ...], count: int) -> list[
 
 
 def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count: int) -> int | None:
-    """Return the device axis of which the whole has ``count`` times the part, else None."""
+    """Return the device axis along which ``count`` parts form the whole; None if others differ."""
     pairs = list(zip(whole.device_size, part.device_size, strict=True))
     differing = [axis for axis, (large, small) in enumerate(pairs) if large != small]
     if (

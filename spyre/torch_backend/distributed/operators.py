@@ -387,9 +387,7 @@ def allreduce_(
         raise _unsupported("sparse reduction", "make the tensor dense")
     group, tensors = _group(pg), list(tensors)
     job = _all_reduce(group, tensors, _operator(reduce_op))
-    return tensors, group.submit(
-        "all_reduce", tensors, job, tensors, timeout, is_async=async_op
-    ).boxed()
+    return tensors, group.submit("all_reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def allreduce_coalesced_(
@@ -398,9 +396,7 @@ def allreduce_coalesced_(
     """See `torch.distributed.all_reduce_coalesced`."""
     group, tensors = _group(pg), list(tensors)
     job = _all_reduce(group, tensors, _operator(reduce_op))
-    return group.submit(
-        "all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op
-    ).boxed()
+    return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def broadcast_(
@@ -414,9 +410,7 @@ def broadcast_(
     """See `torch.distributed.broadcast`."""
     group, tensors = _group(pg), list(tensors)
     job = _broadcast(group, tensors, root_rank)
-    return tensors, group.submit(
-        "broadcast", tensors, job, tensors, timeout, is_async=async_op
-    ).boxed()
+    return tensors, group.submit("broadcast", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def reduce_(
@@ -431,16 +425,14 @@ def reduce_(
     """See `torch.distributed.reduce`."""
     group, tensors = _group(pg), list(tensors)
     job = _reduce(group, tensors, _operator(reduce_op), root_rank)
-    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op).boxed()
+    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather`."""
     group, own, parts = _group(pg), _one(tensors), list(_one(outs))
     job = _all_gather(group, parts, own)
-    return outs, group.submit(
-        "all_gather", [*parts, own], job, parts, timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("all_gather", [*parts, own], job, parts, timeout, is_async=async_op)
 
 
 def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
@@ -449,7 +441,7 @@ def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout
     job = _all_gather_base(group, out, own)
     return out, group.submit(
         "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
-    ).boxed()
+    )
 
 
 def allgather_into_tensor_coalesced_(
@@ -459,7 +451,7 @@ def allgather_into_tensor_coalesced_(
     group, outs = _group(pg), list(outs)
     job = _jobs([_all_gather_base(group, o, t) for o, t in zip(outs, tensors, strict=True)])
     name = "all_gather_into_tensor_coalesced"
-    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op).boxed()
+    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op)
 
 
 def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
@@ -468,9 +460,7 @@ def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True
     by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
     job = _jobs([_all_gather(group, p, t) for p, t in zip(by_tensor, tensors, strict=True)])
     flat = [tensor for parts in outs for tensor in parts]
-    return group.submit(
-        "all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op
-    ).boxed()
+    return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op)
 
 
 def reduce_scatter_(
@@ -479,9 +469,7 @@ def reduce_scatter_(
     """See `torch.distributed.reduce_scatter`."""
     group, out, own = _group(pg), _one(outs), list(_one(parts))
     job = _reduce_scatter_list(group, out, own, _operator(reduce_op))
-    return outs, group.submit(
-        "reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
 def _reduce_scatter_base_(
@@ -492,7 +480,7 @@ def _reduce_scatter_base_(
     job = _reduce_scatter(group, out, whole, _operator(reduce_op))
     return out, group.submit(
         "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
-    ).boxed()
+    )
 
 
 def reduce_scatter_tensor_coalesced_(
@@ -502,7 +490,7 @@ def reduce_scatter_tensor_coalesced_(
     group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
     job = _jobs([_reduce_scatter(group, o, w, operator) for o, w in zip(outs, wholes, strict=True)])
     name = "reduce_scatter_tensor_coalesced"
-    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op).boxed()
+    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op)
 
 
 def gather_(
@@ -512,7 +500,7 @@ def gather_(
     group, own = _group(pg), _one(tensors)
     parts = list(outs[0]) if outs else []
     job = _gather(group, parts, own, root_rank)
-    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op).boxed()
+    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op)
 
 
 def scatter_(
@@ -522,18 +510,14 @@ def scatter_(
     group, out = _group(pg), _one(outs)
     own = list(parts[0]) if parts else []
     job = _scatter(group, out, own, root_rank)
-    return outs, group.submit(
-        "scatter", [out, *own], job, [out], timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
 def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_to_all`."""
     group, outs = _group(pg), list(outs)
     job = _all_to_all(group, outs, list(parts))
-    return outs, group.submit(
-        "all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op)
 
 
 def alltoall_base_(
@@ -548,30 +532,28 @@ def alltoall_base_(
     """See `torch.distributed.all_to_all_single`."""
     group = _group(pg)
     job = _all_to_all_base(group, out, whole, list(out_splits), list(in_splits))
-    return group.submit(
-        "all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op
-    ).boxed()
+    return group.submit("all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op)
 
 
 def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
     group = _group(pg)
     job: Callable[[Deadline], None] = lambda deadline: group.communicator.barrier("", deadline)  # noqa: E731
-    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op).boxed()
+    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op)
 
 
 def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.isend`."""
     group, tensor = _group(pg), _one(tensors)
     job = _send(group, tensor, peer, tag)
-    return group.submit("send", [tensor], job, [], lane=f"to {peer}").boxed()
+    return group.submit("send", [tensor], job, [], lane=f"to {peer}")
 
 
 def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.irecv`."""
     group, tensor = _group(pg), _one(tensors)
     job = _receive(group, tensor, peer, tag)
-    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}").boxed()
+    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}")
 
 
 def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:

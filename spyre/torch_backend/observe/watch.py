@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from spyre.errors import LaunchError
@@ -57,22 +56,14 @@ class CardObserver(Generic[T]):
             card_at(-1)
             devices().watch(self._observe)
         except BaseException:
-            self._end(None, None, None)
+            CardObserver.__exit__(self, None, None, None)
             raise
         return self
 
     def _observe(self, card: FlexDevice) -> None:
         self.observations[card.index] = self._stack.enter_context(self._enter(card))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(kind, error, traceback)
-
-    def _end(self, *error: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         try:
             devices().watch(None)
             self._stack.__exit__(*error)

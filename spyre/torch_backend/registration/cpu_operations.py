@@ -80,7 +80,6 @@ def _kernel(name: str, run: Kernel) -> Kernel:
 
 
 def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
-    import torch
     from torch.utils._pytree import tree_map
 
     from spyre.torch_backend.device import is_on_card

@@ -33,10 +33,8 @@ VIEWS = (
 
 def register_kernels(kernels: dict[str, Kernel]) -> None:
     """Register ``kernels``, by aten name and overload, for the device."""
-    library = torch.library.Library("aten", "IMPL", "PrivateUse1")
-    _libraries.append(library)
-    for name, kernel in _logged(kernels).items():
-        library.impl(name, skip_in_dynamo(_uninterrupted(kernel)))
+    logged = _logged(kernels)
+    register_under("PrivateUse1", {name: _uninterrupted(logged[name]) for name in logged})
 
 
 def _uninterrupted(kernel: Kernel) -> Kernel:
@@ -61,13 +59,11 @@ def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
 
 def register_fallback(kernel: Kernel) -> None:
     """Register the kernel for operations without a kernel on the device."""
-    library = torch.library.Library("_", "IMPL")
-    _libraries.append(library)
     if config.logs_torch_operations():
         from spyre.torch_backend.registration.debug_log import logged
 
         kernel = logged(kernel)
-    library.fallback(_uninterrupted(kernel), "PrivateUse1")
+    register_fallbacks({"PrivateUse1": _uninterrupted(kernel)})
 
 
 def register_composites(kernels: dict[str, Kernel]) -> None:

@@ -240,20 +240,6 @@ _BIT_PATTERNS = {
 }
 _UNSIGNED = {1: "uint8", 2: "uint16"}
 
-__all__ = [
-    "contiguous_strides",
-    "download",
-    "from_host",
-    "host_storage",
-    "host_tensor",
-    "lay_out_for",
-    "start_host_storage",
-    "to_host",
-    "view_of",
-    "whole_target",
-    "write_storage",
-]
-
 _RAW = {
     row.bits: (row.name, row.code_dtype)
     for row in FORMATS.values()

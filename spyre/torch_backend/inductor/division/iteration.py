@@ -26,8 +26,8 @@ class DivisibleDim:
 
     ``elements``: its extent. ``unit``: elements that are not divided: those of a stick if sticks
     run along the dim, else 1. ``is_output``: the result has the dim (else it is reduced).
-    ``along_sticks``: sticks of at least one tensor run along it. ``kept_whole``: why it cannot be
-    divided, "" if it can.
+    ``along_sticks``: sticks of some tensor run along it. ``undivided_reason``: why it cannot
+    be divided, "" if it can.
     """
 
     symbol: str
@@ -35,7 +35,7 @@ class DivisibleDim:
     unit: int
     is_output: bool
     along_sticks: bool
-    kept_whole: str = ""
+    undivided_reason: str = ""
 
     @property
     def units(self) -> int:
@@ -44,7 +44,7 @@ class DivisibleDim:
 
     def splits(self, cores: int) -> list[int]:
         """Return the possible numbers of slices, at most ``cores``, ascending."""
-        if self.kept_whole:
+        if self.undivided_reason:
             return [1]
         return [n for n in divisors(self.units) if n <= cores]
 
@@ -84,7 +84,7 @@ def read_iteration(op: KernelOp) -> Iteration:
     for k, (symbol, extent) in enumerate(zip(op.symbols, op.extents, strict=True)):
         lanes = [tensor.lanes for tensor in op.tensors if tensor.lane == k]
         dim = DivisibleDim(symbol, extent, lcm(*lanes), k in outputs, bool(lanes))
-        dims.append(replace(dim, kept_whole=_reason_to_keep(dim, op, k, family)))
+        dims.append(replace(dim, undivided_reason=_undivided_reason(dim, op, k, family)))
     return Iteration(op, is_matmul, tuple(dims))
 
 
@@ -97,7 +97,7 @@ def _output_dims(op: KernelOp) -> set[int]:
     return {k for dim in op.device_dims(len(op.tensors) - 1) for k, _ in dim.walked}
 
 
-def _reason_to_keep(dim: DivisibleDim, op: KernelOp, number: int, family: Family | None) -> str:
+def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Family | None) -> str:
     padded = dim.along_sticks and dim.elements % dim.unit != 0
     if family is Family.TOPK:
         return "topk runs on one core"

@@ -98,7 +98,7 @@ def _best_splits(
     inside = {iteration.symbols[k] for k, _ in dim.walked}
     options = [
         [n for n in divisible.splits(cores) if n >= least[divisible.symbol]]
-        if divisible.symbol in inside and not divisible.kept_whole
+        if divisible.symbol in inside and not divisible.undivided_reason
         else [least[divisible.symbol]]
         for divisible in iteration.dims
     ]
@@ -264,7 +264,11 @@ def _span_line(spans: Mapping[str, int]) -> str:
 
 def _distribution_line(iteration: Iteration, splits: Mapping[str, int]) -> str:
     sizes = ", ".join(f"{dim.symbol}={dim.units}" for dim in iteration.dims)
-    kept = [f"{dim.symbol} whole: {dim.kept_whole}" for dim in iteration.dims if dim.kept_whole]
+    kept = [
+        f"{dim.symbol} whole: {dim.undivided_reason}"
+        for dim in iteration.dims
+        if dim.undivided_reason
+    ]
     return "; ".join([f"{splits_text(splits)} of {sizes}", *kept])
 
 
@@ -277,7 +281,7 @@ def distribute(iteration: Iteration, cores: int, spans: Mapping[str, int]) -> di
     """
     splits = dict.fromkeys(iteration.symbols, 1) | dict(spans)
     left = cores // prod(splits.values())
-    free = [d for d in iteration.dims if splits[d.symbol] == 1 and not d.kept_whole]
+    free = [d for d in iteration.dims if splits[d.symbol] == 1 and not d.undivided_reason]
     by_size = sorted(free, key=lambda dim: -dim.units)
     for dim in by_size:
         if dim.is_output:
@@ -320,8 +324,8 @@ def _check_value(dim: DivisibleDim, value: object) -> None:
         sticks = f" ({dim.elements} elements in units of {dim.unit})" if dim.unit > 1 else ""
         expected = f"a divisor of {dim.units}{sticks}: {options}"
         raise _refused(dim.symbol, expected, str(value))
-    if int(value) > 1 and dim.kept_whole:
-        raise _refused(dim.symbol, f"1, because {dim.kept_whole}", str(value))
+    if int(value) > 1 and dim.undivided_reason:
+        raise _refused(dim.symbol, f"1, because {dim.undivided_reason}", str(value))
 
 
 def _refused(subject: object, expected: str, found: str) -> LaunchError:

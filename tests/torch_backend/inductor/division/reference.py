@@ -69,7 +69,7 @@ def spans_reduced(iteration: Iteration, cores: int, limit: int) -> dict:
             if span_bytes(iteration, number, found) <= limit:
                 break
             walked = [iteration.dims[k] for k, _ in device_dim.walked]
-            inside = [d for d in iteration.dims if d in walked and not d.kept_whole]
+            inside = [d for d in iteration.dims if d in walked and not d.undivided_reason]
             options = [[n for n in divisors(d.units) if n >= found[d.symbol]] for d in inside]
             within, above = None, None
             for row in itertools.product(*options):

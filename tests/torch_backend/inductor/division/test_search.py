@@ -93,7 +93,7 @@ def test_distribution_uses_whole_units_and_no_core_twice(a, b, c, cores):
     if first is not None:
         assert found[first.symbol] == core_split(first.units, cores)
     if all(found[symbol] == 1 for symbol in iteration.reduced):
-        rest = [d for d in iteration.dims if not d.is_output and not d.kept_whole]
+        rest = [d for d in iteration.dims if not d.is_output and not d.undivided_reason]
         assert all(core_split(d.units, left) == 1 for d in rest)
 
 
