@@ -22,7 +22,7 @@ DESCRIPTION = "Weigh bundles and functions over machines, core counts, LX sizes,
 EPILOG = """\
 lists are separated by blanks; every combination is a point. Options replace what FILE says.
 examples:
-  python -m spyre.sweep examples/sweep/sweep.toml --out sweep.csv --plot sweep.png
+  python -m spyre.sweep examples/sweep/sweep.toml --out sweep.csv --plot sweep.svg
   python -m spyre.sweep --bundle examples/softmax --set hardware.hbm_peak_gbps 100 204.8 --model ideal
   python -m spyre.sweep --function "m.py:softmax rows=4096x4096" --cores 8 16 32 --tiles none rows=8
 exit codes: 0 done; 1 some points have errors (column error); 2 it could not run.
@@ -80,7 +80,7 @@ def _add_functions(group: argparse._ArgumentGroup) -> None:
 
 def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--out", metavar="FILE", default="sweep.csv", help=".csv or .parquet")
-    group.add_argument("--plot", metavar="FILE", help="write a picture (extra plot)")
+    group.add_argument("--plot", metavar="FILE", help="write a picture as .svg")
     group.add_argument("--x", metavar="COLUMN", help="what the picture has along x")
     group.add_argument(
         "--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
@@ -201,13 +201,13 @@ def _placed(function: str, here: Path) -> str:
 def _check_outputs(options: argparse.Namespace, definition: Definition, out: Path) -> None:
     """Refuse before hours of work what could not be written after it."""
     from spyre.errors import SweepError
-    from spyre.sweep.results import check_picture, require_parquet
+    from spyre.sweep.results import check_plot_file, require_parquet
 
     if options.x is not None and options.x not in definition.columns:
         columns = ", ".join(definition.columns)
         raise SweepError("SPY740", "--x is no column", expected=columns, found=options.x)
     if options.plot:
-        check_picture(Path(options.plot))
+        check_plot_file(Path(options.plot))
     if out.suffix == ".parquet":
         require_parquet()
 

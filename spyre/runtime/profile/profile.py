@@ -68,7 +68,7 @@ class Profile(ProfileData):
         write_report(path, self, title, watched)
 
     def roofline(self, path: Path | str) -> None:
-        """Write the roofline as a picture; ProfileError SPY780 without matplotlib, SPY782."""
+        """Write the roofline as an SVG file; ProfileError SPY782."""
         write_roofline(path, self)
 
     def modelled_trace(self, path: Path | str) -> None:
