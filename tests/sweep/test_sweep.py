@@ -147,7 +147,7 @@ def test_errors_are_retried_where_asked_for(tmp_path):
 
 def test_a_dying_worker_is_an_error_of_its_points_only():
     found = list(process_runner(2, deadly)(list(definition().tasks())))
-    errors = {task.subject.text: {row["error"] for row in rows} for task, rows in found}
+    errors = {task.target.text: {row["error"] for row in rows} for task, rows in found}
     assert errors == {"matmul": {""}, "softmax": {"the worker process died"}, "add_loop": {""}}
     assert [len(rows) for _, rows in found] == [3, 3, 3]
 

@@ -27,7 +27,7 @@ Content = str | Iterable[str]
 def tag(name: str, content: Content = "", **attributes: object) -> Markup:
     """Return an element. Plain text in ``content`` is escaped, `Markup` is not.
 
-    In the name of an attribute ``_`` stands for a dash, and is dropped at the end. The values None
+    In the name of an attribute ``_`` is written as a dash, and dropped at the end. The values None
     and False leave the attribute out; True writes its name alone.
     """
     parts = [name]
