@@ -34,10 +34,6 @@ from .geometry import (
     transfer_geometry as transfer_geometry,
     viewed_sticks as viewed_sticks,
 )
-from .reference import (
-    device_to_host_reference as device_to_host_reference,
-    host_to_device_reference as host_to_device_reference,
-)
 from .tensor_layout import (
     ELEMENT_ARRANGEMENTS as ELEMENT_ARRANGEMENTS,
     SpyreTensorLayout as SpyreTensorLayout,

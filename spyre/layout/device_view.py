@@ -16,8 +16,9 @@ from spyre.layout.tensor_layout import SpyreTensorLayout
 class Factor:
     """A piece of a dim that one pitch describes.
 
-    ``extent``: elements. ``pitch_bytes``: from one element to the next; 0 where all steps read the
-    same element; with ``lane`` elements lie side by side in sticks, and it is from stick to stick.
+    ``extent``: number of elements. ``pitch_bytes``: distance of consecutive elements, 0 if all
+    steps read the same one. ``lane``: elements are adjacent in sticks, and ``pitch_bytes`` is the
+    distance of consecutive sticks.
     """
 
     extent: int
@@ -88,12 +89,12 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """Where the elements of a tensor lie on the card.
+    """The addresses of a tensor's elements on the card.
 
-    ``dims``: per host dim its factors, the outermost first, none for a dim of size 1.
+    ``dims``: the factors of each host dim, the outermost first, none for a dim of size 1.
     ``device_format``: of an element. ``offset_bytes``: of element 0 from the start of the storage;
-    always the first of its stick. Without a lane factor every element is the first of a stick of
-    its own. ``writable``: the sticks hold nothing but elements of this view, and padding.
+    it is the first element of its stick. Without a lane factor there is one element per stick, the
+    first. ``writable``: the sticks contain only elements of this view and padding.
     """
 
     dims: tuple[tuple[Factor, ...], ...]
@@ -143,7 +144,7 @@ class DeviceView:
         return replace(self, dims=(*self.dims[:dim], (), *self.dims[dim:]))
 
     def expanded(self, sizes: Sequence[int]) -> DeviceView:
-        """Broadcast to ``sizes``: dims of size 1 are repeated, missing ones stand in front."""
+        """Broadcast to ``sizes``: dims of size 1 are repeated, missing ones are added in front."""
         missing = len(sizes) - len(self.dims)
         dims = ((),) * missing + self.dims
         repeated = tuple(
@@ -166,7 +167,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """How the elements of one host dim lie on the card: ``stride`` host elements per step."""
+    """One device dim of the elements of a host dim: ``stride`` host elements per step."""
 
     stride: int
     extent: int
@@ -183,10 +184,11 @@ def device_view(
     strides: Ints,
     offset: int,
 ) -> DeviceView | None:
-    """The view ``sizes``, ``strides``, ``offset`` (host elements) of a tensor with ``layout``.
+    """Return the view ``sizes``, ``strides``, ``offset`` (host elements) of a tensor.
 
-    ``base_sizes``, ``base_strides``: what the layout was made for. None where no pitches describe
-    it: elements that begin within a stick, dims that cross rows, unusual layouts.
+    ``base_sizes``, ``base_strides``: host extents that ``layout`` was made for. None if constant
+    pitches cannot describe the view: it begins within a stick, a dim crosses rows, or the layout is
+    unusual.
     """
     walks = _walks(layout, base_sizes, base_strides)
     if walks is None:
@@ -385,11 +387,11 @@ def row_major_view(
     lane_dim: int,
     lane_elements: int = 0,
 ) -> DeviceView:
-    """The view of a fresh tensor: dims of ``order`` from the innermost outwards, lanes innermost.
+    """Return the view of a new tensor with the dims of ``order`` from the innermost outwards.
 
-    ``lane_dim`` -1: every element is the first of a stick of its own. Sticks of the lane dim stand
-    at its place in ``order``. ``lane_elements``: round the lane dim up to a multiple of this
-    (default: a stick); without a lane dim, the elements of each one's place.
+    The lanes are innermost; the sticks of the lane dim are at its position in ``order``.
+    ``lane_dim`` -1: one element per stick. ``lane_elements``: the lane dim is rounded up to a
+    multiple of it (default: a stick); without a lane dim, the room of each element.
     """
     lanes = find_stored_format(device_format).elements_per_stick
     unit = lane_elements or lanes

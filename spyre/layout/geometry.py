@@ -87,7 +87,7 @@ class TransferGeometry:
 
 @dataclass(frozen=True, slots=True)
 class DevicePosition:
-    """Where one element lies in a device tensor.
+    """The position of one element in a device tensor.
 
     ``stick``: device coordinates but the last; ``lane``: position in the stick;
     ``byte_offset`` from the start of the tensor.
@@ -295,9 +295,9 @@ def _check_coverage(
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> bool:
-    """Every host coordinate must be reached, or elements would be lost without a word.
+    """Check that every host coordinate is reached, so that no elements are lost silently.
 
-    True if no device dim of a host dim steps into what a finer one holds.
+    Returns True if no device dim steps into the elements of a finer one of its host dim.
     """
     exact = True
     for host_dim, size in enumerate(sizes):
@@ -375,7 +375,7 @@ def _find_stick_axis(
 def _split_coordinate(
     geometry: TransferGeometry, host_dim: int, coordinate: int, logical: NDArray[np.int64]
 ) -> int:
-    """Write the device coordinates that add up to ``coordinate``; return what is left over."""
+    """Write the device coordinates that add up to ``coordinate``; return the remainder."""
     rest = coordinate
     dims = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
     for k in coarse_to_fine(geometry.multipliers, dims):

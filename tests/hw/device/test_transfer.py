@@ -19,11 +19,10 @@ from spyre.layout import (
     SpyreTensorLayout,
     contiguous_strides,
     conversion_info,
-    device_to_host_reference,
-    host_to_device_reference,
 )
 from tests.hw.harness import Array
 from tests.hw.strategies import examples, seeds, thread_counts
+from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
 from tests.layout.transfer_cases import (
     ARRANGED,
     ARRANGED_SIZES,
