@@ -1,8 +1,8 @@
-"""The commands of a spyrecode.json as structs, what a whole file holds, and what has to hold.
+"""The commands of a spyrecode.json as structs, the file as a whole, and its consistency checks.
 
-Numbers are integers here and decimal strings in the file; addresses are device virtual addresses of
-the program segment, multiples of 128 (runtime reference §4.2, §5: the specification's own example
-breaks this; §8: 128-multiples are demanded, an overlap of correction buffer and binary is a
+Numbers are integers here and decimal strings in the file. Addresses are device virtual addresses of
+the program segment, multiples of 128 (runtime reference §4.2, §5; the example in the specification
+breaks this; §8: multiples of 128 are required, an overlap of correction buffer and binary is a
 warning).
 """
 
@@ -65,7 +65,7 @@ class ComputeOnHost(msgspec.Struct, frozen=True):
     """Fill the new host buffer ``ohandle`` of ``size_bytes``.
 
     ``ihandle``: name of the buffer that is read, or "" for the launch's symbols. ``ishape``: shape
-    of that input in elements; (0,) stands for none.
+    of that input in elements, (0,) without an input.
     """
 
     ihandle: str
@@ -103,7 +103,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class SpyreCode(msgspec.Struct, frozen=True):
-    """A spyrecode.json. ``files``: what our compiler recorded of the other files, by name;
+    """A spyrecode.json. ``files``: records of the other files, by name, if our compiler wrote it.
     ``findings``: warnings about the plans.
     """
 
@@ -230,7 +230,7 @@ def _to_device(
 def _from_device(
     code: SpyreCode, command: DataTransfer, buffers: Mapping[str, int], item: str
 ) -> Iterator[CodeFault]:
-    """D2H makes a buffer; its address may lie in a tensor segment."""
+    """Check a D2H transfer, which makes a buffer; its address may be in a tensor segment."""
     properties = f"{item}.properties"
     yield from _new(buffers, command.host_handle, f"{properties}.host_handle", "Host handle")
     if command.dev_ptr < PROGRAM_BASE:
@@ -255,10 +255,10 @@ def _known(buffers: Mapping[str, int], handle: str, place: str, what: str) -> It
 
 
 def _order(code: SpyreCode) -> Iterator[CodeFault]:
-    """A plan that begins on the host prepares (host compute, then H2D) and computes.
+    """Check the order of a plan that begins with a host compute.
 
-    The two kinds are looked at as sequences of their own, and the first H2D has to come before the
-    first compute.
+    Host computes and H2D transfers must alternate, and the first H2D comes before the first device
+    compute.
     """
     execution = code.execution
     if not execution or not isinstance(execution[0], ComputeOnHost):

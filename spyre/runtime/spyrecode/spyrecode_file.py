@@ -46,7 +46,7 @@ class JsonObject:
     path: str
 
     def place(self, key: str = "") -> JsonLocation:
-        """Where a property stands, or all of them."""
+        """Return the location of a property, or of all properties."""
         return JsonLocation(self.file, f"{self.path}.{key}" if key else self.path)
 
     def holds(self, *keys: str) -> bool:
@@ -328,7 +328,7 @@ def _wrong_ishape(command: JsonObject, what: str, value: Any) -> BundleError:
 
 
 def _hcm(command: JsonObject, ohandle: str) -> Hcm:
-    """SPY834 when its known keys are not what they have to be."""
+    """Parse the hcm of a host compute. BundleError SPY834 for a known key of the wrong type."""
     value = command.properties[command.spelling("hcm")]
     if not isinstance(value, dict):
         raise _wrong_hcm(command, ohandle, "hcm is not an object", value)
