@@ -225,21 +225,6 @@ def hbm_occupancy(
 
 
 @dataclass(frozen=True, slots=True)
-class PeakRates:
-    """Peak rates of all cores of a machine: bytes and multiply-adds per nanosecond."""
-
-    hbm_gbps: float
-    macs_per_ns: float
-
-    @staticmethod
-    def of(machine: MachineSpec, data_format: str = "SEN169_FP16") -> PeakRates:
-        """Return the peaks for products of ``data_format``."""
-        hw = machine.hardware
-        per_core = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(data_format)
-        return PeakRates(hw.hbm_peak_gbps, per_core * hw.cores)
-
-
-@dataclass(frozen=True, slots=True)
 class TimelineLaunch:
     """A launch in the timeline: indices into `ProfileData.kernels` and the timeline's tasks."""
 

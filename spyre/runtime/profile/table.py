@@ -19,7 +19,7 @@ from spyre.runtime.profile.collectives import (
     collective_rows,
     collective_summary,
 )
-from spyre.runtime.profile.data import FallbackTime, HbmOccupancy, PeakRates, ProfileData
+from spyre.runtime.profile.data import FallbackTime, HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
@@ -160,7 +160,7 @@ def _profile_row(
         time_ns / profile.kernel_ns if profile.kernel_ns else 0.0,
         str(longest.bound) if longest is not None else LAUNCH,
         counters,
-        PeakRates.of(profile.machine).hbm_gbps,
+        profile.machine.hardware.hbm_peak_gbps,
         _mac_roof(profile, executes),
         balance_of(executes),
     )
@@ -183,8 +183,10 @@ def _longest(kernels: Sequence[KernelProfile]) -> str:
 
 def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float:
     """Return the highest peak of the formats that products have, multiply-adds per nanosecond."""
+    hw = profile.machine.hardware
     formats = {e.counts.mac_format for e in executes if e.counters.multiply_adds}
-    return max((PeakRates.of(profile.machine, f).macs_per_ns for f in formats), default=0.0)
+    speed = max((hw.format_speed(data_format) for data_format in formats), default=0.0)
+    return hw.pt_macs_per_cycle * hw.clock_ghz * speed * hw.cores
 
 
 TEXT_WIDTH = 200

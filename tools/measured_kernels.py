@@ -12,7 +12,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from spyre.hw.cost.machine import MachineSpec
 from spyre.hw.cost.models import Model, kernel_ns
 from spyre.hw.counters import CostClass, Counters, OperationCounts, ProductShape
 
-FILE = "measured_kernels.csv"
+FILE = Path(__file__).with_suffix(".csv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def measured_kernels() -> tuple[MeasuredKernel, ...]:
 
     The file is sorted by group, kernel and extents (as text), so the rule looks at no time.
     """
-    text = resources.files("spyre.hw.cost").joinpath(FILE).read_text(encoding="utf-8")
+    text = FILE.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     seen: dict[str, int] = {}
     kernels = []
