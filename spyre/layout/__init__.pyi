@@ -19,8 +19,8 @@ from .device_view import (
     Factor as Factor,
     device_view as device_view,
     row_major_view as row_major_view,
-    seen_through as seen_through,
     split as split,
+    strided_subview as strided_subview,
 )
 from .geometry import (
     TransferGeometry as TransferGeometry,

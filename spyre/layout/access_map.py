@@ -28,7 +28,7 @@ class Axis:
     pitches: tuple[int, ...]
 
     def split(self, inner: int) -> tuple[Axis, Axis]:
-        """Outer and inner axis of the same walk; ``inner`` steps, a divisor of the extent."""
+        """Split into an outer and an inner axis of ``inner`` steps, a divisor of the extent."""
         outer = tuple(inner * pitch for pitch in self.pitches)
         return Axis(self.extent // inner, outer), Axis(inner, self.pitches)
 
@@ -55,17 +55,17 @@ def join_axes(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def sort_axes(axes: Sequence[Axis], space: int) -> list[Axis]:
-    """Outermost first by the pitch in ``space`` (usually the output's), then by the others."""
+    """Sort axes by falling pitch in ``space`` (usually the output's), then in the other spaces."""
     return sorted(axes, key=lambda a: (-abs(a.pitches[space]), tuple(-abs(p) for p in a.pitches)))
 
 
 def canonical_axes(axes: Sequence[Axis], space: int) -> list[Axis]:
-    """Without unit axes, sorted by the pitch in ``space``, neighbours joined."""
+    """Drop unit axes, sort by the pitch in ``space`` and join neighbours."""
     return join_axes(sort_axes(drop_unit_axes(axes), space))
 
 
 def pad_axes(axes: Sequence[Axis], rank: int, spaces: int) -> list[Axis]:
-    """Unit axes in front until there are ``rank``."""
+    """Add unit axes in front until there are ``rank`` axes."""
     missing = rank - len(axes)
     return [Axis(1, (0,) * spaces)] * missing + list(axes)
 
@@ -188,10 +188,10 @@ class AccessMap:
         """
         return self._with(join_axes(drop_unit_axes(self.axes)))
 
-    def expanded(self, place: int, inner: int) -> AccessMap:
-        """Return the same walk with the axis at index ``place`` split in two, see `Axis.split`."""
+    def expanded(self, index: int, inner: int) -> AccessMap:
+        """Return the same walk with the axis at ``index`` split in two, see `Axis.split`."""
         axes = self.axes
-        return AccessMap(self.first, (*axes[:place], *axes[place].split(inner), *axes[place + 1 :]))
+        return AccessMap(self.first, (*axes[:index], *axes[index].split(inner), *axes[index + 1 :]))
 
     def moved(self, step: int) -> AccessMap:
         """Return the rest of the nest at ``step`` of the outermost axis."""

@@ -27,7 +27,10 @@ class Factor:
 
 
 def take(factors: list[Factor], size: int, lanes: int) -> tuple[Factor, ...] | None:
-    """The innermost ``size`` elements, taken off the end of ``factors``."""
+    """Remove the innermost ``size`` elements from the end of ``factors`` and return them.
+
+    None if constant pitches cannot describe them.
+    """
     taken: list[Factor] = []
     while size > 1:
         last = factors.pop()
@@ -45,7 +48,7 @@ def take(factors: list[Factor], size: int, lanes: int) -> tuple[Factor, ...] | N
 
 
 def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | None:
-    """Two factors, of which the inner one has ``inner`` elements; None if pitches cannot."""
+    """Split a factor so that the inner one has ``inner`` elements; None if that is impossible."""
     if factor.extent % inner:
         return None
     outer = factor.extent // inner
@@ -58,14 +61,14 @@ def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | Non
 
 
 def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
-    """The factors of a dim with neighbours that one pitch describes as one.
+    """Join neighbouring factors of a dim that one pitch describes.
 
-    So whole sticks at even distances are one factor along the lanes, wherever they came from.
+    Whole sticks at equal distances always become one lane factor, however they were split.
     """
     factors: list[Factor] = []
     for factor in dim:
         outer = factors[-1] if factors else None
-        if outer is not None and not outer.lane and _goes_on(outer, factor, lanes):
+        if outer is not None and not outer.lane and _continues(outer, factor, lanes):
             one_stick = factor.lane and factor.extent == lanes
             pitch = outer.pitch_bytes if one_stick else factor.pitch_bytes
             factors[-1] = replace(factor, extent=outer.extent * factor.extent, pitch_bytes=pitch)
@@ -74,8 +77,8 @@ def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
     return tuple(factors)
 
 
-def _goes_on(outer: Factor, inner: Factor, lanes: int) -> bool:
-    """True if ``outer`` steps from where ``inner`` ends."""
+def _continues(outer: Factor, inner: Factor, lanes: int) -> bool:
+    """Whether a step of ``outer`` is as long as the whole of ``inner``."""
     if not inner.lane:
         return outer.pitch_bytes == inner.extent * inner.pitch_bytes
     if inner.extent % lanes or not outer.pitch_bytes:
@@ -104,17 +107,17 @@ class DeviceView:
 
     @property
     def sizes(self) -> Ints:
-        """Host extents, elements."""
+        """Host extents in elements."""
         return tuple(prod(f.extent for f in dim) for dim in self.dims)
 
     @property
     def elements_per_stick(self) -> int:
-        """Elements of its format in a stick."""
+        """Number of elements in a stick."""
         return find_stored_format(self.device_format).elements_per_stick
 
     @property
     def lane_dim(self) -> int:
-        """The host dim along the lanes of the sticks; -1 where there is none."""
+        """The host dim along the lanes of the sticks; -1 if there is none."""
         for k, dim in enumerate(self.dims):
             if dim and dim[-1].lane:
                 return k
@@ -122,13 +125,13 @@ class DeviceView:
 
     @property
     def lane_extent(self) -> int:
-        """Elements of the lane factor; 1 where there is none."""
+        """Elements of the lane factor; 1 if there is none."""
         k = self.lane_dim
         return 1 if k < 0 else self.dims[k][-1].extent
 
     @property
     def span_bytes(self) -> int:
-        """From its first stick to the end of its last."""
+        """Bytes from the first stick to the end of the last one."""
         span = STICK_BYTES
         for factor in (f for dim in self.dims for f in dim):
             steps = -(-factor.extent // self.elements_per_stick) if factor.lane else factor.extent
@@ -136,11 +139,11 @@ class DeviceView:
         return span
 
     def permuted(self, order: Sequence[int]) -> DeviceView:
-        """The view with its dims in ``order``."""
+        """Return the view with its dims in ``order``."""
         return replace(self, dims=tuple(self.dims[k] for k in order))
 
     def unsqueezed(self, dim: int) -> DeviceView:
-        """A dim of size 1 more, in front of ``dim``."""
+        """Insert a dim of size 1 before ``dim``."""
         return replace(self, dims=(*self.dims[:dim], (), *self.dims[dim:]))
 
     def expanded(self, sizes: Sequence[int]) -> DeviceView:
@@ -154,7 +157,7 @@ class DeviceView:
         return replace(self, dims=repeated, writable=self.writable and repeated == dims)
 
     def reshaped(self, sizes: Sequence[int]) -> DeviceView | None:
-        """The same elements in row-major order under other ``sizes``; None if pitches cannot."""
+        """Return the elements, in row-major order, with other ``sizes``; None if impossible."""
         factors = [f for dim in self.dims for f in dim]
         dims: list[tuple[Factor, ...]] = []
         for size in reversed(sizes):
@@ -196,11 +199,12 @@ def device_view(
     return _walked(walks, layout.device_dtype, layout.elements_per_stick, sizes, strides, offset)
 
 
-def seen_through(
+def strided_subview(
     view: DeviceView, sizes: Sequence[int], strides: Sequence[int], offset: int
 ) -> DeviceView | None:
-    """``sizes``, ``strides``, ``offset`` (elements) over the elements of ``view`` in row-major
-    order; None where no pitches describe it.
+    """Return the view ``sizes``, ``strides``, ``offset`` over the row-major elements of ``view``.
+
+    All in elements. None if constant pitches cannot describe it.
     """
     walks, stride = [], 1
     for factor in reversed([f for dim in view.dims for f in dim]):
@@ -216,7 +220,7 @@ def seen_through(
 
 
 def _merged(walks: Sequence[_Walk]) -> list[_Walk]:
-    """Walks by falling stride, neighbours that go on where the inner one ends as one."""
+    """Join neighbouring walks, sorted by falling stride, where the outer continues the inner."""
     merged: list[_Walk] = []
     for walk in walks:
         outer = merged[-1] if merged else None
@@ -247,7 +251,7 @@ def _walked(
 
 
 def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk] | None:
-    """Host dims by falling stride; None for layouts that are not one device dim per host dim."""
+    """Return the walks by falling stride; None unless each host dim has one device dim."""
     if layout.element_arrangement != "STANDARD":
         return None
     item_bytes = layout.data_format.bits // 8
@@ -277,7 +281,7 @@ def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk]
 
 
 def _begin(walks: list[_Walk], offset: int) -> tuple[dict[int, int], int]:
-    """Coordinate of the first element along every walk, by stride."""
+    """Return the coordinate of element ``offset`` along every walk, by stride, and the rest."""
     begin = {}
     for walk in walks:
         begin[walk.stride], offset = divmod(offset, walk.stride)
@@ -287,7 +291,7 @@ def _begin(walks: list[_Walk], offset: int) -> tuple[dict[int, int], int]:
 def _factors(
     walks: list[_Walk], size: int, stride: int, lanes: int, reached: dict[int, int]
 ) -> tuple[Factor, ...] | None:
-    """Factors of one dim of a view; ``reached`` grows by the coordinates it takes."""
+    """Return the factors of one dim of a view, and add its last coordinates to ``reached``."""
     if size == 1:
         return ()
     if stride == 0:
@@ -331,7 +335,7 @@ def _checked(
     rest: int,
     offset: int,
 ) -> DeviceView | None:
-    """The view, if it stays within every dim and begins with a stick."""
+    """Return the view if it is inside every dim and begins with a stick, else None."""
     if rest or any(reached[walk.stride] >= walk.extent for walk in walks):
         return None
     begin, _ = _begin(walks, offset)
@@ -354,7 +358,7 @@ def _checked(
 
 
 def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bool:
-    """True if all elements of the view's sticks belong to the view."""
+    """Whether all elements of the view's sticks belong to the view."""
     lane = next((f for dim in dims for f in dim if f.lane), None)
     if lane is None:
         return extent == 1
@@ -362,7 +366,7 @@ def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bo
 
 
 def _is_nested(view: DeviceView) -> bool:
-    """True if sorted pitches divide each other, so that no two elements share a place."""
+    """Whether the sorted pitches divide each other, so that no two elements share an address."""
     lanes = view.elements_per_stick
     steps = sorted(
         (f.pitch_bytes, -(-f.extent // lanes) if f.lane else f.extent)

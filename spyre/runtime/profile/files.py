@@ -234,7 +234,7 @@ def _no_kept_run(path: Path, found: str) -> ProfileError:
         "SPY781",
         "the file is no kept run",
         JsonLocation(str(path), "$.profile"),
-        expected="what spyre-run --profile --json printed",
+        expected="output of spyre-run --profile --json",
         found=found,
     )
 

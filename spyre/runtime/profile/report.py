@@ -342,8 +342,8 @@ def _lx(profile: ProfileData) -> Markup:
             tag("p", f"{len(users) - len(longest)} kernels that take less time use LX too.")
         )
     text = (
-        "One launch of each kernel: every rectangle is a range of the scratchpads from what writes "
-        "it to its last use; point at one to see who that is."
+        "One launch of each kernel: every rectangle is a range of the scratchpads from the write "
+        "to the last use, which the tooltip names."
     )
     return inside([tag("p", text), *shown])
 

@@ -149,18 +149,18 @@ def _faults(code: SpyreCode) -> Iterator[CodeFault]:
         yield from _range(code, transfer.dev_ptr, transfer.size_bytes, f"JobPreparationPlan[{k}]")
     buffers: dict[str, int] = {}  # size in bytes of every host buffer so far
     for k, command in enumerate(code.execution):
-        place = f"JobExecPlan[{k}]"
+        location = f"JobExecPlan[{k}]"
         match command:
             case ComputeOnHost():
-                yield from _host_compute(command, buffers, place)
+                yield from _host_compute(command, buffers, location)
                 buffers[command.ohandle] = command.size_bytes
             case DataTransfer(direction=Direction.H2D):
-                yield from _to_device(code, command, buffers, place)
+                yield from _to_device(code, command, buffers, location)
             case DataTransfer():
-                yield from _from_device(code, command, buffers, place)
+                yield from _from_device(code, command, buffers, location)
                 buffers[command.host_handle] = command.size_bytes
             case ComputeOnDevice():
-                yield from _range(code, command.job_bin_ptr, 1, place, "job_bin_ptr")
+                yield from _range(code, command.job_bin_ptr, 1, location, "job_bin_ptr")
     yield from _order(code)
 
 
@@ -171,25 +171,25 @@ def _range(
     code: SpyreCode, address: int, size_bytes: int, item: str, key: str = "dev_ptr"
 ) -> Iterator[CodeFault]:
     """A pointer into the program segment with ``size_bytes`` behind it, inside the allocation."""
-    place = f"{item}.properties.{key}"
+    location = f"{item}.properties.{key}"
     if not PROGRAM_BASE <= address < PROGRAM_END:
         bounds = f"[{PROGRAM_BASE:#x}, {PROGRAM_END:#x})"
         message = f"{key} {address:#x} is out of program segment bounds {bounds}"
-        yield Fault("SPY828", place, message)
-    yield from _alignment(address, place, key)
+        yield Fault("SPY828", location, message)
+    yield from _alignment(address, location, key)
     end = address - PROGRAM_BASE + size_bytes
     if end > code.allocation_bytes:
         message = f"{key} reaches beyond the program allocation"
         expected = f"at most {code.allocation_bytes} bytes from {PROGRAM_BASE:#x}"
         found = f"{size_bytes} bytes at {address:#x}, which end at {end}"
-        yield Fault("SPY830", place, message, expected, found)
+        yield Fault("SPY830", location, message, expected, found)
 
 
-def _alignment(address: int, place: str, key: str) -> Iterator[CodeFault]:
+def _alignment(address: int, location: str, key: str) -> Iterator[CodeFault]:
     if address % ADDRESS_ALIGNMENT:
         message = f"{key} {address:#x} is not a multiple of {ADDRESS_ALIGNMENT}"
         below = address // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT
-        yield Fault("SPY829", place, message, f"{below:#x}", f"{address:#x}")
+        yield Fault("SPY829", location, message, f"{below:#x}", f"{address:#x}")
 
 
 # --- commands ---------------------------------------------------------------------------------
@@ -222,8 +222,8 @@ def _to_device(
     if command.size_bytes > buffers[handle]:
         message = f"the transfer is larger than host buffer '{handle}'"
         expected = f"at most {buffers[handle]} bytes"
-        place = f"{item}.properties.size"
-        yield Fault("SPY830", place, message, expected, f"{command.size_bytes}")
+        location = f"{item}.properties.size"
+        yield Fault("SPY830", location, message, expected, f"{command.size_bytes}")
     yield from _range(code, command.dev_ptr, command.size_bytes, item)
 
 
@@ -239,16 +239,18 @@ def _from_device(
         yield from _range(code, command.dev_ptr, command.size_bytes, item)
 
 
-def _new(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
+def _new(buffers: Mapping[str, int], handle: str, location: str, name: str) -> Iterator[CodeFault]:
     if handle in buffers:
-        yield Fault("SPY831", place, f"{what} '{handle}' already exists in pinned buffer map")
+        yield Fault("SPY831", location, f"{name} '{handle}' already exists in pinned buffer map")
 
 
-def _known(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
+def _known(
+    buffers: Mapping[str, int], handle: str, location: str, name: str
+) -> Iterator[CodeFault]:
     if handle not in buffers:
-        message = f"{what} '{handle}' not found in pinned buffer map"
+        message = f"{name} '{handle}' not found in pinned buffer map"
         found = ", ".join(buffers) or "no buffers before this command"
-        yield Fault("SPY832", place, message, found=found)
+        yield Fault("SPY832", location, message, found=found)
 
 
 # --- plans ------------------------------------------------------------------------------------

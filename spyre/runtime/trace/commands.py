@@ -118,7 +118,7 @@ def group_track(group: str) -> Track:
     return Track(_ENGINES + len(Engine) + crc32(group.encode()) % _GROUPS, group)
 
 
-def place_track(command: Command) -> Track:
+def execution_track(command: Command) -> Track:
     """Return the track of the engine or group that executes a command."""
     noted = noted_block_of(command)
     return engine_track(command.engine) if noted is None else group_track(noted.channel)
@@ -144,7 +144,7 @@ def _begin_of(numbered: tuple[int, Command]) -> tuple[int, int]:
 def used_tracks(commands: CommandStream, lanes: Sequence[Track]) -> Iterator[Track]:
     """Yield the tracks that have spans, in order."""
     yield from sorted(set(lanes))
-    yield from sorted({place_track(c) for c in commands})
+    yield from sorted({execution_track(c) for c in commands})
     cores = frozenset[int]().union(*(used_cores(c) for c in commands))
     yield from (core_track(core) for core in sorted(cores))
 
@@ -286,7 +286,7 @@ class _CardTrace:
         if command.error:
             details["error"] = command.error
         name, span = f"{block.kind} {block.name}", (command.begin_ns, command.end_ns)
-        for track in (lane, place_track(command)):
+        for track in (lane, execution_track(command)):
             yield self._span(name, block.kind, track, span, details)
         for part in core_spans(command):
             for core in part.cores:

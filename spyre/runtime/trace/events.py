@@ -38,10 +38,10 @@ class TraceProcess:
 
     number: int
 
-    def names(self, title: str, place: int, tracks: Iterable[Track]) -> Iterator[TraceEvent]:
-        """Yield the names of the process and its tracks. ``place``: sort index of the process."""
+    def names(self, title: str, sort_index: int, tracks: Iterable[Track]) -> Iterator[TraceEvent]:
+        """Yield the names of the process and its tracks. ``sort_index``: of the process."""
         yield self._metadata("process_name", 0, name=title)
-        yield self._metadata("process_sort_index", 0, sort_index=place)
+        yield self._metadata("process_sort_index", 0, sort_index=sort_index)
         for track in tracks:
             yield self._metadata("thread_name", track.number, name=track.name)
             yield self._metadata("thread_sort_index", track.number, sort_index=track.number)
