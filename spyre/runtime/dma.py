@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.hw.device import Device, HostView, plan_transfer
+from spyre.hw.device import Device, plan_transfer
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
 from spyre.layout import DataConversionInfo
@@ -69,7 +70,7 @@ class DmaEngine:
         an element arrangement, SPY529 for too many dims.
         """
         _check_sizes(host, tensor)
-        info = self.device.upload(tensor, _view(host, tensor))
+        info = self.device.upload(tensor, *_storage_of(host))
         return self._made(DmaDirection.TO_DEVICE, tensor, info)
 
     def to_host(self, tensor: DeviceTensor, out: HostTensor | None = None) -> HostTensor:
@@ -81,7 +82,7 @@ class DmaEngine:
         """
         target = host_like(tensor) if out is None else out
         _check_sizes(target, tensor)
-        info = self.device.download(tensor, _view(target, tensor))
+        info = self.device.download(tensor, *_storage_of(target))
         self._made(DmaDirection.FROM_DEVICE, tensor, info)
         return target
 
@@ -132,9 +133,8 @@ class DmaEngine:
         return copy
 
 
-def _view(host: HostTensor, tensor: DeviceTensor) -> HostView:
-    extents = (tensor.sizes, tensor.strides, host.strides)
-    return HostView(host.storage, host.dtype_name, *extents, host.storage_offset)
+def _storage_of(host: HostTensor) -> tuple[NDArray[Any], str, tuple[int, ...], int]:
+    return host.storage, host.dtype_name, host.strides, host.storage_offset
 
 
 def host_like(tensor: DeviceTensor) -> HostTensor:

@@ -295,9 +295,9 @@ def _dotted(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _Kind = TypeVar("_Kind")
-_PROBLEM = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`")
-_EXPECTED = re.compile(r"Expected (?P<expected>.*?)(?:, got .*)?")
+_PROBLEM = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_EXPECTED = re.compile(r"Expected (?P<expected>.*?)(?:, got .*)?", re.DOTALL)
 
 
 def _converted(value: Any, kind: type[_Kind], file: str, path: str = "") -> _Kind:

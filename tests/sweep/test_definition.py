@@ -72,6 +72,8 @@ def test_what_cannot_be_is_refused(document, code):
         ({"bundles": "softmax"}, "$.bundles", "array", "softmax"),
         ({"bundles": ["softmax", 1]}, "$.bundles[1]", "str", "1"),
         ({"nonsense": 1}, "$.nonsense", "one of bundles, functions, compile", "nonsense"),
+        ({"a\nb": 1}, "$.a\nb", "one of bundles", "a\nb"),
+        ({"model": "be\nst"}, "$.model", "calibrated or ideal", "be\nst"),
         ({"model": "best"}, "$.model", "calibrated or ideal", "best"),
         ({"host_rounds": -1}, "$.host_rounds", "int >= 0", "-1"),
         ({"compile": {"cores": [8, "x"]}}, "$.compile.cores[1]", "int", "x"),

@@ -37,83 +37,22 @@ from spyre.layout import (
 _PARALLEL_BYTES = 1 << 19
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """A host tensor to copy: 1-D storage, first element, strides of the layout's host dims.
+def execute_transfer(
+    plan: TransferPlan,
+    storage: npt.NDArray[Any],
+    offset: int,
+    device: npt.NDArray[np.uint8],
+    pool: ThreadPool,
+) -> DataConversionInfo:
+    """Copy between a host tensor and ``device``, the tensor's bytes, in the plan's direction.
 
-    ``dtype``: torch dtype name. ``sizes``/``layout_strides``: the extents and strides the layout
-    was made for; ``strides``: those of this storage. All in elements.
+    ``storage``: 1-D host storage; ``offset``: its element that is the first of the tensor. Padding
+    on the device becomes zero. Returns the descriptor, with host elements counted from the first
+    one of the tensor. LaunchError SPY324 if one side is too small.
     """
-
-    storage: npt.NDArray[Any]
-    dtype: str
-    sizes: tuple[int, ...]
-    layout_strides: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        ranks = {len(self.sizes), len(self.layout_strides), len(self.strides)}
-        if len(ranks) > 1:
-            raise LaunchError(
-                "SPY322",
-                "sizes and strides of a host tensor differ in rank",
-                expected=f"{len(self.sizes)} strides for sizes {list(self.sizes)}",
-                found=f"strides {list(self.strides)} and {list(self.layout_strides)}",
-            )
-
-    @classmethod
-    def dense(
-        cls,
-        storage: npt.NDArray[Any],
-        dtype: str,
-        sizes: Sequence[int],
-        strides: Sequence[int],
-    ) -> HostView:
-        """Return the view of a storage with the strides that the device layout was made for."""
-        return cls(storage, dtype, tuple(sizes), tuple(strides), tuple(strides))
-
-
-def copy_to_device(
-    host: HostView,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
-    numerics: Numerics,
-    pool: ThreadPool,
-) -> DataConversionInfo:
-    """Fill ``device`` (the tensor's bytes) from ``host``; padding becomes zero.
-
-    Returns the descriptor, with host elements counted from the first one of the tensor.
-    LaunchError SPY324 if one side is too small; other errors as in `plan_transfer`.
-    """
-    return _copy(host, layout, device, numerics, pool, True)
-
-
-def copy_to_host(
-    host: HostView,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
-    numerics: Numerics,
-    pool: ThreadPool,
-) -> DataConversionInfo:
-    """Write the tensor's elements from ``device`` into ``host.storage``; as `copy_to_device`."""
-    return _copy(host, layout, device, numerics, pool, False)
-
-
-def _copy(
-    host: HostView,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
-    numerics: Numerics,
-    pool: ThreadPool,
-    to_device: bool,
-) -> DataConversionInfo:
-    strides = (host.sizes, host.layout_strides, host.strides)
-    plan = plan_transfer(layout, *strides, host.dtype, numerics, to_device)
     if plan.units:
-        _check_bounds(host, plan, layout, device)
-        first = host.offset + plan.lowest
-        start = host.storage.ctypes.data + first * host.storage.itemsize
+        _check_bounds(plan, storage, offset, device)
+        start = storage.ctypes.data + (offset + plan.lowest) * storage.itemsize
         _run(plan, start, device.ctypes.data, pool)
     return plan.info
 
@@ -144,24 +83,21 @@ def _is_interpreted(plan: TransferPlan) -> bool:
 
 
 def _check_bounds(
-    host: HostView,
-    plan: TransferPlan,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
+    plan: TransferPlan, storage: npt.NDArray[Any], offset: int, device: npt.NDArray[np.uint8]
 ) -> None:
-    first, last = host.offset + plan.lowest, host.offset + plan.highest
-    if plan.info.nests and not (0 <= first <= last < host.storage.size):
+    first, last = offset + plan.lowest, offset + plan.highest
+    if plan.info.nests and not (0 <= first <= last < storage.size):
         raise LaunchError(
             "SPY324",
             "host storage is too small for the tensor",
             expected=f"elements {first} to {last}",
-            found=f"{host.storage.size} elements",
+            found=f"{storage.size} elements",
         )
     if device.size < plan.size_bytes:
         raise LaunchError(
             "SPY324",
             "device bytes do not match the tensor layout",
-            expected=f"{plan.size_bytes} bytes for {layout}",
+            expected=f"{plan.size_bytes} bytes",
             found=f"{device.size} bytes",
         )
 
