@@ -14,7 +14,7 @@ from spyre.errors import SpyreError
 
 def run_compare_profiles(options: Options) -> int:
     """Profile both, or read what was kept; print the differences. Errors as of `execute`."""
-    from spyre.runtime.profile.files import compare_profiles, comparison_object, comparison_table
+    from spyre.runtime.profile import compare_profiles, comparison_object, comparison_table
 
     assert options.compare is not None
     check_profile_files(options)
@@ -34,7 +34,7 @@ def run_compare_profiles(options: Options) -> int:
 def _profile_of(options: Options, path: str) -> dict[str, Any]:
     """The profile of a kept run, or of a run of a bundle or case."""
     if path.endswith(".json") and Path(path).name != "case.json":
-        from spyre.runtime.profile.files import read_kept_run
+        from spyre.runtime.profile import read_kept_run
 
         return read_kept_run(Path(path))
     chosen = replace(options, path=path, compare=None, profile=True)

@@ -29,7 +29,7 @@ WITHOUT_CASE: dict[str, str] = {
     },
     **{
         f"SPY{number}": "files beside the bundle: tests/cli/test_profile.py"
-        for number in (780, 781, 782)
+        for number in (781, 782)
     },
     **{
         f"SPY{number}": "torch-spyre is used from Python only: tests/frontend"

@@ -9,7 +9,6 @@ import numpy as np
 
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
-from spyre.hw.device.transfer import HostView
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.table import KERNEL_NAMES
@@ -28,11 +27,11 @@ def warm_transfers(device: Device) -> None:
     for rows in _ROWS:
         sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
         layout = SpyreTensorLayout.from_host(sizes, "float16")
-        host = HostView.dense(np.zeros(rows * _COLUMNS, np.float16), "float16", sizes, strides)
+        storage = np.zeros(rows * _COLUMNS, np.float16)
         address = device.allocate(layout.device_bytes)
         tensor = DeviceTensor("warm", address, layout, "float16", sizes, strides)
-        device.upload(tensor, host)
-        device.download(tensor, host)
+        device.upload(tensor, storage, "float16")
+        device.download(tensor, storage, "float16")
         device.free(address)
 
 

@@ -1,7 +1,7 @@
-"""The pictures of a whole program, as files: layouts, cores, tiles, executes, and a page with all.
+"""The pictures of a program as files: layouts, cores, tiles, executes, and a page with all of them.
 
-``spyre explain PATH --svg DIR`` and the tutorial's pages take them from here. Everything drawn
-comes from the program's own addresses; nothing is run, and no numba is imported.
+``spyre explain PATH --svg DIR`` and the tutorial use them. Everything is drawn from the addresses
+in the program; nothing is run, and numba is not imported.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from spyre.files import atomic_write
 from spyre.runtime.addresses import AddressCheck, TracedLaunch, argument_memories, case_launches
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.cases import CaseFile
-from spyre.runtime.pictures.drawing import Picture
+from spyre.runtime.drawing import Markup, Picture, document, tag, theme_button
 from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
 from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
-from spyre.runtime.profile.report import Markup, document, tag, theme_button
 from spyre.runtime.program import LoweredBundle
 
 MAX_GROUPS = 24
@@ -27,7 +26,7 @@ MAX_GROUPS = 24
 
 @dataclass(frozen=True)
 class PicturedProgram:
-    """What is drawn: launches with their memory, and the tensors of the host."""
+    """The launches to draw, with their memory, and the host tensors."""
 
     name: str
     launches: Sequence[TracedLaunch]
@@ -37,7 +36,7 @@ class PicturedProgram:
 def pictured_bundle(
     name: str, bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
 ) -> PicturedProgram:
-    """One launch of a bundle."""
+    """Return one launch of a bundle with ``values`` for its symbols."""
     tensors = [
         PicturedTensor(a.name, a.shape, a.strides, a.dtype_name, a.layout)
         for a in arguments.arguments
@@ -49,7 +48,7 @@ def pictured_bundle(
 def pictured_case(
     name: str, spec: CaseFile, load: Callable[[str], LoweredBundle]
 ) -> PicturedProgram:
-    """The launches of a case; ``load`` gives the bundle of a directory."""
+    """Return the launches of a case. ``load``: returns the bundle of a directory."""
     tensors = [
         PicturedTensor(key, buffer.dma_sizes, buffer.dma_strides, buffer.dtype, layout.to_layout())
         for key, buffer in spec.buffers.items()
@@ -59,9 +58,9 @@ def pictured_case(
 
 
 def pictures_of(program: PicturedProgram) -> Iterator[Picture]:
-    """The graph first, then every layout, then cores and tiles of the executes in order.
+    """Yield the graph, then every layout, then cores and tiles of the executes in program order.
 
-    LaunchError for parameters without value, and layouts that do not fit their tensors.
+    LaunchError for parameters without a value and layouts that do not fit their tensors.
     """
     groups = AddressCheck(program.launches).groups
     yield graph_picture(groups)
@@ -74,9 +73,9 @@ def pictures_of(program: PicturedProgram) -> Iterator[Picture]:
 
 
 def write_pictures(program: PicturedProgram, directory: Path) -> list[Path]:
-    """Write every picture as SVG, and ``index.html`` with all of them; the files, that one first.
+    """Write every picture as SVG and all in ``index.html``; return the paths, the page first.
 
-    ProfileError SPY782 where they cannot be written; other errors as of `pictures_of`.
+    ProfileError SPY782 if they cannot be written; other errors as of `pictures_of`.
     """
     pictures = list(pictures_of(program))
     files = {f"{each.name}.svg": each.svg for each in pictures}

@@ -17,9 +17,13 @@ from spyre.errors import LaunchError
 from spyre.hw.cost import Model, Overlap
 from spyre.runtime.flex import CommandStream
 from spyre.runtime.kernel import run_recorded
-from spyre.runtime.profile.data import FallbackTime
-from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
-from spyre.runtime.profile.trace import modelled_events
+from spyre.runtime.profile import (
+    FallbackTime,
+    MachineLike,
+    machine_of,
+    modelled_events,
+    profile_of_recording,
+)
 from spyre.runtime.trace import check_trace_file
 from spyre.torch_backend.fallback import fallback_seconds, fallbacks
 from spyre.torch_backend.observe.ranks import write_trace_of_ranks
@@ -28,7 +32,7 @@ from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recor
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from spyre.runtime.profile.profile import Profile
+    from spyre.runtime.profile import Profile
     from spyre.runtime.trace import TimeAxis
 
 
@@ -99,7 +103,7 @@ class profile(CardObserver[CommandStream]):
         self.of_card(card).report(path, title)
 
     def roofline(self, path: Path | str, card: int | None = None) -> None:
-        """Write the roofline as a picture. ProfileError SPY780 without matplotlib, SPY782."""
+        """Write the roofline as an SVG file. ProfileError SPY782."""
         self.of_card(card).roofline(path)
 
     def trace(self, path: Path | str, group: Any = None) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spyre.hw.sanitizer import SanitizerFinding
     from spyre.runtime.comms import CollectiveRecord
     from spyre.runtime.kernel import Runner
-    from spyre.runtime.profile.collectives import LinkCounts
+    from spyre.runtime.profile import LinkCounts
 
 T = TypeVar("T")
 _observed = threading.Lock()
@@ -189,7 +189,7 @@ class counting(CardObserver[LaunchCounts]):
         """Collectives that ended in the block, and bytes per link, by (group name, rank) of the
         ranks of this process.
         """
-        from spyre.runtime.profile.collectives import link_counts
+        from spyre.runtime.profile import link_counts
 
         return {key: link_counts(records) for key, records in self._records.items()}
 

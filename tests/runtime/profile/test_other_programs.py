@@ -27,7 +27,7 @@ from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.kernel.launch import ExecutedLaunch
 from spyre.runtime.profile.data import Activity
 from spyre.runtime.profile.profile import make_profile
-from spyre.runtime.profile.report.page import report_page
+from spyre.runtime.profile.report import report_page
 from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.trace.commands import trace_events
 

@@ -15,7 +15,7 @@ from spyre.layout import (
     SpyreTensorLayout,
     contiguous_strides,
     device_view,
-    seen_through,
+    strided_subview,
 )
 from spyre.torch_backend.inductor.bundles import HostExtents, KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, Load
@@ -111,7 +111,7 @@ def strided_view(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value
     """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
     if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
         return value
-    view = seen_through(value.view, sizes, strides, offset)
+    view = strided_subview(value.view, sizes, strides, offset)
     return None if view is None else replace(value, view=view, order=None)
 
 

@@ -1,4 +1,4 @@
-"""The report: one HTML page with everything about a profile, readable without a network."""
+"""HTML pages, tables and SVG pictures, all made by one set of functions."""
 
 import lazy_loader
 

@@ -1,30 +1,31 @@
-"""The page: sections with tables and charts one below another, with style and script inside it.
-
-It loads nothing and sends nothing; its security policy says so. All text is escaped on its way
-in. Columns of tables sort by what they mean: cells carry their number.
-"""
+"""The report of a profile: one HTML page of sections with tables and charts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from spyre import __version__
-from spyre.hw.cost import CAVEAT, Bound
-from spyre.runtime.expect import FirstWrong
-from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
-from spyre.runtime.profile.collectives import (
-    CELLS as COLLECTIVE_CELLS,
-    CollectiveRow,
-    collective_rows,
+from spyre.hw.cost import CAVEAT
+from spyre.runtime.drawing import (
+    Column,
+    Frame,
+    Markup,
+    chart,
+    document,
+    html_table,
+    inside,
+    legend,
+    tag,
+    theme_button,
 )
-from spyre.runtime.profile.data import ProfileData
-from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.kernels import LAUNCH, KernelProfile
-from spyre.runtime.profile.report.charts import (
+from spyre.runtime.expect import Deviation, ExecuteVerdict, FirstWrong
+from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
+from spyre.runtime.profile.charts import (
     MAX_LIFETIMES,
     CoreQuantity,
     core_charts,
@@ -32,18 +33,24 @@ from spyre.runtime.profile.report.charts import (
     hbm_chart,
     left_out,
     lx_chart,
-    roofline_chart,
     timeline_chart,
     used_regions,
 )
-from spyre.runtime.profile.report.html import Markup, document, inside, tag, theme_button
-from spyre.runtime.profile.report.mismatch import mismatch_section
-from spyre.runtime.profile.roofline import program_names, roofline_of
-from spyre.runtime.profile.sources import Places, SourceRow, source_rows
+from spyre.runtime.profile.collectives import COLLECTIVE_COLUMNS, collective_rows
+from spyre.runtime.profile.data import ProfileData
+from spyre.runtime.profile.files import write_whole
+from spyre.runtime.profile.kernels import Float64Array, KernelProfile
+from spyre.runtime.profile.roofline import (
+    EXPLANATION,
+    FRAME,
+    bound_names,
+    program_names,
+    roofline_chart,
+    roofline_of,
+)
+from spyre.runtime.profile.sources import SOURCE_COLUMNS, Places, SourceRow, source_rows
 from spyre.runtime.profile.table import (
-    CELLS,
     COLUMNS,
-    LEFT as LEFT_COLUMNS,
     ProfileRow,
     execute_rows,
     kernel_rows,
@@ -55,147 +62,82 @@ from spyre.runtime.profile.table import (
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
 
-LEFT = (*LEFT_COLUMNS, "counter", "collective", "line", "module", "operations")
 MAX_ROWS = 2000
-"""Executes that are listed at most: those that take longest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What is shown, and what it sorts by: a number, or None for text."""
-
-    shown: str
-    number: float | None = None
-    is_head: bool = False
-
-
-def sortable(
-    identifier: str, caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]]
-) -> Markup:
-    """A table whose columns sort by a click or a key."""
-    head = [
-        tag(
-            "th",
-            tag(
-                "button", [name, tag("span", "", class_="arrow", aria_hidden="true")], type="button"
-            ),
-            scope="col",
-            class_=None if name in LEFT else "number",
-        )
-        for name in heads
-    ]
-    body = [tag("tr", [_cell(name, c) for name, c in zip(heads, row, strict=True)]) for row in rows]
-    table = tag(
-        "table",
-        [tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body)],
-        class_="sortable",
-        id=identifier,
-    )
-    return tag("div", table, class_="wide", role="region", tabindex="0", aria_label=caption)
-
-
-def _cell(head: str, content: Cell) -> Markup:
-    kind = "th" if content.is_head else "td"
-    return tag(
-        kind,
-        content.shown,
-        scope="row" if content.is_head else None,
-        data_value=None if content.number is None else repr(float(content.number)),
-        class_="name" if head == "kernel" else None if head in LEFT else "number",
-    )
+"""The table shows at most so many executes, those that take longest."""
 
 
 # --- executes and kernels -----------------------------------------------------------------------
 
 
+Row = TypeVar("Row")
+
+
+def _with_text(
+    columns: Sequence[Column[Row]], name: str, text: Callable[[Row], str]
+) -> list[Column[Row]]:
+    """Return ``columns`` with other text in the column ``name``."""
+    return [replace(column, text=text) if column.name == name else column for column in columns]
+
+
+ROW_COLUMNS = _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}")
+
+
 def kernel_table(profile: ProfileData) -> Markup:
-    """A row per kernel."""
-    heads = [c for c in COLUMNS if c != "#"]
-    rows = ([_row_cell(row, c, "kernel") for c in heads] for row in kernel_rows(profile))
+    """Return a table with a row per kernel."""
+    columns = [column for column in ROW_COLUMNS if column.name != "#"]
     caption = "Kernels: all launches of the same form together, without launching"
-    return sortable("kernels-table", caption, heads, rows)
+    return html_table("kernels-table", caption, columns, kernel_rows(profile), "kernel")
 
 
 def execute_table(profile: ProfileData) -> Markup:
-    """A row per execute statement."""
+    """Return a table with a row per execute statement."""
     executes = execute_rows(profile)
     if len(executes) > MAX_ROWS:
         longest = sorted(range(len(executes)), key=lambda k: -executes[k].time_ns)[:MAX_ROWS]
         executes = tuple(executes[k] for k in sorted(longest))
-    heads = [c for c in COLUMNS if c != "kernel" or len(profile.kernels) > 1]
-    rows = [[_row_cell(row, c, "#") for c in heads] for row in executes]
+    columns = [c for c in ROW_COLUMNS if c.name != "kernel" or len(profile.kernels) > 1]
     if any(row.places for row in executes):
-        place = heads.index("shape")
-        heads.insert(place, "line")
-        for cells, row in zip(rows, executes, strict=True):
-            cells.insert(place, Cell(", ".join(map(str, row.places)) or "-"))
-    return sortable("executes-table", "Executes: all runs in all launches", heads, rows)
+        lines = Column[ProfileRow]("line", lambda row: ", ".join(map(str, row.places)) or "-")
+        columns.insert([column.name for column in columns].index("shape"), lines)
+    return html_table(
+        "executes-table", "Executes: all runs in all launches", columns, executes, "#"
+    )
 
 
 def source_table(rows: Sequence[SourceRow]) -> Markup:
-    """A row per line of the user's program."""
-    heads = ("line", "module", "operations", "runs", "time", "share", "HBM")
-    cells = (
-        [
-            Cell(row.line, None, True),
-            Cell(row.module),
-            Cell(row.operations),
-            Cell(f"{row.counters.executions:,}", row.counters.executions),
-            Cell(time_text(row.time_ns), row.time_ns),
-            Cell(f"{row.share:.1%}", row.share),
-            Cell(format_bytes(row.counters.memory_bytes), row.counters.memory_bytes),
-        ]
-        for row in rows
-    )
-    caption = "Lines of the program: executes that stand for them, without launching"
-    return sortable("sources-table", caption, heads, cells)
-
-
-def _row_cell(row: ProfileRow, column: str, head: str) -> Cell:
-    numbers = {
-        "#": float(row.label) if row.label.isdigit() else None,
-        "cores": row.cores,
-        "runs": row.runs,
-        "time": row.time_ns,
-        "share": row.share,
-        "HBM": row.hbm_bytes,
-        "GB/s": row.hbm_gbps,
-        "MAC/ns": row.macs_per_ns,
-        "LX reuse": -1.0 if not row.lx_bytes else row.lx_reuse or float("1e30"),
-        "imbalance": row.per_core.imbalance or 0.0,
-    }
-    shown = CELLS[column](row)
-    if column == "share":
-        shown = f"{row.share:.1%}"
-    return Cell(shown, numbers.get(column), column == head)
+    """Return a table with a row per line of the user's program."""
+    columns = _with_text(SOURCE_COLUMNS, "share", lambda row: f"{row.share:.1%}")
+    caption = "Lines of the program: executes compiled from them, without launching"
+    return html_table("sources-table", caption, columns, rows, "line")
 
 
 # --- cores and counters -------------------------------------------------------------------------
 
 
-def core_table(shown: Sequence[CoreQuantity]) -> Markup:
-    """What every core did."""
-    heads = ("core", *(quantity.name for quantity in shown))
-    columns = [quantity.values.tolist() for quantity in shown]
-    rows = (
-        [
-            Cell(str(core), core, True),
-            *(Cell(q.text(value), value) for q, value in zip(shown, values, strict=True)),
-        ]
-        for core, values in enumerate(zip(*columns, strict=True))
-    )
-    return sortable("cores-table", "Work of every core", heads, rows)
+def core_table(quantities: Sequence[CoreQuantity]) -> Markup:
+    """Return a table with a row per core."""
+    columns = [Column[int]("core", str, float), *map(_core_column, quantities)]
+    cores = range(len(quantities[0][1]))
+    return html_table("cores-table", "Work of every core", columns, cores, "core")
+
+
+def _core_column(quantity: CoreQuantity) -> Column[int]:
+    name, values, text = quantity
+    return Column(name, lambda core: text(values[core]), lambda core: float(values[core]))
 
 
 def counter_table(profile: ProfileData) -> Markup:
-    """All counters, summed up."""
-    named = profile.counters.by_name
-    rows = ([Cell(name, None, True), Cell(f"{value:,}", value)] for name, value in named.items())
-    return sortable("counters-table", "Counters of all executes", ("counter", "sum"), rows)
+    """Return a table of the sums of all counters."""
+    columns: tuple[Column[tuple[str, int]], ...] = (
+        Column("counter", lambda row: row[0]),
+        Column("sum", lambda row: f"{row[1]:,}", lambda row: row[1]),
+    )
+    rows = profile.counters.by_name.items()
+    return html_table("counters-table", "Counters of all executes", columns, rows, "counter")
 
 
 def balance_text(profile: ProfileData) -> str:
-    """How evenly the cores work."""
+    """Describe how evenly the work is divided among the cores."""
     busy = profile.core_busy_ns
     if not busy.any():
         return "No core worked."
@@ -207,17 +149,8 @@ def balance_text(profile: ProfileData) -> str:
     )
 
 
-def legend(entries: Iterable[tuple[str, str]]) -> Markup:
-    """Colours and what they stand for: (class, name)."""
-    items = (
-        tag("li", inside([tag("span", "", class_=f"swatch {style}", aria_hidden="true"), name]))
-        for style, name in entries
-    )
-    return tag("ul", items, class_="legend")
-
-
 MAX_MAPS = 8
-"""Kernels whose LX is shown: those that take longest."""
+"""The page shows the LX of at most so many kernels, those that take longest."""
 
 
 def write_report(
@@ -226,9 +159,9 @@ def write_report(
     title: str = "spyre profile",
     watched: FirstWrong | None = None,
 ) -> None:
-    """Write the page; the file appears whole or not at all. ProfileError SPY782.
+    """Write the page, completely or not at all. ProfileError SPY782.
 
-    ``watched``: what a run that is wrong was watched by; the page then begins with its mismatch.
+    ``watched``: the observer of a run with wrong results; the page then shows the mismatch.
     """
     write_whole(path, report_page(profile, title, watched).encode())
 
@@ -236,7 +169,7 @@ def write_report(
 def report_page(
     profile: ProfileData, title: str = "spyre profile", watched: FirstWrong | None = None
 ) -> str:
-    """The page as text."""
+    """Return the text of the page; parameters as of `write_report`."""
     sections = list(_sections(profile))
     if watched is not None:
         sections.insert(1, ("mismatch", "Mismatch", mismatch_section(watched)))
@@ -249,7 +182,7 @@ def report_page(
         tag(
             "footer",
             f"spyre {__version__}. All times of the card are modelled; "
-            f"{'what ran on the CPU is' if profile.on_host else 'none is'} measured.",
+            f"{'times on the CPU are' if profile.on_host else 'none is'} measured.",
         ),
     ]
     return document(title, body)
@@ -273,7 +206,7 @@ def _section(key: str, name: str, content: Markup) -> Markup:
 
 
 def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
-    """Key, name and content of every section."""
+    """Yield the key, the name and the content of every section."""
     yield "summary", "Summary", _summary(profile)
     yield "bottlenecks", "Bottlenecks", _bottlenecks(profile)
     yield "kernels", "Kernels", _kernels(profile)
@@ -316,7 +249,7 @@ def _summary(profile: ProfileData) -> Markup:
 
 
 def _zoom(profile: ProfileData) -> Markup:
-    """Buttons for the timeline, shown where scripts run; its time is that of the whole axis."""
+    """Return the buttons of the timeline; the script of the page shows them."""
     names = (("in", "Zoom in"), ("out", "Zoom out"), ("back", "Earlier"), ("on", "Later"))
     buttons = [tag("button", name, type="button", data_do=key) for key, name in names]
     shown = tag("output", "", aria_live="polite")
@@ -325,9 +258,7 @@ def _zoom(profile: ProfileData) -> Markup:
 
 
 def _search() -> Markup:
-    """A field that leaves the rows of all tables that hold its words; without script it is not
-    shown.
-    """
+    """Return the field that searches all tables; the script of the page shows it."""
     field = tag("input", type="search", id="search", placeholder="Search the tables",
                 aria_label="Search the tables", hidden=True)  # fmt: skip
     return inside([field, tag("output", "", id="matches", for_="search")])
@@ -359,7 +290,7 @@ MAX_PLACES = 3
 
 
 def _places_text(places: Places) -> str:
-    """Lines that a bottleneck stands for, the first of many."""
+    """Return the source lines of a bottleneck, at most `MAX_PLACES` of them."""
     more = f" and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
     return f"{', '.join(map(str, places[:MAX_PLACES]))}{more}."
 
@@ -381,40 +312,23 @@ def _kernels(profile: ProfileData) -> Markup:
 
 
 def _collectives(profile: ProfileData) -> Markup:
-    numbers: dict[str, Callable[[CollectiveRow], float]] = {
-        "ranks": lambda row: row.ranks,
-        "calls": lambda row: row.calls,
-        "bytes": lambda row: row.size_bytes,
-        "steps": lambda row: row.time.steps,
-        "time": lambda row: row.total_ns,
-        "busbw GB/s": lambda row: row.bus_gbps,
-        "sent": lambda row: row.sent_bytes,
-        "received": lambda row: row.received_bytes,
-        "added": lambda row: row.combined_bytes,
-    }
-    rows = (
-        [
-            Cell(text(row), numbers[name](row) if name in numbers else None, name == "collective")
-            for name, text in COLLECTIVE_CELLS.items()
-        ]
-        for row in collective_rows(profile)
-    )
     caption = f"Collectives: time and bus bandwidth are {CAVEAT}"
-    return sortable("collectives-table", caption, list(COLLECTIVE_CELLS), rows)
+    return html_table(
+        "collectives-table", caption, COLLECTIVE_COLUMNS, collective_rows(profile), "collective"
+    )
 
 
 def _roofline(profile: ProfileData) -> Markup:
     roofline = roofline_of(profile)
-    names = [(f"bound-{bound}", f"bound by {bound}") for bound in (*Bound, LAUNCH)]
-    used = {f"bound-{point.bound}" for point in roofline.points}
-    text = (
-        "Circles are products (multiply-adds on the pt arrays), squares everything else (points of "
-        "the iteration space on the vector units). The larger, the more of the time. What moves "
-        "nothing between HBM and the cores stands at the right edge."
+    label = "Roofline: work per nanosecond over work per byte of HBM traffic, both logarithmic"
+    return inside(
+        [
+            tag("p", f"Executes of {program_names(profile)}:"),
+            chart(FRAME, label, roofline_chart(roofline)),
+            legend(bound_names(roofline)),
+            tag("p", EXPLANATION),
+        ]
     )
-    shown = legend(entry for entry in names if entry[0] in used)
-    programs = tag("p", f"Executes of {program_names(profile)}:")
-    return inside([programs, roofline_chart(roofline), shown, tag("p", text)])
 
 
 def _lx(profile: ProfileData) -> Markup:
@@ -428,8 +342,8 @@ def _lx(profile: ProfileData) -> Markup:
             tag("p", f"{len(users) - len(longest)} kernels that take less time use LX too.")
         )
     text = (
-        "One launch of each kernel: every rectangle is a range of the scratchpads from what writes "
-        "it to its last use; point at one to see who that is."
+        "One launch of each kernel: every rectangle is a range of the scratchpads from the write "
+        "to the last use, which the tooltip names."
     )
     return inside([tag("p", text), *shown])
 
@@ -446,7 +360,7 @@ def _lx_map(kernel: KernelProfile, is_open: bool) -> Markup:
 
 
 def _hbm(profile: ProfileData) -> Markup:
-    """What is allocated when: a curve, and who it belongs to."""
+    """Return the chart of allocated bytes, with the peak of each region."""
     occupancy = profile.hbm
     if occupancy is None:
         return tag("p", "What was allocated in device memory has not been recorded.")
@@ -471,3 +385,98 @@ def _cores(profile: ProfileData) -> Markup:
     )
     table = tag("details", [tag("summary", "Every core"), core_table(shown)])
     return inside([tag("p", text), core_charts(shown), table])
+
+
+# --- the mismatch ---------------------------------------------------------------------------------
+
+_BLOCKS = 32, 64
+"""Rows and columns of the map at most."""
+_CORE_FRAME = Frame(height=64.0, left=110.0, bottom=30.0)
+_ELEMENT_FRAME = Frame(height=360.0, left=110.0)
+
+
+def mismatch_section(watched: FirstWrong) -> Markup:
+    """Return the section on the deviation that ``watched`` found, if any."""
+    found = watched.found
+    if found is None:
+        return tag("p", "No execute deviates from a value that the function has.")
+    of = f"output {found.value}" if found.is_of_output else f"execute {found.number}"
+    return inside(
+        [
+            tag("pre", str(found.to_finding())),
+            tag("p", f"Wrong elements of {of}: the fuller a cell, the more of its elements."),
+            _wrong_cores(found),
+            _wrong_elements(found),
+            tag("ul", map(_verdict, _before(watched)), class_="facts"),
+        ]
+    )
+
+
+def _wrong_cores(found: Deviation) -> Markup:
+    """Draw a cell per core, darker the more of its elements are wrong."""
+    shares = found.by_core
+    names = [f"core {core}" if core >= 0 else "no core" for core in shares]
+    cells = list(_share_cells(_CORE_FRAME, np.array([list(shares.values())]), names))
+    label = tag("text", "cores", x=_CORE_FRAME.left - 8, y=_CORE_FRAME.top + 14, class_="tick end")
+    ends = [(names[0], _CORE_FRAME.left, "tick"), (names[-1], _CORE_FRAME.end, "tick end")]
+    ticks = [
+        tag("text", name, x=x, y=_CORE_FRAME.base + 16, class_=style)
+        for name, x, style in ends[: len(names)]
+    ]
+    return chart(_CORE_FRAME, "Share of wrong elements per core", [label, *cells, *ticks])
+
+
+def _wrong_elements(found: Deviation) -> Markup:
+    """Draw the tile in blocks: rows are the steps of its outer dims, columns the innermost dim."""
+    rows = found.wrong.reshape(-1, found.wrong.shape[-1])
+    shares = np.array(
+        [
+            [part.mean() for part in np.array_split(block, min(_BLOCKS[1], rows.shape[1]), axis=1)]
+            for block in np.array_split(rows, min(_BLOCKS[0], len(rows)), axis=0)
+        ]
+    )
+    outer = " x ".join(f"{d} {n}" for d, n in zip(found.dims, found.wrong.shape, strict=True))
+    *_, last = found.dims
+    middle = (_ELEMENT_FRAME.left + _ELEMENT_FRAME.end) / 2
+    names = [
+        tag("text", text, x=x, y=y, class_=style)
+        for text, x, y, style in (
+            ("0", _ELEMENT_FRAME.left - 8, _ELEMENT_FRAME.top + 10, "tick end"),
+            (f"{len(rows) - 1:,}", _ELEMENT_FRAME.left - 8, _ELEMENT_FRAME.base, "tick end"),
+            ("0", _ELEMENT_FRAME.left, _ELEMENT_FRAME.base + 16, "tick"),
+            (f"{rows.shape[1] - 1:,}", _ELEMENT_FRAME.end, _ELEMENT_FRAME.base + 16, "tick end"),
+            (f"{outer}, {last} to the right", middle, _ELEMENT_FRAME.height - 6, "axis middle"),
+        )
+    ]
+    return chart(
+        _ELEMENT_FRAME, "Share of wrong elements", [*_share_cells(_ELEMENT_FRAME, shares), *names]
+    )
+
+
+def _share_cells(frame: Frame, shares: Float64Array, names: Sequence[str] = ()) -> Iterator[Markup]:
+    rows, columns = shares.shape
+    width, height = (frame.end - frame.left) / columns, (frame.base - frame.top) / rows
+    for (row, column), share in np.ndenumerate(shares):
+        name = f"{names[column]}: " if names else ""
+        yield tag(
+            "rect",
+            tag("title", f"{name}{share:.0%} wrong"),
+            x=frame.left + column * width,
+            y=frame.top + row * height,
+            width=width,
+            height=height,
+            class_="content colour-5",
+            fill_opacity=f"{0.06 + 0.94 * share:.2f}",
+        )
+
+
+def _before(watched: FirstWrong) -> Iterator[ExecuteVerdict]:
+    for verdict in watched.verdicts.values():
+        if verdict.deviated:
+            return
+        yield verdict
+
+
+def _verdict(verdict: ExecuteVerdict) -> Markup:
+    known = f"agrees with {verdict.value}" if verdict.agreed else "no value is known"
+    return tag("li", f"before it, execute {verdict.number}: {verdict.operation}: {known}")

@@ -1,12 +1,8 @@
-"""The charts of the report as SVG: timeline, roofline, contents of LX and of HBM over time, work
-of every core.
-"""
+"""The charts of the report: timeline, contents of LX and of HBM over time, work of every core."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from math import atan2, degrees, log10, sqrt
 
 import numpy as np
 
@@ -14,23 +10,21 @@ from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import LxLifetimes, lifetimes
 from spyre.hw.spec import REGIONS
 from spyre.layout import Int64Array
-from spyre.runtime.profile.data import HbmOccupancy, ProfileData
-from spyre.runtime.profile.kernels import CoreBalance, Float64Array, KernelProfile, imbalance
-from spyre.runtime.profile.report.html import (
+from spyre.runtime.drawing import (
+    COLOURS,
     Frame,
     Markup,
+    category_scale,
     chart,
-    decade_ticks,
     inside,
     linear_ticks,
     plot,
     tag,
     x_axis,
-    x_axis as axis_of_x,
     y_axis,
-    y_axis as axis_of_y,
 )
-from spyre.runtime.profile.roofline import Roofline, RooflinePoint, RooflineRoof
+from spyre.runtime.profile.data import HbmOccupancy, ProfileData
+from spyre.runtime.profile.kernels import CoreBalance, Float64Array, KernelProfile, imbalance
 from spyre.runtime.profile.table import imbalance_text, time_text
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
@@ -38,19 +32,19 @@ from spyre.runtime.units import format_bytes
 TIMELINE_FRAME = Frame(height=190.0)
 LANES = tuple(Resource)
 MAX_SPANS = 1500
-"""Spans of the timeline that are drawn at most: the longest."""
+"""The timeline shows at most so many spans, the longest."""
 
 
 def timeline_chart(profile: ProfileData) -> Markup:
-    """A lane per resource."""
+    """Draw a lane per resource."""
     most = profile.makespan_ns or 1.0
-    names = [((len(LANES) - k - 0.5) / len(LANES), lane) for k, lane in enumerate(LANES)]
+    lanes = category_scale("", [str(lane) for lane in reversed(LANES)])
     pieces = [
         x_axis(TIMELINE_FRAME, linear_ticks(most, time_text), "time"),
-        y_axis(TIMELINE_FRAME, [(part, str(lane)) for part, lane in names], ""),
+        y_axis(TIMELINE_FRAME, lanes.ticks, lanes.title),
         plot(TIMELINE_FRAME, _timeline_spans(profile, most)),
     ]
-    return chart(TIMELINE_FRAME, "What host, DMA engine, launching and cores do when", pieces)
+    return chart(TIMELINE_FRAME, "Timeline of host, DMA engine, launching and cores", pieces)
 
 
 def _timeline_spans(profile: ProfileData, most: float) -> Iterator[Markup]:
@@ -89,88 +83,21 @@ _TASK_CLASSES = {
     TaskKind.ADD: "bound-sfu",
 }
 
-ROOFLINE_FRAME = Frame(height=440.0)
-MAX_POINTS = 400
-"""Executes that are drawn at most: those that take longest."""
-
-
-def roofline_chart(roofline: Roofline) -> Markup:
-    """The chart; what has no traffic to HBM is drawn at the right edge."""
-    points = sorted(roofline.points, key=lambda point: -point.share)[:MAX_POINTS]
-    pieces = [
-        axis_of_x(ROOFLINE_FRAME, decade_ticks(*roofline.x), "work per byte of HBM traffic"),
-        axis_of_y(ROOFLINE_FRAME, decade_ticks(*roofline.y), "work per ns"),
-        *(_drawn_roof(roofline, roof, number) for number, roof in enumerate(roofline.roofs)),
-        *(_drawn_point(roofline, point) for point in points),
-    ]
-    label = "Roofline: work per nanosecond over work per byte of HBM traffic, both logarithmic"
-    return chart(ROOFLINE_FRAME, label, pieces)
-
-
-def _log_part(value: float, ends: tuple[float, float]) -> float:
-    low, high = (log10(end) for end in ends)
-    return min(max((log10(value) - low) / (high - low), 0.0), 1.0)
-
-
-def _drawn_roof(roofline: Roofline, roof: RooflineRoof, number: int) -> Markup:
-    line = list(_roof_line(roofline, roof))
-    path = " ".join(f"{ROOFLINE_FRAME.x(x):.1f},{ROOFLINE_FRAME.y(y):.1f}" for x, y in line)
-    drawn = tag("polyline", points=path, class_="roof dashed" if number == 1 else "roof")
-    if roof.rate:
-        y = ROOFLINE_FRAME.y(line[0][1])
-        name = tag("text", roof.name, x=ROOFLINE_FRAME.end - 4, y=y - 5, class_="name end")
-    else:
-        (x, y), (right, top) = ((ROOFLINE_FRAME.x(a), ROOFLINE_FRAME.y(b)) for a, b in line)
-        angle = degrees(atan2(top - y, right - x))
-        turned = f"translate({(x + right) / 2:.1f} {(y + top) / 2:.1f}) rotate({angle:.2f})"
-        name = tag(
-            "text", roof.name, y=15 if number else -6, transform=turned, class_="name middle"
-        )
-    return inside([drawn, name])
-
-
-def _roof_line(roofline: Roofline, roof: RooflineRoof) -> Iterator[tuple[float, float]]:
-    """Two ends, as parts of the plot: a roof of bandwidth ends below the highest rate."""
-    if roof.rate:
-        y = _log_part(roof.rate, roofline.y)
-        yield from ((0.0, y), (1.0, y))
-        return
-    low = max(roofline.x[0], roofline.y[0] / roof.gbps)
-    high = min(roofline.x[1], max(r.rate for r in roofline.roofs) / roof.gbps)
-    for x in (low, high):
-        yield _log_part(x, roofline.x), _log_part(x * roof.gbps, roofline.y)
-
-
-def _drawn_point(roofline: Roofline, point: RooflinePoint) -> Markup:
-    x = ROOFLINE_FRAME.x(1.0 if point.intensity is None else _log_part(point.intensity, roofline.x))
-    y, size = ROOFLINE_FRAME.y(_log_part(point.rate, roofline.y)), 5.0 + 14.0 * sqrt(point.share)
-    where = "no HBM traffic" if point.intensity is None else f"{point.intensity:.3g} per byte"
-    title = tag(
-        "title",
-        f"{point.label}: {point.rate:.3g} per ns, {where}, {point.share:.1%} of the time, "
-        f"bound by {point.bound}",
-    )
-    shape = f"bound-{point.bound} point"
-    if point.unit == "pt":
-        return tag("circle", title, cx=x, cy=y, r=size, class_=shape)
-    side = 1.8 * size
-    return tag("rect", title, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=shape)
-
-
+BINARY = (1, 2, 4, 8, 16)
+"""Round numbers of bytes, see `linear_ticks`."""
 LX_FRAME = Frame(height=300.0)
 MAX_LIFETIMES = 1500
-"""Contents that are drawn at most, from the beginning of the kernel."""
-COLOURS = 8
+"""The chart shows at most so many contents, from the beginning of the kernel."""
 
 
 def lx_chart(kernel: KernelProfile) -> Markup:
-    """The first contents of the scratchpads in one launch, and how many there are more."""
+    """Draw the first `MAX_LIFETIMES` contents of the scratchpads in one launch."""
     contents = lifetimes(kernel.model.lx)
     total_ns, highest = kernel.model.total_ns, kernel.model.lx.highest
     drawn = np.argsort(contents.first, kind="stable")[:MAX_LIFETIMES]
     pieces = [
         x_axis(LX_FRAME, linear_ticks(total_ns, time_text), "time in the kernel"),
-        y_axis(LX_FRAME, linear_ticks(float(highest), _size_text, (1, 2, 4, 8, 16)), "LX address"),
+        y_axis(LX_FRAME, linear_ticks(float(highest), _bytes_text, BINARY), "LX address"),
         *_lifetime_rectangles(kernel, contents, drawn.tolist(), highest),
     ]
     label = f"LX of {kernel.name} over time: addresses upwards, time to the right"
@@ -178,7 +105,7 @@ def lx_chart(kernel: KernelProfile) -> Markup:
 
 
 def left_out(kernel: KernelProfile) -> int:
-    """Contents that are not drawn."""
+    """Return how many contents `lx_chart` does not draw."""
     return max(len(lifetimes(kernel.model.lx)) - MAX_LIFETIMES, 0)
 
 
@@ -221,23 +148,18 @@ def _lifetime_text(
     )
 
 
-def _size_text(value: float) -> str:
-    return format_bytes(round(value)) if value else "0"
-
-
 HBM_FRAME = Frame(height=260.0)
 MAX_STEPS = 1000
-"""Moments that are drawn at most; of several the fullest."""
-BINARY = (1, 2, 4, 8, 16)
+"""The chart shows at most so many moments, of neighbours the fullest."""
 
 
 def hbm_chart(occupancy: HbmOccupancy, makespan_ns: float) -> Markup:
-    """An area per region that is used, over the whole time."""
+    """Draw an area per used region, over the whole time."""
     thin = occupancy.thinned()
     times, rows = _fullest(thin.time_ns, thin.allocated_bytes)
     end = max(makespan_ns, float(times[-1])) or 1.0
     most = float(max(occupancy.peak_bytes, 1))
-    ticks = linear_ticks(most, lambda value: format_bytes(round(value)) if value else "0", BINARY)
+    ticks = linear_ticks(most, _bytes_text, BINARY)
     pieces = [
         x_axis(HBM_FRAME, linear_ticks(end, time_text), "time"),
         y_axis(HBM_FRAME, ticks, "allocated"),
@@ -247,12 +169,12 @@ def hbm_chart(occupancy: HbmOccupancy, makespan_ns: float) -> Markup:
 
 
 def used_regions(occupancy: HbmOccupancy) -> list[int]:
-    """Regions that hold something at some time."""
+    """Return the regions in which something is allocated at some time."""
     return [k for k, size_bytes in enumerate(occupancy.region_peak_bytes) if size_bytes]
 
 
 def _fullest(times: Float64Array, rows: Int64Array) -> tuple[Float64Array, Int64Array]:
-    """At most `MAX_STEPS` moments, those with the most bytes of their neighbours."""
+    """Return at most `MAX_STEPS` moments: of neighbours the one with the most bytes."""
     if len(times) <= MAX_STEPS:
         return times, rows
     edges = np.linspace(0, len(times), MAX_STEPS + 1).astype(np.int64)[:-1]
@@ -264,7 +186,7 @@ def _fullest(times: Float64Array, rows: Int64Array) -> tuple[Float64Array, Int64
 
 
 def _region_areas(parts: Float64Array, rows: Int64Array, most: float) -> Iterator[Markup]:
-    """Areas from the sum of the regions before to the sum with this one, in steps."""
+    """Draw stacked areas: each from the sum of the regions before it to the sum including it."""
     above = np.cumsum(rows, axis=1)
     x = np.repeat([HBM_FRAME.x(part) for part in parts.tolist()], 2)[1:-1]
     for region in range(REGIONS):
@@ -287,77 +209,62 @@ def _region_areas(parts: Float64Array, rows: Int64Array, most: float) -> Iterato
 
 
 CORE_FRAME = Frame(width=460.0, height=132.0, left=8.0, right=8.0, top=10.0, bottom=22.0)
-
-
-@dataclass(frozen=True, eq=False)
-class CoreQuantity:
-    """``values``: [CORES]; ``text``: how one of them is shown."""
-
-    name: str
-    values: Int64Array | Float64Array
-    text: Callable[[float], str]
-
-    @property
-    def imbalance(self) -> float | None:
-        """The most over the mean of the cores that have some."""
-        return imbalance(self.values)
+CoreQuantity = tuple[str, Int64Array | Float64Array, Callable[[float], str]]
+"""Name, values [CORES], and the text of a value."""
 
 
 def core_quantities(cores: CoreBalance) -> tuple[CoreQuantity, ...]:
-    """What is shown of cores, in the order of the charts and of the table's columns."""
+    """Return the quantities shown per core, in the order of the charts and the table's columns."""
     return (
-        CoreQuantity("busy", cores.busy_ns, time_text),
-        CoreQuantity("HBM read", cores.count("hbm_read_bytes"), _bytes_text),
-        CoreQuantity("HBM written", cores.count("hbm_written_bytes"), _bytes_text),
-        CoreQuantity("LX read", cores.count("lx_read_bytes"), _bytes_text),
-        CoreQuantity("LX written", cores.count("lx_written_bytes"), _bytes_text),
-        CoreQuantity("sent over the ring", cores.count("ring_bytes"), _bytes_text),
-        CoreQuantity("multiply-adds", cores.count("multiply_adds"), _number_text),
-        CoreQuantity("element operations", cores.count("element_operations"), _number_text),
-        CoreQuantity("sticks", cores.sticks, _number_text),
+        ("busy", cores.busy_ns, time_text),
+        ("HBM read", cores.count("hbm_read_bytes"), _bytes_text),
+        ("HBM written", cores.count("hbm_written_bytes"), _bytes_text),
+        ("LX read", cores.count("lx_read_bytes"), _bytes_text),
+        ("LX written", cores.count("lx_written_bytes"), _bytes_text),
+        ("sent over the ring", cores.count("ring_bytes"), _bytes_text),
+        ("multiply-adds", cores.count("multiply_adds"), _number_text),
+        ("element operations", cores.count("element_operations"), _number_text),
+        ("sticks", cores.sticks, _number_text),
     )
 
 
-def core_charts(shown: Sequence[CoreQuantity]) -> Markup:
-    """A chart per quantity that any core has; what none has is named below."""
-    used = [quantity for quantity in shown if quantity.values.any()]
-    unused = [quantity.name for quantity in shown if not quantity.values.any()]
-    pieces = [tag("div", [_figure(quantity) for quantity in used], class_="cores")]
+def core_charts(quantities: Sequence[CoreQuantity]) -> Markup:
+    """Draw a chart per quantity that some core has; name the others below."""
+    used = [quantity for quantity in quantities if quantity[1].any()]
+    unused = [name for name, values, _ in quantities if not values.any()]
+    pieces = [tag("div", [_figure(*quantity) for quantity in used], class_="cores")]
     if unused:
         pieces.append(tag("p", f"No core has any of: {', '.join(unused)}."))
     return inside(pieces)
 
 
-def _figure(quantity: CoreQuantity) -> Markup:
-    values = quantity.values
+def _figure(name: str, values: Int64Array | Float64Array, text: Callable[[float], str]) -> Markup:
     used = values[values > 0]
-    most, mean = (quantity.text(float(value)) for value in (values.max(), used.mean()))
-    even = imbalance_text(quantity.imbalance)
-    description = f"{most} at most, {mean} mean of {len(used)} cores"
-    label = f"{quantity.name} of every core: {description}, {even}"
-    box = f"0 0 {CORE_FRAME.width:g} {CORE_FRAME.height:g}"
+    mean = float(used.mean())
+    even = imbalance_text(imbalance(values))
+    description = f"{text(float(values.max()))} at most, {text(mean)} mean of {len(used)} cores"
+    label = f"{name} of every core: {description}, {even}"
     drawn = tag(
         "svg",
-        [tag("title", label), *_bars(quantity, float(used.mean()))],
-        viewBox=box,
+        [tag("title", label), *_bars(values.tolist(), text, mean)],
+        viewBox=f"0 0 {CORE_FRAME.width:g} {CORE_FRAME.height:g}",
         role="img",
         aria_label=label,
         class_="chart",
     )
-    head = [tag("strong", f"{quantity.name}, {even}"), tag("span", description)]
+    head = [tag("strong", f"{name}, {even}"), tag("span", description)]
     return tag("figure", [tag("figcaption", head), drawn])
 
 
-def _bars(quantity: CoreQuantity, mean: float) -> Iterator[Markup]:
-    """A bar per core, the number of every fourth, and a line at the mean."""
-    values = quantity.values.tolist()
+def _bars(values: Sequence[float], text: Callable[[float], str], mean: float) -> Iterator[Markup]:
+    """Draw a bar per core, the number of every fourth core, and a line at the mean."""
     most, width = max(values), 1.0 / len(values)
     for core, value in enumerate(values):
         left, right = CORE_FRAME.x((core + 0.12) * width), CORE_FRAME.x((core + 0.88) * width)
         top = CORE_FRAME.y(value / most)
         yield tag(
             "rect",
-            tag("title", f"core {core}: {quantity.text(value)}"),
+            tag("title", f"core {core}: {text(value)}"),
             x=left,
             y=top,
             width=right - left,

@@ -1,8 +1,8 @@
 """Reference host ↔ device copies: per-element index arithmetic over the whole device tensor.
 
-The obvious twins of the runtime's compiled copies, also for tools that have no device. Both
-return new arrays; device memory is a flat array of bytes, host storage a 1-D array as
-`spyre.dtypes.HostDtype` describes. Rules: runtime reference §3.
+The compiled copies of `spyre.hw.device.transfer` are compared with these. Both return new arrays;
+device memory is a flat array of bytes, host storage a 1-D array as `spyre.dtypes.HostDtype`
+describes. Rules: runtime reference §3.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from spyre.dtypes import (
     encode_host,
 )
 from spyre.errors import LaunchError
-from spyre.layout.geometry import TransferGeometry, host_positions, transfer_geometry
-from spyre.layout.tensor_layout import SpyreTensorLayout
+from spyre.layout import (
+    SpyreTensorLayout,
+    TransferGeometry,
+    host_positions,
+    transfer_geometry,
+)
 
 DEFAULT_RULES = NumericRules()
 
