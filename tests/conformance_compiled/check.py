@@ -17,7 +17,7 @@ import torch
 
 from spyre.mlir.builder.bundles import MAX_SEGMENTS
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
-from spyre.torch_backend.inductor.bundles.op_spec import operations_of
+from spyre.torch_backend.inductor.bundles.op_spec_form import operations_of
 from tests.conformance_compiled.kernel_runs import KeptBundles, KernelRun, recorded
 from tests.conformance_compiled.outcome import (
     DIFFERENT,

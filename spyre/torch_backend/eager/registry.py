@@ -133,6 +133,7 @@ def kernel_tables() -> dict[str, dict[ArgumentClass, EagerKernel]]:
     }
 
 
+@cache
 def eager_kernels() -> dict[str, Callable[..., Any]]:
     """What runs every operation, by aten name."""
     tables = kernel_tables()

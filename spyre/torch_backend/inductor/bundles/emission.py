@@ -183,12 +183,19 @@ def unimplemented(op: str) -> UnsupportedError:
 
 def integer(number: Any, what: str) -> int:
     """A positive integer. UnsupportedError SPY964 for an expression of symbols."""
+    if isinstance(number, int) and number > 0:
+        return number
     value = sympy.sympify(number)
     if not (value.is_Integer and value > 0):
-        raise UnsupportedError(
-            "SPY964",
-            "a loop count or an extent depends on something that no launch says",
-            expected="positive integers; in loop counts and buffers, sizes of the kernel too",
-            found=f"{what} of {value}",
-        )
+        raise unknown_number(what, value)
     return int(value)
+
+
+def unknown_number(what: str, value: Any) -> UnsupportedError:
+    """SPY964 about a number that no launch gives."""
+    return UnsupportedError(
+        "SPY964",
+        "a loop count or an extent depends on something that no launch says",
+        expected="positive integers; in loop counts and buffers, sizes of the kernel too",
+        found=f"{what} of {value}",
+    )

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import sympy
-
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
 from spyre.mlir.builder import (
@@ -40,9 +38,13 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelOp,
     UnimplementedOp,
 )
-from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec
-from spyre.torch_backend.inductor.bundles.reader import kernel_of
-from spyre.torch_backend.inductor.bundles.sizes import Sizes, size_value, smallest, value_at
+from spyre.torch_backend.inductor.bundles.sizes import (
+    Sizes,
+    SizeSpec,
+    size_value,
+    smallest,
+    value_at,
+)
 from spyre.torch_backend.program import SCRATCH, Ints, ScratchpadPlace
 
 
@@ -71,16 +73,14 @@ class KernelMemory:
     pool_bytes: int
 
     @classmethod
-    def of(
-        cls, specs: Sequence[AnySpec], sizes: Sizes | None = None, least: int = 0
-    ) -> KernelMemory:
-        """What a kernel touches in launches of ``sizes``; loops only move about within it.
+    def of(cls, kernel: Kernel, sizes: Sizes | None = None, least: int = 0) -> KernelMemory:
+        """The memory of ``kernel`` in launches of ``sizes``, which its loops never leave.
 
-        ``least``: arguments there are at any rate. UnsupportedError as of `kernel_of`.
+        ``least``: number of arguments, where the operations may touch fewer.
         """
         uses: dict[int, list[_Use]] = {}
         pool_bytes, values = 0, sizes or {}
-        for op in _running(kernel_of(specs, values), values):
+        for op in _running(kernel, values):
             for number, tensor in enumerate(op.tensors):
                 if tensor.argument >= 0:
                     uses.setdefault(tensor.argument, []).append((op, number))
@@ -122,7 +122,7 @@ def _device_size(op: KernelOp, number: int, sizes: Sizes) -> Ints:
 
 def generate_bundle(
     name: str,
-    specs: Sequence[AnySpec],
+    kernel: Kernel,
     sizes: Sequence[SizeSpec] = (),
     *,
     symbolic: bool = True,
@@ -144,7 +144,6 @@ def generate_bundle(
             expected="UNROLL_LOOPS=0 and BUNDLE_SYMBOLIC_ARGS=1",
             found="unrolled loops" if unrolled else "baked addresses",
         )
-    kernel = kernel_of(specs, [size.name for size in sizes])
     memory = KernelMemory.of(kernel, smallest(sizes))
     builder = BundleBuilder(symbolic=symbolic)
     known = {s.name: builder.size(s.name, None, s.granularity) for s in sizes}
@@ -185,19 +184,12 @@ class _BundleWriter:
                     self._add_operation(op, loops)
 
     def _count(self, loop: KernelLoop) -> int | SizeValue:
-        if self._is_sized(loop.count):
-            return size_value(loop.count, self.sizes)
-        return integer(loop.count, f"{self.name}: loop count")
-
-    def _is_sized(self, number: Any) -> bool:
-        """Whether a number depends on sizes of the kernel, and on nothing else."""
-        names = {symbol.name for symbol in sympy.sympify(number).free_symbols}
-        return bool(names) and names <= set(self.sizes)
+        what = f"{self.name}: loop count"
+        count = size_value(loop.count, self.sizes, what)
+        return integer(count, what) if isinstance(count, int) else count
 
     def _bytes(self, op: KernelOp, number: Any) -> int | SizeValue:
-        if not (self._is_sized(number) or sympy.sympify(number).is_Integer):
-            integer(number, f"{op.name}: a pitch")
-        return size_value(number, self.sizes)
+        return size_value(number, self.sizes, f"{op.name}: a pitch")
 
     def _add_operation(self, op: KernelOp, loops: LoopCounts) -> None:
         bases = [self._base(op, number, loops) for number in range(len(op.tensors))]

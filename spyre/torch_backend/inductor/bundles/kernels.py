@@ -33,16 +33,15 @@ from spyre.torch_backend.inductor.base import (
     Notes,
     note,
 )
-from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import (
     ArgumentMemory,
     KernelMemory,
     generate_bundle,
 )
-from spyre.torch_backend.inductor.bundles.kernel_op import kernel_text
-from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec, Spec, spec_text
-from spyre.torch_backend.inductor.bundles.reader import kernel_of
+from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, kernel_text
+from spyre.torch_backend.inductor.bundles.op_spec_form import Spec, spec_text, to_op_specs
 from spyre.torch_backend.inductor.bundles.sizes import (
+    SizeSpec,
     evaluated,
     sizes_of_launch,
     smallest,
@@ -163,7 +162,7 @@ class InductorKernel:
     def __init__(
         self,
         name: str,
-        specs: Sequence[AnySpec],
+        kernel: Kernel,
         arguments: Sequence[HostExtents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
@@ -175,8 +174,7 @@ class InductorKernel:
         self.constants = tuple(constants)
         self.notes = notes
         self._bases = [argument_base(*extents) for extents in arguments]
-        self._given = tuple(specs)
-        self.kernel = kernel_of(specs)
+        self.kernel = tuple(kernel)
         self.memory = KernelMemory.of(self.kernel)
         self._launched = generate_bundle(name, self.kernel, unrolled=unrolled, pool_argument=True)
         self._programs: dict[CardKey, CompiledProgram] = {}
@@ -196,7 +194,7 @@ class InductorKernel:
     @property
     def specs(self) -> tuple[Spec, ...]:
         """The kernel in the document's form."""
-        return documented(self._given)
+        return to_op_specs(self.kernel)
 
     def run(self, *tensors: torch.Tensor, call: KernelCall = NO_CALL) -> None:
         """Enqueue it on the current stream of the tensors' card.
@@ -389,25 +387,29 @@ class DynamicKernel:
     def __init__(
         self,
         name: str,
-        specs: Sequence[AnySpec],
+        kernel: Kernel,
         sizes: Sequence[SizeSpec],
         arguments: Sequence[DynamicExtents],
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
     ) -> None:
         self.name = name
-        self.specs = documented(specs)
         self.sizes = tuple(sizes)
         self.arguments = tuple(arguments)
         self.constants = tuple(constants)
         self.notes = notes
-        self.kernel = kernel_of(specs, [size.name for size in sizes])
+        self.kernel = tuple(kernel)
         self.memory = KernelMemory.of(self.kernel, smallest(sizes))
         self.launched = generate_bundle(name, self.kernel, sizes, pool_argument=True)
         self._kernels: LruCache[tuple[int, ...], _KernelAtSizes] = LruCache(MOST_SIZES)
         self._programs: dict[CardKey, CompiledProgram] = {}
         self._lock = threading.Lock()
         self.is_shown = False
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The kernel in the document's form."""
+        return to_op_specs(self.kernel)
 
     @property
     def bundle(self) -> BuiltBundle:
@@ -454,7 +456,7 @@ class _KernelAtSizes(InductorKernel):
     def __init__(self, dynamic: DynamicKernel, sizes: dict[str, int]) -> None:
         self.dynamic, self.sizes = dynamic, sizes
         self.name, self.constants, self.notes = dynamic.name, dynamic.constants, dynamic.notes
-        self.kernel, self._given = dynamic.kernel, dynamic.specs
+        self.kernel = dynamic.kernel
         self.memory = KernelMemory.of(dynamic.kernel, sizes, len(dynamic.arguments))
         self._bases = [
             argument_base(evaluated(size, sizes), evaluated(stride, sizes), *others)
@@ -507,13 +509,13 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
     def sdsc(
         self,
         name: str,
-        specs: Sequence[AnySpec],
+        kernel: Kernel,
         arguments: Sequence[HostExtents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
         sizes: Sequence[SizeSpec] = (),
     ) -> InductorKernel | DynamicKernel:
-        """The kernel of ``specs``. Errors as of `generate_bundle`.
+        """The kernel of these operations. Errors as of `generate_bundle`.
 
         ``arguments``: host sizes, strides and dtype each tensor must have, by arg_index, none for
         whatever the specs' device sizes fit. ``constants``: numbers and dtypes of the arguments
@@ -521,17 +523,10 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
         ``sizes``: that only launches know; ``arguments`` may name them among their host sizes.
         """
         if sizes:
-            sized = DynamicKernel(name, specs, sizes, arguments, constants, notes)
+            sized = DynamicKernel(name, kernel, sizes, arguments, constants, notes)
             note(sized)
             return sized
-        kernel = InductorKernel(
-            name,
-            specs,
-            arguments,
-            constants,
-            notes,
-            symbolic=self.symbolic,
-            unrolled=self.unrolled,
-        )
-        note(kernel)
-        return kernel
+        form = {"symbolic": self.symbolic, "unrolled": self.unrolled}
+        compiled = InductorKernel(name, kernel, arguments, constants, notes, **form)
+        note(compiled)
+        return compiled

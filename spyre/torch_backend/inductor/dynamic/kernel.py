@@ -19,25 +19,25 @@ from spyre.layout import contiguous_strides
 from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.base import SIZES_FILE, settings
 from spyre.torch_backend.inductor.bundles import (
-    DataFormats,
+    HBM,
     DynamicExtents,
     DynamicKernel,
+    KernelLoop,
     KernelMemory,
-    LoopSpec,
-    OpSpec,
+    KernelOp,
+    KernelTensor,
     SizeSpec,
-    Spec,
-    TensorArg,
+    UnimplementedOp,
 )
 from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
 from spyre.torch_backend.inductor.kernel import HostBuffer
-from spyre.torch_backend.program import Ints
+from spyre.torch_backend.program import Ints, OpKind
 from spyre.torch_backend.tensors import default_base
 
 TILE_ROWS = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""
 ROWS = sympy.Symbol("s0")
-SEGMENT_BYTES = 1 << 34
+Operation = KernelOp | UnimplementedOp | KernelLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,16 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
         raise NotRowwise(f"output {missing[0]} has no rows")
     places = _places(large)
     constants = list(dict.fromkeys(c for g in row_tiles.values() for c in g.kernel.constants))
-    specs: list[Spec] = []
+    loops: list[Operation] = []
     for k, rows in enumerate(TILE_ROWS):
         row_tile = _TileLoop(
             row_tiles[rows], rows, _renamed(large, row_tiles[rows], tensors), places
         )
         above = TILE_ROWS[k - 1] if k else 0
-        specs.append(row_tile.loop(above, constants))
+        loops.append(row_tile.loop(above, constants))
     kernel = DynamicKernel(
         large.name,
-        specs,
+        loops,
         [SizeSpec("s0", [(places[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
@@ -198,8 +198,11 @@ class _TileLoop:
     known: Mapping[int, tuple[str, RowTensor | None]]
     places: Mapping[str, int]
 
-    def loop(self, above: int, constants: Sequence[tuple[float, str]]) -> LoopSpec:
-        """All whole tiles behind those of ``above`` rows (0: from the beginning on)."""
+    def loop(self, above: int, constants: Sequence[tuple[float, str]]) -> KernelLoop:
+        """All whole tiles behind those of ``above`` rows (0: from the first row on).
+
+        ``constants``: of the dynamic kernel.
+        """
         begin = sympy.Integer(0) if not above else above * sympy.floor(ROWS / above)
         left = ROWS if not above else sympy.Mod(ROWS, above)
         kernel = self.row_tile.kernel
@@ -209,88 +212,88 @@ class _TileLoop:
                 at = -(-at // STICK_BYTES) * STICK_BYTES
                 offsets[number] = at
                 at += tensor.bytes_of(self.rows)
-        moved = _TileOperations(self, offsets, constants)
-        body: list[Spec] = []
-        for number, offset in offsets.items():
-            if self._is_input(number):
-                body.append(self._copied(number, offset, begin, to_tile=True))
-        body += [moved.spec(spec) for spec in kernel.specs]
-        for number, offset in offsets.items():
-            if not self._is_input(number):
-                body.append(self._copied(number, offset, begin, to_tile=False))
-        return LoopSpec(sympy.floor(left / self.rows), body)
+        inputs = [k for k in offsets if self.row_tile.arguments[k] in self.row_tile.inputs]
+        body: list[Operation] = [self._copy(k, offsets[k], begin, to_tile=True) for k in inputs]
+        body += [self._moved(op, offsets, constants) for op in kernel.kernel]
+        outputs = (k for k in offsets if k not in inputs)
+        body += [self._copy(k, offsets[k], begin, to_tile=False) for k in outputs]
+        return KernelLoop(sympy.floor(left / self.rows), tuple(body))
 
-    def _is_input(self, number: int) -> bool:
-        return self.row_tile.arguments[number] in self.row_tile.inputs
-
-    def _copied(self, number: int, offset: int, begin: sympy.Expr, to_tile: bool) -> LoopSpec:
-        """A tile's rows, to the pool or from there; c1 goes along sticks, c2 counts tiles."""
+    def _copy(self, number: int, offset: int, begin: sympy.Expr, to_tile: bool) -> KernelLoop:
+        """Copy a tile's rows to ``offset`` (bytes) in the pool or from there, a stick column in
+        each iteration. The last dim, of one element, is the one that the loop over tiles follows.
+        """
         name, tensor = self.known[number]
         assert tensor is not None
         lanes, count = tensor.lanes, tensor.inner * self.rows
-        c0, c1, c2 = sympy.symbols("c0 c1 c2")
-        columns, along = sympy.floor(c1 / lanes), sympy.Mod(c1, lanes)
-        place = self.places[name]
-        form = DataFormats(tensor.device_format)
-        given = TensorArg(
-            to_tile,
-            place,
-            form,
-            [1, count, lanes],
-            [columns, c0 + count * c2 + tensor.inner * begin, along],
-            {"hbm": SEGMENT_BYTES * place},
-            within=[tensor.columns, tensor.inner * ROWS, lanes],
+        column_bytes = STICK_BYTES * tensor.inner * ROWS
+        tile_bytes = STICK_BYTES * count
+        rows = KernelTensor(
+            tensor.device_format,
+            (STICK_BYTES, STICK_BYTES, tile_bytes),
+            1,
+            self.places[name],
+            HBM,
+            size_bytes=tensor.columns * column_bytes,
+            strides=(tile_bytes, column_bytes),
+            shift=STICK_BYTES * tensor.inner * begin,
+            device_size=(tensor.columns, tensor.inner * ROWS, lanes),
         )
-        tile = TensorArg(
-            not to_tile,
-            -1,
-            form,
-            [1, count, lanes],
-            [columns, c0, along],
-            {POOL: offset},
-            within=[tensor.columns, count, lanes],
+        tile = KernelTensor(
+            tensor.device_format,
+            (STICK_BYTES, tile_bytes, 0),
+            1,
+            start_bytes=offset,
+            size_bytes=tensor.columns * tile_bytes,
+            strides=(0, tile_bytes),
         )
         cores = next(n for n in range(min(settings().sencores, count), 0, -1) if count % n == 0)
-        space = {
-            c0: (sympy.Integer(count), cores),
-            c1: (sympy.Integer(lanes), 1),
-            c2: (sympy.Integer(1), 1),
-        }
-        args = [given, tile] if to_tile else [tile, given]
-        copy = OpSpec("identity", False, space, args, {}, [c2, c1])
-        return LoopSpec(sympy.Integer(tensor.columns), [copy])
+        copy = KernelOp(
+            "identity",
+            OpKind.POINTWISE,
+            (count, lanes, 1),
+            (rows, tile) if to_tile else (tile, rows),
+            (0, 0, 0),
+            (cores, 1, 1),
+            loop_dims=(2, 1),
+        )
+        return KernelLoop(tensor.columns, (copy,))
 
+    def _moved(
+        self,
+        op: Operation,
+        offsets: Mapping[int, int],
+        constants: Sequence[tuple[float, str]],
+    ) -> Operation:
+        """An operation of the tile's kernel inside the loop over tiles, its arguments with rows in
+        the pool at ``offsets`` (bytes, by arg_index).
+        """
+        if isinstance(op, KernelLoop):
+            return replace(op, body=tuple(self._moved(o, offsets, constants) for o in op.body))
+        if isinstance(op, UnimplementedOp):
+            return op
+        tensors = []
+        for tensor in op.tensors:
+            strides = (0, *tensor.strides) if tensor.strides else ()
+            if tensor.argument in offsets:
+                start, memory, argument = offsets[tensor.argument], POOL, -1
+            else:
+                start, memory = tensor.start_bytes, tensor.memory
+                argument = self._argument(tensor.argument, constants)
+            tensors.append(
+                replace(
+                    tensor, argument=argument, memory=memory, start_bytes=start, strides=strides
+                )
+            )
+        loop_dims = (-1, *op.loop_dims) if op.loop_dims else ()
+        return replace(op, tensors=tuple(tensors), loop_dims=loop_dims)
 
-@dataclass(slots=True)
-class _TileOperations:
-    """A tile's operations in the loop over its tiles. ``offsets``: of its tiles in the pool, by
-    arg_index.
-    """
-
-    tile: _TileLoop
-    offsets: Mapping[int, int]
-    constants: Sequence[tuple[float, str]]
-
-    def spec(self, spec: Spec) -> Spec:
-        """The same operation on the tile."""
-        if isinstance(spec, LoopSpec):
-            return LoopSpec(spec.count, [self.spec(inner) for inner in spec.body])
-        if not isinstance(spec, OpSpec):
-            return spec
-        tiled = [sympy.Integer(0), *spec.tiled_symbols] if spec.tiled_symbols else []
-        return replace(spec, args=[self._arg(arg) for arg in spec.args], tiled_symbols=tiled)
-
-    def _arg(self, arg: TensorArg) -> TensorArg:
-        if arg.arg_index < 0:
-            return arg
-        if arg.arg_index in self.offsets:
-            return replace(arg, arg_index=-1, allocation={POOL: self.offsets[arg.arg_index]})
-        place = self._place(arg.arg_index)
-        return replace(arg, arg_index=place, allocation={"hbm": SEGMENT_BYTES * place})
-
-    def _place(self, number: int) -> int:
-        tensors = len(self.tile.row_tile.arguments)
+    def _argument(self, number: int, constants: Sequence[tuple[float, str]]) -> int:
+        """The arg_index in the dynamic kernel of one in the tile's."""
+        tensors = len(self.row_tile.arguments)
+        if number < 0:
+            return number
         if number < tensors:
-            return self.tile.places[self.tile.known[number][0]]
-        constant = self.tile.row_tile.kernel.constants[number - tensors]
-        return len(self.tile.places) + list(self.constants).index(constant)
+            return self.places[self.known[number][0]]
+        constant = self.row_tile.kernel.constants[number - tensors]
+        return len(self.places) + list(constants).index(constant)

@@ -40,8 +40,9 @@ from spyre.torch_backend.inductor.base import (
     settings,
     sympy_product,
     tags_of,
+    wants_notes,
 )
-from spyre.torch_backend.inductor.bundles import spec_text
+from spyre.torch_backend.inductor.bundles import spec_text, to_op_specs
 from spyre.torch_backend.inductor.dynamic import CollectedKernels, RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
 from spyre.torch_backend.inductor.kernel import HostBuffer, PlannedKernel, SpyreKernel, target_of
@@ -281,10 +282,11 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         fused = get_fused_kernel_name(leaves, "original_aten")
         name = f"sdsc_{fused}_{wrapper.next_kernel_suffix()}"
         wrapper.src_to_kernel[source] = name
-        origins, detailed = get_kernel_metadata(leaves, wrapper)
+        comments = [*get_kernel_metadata(leaves, wrapper)]
+        if wants_notes():
+            comments.append(textwrap.indent(spec_text(to_op_specs(finished.kernel)), "# "))
         code = f"async_compile.sdsc({name!r}, {source})"
-        listing = textwrap.indent(spec_text(finished.specs), "# ")
-        wrapper.define_kernel(name, code, f"{origins}\n{detailed}\n{listing}")
+        wrapper.define_kernel(name, code, "\n".join(comments))
         return name
 
     def _define_call(

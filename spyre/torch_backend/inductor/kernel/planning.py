@@ -31,11 +31,10 @@ from spyre.torch_backend.inductor.bundles import (
     KernelMemory,
     KernelOp,
     KernelTensor,
-    Spec,
-    documented,
     kernel_text,
     roles_of,
     spec_text,
+    to_op_specs,
 )
 from spyre.torch_backend.inductor.division import (
     DISTRIBUTION,
@@ -110,7 +109,7 @@ class KernelPlanning:
 
     def text(self) -> str:
         """The operations, in the document's form where they are those of a kernel already."""
-        return f"{spec_text(documented(self.kernel))}\n" if self._names else str(self.operations)
+        return f"{spec_text(to_op_specs(self.kernel))}\n" if self._names else str(self.operations)
 
     def _write_kernel(self) -> None:
         places = _places(self.operations, self._whole)
@@ -234,11 +233,6 @@ class PlannedKernel:
     constants: tuple[tuple[float, str], ...]
     notes: Notes
     made_for: Ints
-
-    @property
-    def specs(self) -> tuple[Spec, ...]:
-        """Its operations in the document's form."""
-        return documented(self.kernel)
 
     @property
     def segments(self) -> int:

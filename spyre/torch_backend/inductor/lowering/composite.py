@@ -61,10 +61,6 @@ def _can_enlarge(x: torch.Tensor) -> bool:
     return x.device.type == "spyre" and x.numel() > 0 and x.dtype in CONVERTED
 
 
-def enlargement_decompositions() -> dict[Any, Callable[..., Any]]:
-    return {operator("repeat"): repeat, operator("constant_pad_nd"): constant_pad_nd}
-
-
 def slice_scatter(
     x: torch.Tensor,
     source: torch.Tensor,
@@ -138,11 +134,13 @@ def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) ->
     return source.to(x.dtype).expand(x.shape).clone()
 
 
-def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        operator("copy"): copied,
-        operator("slice_scatter"): slice_scatter,
-        operator("select_scatter"): select_scatter,
-        operator("diagonal_scatter"): diagonal_scatter,
-        operator("as_strided_scatter"): as_strided_scatter,
-    }
+COMPOSITE_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    operator("repeat"): repeat,
+    operator("constant_pad_nd"): constant_pad_nd,
+    operator("copy"): copied,
+    operator("slice_scatter"): slice_scatter,
+    operator("select_scatter"): select_scatter,
+    operator("diagonal_scatter"): diagonal_scatter,
+    operator("as_strided_scatter"): as_strided_scatter,
+}
+"""Decompositions of this module by operator."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial, wraps
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -45,10 +45,7 @@ from spyre.torch_backend.inductor.base import (
     tree_leaves,
     without_tracing,
 )
-from spyre.torch_backend.inductor.lowering.composite import (
-    enlargement_decompositions,
-    scatter_decompositions,
-)
+from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
     GraphOperations,
@@ -84,55 +81,92 @@ apart.
 
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
 """Operations whose kernels are made of other aten operations."""
-FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
-"""Arguments of operations that make tensors, which their out variants do not have."""
 DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
 """Raised for numbers that only running tells, as of CPU tensors of rank 0."""
 SCALARS = ("add", "sub", "mul", "div")
 """Operations of a tensor and a number, which are those of two tensors to the card."""
 
 
+OVERLOADS = {
+    **{f"{name}.out": f"{name}.Tensor" for name in ("add", "sub", "mul", "div")},
+    **{f"{name}.out": f"{name}.dim" for name in ("mean", "any", "all")},
+    "div.out_mode": "div.Tensor_mode",
+    "sum.IntList_out": "sum.dim_IntList",
+    "prod.int_out": "prod.dim_int",
+    "any.all_out": "any",
+    "all.all_out": "all",
+    "arange.start_out": "arange.start_step",
+    "sort.values_stable": "sort.stable",
+    "max.dim_max": "max.dim",
+    "min.dim_min": "min.dim",
+}
+"""Functional overloads of ``out`` overloads whose names do not follow `functional_name`."""
+RESULT_ARGUMENTS = ("out", "grad_input", "output", "values")
+"""Overloads named after the argument that they write; the functional one is the default."""
+
+
+def functional_name(name: str) -> str:
+    """The overload that computes the same as ``name`` into new tensors; "" for in-place ones."""
+    if known := OVERLOADS.get(name):
+        return known
+    packet, _, overload = name.partition(".")
+    if packet.endswith("_"):
+        return ""
+    if overload in RESULT_ARGUMENTS:
+        return packet
+    return name.removesuffix("_out")
+
+
+@cache
+def _functional_kernels() -> dict[Any, tuple[str, Callable[..., Any]]]:
+    """Kernel and its aten name by functional operator; a kernel for the operator itself wins."""
+    table: dict[Any, tuple[str, Callable[..., Any]]] = {}
+    for name, kernel in eager_kernels().items():
+        if name in FUNCTIONAL_VARIANTS:  # the kernel of its ``out`` variant is recorded
+            continue
+        if functional := functional_name(name):
+            op = operator(functional)
+            if functional == name or op not in table:
+                table[op] = name, kernel
+    return table
+
+
+def eager_operators() -> set[Any]:
+    """Functional operators that eager kernels compute, which are not decomposed further."""
+    return set(_functional_kernels())
+
+
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    kernels = eager_kernels()
+    """Functions that record operations on spyre as ``spyre::run``, by operator.
+
+    They return NotImplemented where the operation stays an aten one.
+    """
     table: dict[Any, Callable[..., Any]] = {}
-    for name, kernel in kernels.items():
-        op = operator(name)
-        if name in (*FUNCTIONAL_VARIANTS, *IN_PLACE) or name.startswith(HOST_MADE):
-            continue
-        if _writes_operands(op):
-            continue
+    for op, (name, kernel) in _functional_kernels().items():
         if name in COMPOSITES:
-            table[op] = _composite(kernel)
-            continue
-        for functional in _functional(op):
-            if functional not in table or functional is op:
-                table[functional] = _decomposition(functional, op, kernel)
+            table[op] = partial(_run_composite, kernel)
+        elif name not in IN_PLACE and not name.startswith(HOST_MADE):
+            table[op] = partial(_run_kernel, op, name, kernel)
     for name in SCALARS:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
-    table |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
-    table[operator("celu")] = _celu
     index_put = operator("index_put")
-    table[index_put] = _decomposition(index_put, index_put, index_put_functional)
-    table |= {operator("sort"): _sort, operator("cat"): _cat_of_some(table[operator("cat")])}
-    table |= scatter_decompositions() | enlargement_decompositions()
-    return {op: _with_known_values(op, decompose) for op, decompose in table.items()}
+    table[index_put] = partial(_run_kernel, index_put, "index_put", index_put_functional)
+    cat = operator("cat")
+    table[cat] = partial(_cat_of_some, table[cat])
+    table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS
+    return {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
 
 
-def _with_known_values(op: Any, decompose: Callable[..., Any]) -> Callable[..., Any]:
-    """Sizes and numbers that only running tells are for eager mode: programs are made of known
-    ones.
+def _with_known_values(op: Any, decompose: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Decompose a call of ``op``, unless it depends on data-dependent sizes or numbers: these run
+    eagerly, since programs need known ones.
     """
-
-    @wraps(decompose)
-    def known(*args: Any, **kwargs: Any) -> Any:
-        leaves = tree_leaves((args, kwargs))
-        masks = op is aten.index.Tensor and any(_is_mask(v) for v in leaves)
-        if masks or any(_is_unbacked(v) for v in leaves):
-            return NotImplemented
-        return decompose(*args, **kwargs)
-
-    return known
+    leaves = tree_leaves((args, kwargs))
+    masks = op is aten.index.Tensor and any(_is_mask(v) for v in leaves)
+    if masks or any(_is_unbacked(v) for v in leaves):
+        return NotImplemented
+    return decompose(*args, **kwargs)
 
 
 def _is_mask(value: Any) -> bool:
@@ -146,18 +180,14 @@ def _is_unbacked(value: Any) -> bool:
     return symbolic and bool(free_unbacked_symbols(value))
 
 
-def _cat_of_some(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """A join without the empty tensors among its pieces."""
-
-    def decompose(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-        kept = [t for t in tensors if t.numel()]
-        if len({t.dtype for t in tensors}) > 1 or not kept:
-            kept = list(tensors)
-        if len(kept) == 1:
-            return kept[0].clone()
-        return decomposition(kept, dim)
-
-    return decompose
+def _cat_of_some(
+    decompose: Callable[..., Any], tensors: Sequence[torch.Tensor], dim: int = 0
+) -> Any:
+    """aten::cat without the empty tensors among its pieces."""
+    kept = [t for t in tensors if t.numel()]
+    if len({t.dtype for t in tensors}) > 1 or not kept:
+        kept = list(tensors)
+    return kept[0].clone() if len(kept) == 1 else decompose(kept, dim)
 
 
 def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
@@ -193,6 +223,15 @@ def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
     return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
 
 
+OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    operator("sort"): _sort,
+    operator("_to_copy"): _to_copy,
+    operator("clone"): _clone,
+    operator("celu"): _celu,
+}
+"""Decompositions that no eager kernel gives, by operator."""
+
+
 def _empty_like(x: torch.Tensor, memory_format: Any) -> torch.Tensor:
     """A tensor with the strides a copy of ``x`` has."""
     with without_tracing():
@@ -203,74 +242,38 @@ def _copied(low: Any, x: Any) -> Any:
     return low.copy(x)
 
 
-def eager_operators() -> set[Any]:
-    """Operator overloads that eager kernels do: there is no need to take them apart further."""
-    return {functional for name in eager_kernels() for functional in _functional(operator(name))}
+def _written_arguments(op: Any) -> list[str]:
+    arguments = schema_of(op).arguments
+    return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
-def _out_arguments(op: Any) -> list[Any]:
-    return [
-        a for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write
-    ]
+def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run the eager kernel of ``name`` under the recorder, for a call of functional ``op``."""
+    tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
+        return NotImplemented
+    on_card = [t for t in tensors if t.device.type == "spyre"]
+    if not on_card or not all(t.numel() for t in on_card):
+        return NotImplemented
+    with without_tracing():
+        expected = op(*args, **kwargs)
+    new = {}
+    if targets := _written_arguments(operator(name)):
+        results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+        new = dict(zip(targets, results, strict=True))
+    try:
+        return _run_composite(kernel, *args, **kwargs, **new)
+    except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
+        return NotImplemented
+    except Exception:
+        # While a backward graph is traced, ATen loses what is raised here.
+        _log.exception("%s cannot be recorded", op)
+        raise
 
 
-def _writes_operands(op: Any) -> bool:
-    return any(not argument.kwarg_only for argument in _out_arguments(op))
-
-
-def _functional(op: Any) -> Iterator[Any]:
-    """The overloads that compute the same into new tensors."""
-    outs = _out_arguments(op)
-    if not outs:
-        yield op
-        return
-    wanted = [a for a in schema_of(op).arguments if a not in outs]
-    for overload in op.overloadpacket.overloads():
-        other = getattr(op.overloadpacket, overload)
-        same = _kinds(schema_of(other).arguments) == _kinds(wanted)
-        if same and not _out_arguments(other):
-            yield other
-
-
-def _kinds(arguments: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in arguments if a.name not in FACTORY_OPTIONS]
-
-
-def _decomposition(op: Any, kernel_op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    targets = [argument.name for argument in _out_arguments(kernel_op)]
-
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
-            return NotImplemented
-        on_card = [t for t in tensors if t.device.type == "spyre"]
-        if not on_card or not all(t.numel() for t in on_card):
-            return NotImplemented
-        with without_tracing():
-            expected = op(*args, **kwargs)
-        new = {}
-        if targets:
-            results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
-            new = dict(zip(targets, results, strict=True))
-        try:
-            with recorded_by(_record):
-                return kernel(*args, **kwargs, **new)
-        except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
-            return NotImplemented
-        except Exception:
-            # While a backward graph is traced, ATen loses what is raised here.
-            _log.exception("%s cannot be recorded", op)
-            raise
-
-    return decompose
-
-
-def _composite(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        with recorded_by(_record):
-            return kernel(*args, **kwargs)
-
-    return decompose
+def _run_composite(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with recorded_by(_record):
+        return kernel(*args, **kwargs)
 
 
 def _record(

@@ -344,21 +344,22 @@ def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol])
     return Load(name, tuple(int(s) for s in strides), int(offset))
 
 
-def body_of(operation: Any) -> Body:
-    """The body of an ir.ComputedBuffer that is one device operation, or a copy.
+TRACED_BODY = "__spyre_body_cache"
+"""Attribute of ir.Loops, named as those that `clear_caches` removes when a body changes."""
 
-    LoweringError for what Inductor lowered in its own way.
+
+def body_of(operation: Any) -> Body:
+    """The body of an ir.ComputedBuffer that is one device operation, or a copy; traced once.
+
+    LoweringError for a body that Inductor's own lowering made.
     """
     data = operation.data
     ranges = tuple(int(n) for n in data.ranges)
     reduced = tuple(int(n) for n in getattr(data, "reduction_ranges", ()))
-    symbols = [sympy.Symbol(f"c{k}", integer=True) for k in range(len(ranges) + len(reduced))]
-    reader = _BodyReader(symbols)
-    with V.set_ops_handler(reader):
-        if reduced:
-            data.inner_fn(symbols[: len(ranges)], symbols[len(ranges) :])
-        else:
-            data.inner_fn(symbols)
+    reader = getattr(data, TRACED_BODY, None)
+    if reader is None:
+        reader = _traced(data, len(ranges), len(reduced))
+        object.__setattr__(data, TRACED_BODY, reader)
     known = getattr(operation, DEVICE_OPERATION, None)
     if known is None:
         if reader.called or len(reader.found) != 1:
@@ -366,3 +367,14 @@ def body_of(operation: Any) -> Body:
         known = DeviceOperation(OpKind.POINTWISE, "identity")
     dtype = str(operation.get_dtype()).removeprefix("torch.")
     return Body(known, tuple(reader.found), ranges, reduced, dtype)
+
+
+def _traced(data: Any, rank: int, reduced: int) -> _BodyReader:
+    symbols = [sympy.Symbol(f"c{k}", integer=True) for k in range(rank + reduced)]
+    reader = _BodyReader(symbols)
+    with V.set_ops_handler(reader):
+        if reduced:
+            data.inner_fn(symbols[:rank], symbols[rank:])
+        else:
+            data.inner_fn(symbols)
+    return reader

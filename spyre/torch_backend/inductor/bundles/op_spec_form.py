@@ -1,16 +1,15 @@
-"""`OpSpec`, `LoopSpec`: what generated code says of a kernel, and its text in the document's form.
+"""Kernels in the form of the coarse-tiling document: `OpSpec`, `LoopSpec` and `TensorArg`.
 
-A kernel is a list of operations and counted loops. An operation walks an iteration space; every
-tensor says, per device dim, which of its coordinates an iteration touches. The text of these
-objects (coarse-tiling document, "Generated OpSpec") is Python that makes them again, with
-`sympify`,
-`DataFormats` and the classes of this module in its namespace: it stands in the code Inductor writes
-and caches. Symbols become plain ones, and Inductor's floor divisions and remainders those of sympy.
+An operation has an iteration space of symbols, and every tensor one coordinate expression per
+device dim. The form is for reading only: `to_op_specs` makes it of a kernel and `spec_text` prints
+it, where SPYRE_KEEP, a pass dump or `spyre.explain` asks for it. The text is Python that makes the
+same objects, with ``sympify`` and the classes of this module in its namespace. Symbols are plain
+ones, and Inductor's floor divisions and remainders become those of sympy. Pure functions, for any
+thread.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +17,21 @@ from typing import Any
 
 import sympy
 
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
+from spyre.dtypes import STICK_BYTES
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    LX,
+    DeviceDim,
+    Kernel,
+    KernelLoop,
+    KernelOp,
+    UnimplementedOp,
+)
+from spyre.torch_backend.program import OpKind
+
+SEGMENT_BYTES = 1 << 34
+INDIRECT = "indirect"
+ROW = sympy.Symbol("i0")
+"""The row that an index names, in the coordinates of a gather's table."""
 
 
 class DataFormats(StrEnum):
@@ -86,28 +99,124 @@ class LoopSpec:
     body: Sequence[OpSpec | UnimplementedOp | LoopSpec]
 
 
-@dataclass(frozen=True, slots=True)
-class SizeSpec:
-    """A size that only a launch knows, in elements; specs say its ``name`` as a symbol.
-
-    ``places``: (argument, host dim) of tensors that have it. It is a multiple of ``granularity``
-    and at most ``maximum``.
-    """
-
-    name: str
-    places: Sequence[tuple[int, int]] = ()
-    granularity: int = 1
-    maximum: int = 2**31 - 1
-
-
 Spec = OpSpec | UnimplementedOp | LoopSpec
-AnySpec = Spec | KernelOp | KernelLoop
-"""In the document's form, or that of compiled kernels."""
-
-sympify = functools.cache(sympy.sympify)
-"""For generated code, in which few expressions stand many times."""
 INDENT = "    "
 Lines = Iterator[str]
+
+
+def to_op_specs(kernel: Kernel) -> tuple[Spec, ...]:
+    """The operations and loops of ``kernel`` in the document's form."""
+    return tuple(map(_spec, kernel))
+
+
+def _spec(op: KernelOp | UnimplementedOp | KernelLoop) -> Spec:
+    if isinstance(op, KernelLoop):
+        return LoopSpec(sympy.sympify(op.count), list(to_op_specs(op.body)))
+    return _op_spec(op) if isinstance(op, KernelOp) else op
+
+
+def _op_spec(op: KernelOp) -> OpSpec:
+    symbols = [sympy.Symbol(name) for name in op.symbols]
+    rows = zip(symbols, op.extents, op.splits, strict=True)
+    info: dict[str, Any] = {"constants": dict(op.constants)} if op.constants else {}
+    if op.mask_from:
+        info["mask_from"] = op.mask_from
+    if op.rows:
+        info[INDIRECT] = (str(ROW), op.symbols[op.indirect_dim(0)], op.rows)
+    if not op.k_fast and op.kind is OpKind.MATMUL:
+        info["k_fast"] = False
+    return OpSpec(
+        op.name,
+        op.kind in (OpKind.REDUCTION, OpKind.MATMUL),
+        {symbol: (sympy.Integer(extent), cores) for symbol, extent, cores in rows},
+        [_argument(op, number) for number in range(len(op.tensors))],
+        info,
+        [symbols[dim] if dim >= 0 else sympy.Integer(0) for dim in op.loop_dims],
+    )
+
+
+def _argument(op: KernelOp, number: int) -> TensorArg:
+    """A tensor. An output that loops move through is a tile ``within`` its buffer."""
+    tensor = op.tensors[number]
+    if not isinstance(tensor.size_bytes, int):
+        return _sized_argument(op, number)
+    dims = op.device_dims(number)
+    is_input = number < len(op.tensors) - 1
+    lane = sympy.Symbol(op.symbols[tensor.lane]) if tensor.lane >= 0 else None
+    whole = [*(dim.size for dim in dims), tensor.lanes]
+    is_part = bool(op.loop_dims) and not tensor.is_tile and not is_input
+    tile = [*(_steps_within(op, dim) for dim in dims), tensor.lanes] if is_part else whole
+    start = tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)
+    return TensorArg(
+        is_input,
+        tensor.argument,
+        DataFormats(tensor.format),
+        tile,
+        [
+            *(_coordinate(op, number, dim) for dim in dims),
+            sympy.Integer(0) if lane is None else sympy.Mod(lane, tensor.lanes),
+        ],
+        {tensor.memory: start},
+        per_tile_fixed=tensor.is_tile and tensor.memory != LX,
+        within=whole if tile != whole else (),
+    )
+
+
+def _sized_argument(op: KernelOp, number: int) -> TensorArg:
+    """A tile of a tensor whose pitches and start depend on sizes that only a launch knows."""
+    tensor, size, coordinates = op.tensors[number], [], []
+    rest = sympy.expand(tensor.shift + tensor.offset_bytes)
+    steps = dict(enumerate(tensor.pitches))
+    steps |= {k: tensor.stride(loop) for loop, k in enumerate(op.loop_dims) if k == tensor.lane}
+    pitch = STICK_BYTES * sympy.prod(tensor.device_size[:-1])
+    for extent in tensor.device_size[:-1]:
+        pitch = sympy.cancel(pitch / extent)
+        coordinate, tile = sympy.Integer(0), 1
+        for k in [k for k, step in steps.items() if _divides(pitch, step)]:
+            factor = sympy.cancel(steps.pop(k) / pitch)
+            lanes = tensor.lanes if k == tensor.lane else 1
+            coordinate += factor * sympy.floor(sympy.Symbol(op.symbols[k], integer=True) / lanes)
+            tile += factor * ((op.extents[k] - 1) // lanes)
+        if _divides(pitch, rest):
+            coordinate, rest = coordinate + sympy.cancel(rest / pitch), sympy.Integer(0)
+        coordinates.append(plain_expression(coordinate))
+        size.append(int(tile))
+    lane = sympy.Symbol(op.symbols[tensor.lane])
+    return TensorArg(
+        number < len(op.tensors) - 1,
+        tensor.argument,
+        DataFormats(tensor.format),
+        [*size, tensor.lanes],
+        [*coordinates, sympy.Mod(lane, tensor.lanes)],
+        {tensor.memory: tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)},
+        within=tensor.device_size,
+    )
+
+
+def _divides(pitch: sympy.Expr, step: Any) -> bool:
+    """Whether ``step`` bytes are a whole number of steps of ``pitch``, whatever the sizes are."""
+    quotient = sympy.cancel(step / pitch)
+    return bool(step != 0 and sympy.denom(quotient) == 1)
+
+
+def _steps_within(op: KernelOp, dim: DeviceDim) -> int:
+    """Steps of a device dim that an operation takes within one iteration of the loops."""
+    return 1 + sum((op.extents[k] - 1) // unit for k, unit in dim.walked)
+
+
+def _coordinate(op: KernelOp, number: int, dim: DeviceDim) -> sympy.Expr:
+    steps = [sympy.Symbol(op.symbols[k]) for k, _ in dim.walked]
+    units = [unit for _, unit in dim.walked]
+    coordinate = sum(
+        (s if unit == 1 else sympy.floor(s / unit) for s, unit in zip(steps, units, strict=True)),
+        sympy.Integer(dim.first),
+    )
+    indirect = op.indirect_dim(number)
+    is_row = indirect >= 0 and op.tensors[number].pitches[indirect] == dim.pitch_bytes
+    return coordinate + ROW if is_row else coordinate
+
+
+# --- text ---------------------------------------------------------------------------------------
 
 
 def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
