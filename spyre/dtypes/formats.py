@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from spyre.errors import LaunchError, UnsupportedError
 
@@ -183,6 +184,7 @@ def find_format(name: str) -> DataFormat:
     return FORMATS[name]
 
 
+@cache
 def find_stored_format(name: str) -> DataFormat:
     """The format called ``name``; UnsupportedError SPY312 when its storage is not defined."""
     data_format = find_format(name)

@@ -1,7 +1,7 @@
-"""From a kernel to a bundle: arguments, loops, an SDSC per operation.
+"""From a kernel to a bundle: arguments, loops, one SDSC per operation.
 
-Loops stay loops where addresses are symbols; tensors move by the strides their layout says, not by
-those of host order the coarse-tiling document prints. Pure functions, for any thread.
+With symbolic addresses loops stay loops, and tensors move by the strides of their device layout.
+Pure functions, for any thread.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from spyre.torch_backend.program import SCRATCH, Ints, ScratchpadPlace
 
 @dataclass(frozen=True, slots=True)
 class ArgumentMemory:
-    """What a kernel expects of one argument. ``device_sizes``: those its operations name for the
-    whole buffer, none if no operation touches it. ``is_input``: the first one to touch it reads it.
+    """The memory of one kernel argument. ``device_sizes``: of the whole buffer, one per distinct
+    use, none if no operation touches it. ``is_input``: the first operation to touch it reads it.
     """
 
     size_bytes: int = STICK_BYTES
@@ -92,7 +92,7 @@ class KernelMemory:
 
 
 def _running(kernel: Kernel, sizes: Sizes) -> Iterator[KernelOp]:
-    """All operations, those in loops once, without loops that never run at these sizes."""
+    """All operations, those in loops once, except in loops whose count is 0 at these sizes."""
     for op in kernel:
         if isinstance(op, KernelOp):
             yield op
@@ -131,11 +131,11 @@ def generate_bundle(
 ) -> BuiltBundle:
     """The bundle of a kernel.
 
-    ``symbolic``: addresses are launch arguments. Otherwise they are baked in: argument k in segment
-    k, or k + 1 above the pool in segment 0. ``unrolled``: loops are written out. ``pool_argument``:
-    the pool is the last argument of a symbolic bundle, not memory the runtime adds. ``sizes`` are
-    parameters behind the addresses; with them loops and addresses stay symbolic.
-    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for what no bundle can say.
+    ``symbolic``: addresses are launch arguments; otherwise constants, with argument k in segment k,
+    or in k + 1 if the pool takes segment 0. ``unrolled``: no loops, one operation per iteration.
+    ``pool_argument``: the pool is the last argument of a symbolic bundle, and not added by the
+    runtime. ``sizes``: parameters after the addresses; they need loops and symbolic addresses.
+    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for kernels without a bundle.
     """
     if sizes and (unrolled or not symbolic):
         raise UnsupportedError(
@@ -160,8 +160,8 @@ def generate_bundle(
 
 @dataclass(slots=True)
 class _BundleWriter:
-    """Adds the operations of a kernel to ``builder``. ``shares``: of what was last written to LX,
-    by its place there.
+    """Adds the operations of a kernel to ``builder``. ``shares``: how the cores share the tensor
+    last written at each LX address.
     """
 
     name: str
@@ -184,9 +184,9 @@ class _BundleWriter:
                     self._add_operation(op, loops)
 
     def _count(self, loop: KernelLoop) -> int | SizeValue:
-        what = f"{self.name}: loop count"
-        count = size_value(loop.count, self.sizes, what)
-        return integer(count, what) if isinstance(count, int) else count
+        role = f"{self.name}: loop count"
+        count = size_value(loop.count, self.sizes, role)
+        return integer(count, role) if isinstance(count, int) else count
 
     def _bytes(self, op: KernelOp, number: Any) -> int | SizeValue:
         return size_value(number, self.sizes, f"{op.name}: a pitch")
@@ -219,7 +219,7 @@ class _BundleWriter:
         return BufferAddress(name, begin, strides, (), shift)
 
     def _check_share(self, op: KernelOp, number: int, share: LxShare) -> None:
-        """Every core finds in its LX what it reads: who wrote it divided the tensor alike."""
+        """SPY961 if a tensor is read from LX with another division than it was written with."""
         start = op.tensors[number].start_bytes
         if op.is_output(number):
             self.shares[start] = share
@@ -233,8 +233,8 @@ class _BundleWriter:
 
 
 def unroll(kernel: Kernel) -> Kernel:
-    """``kernel`` without loops: an operation per iteration, in the order they run, at the addresses
-    of that iteration. UnsupportedError SPY964 for counts that only a launch knows.
+    """``kernel`` without loops: one operation per iteration, in execution order, with its address
+    in that iteration. UnsupportedError SPY964 for counts that only a launch knows.
     """
     return tuple(_unrolled(kernel, ()))
 

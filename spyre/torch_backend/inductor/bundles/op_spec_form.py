@@ -35,7 +35,7 @@ ROW = sympy.Symbol("i0")
 
 
 class DataFormats(StrEnum):
-    """Formats of elements on the card, by the names SDSCs have for them."""
+    """Formats of elements on the card, by their SDSC names."""
 
     SEN169_FP16 = "SEN169_FP16"
     IEEE_FP32 = "IEEE_FP32"
@@ -54,12 +54,12 @@ class DataFormats(StrEnum):
 class TensorArg:
     """One tensor of an operation.
 
-    ``arg_index``: its place among the kernel's arguments, -1 for LX and the pool. ``device_size``:
+    ``arg_index``: number among the kernel's arguments, -1 for LX and the pool. ``device_size``:
     elements per device dim, the stick last. ``device_coordinates``: one expression of the
     iteration's symbols per device dim. ``allocation``: in bytes, ``{"hbm": address}`` of element 0
-    (argument k lies in segment k, or k + 1 where there is a pool), ``{"pool": offset}`` or
+    (argument k is in segment k, or in k + 1 if there is a pool), ``{"pool": offset}`` or
     ``{"lx": offset}``. ``per_tile_fixed``: loops do not advance it. ``within``: device size of the
-    buffer whose tile this is, where that is larger: its pitches count.
+    larger buffer that this is a tile of, which determines the pitches.
     """
 
     is_input: bool
@@ -77,10 +77,10 @@ class OpSpec:
     """One operation of the card.
 
     ``op``: opFuncName. ``iteration_space``: symbol → (elements, cores that share them).
-    ``tiled_symbols``: one per enclosing loop, the outermost first: the symbol whose extent each
-    iteration of that loop moves on by; 0 where the operation does not follow the loop. A loop over
-    tiles of one element has a symbol of its own, whose extent is 1. ``op_info``: constants and
-    whatever else the SDSC needs.
+    ``tiled_symbols``: one per enclosing loop, the outermost first: the symbol that each iteration
+    of that loop advances by its extent; 0 if the loop does not move the operation. A loop over
+    tiles of one element has a separate symbol of extent 1. ``op_info``: constants, masks and the
+    like.
     """
 
     op: str
@@ -229,7 +229,7 @@ def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
 
 
 def spec_text(specs: Sequence[Spec]) -> str:
-    """The list of ``specs`` as an expression; keywords that have their default are left out."""
+    """``specs`` as a Python list expression, without keywords that have their default."""
     return "\n".join(_block("[", map(_spec_lines, specs), "]"))
 
 

@@ -22,10 +22,10 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import plain_expression
 
 @dataclass(frozen=True, slots=True)
 class SizeSpec:
-    """A size that only a launch knows, in elements; specs say its ``name`` as a symbol.
+    """A size in elements that only a launch knows; expressions contain its ``name`` as a symbol.
 
-    ``places``: (argument, host dim) of tensors that have it. It is a multiple of ``granularity``
-    and at most ``maximum``.
+    ``places``: (argument, host dim) of the tensor dims of this size. It is a multiple of
+    ``granularity`` and at most ``maximum``.
     """
 
     name: str
@@ -38,11 +38,11 @@ Sizes = Mapping[str, int]
 """Elements, by the name of the size."""
 
 
-def size_value(number: Any, sizes: Mapping[str, RuntimeSize], what: str) -> int | SizeValue:
-    """A number as bundles have it: an affine map of ``sizes`` where it depends on them.
+def size_value(number: Any, sizes: Mapping[str, RuntimeSize], role: str) -> int | SizeValue:
+    """``number`` for a bundle: an int, or an affine map of ``sizes``.
 
-    ``what``: the number's role in messages. UnsupportedError SPY964 for other symbols, and for what
-    affine maps lack.
+    ``role``: of the number, for messages. UnsupportedError SPY964 for other symbols, and for
+    functions that affine maps lack.
     """
     if isinstance(number, int):
         return number
@@ -51,13 +51,13 @@ def size_value(number: Any, sizes: Mapping[str, RuntimeSize], what: str) -> int 
         return int(plain)
     names = {symbol.name for symbol in plain.free_symbols}
     if not names or not names <= set(sizes):
-        raise unknown_number(what, plain)
+        raise unknown_number(role, plain)
     used = tuple(sizes[name] for name in sorted(names))
     symbols = {size.name: AffineSymbol(k) for k, size in enumerate(used)}
     try:
         return SizeValue(_affine(plain, symbols), used)
     except ValueError as error:
-        raise unknown_number(what, plain) from error
+        raise unknown_number(role, plain) from error
 
 
 def _affine(e: sympy.Expr, symbols: Mapping[str, AffineSymbol]) -> AffineExpr:
@@ -83,7 +83,7 @@ def _affine(e: sympy.Expr, symbols: Mapping[str, AffineSymbol]) -> AffineExpr:
 
 
 def value_at(number: Any, sizes: Sizes) -> Any:
-    """A number, or an expression of sizes, at given sizes; an expression where some are missing."""
+    """The value of a number or an expression of sizes; an expression if some sizes are missing."""
     if isinstance(number, int):
         return number
     plain = plain_expression(number)
@@ -93,7 +93,7 @@ def value_at(number: Any, sizes: Sizes) -> Any:
 
 
 def evaluated(numbers: Sequence[Any], sizes: Sizes) -> tuple[int, ...]:
-    """Numbers, and expressions of sizes, at given sizes."""
+    """The values of numbers and expressions of sizes."""
     return tuple(int(value_at(n, sizes)) for n in numbers)
 
 
@@ -105,10 +105,10 @@ def smallest(sizes: Sequence[SizeSpec]) -> dict[str, int]:
 def sizes_of_launch(
     name: str, sizes: Sequence[SizeSpec], given: Sequence[int], shapes: Sequence[Sequence[int]]
 ) -> dict[str, int]:
-    """The sizes of one launch: those of the tensors, or as ``given`` for sizes no tensor has.
+    """The sizes of one launch, by name, from the shapes of its tensors and from ``given``.
 
-    ``given``: all sizes in their order, or none. LaunchError SPY965 where tensors disagree or a
-    size is out of its range or said by nobody.
+    ``given``: all sizes in their order, or none. LaunchError SPY965 if tensors disagree, or if a
+    size is out of range or missing.
     """
     values = dict(zip((s.name for s in sizes), given, strict=True)) if given else {}
     for size in sizes:

@@ -1,9 +1,9 @@
-"""One bundle for any number of rows, made of tiles of rows.
+"""One bundle for any number of rows, made of kernels for tiles of rows.
 
-A loop that runs as often as the launch has whole tiles of 64 rows, then one for tiles of 8, then
-one for single rows. A tile's rows are copied from the arguments to the pool, column stick by column
-stick, for their distance is known at the launch only; there they lie as in a tensor of that many
-rows, over which the tile's operations run. Pure functions, for any thread.
+It has a loop over whole tiles of 64 rows, one over tiles of 8 and one over single rows. Each
+iteration copies a tile's rows from the arguments to the pool, one column of sticks after the other,
+since their distance depends on the launch. In the pool they have the layout of a tensor with that
+many rows, on which the operations of the tile's kernel run. Pure functions, for any thread.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Operation = KernelOp | UnimplementedOp | KernelLoop
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """An argument with rows. ``inner``: elements of its first dim per row. ``device_size``: of a
-    single row, all device dims but the stick outside of ``inner`` together.
+    """An argument with rows. ``inner``: elements of its first dim per row. ``columns``: of sticks,
+    the product of the outer device dims.
     """
 
     name: str
@@ -61,9 +61,9 @@ class RowTensor:
 
 @dataclass(frozen=True, slots=True)
 class RowwiseKernel:
-    """``arguments``: (whether it is an input, its place among the graph's inputs or outputs) by
-    arg_index. ``outputs``: host sizes of the graph's outputs' buffers, elements of the first dim
-    per row in place of it.
+    """A kernel for any number of rows. ``arguments``: (whether it is an input, its position among
+    the graph's inputs or outputs) by arg_index. ``outputs``: buffers of the graph's outputs, their
+    first dim in elements per row.
     """
 
     kernel: DynamicKernel
@@ -72,9 +72,9 @@ class RowwiseKernel:
 
 
 def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) -> RowwiseKernel:
-    """The kernel of ``row_tiles``, by their rows. NotRowwise where there is none.
+    """The kernel made of ``row_tiles``, by their number of rows. NotRowwise if there is none.
 
-    ``row_inputs``: places of the inputs whose first dim counts rows.
+    ``row_inputs``: positions of the inputs whose first dim counts rows.
     """
     large, small = row_tiles[TILE_ROWS[0]], row_tiles[TILE_ROWS[1]]
     strides = rows_of(large, row_inputs, TILE_ROWS[0])
@@ -83,22 +83,22 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
     tensors = {name: _row_tensor(large, small, name, strides) for name in _outside(large, strides)}
     if missing := [name for name in large.outputs if name not in tensors]:
         raise NotRowwise(f"output {missing[0]} has no rows")
-    places = _places(large)
+    positions = _positions(large)
     constants = list(dict.fromkeys(c for g in row_tiles.values() for c in g.kernel.constants))
     loops: list[Operation] = []
     for k, rows in enumerate(TILE_ROWS):
         row_tile = _TileLoop(
-            row_tiles[rows], rows, _renamed(large, row_tiles[rows], tensors), places
+            row_tiles[rows], rows, _renamed(large, row_tiles[rows], tensors), positions
         )
         above = TILE_ROWS[k - 1] if k else 0
         loops.append(row_tile.loop(above, constants))
     kernel = DynamicKernel(
         large.name,
         loops,
-        [SizeSpec("s0", [(places[large.inputs[k]], 0) for k in row_inputs])],
+        [SizeSpec("s0", [(positions[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
-        {**large.kernel.notes, SIZES_FILE: _note(places, tensors)},
+        {**large.kernel.notes, SIZES_FILE: _note(positions, tensors)},
     )
     outputs = [tensors[name] for name in large.outputs]
     return RowwiseKernel(
@@ -108,8 +108,8 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
     )
 
 
-def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
-    numbers = ", ".join(f"arg_{places[name]}" for name in tensors)
+def _note(positions: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
+    numbers = ", ".join(f"arg_{positions[name]}" for name in tensors)
     tiles = ", ".join(map(str, TILE_ROWS))
     return (
         f"one bundle for any number of rows s0: loops over tiles of {tiles} rows\n"
@@ -118,7 +118,7 @@ def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
 
 
 def rows_of(row_tile: RowTile, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
-    """`row_strides` of a row_tile of so many ``rows``. NotRowwise also where memory is shared."""
+    """`row_strides` of a tile of ``rows`` rows. NotRowwise also if arguments share memory."""
     named = [row_tile.inputs[k] for k in row_inputs]
     if written := sorted({target for target, _ in row_tile.bodies} & set(row_tile.inputs)):
         raise NotRowwise(f"input {written[0]} is written")
@@ -138,7 +138,7 @@ def _outside(row_tile: RowTile, strides: Mapping[str, int]) -> list[str]:
 
 
 def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str, int]) -> RowTensor:
-    """NotRowwise unless rows are the sticks that follow each other in every column of sticks."""
+    """NotRowwise unless consecutive sticks of every column of sticks are rows."""
     buffer, rows = large.buffers[name], TILE_ROWS[0]
     sizes = buffer.sizes
     inner = sizes[0] // rows if sizes and sizes[0] % rows == 0 else 0
@@ -155,7 +155,7 @@ def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str,
     return RowTensor(name, inner, sizes, buffer.dtype, layout.device_dtype, prod(outer), lanes)
 
 
-def _places(row_tile: RowTile) -> dict[str, int]:
+def _positions(row_tile: RowTile) -> dict[str, int]:
     return {name: k for k, name in enumerate(row_tile.arguments)}
 
 
@@ -167,11 +167,11 @@ def _source(row_tile: RowTile, name: str) -> tuple[bool, int]:
 def _renamed(
     large: RowTile, row_tile: RowTile, tensors: Mapping[str, RowTensor]
 ) -> dict[int, tuple[str, RowTensor | None]]:
-    """By arg_index of a row_tile: what the argument is called in ``large``, its rows."""
+    """By arg_index of a row tile: the name of the argument in ``large``, and its rows."""
     renamed = {}
     for k, name in enumerate(row_tile.arguments):
-        is_input, place = _source(row_tile, name)
-        other = (large.inputs if is_input else large.outputs)[place]
+        is_input, position = _source(row_tile, name)
+        other = (large.inputs if is_input else large.outputs)[position]
         renamed[k] = (other, tensors.get(other))
     return renamed
 
@@ -187,16 +187,16 @@ def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> 
 
 @dataclass(slots=True)
 class _TileLoop:
-    """The loop over tiles of one row_tile.
+    """The loop over tiles of one row tile.
 
-    ``known``: by arg_index of the row_tile, its name in the kernel and its rows. ``places``:
-    arg_index in the kernel, by name.
+    ``known``: by arg_index of the row tile, the argument's name in the kernel and its rows.
+    ``positions``: arg_index in the kernel, by name.
     """
 
     row_tile: RowTile
     rows: int
     known: Mapping[int, tuple[str, RowTensor | None]]
-    places: Mapping[str, int]
+    positions: Mapping[str, int]
 
     def loop(self, above: int, constants: Sequence[tuple[float, str]]) -> KernelLoop:
         """All whole tiles behind those of ``above`` rows (0: from the first row on).
@@ -232,7 +232,7 @@ class _TileLoop:
             tensor.device_format,
             (STICK_BYTES, STICK_BYTES, tile_bytes),
             1,
-            self.places[name],
+            self.positions[name],
             HBM,
             size_bytes=tensor.columns * column_bytes,
             strides=(tile_bytes, column_bytes),
@@ -294,6 +294,6 @@ class _TileLoop:
         if number < 0:
             return number
         if number < tensors:
-            return self.places[self.known[number][0]]
+            return self.positions[self.known[number][0]]
         constant = self.row_tile.kernel.constants[number - tensors]
-        return len(self.places) + list(constants).index(constant)
+        return len(self.positions) + list(constants).index(constant)

@@ -13,7 +13,7 @@ from torch.nn import functional
 import spyre
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
-from spyre.torch_backend.inductor.base.debug import SIZES_FILE, observing
+from spyre.torch_backend.inductor.base.notes import SIZES_FILE, observing
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import DynamicKernel
 from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec

@@ -11,7 +11,7 @@ from spyre.errors import SpyreError
 from spyre.torch_backend.inductor.base.compat import ir
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
-from spyre.torch_backend.inductor.kernel.operands import loop_path, looped
+from spyre.torch_backend.inductor.kernel.passes import loop_path, looped
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.groups import tile_extent
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
