@@ -40,16 +40,11 @@ class LxShare:
     begins_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """``shares``: by number of every tensor in LX."""
-
-    operation: OperationSpec
-    shares: Mapping[int, LxShare]
-
-
-def emit_op(op: KernelOp, loops: LoopCounts, bases: Bases) -> Emitted:
-    """The SDSC of ``op`` inside ``loops``, its tensors at ``bases``.
+def emit_op(
+    op: KernelOp, loops: LoopCounts, bases: Bases
+) -> tuple[OperationSpec, Mapping[int, LxShare]]:
+    """The SDSC of ``op`` inside ``loops``, its tensors at ``bases``, and how the cores share its
+    tensors in LX, by number.
 
     UnsupportedError SPY960 for tensors that an SDSC cannot describe, SPY961 for a work division
     that does not fit.
@@ -68,7 +63,7 @@ def emit_op(op: KernelOp, loops: LoopCounts, bases: Bases) -> Emitted:
         for number, tensor in enumerate(op.tensors)
         if tensor.memory == LX
     }
-    return Emitted(operation, shares)
+    return operation, shares
 
 
 def _division(op: KernelOp) -> CoreDivision:

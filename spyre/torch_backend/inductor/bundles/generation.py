@@ -193,10 +193,10 @@ class _BundleWriter:
 
     def _add_operation(self, op: KernelOp, loops: LoopCounts) -> None:
         bases = [self._base(op, number, loops) for number in range(len(op.tensors))]
-        emitted = emit_op(op, loops, bases)
-        for number, share in emitted.shares.items():
+        operation, shares = emit_op(op, loops, bases)
+        for number, share in shares.items():
             self._check_share(op, number, share)
-        self.builder.add(emitted.operation)
+        self.builder.add(operation)
 
     def _base(
         self, op: KernelOp, number: int, loops: LoopCounts

@@ -7,9 +7,9 @@ the same row of the operands: such rows may be computed in groups of any size.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -50,26 +50,23 @@ class CollectedKernels:
     others: list[str] = field(default_factory=list)
 
 
-class _Current(threading.local):
-    found: CollectedKernels | None = None
-
-
-_current = _Current()
+_collection: ContextVar[CollectedKernels | None] = ContextVar("collection", default=None)
 
 
 def collecting() -> CollectedKernels | None:
     """The collection of this thread's kernels, or None."""
-    return _current.found
+    return _collection.get()
 
 
 @contextmanager
 def collected() -> Iterator[CollectedKernels]:
     """Collect the kernels that this thread compiles in this block."""
-    before, _current.found = _current.found, CollectedKernels()
+    kernels = CollectedKernels()
+    token = _collection.set(kernels)
     try:
-        yield _current.found
+        yield kernels
     finally:
-        _current.found = before
+        _collection.reset(token)
 
 
 # --- rows ----------------------------------------------------------------------------------------

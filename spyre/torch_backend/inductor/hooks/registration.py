@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -477,25 +477,22 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
         )
 
 
-class _ContextDepth(threading.local):
-    value = 0
-
-
-_depth = _ContextDepth()
+_in_spyre_context: ContextVar[bool] = ContextVar("in_spyre_context", default=False)
+"""Whether this thread compiles for spyre."""
 
 
 @contextmanager
 def spyre_context() -> Iterator[None]:
     """Compile for spyre in this block; nested blocks have no effect."""
-    _depth.value += 1
+    if _in_spyre_context.get():
+        yield
+        return
+    token = _in_spyre_context.set(True)
     try:
-        if _depth.value > 1:
+        with inductor_config.patch(_inductor_settings()):
             yield
-        else:
-            with inductor_config.patch(_inductor_settings()):
-                yield
     finally:
-        _depth.value -= 1
+        _in_spyre_context.reset(token)
 
 
 def _inductor_settings() -> dict[str, Any]:
@@ -515,12 +512,12 @@ def _install_hooks() -> None:
     update, run = GraphLowering._update_scheduler, GraphLowering.run
 
     def passes_first(graph: Any) -> None:
-        if _depth.value:
+        if _in_spyre_context.get():
             pre_scheduling(graph)
         update(graph)
 
     def fallbacks_marked(graph: Any, *args: Any) -> Any:
-        if _depth.value:
+        if _in_spyre_context.get():
             mark_fallbacks_in(graph.module)
         return run(graph, *args)
 
@@ -533,6 +530,6 @@ def _install_hooks() -> None:
 def _true_in_context(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **named: Any) -> Any:
-        return True if _depth.value else original(*args, **named)
+        return True if _in_spyre_context.get() else original(*args, **named)
 
     return call
