@@ -28,7 +28,7 @@ from qa.conformance_compiled.outcome import (
 from qa.conformance_compiled.real_functions import RealFunction
 from spyre.mlir.builder.bundles import MAX_SEGMENTS
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
-from spyre.torch_backend.inductor.bundles.op_spec import operations_of
+from spyre.torch_backend.inductor.bundles.op_spec_form import operations_of
 
 Sums = tuple[tuple[int, int], ...]
 

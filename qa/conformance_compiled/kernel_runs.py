@@ -119,6 +119,6 @@ class KeptBundles:
 
 def _parts(launched: KernelRun, symbolic: bool) -> BundleContents:
     kernel = launched.kernel
-    parts = generate_bundle(kernel.name, kernel.specs, symbolic=symbolic)
+    parts = generate_bundle(kernel.name, kernel.kernel, symbolic=symbolic)
     files = launch_spec_files(kernel.name, kernel.memory, launched.layouts, symbolic)
     return replace(parts, extra_files=files)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from spyre.dtypes.formats import FORMATS, HOST_DTYPES, DataFormat, HostDtype
 from spyre.errors import LaunchError, UnsupportedError
 
@@ -48,6 +50,7 @@ def find_format(name: str) -> DataFormat:
     return FORMATS[name]
 
 
+@cache
 def find_stored_format(name: str) -> DataFormat:
     """The format called ``name``; UnsupportedError SPY312 when its storage is not defined."""
     data_format = find_format(name)

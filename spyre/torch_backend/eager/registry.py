@@ -100,6 +100,7 @@ def kernels_by_name() -> dict[str, tuple[EagerKernel, ...]]:
     return {name: tuple(kernels) for name, kernels in rows.items()}
 
 
+@cache
 def eager_kernels() -> dict[str, Callable[..., Any]]:
     """The function to register for every operator, by aten name."""
     operations: dict[str, EagerOperation] = {}

@@ -1,10 +1,9 @@
-"""What decides about generated code: `settings` of :mod:`..config` and the environment, checked,
-and the cache keys that contain them.
+"""Checked settings from :mod:`..config` and the environment, and the cache keys that contain them.
 
-Inductor's keys, and AOTAutograd's, hold a graph with its inputs and attributes, Inductor's settings
-and the ``uuid`` of registered passes. What else decides about generated code is in `cache_key`,
-the uuid of our passes, or in an attribute of the graph module (`mark_graph`); AOTAutograd leaves
-out ``graph_module.meta``.
+The keys of Inductor and AOTAutograd cover a graph with its inputs and attributes, Inductor's
+settings and the ``uuid`` of registered passes. Everything else that generated code depends on is in
+`cache_key`, the uuid of our passes, or in an attribute of the graph module (`mark_graph`);
+``graph_module.meta`` is not part of AOTAutograd's keys.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from spyre.errors import LaunchError, SpyreError
 from spyre.hw.spec import CORES, LX_BYTES
 from spyre.torch_backend.device import usable_cores, warn_user
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.base.debug import wants_notes
+from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.hints import hints_key
 
 _SWITCH_WORDS = {
@@ -39,7 +38,7 @@ _SWITCH_WORDS = {
 
 
 ASKED = "asked"
-"""SPYRE_SYMBOLIC_SIZES where PyTorch is to say it."""
+"""Value of SPYRE_SYMBOLIC_SIZES that leaves the choice to PyTorch's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Settings:
 
 
 def settings() -> Settings:
-    """The settings that are in force; LaunchError SPY968 for a value that cannot be.
+    """The current settings; LaunchError SPY968 for an invalid value.
 
     SPY902 and SPY985 for SENCORES and DXP_LX_FRAC_AVAIL of the environment; SpyreError SPY978 for
     a ``coarse_tiling_groups_fn`` without a name. Removed variables that are set give a warning.
@@ -90,7 +89,7 @@ def setting_names() -> tuple[str, ...]:
 
 
 def chosen_settings() -> dict[str, Any]:
-    """What :mod:`.config` says now, by the names options have, for compiling later."""
+    """The current values of :mod:`.config` by option name, for a later compilation."""
     return {f"spyre.{name}": getattr(config, name) for name in setting_names()}
 
 
@@ -131,8 +130,8 @@ def _capacity_bytes() -> int:
 
 
 def lx_capacity_bytes() -> int:
-    """Bytes of one core's LX for plans: the backend keeps a fifth (hardware reference §2), or what
-    DXP_LX_FRAC_AVAIL says. LaunchError SPY985 if that is no fraction.
+    """Bytes of one core's LX that plans may use. The backend keeps a fifth (hardware reference §2)
+    or the fraction DXP_LX_FRAC_AVAIL. LaunchError SPY985 if that is not a fraction.
     """
     text = environment.LX_FRACTION_KEPT.read().strip()
     try:
@@ -166,9 +165,9 @@ KEY_ATTRIBUTE = "spyre_key"
 
 
 def cache_key() -> str | None:
-    """A digest of this package's sources and of all settings that are in force.
+    """A digest of this package's sources and of the current settings.
 
-    None, with which nothing is cached, if a setting is a function without a source file.
+    None, which disables caching, if a setting is a function without a source file.
     Errors as of `settings`.
     """
     digest = hashlib.sha256(source_digest().encode())
@@ -186,9 +185,9 @@ def cache_key() -> str | None:
 def mark_graph(
     graph_module: Any, known: Mapping[Any, Any], identity: str, symbolic: bool = False
 ) -> None:
-    """Note hints and what is ``known`` by input in an attribute of a graph, which keys contain.
+    """Store hints and ``known`` properties of inputs in an attribute of a graph, for cache keys.
 
-    ``identity``: of the graph whose names stand in the generated code. ``symbolic``: its sizes stay
+    ``identity``: of the graph whose names the generated code contains. ``symbolic``: sizes stay
     symbols.
     """
     if isinstance(graph_module, torch.fx.GraphModule):

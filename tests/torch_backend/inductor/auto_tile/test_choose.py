@@ -9,8 +9,8 @@ import torch
 
 from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
 from spyre.torch_backend.inductor.auto_tile.choose import best_levels, best_of, outcome_of
-from spyre.torch_backend.inductor.base.debug import TILING_FILE, observing
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec
+from spyre.torch_backend.inductor.base.notes import TILING_FILE, observing
+from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.tiling.groups import TileLevel
 from tests.torch_backend.inductor.auto_tile.trials import (

@@ -13,9 +13,9 @@ from spyre import config as environment
 from spyre.errors import SpyreError
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.base.debug import observing
+from spyre.torch_backend.inductor.base.notes import observing
 from spyre.torch_backend.inductor.base.settings import cache_key, setting_names, settings
-from spyre.torch_backend.inductor.bundles.op_spec import OpSpec
+from spyre.torch_backend.inductor.bundles.op_spec_form import OpSpec
 from spyre.torch_backend.inductor.hooks import registration  # noqa: F401
 from tests.torch_backend.processes import run
 

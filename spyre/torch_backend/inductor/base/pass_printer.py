@@ -1,19 +1,14 @@
-"""What people see of a compilation: the observer behind `spyre.explain`, and passes as text.
+"""`PassPrinter`: the passes of a graph as text, in the form "LoopLevel IR" of the tiling document.
 
-What is noted goes to the observer of the same thread, if there is one. Passes are shown by
-SPYRE_DUMP_PASSES and by the logger ``spyre.passes``, which ``TORCH_LOGS="+spyre"`` turns on; their
-text is that of the coarse-tiling document ("LoopLevel IR").
+SPYRE_DUMP_PASSES writes it to files; the logger ``spyre.passes``, which ``TORCH_LOGS="+spyre"``
+turns on, logs it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -25,70 +20,24 @@ from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
 from spyre.torch_backend.program import next_place
 from spyre.torch_backend.tensors import default_base
 
-
-@dataclass(frozen=True, slots=True)
-class ObservedGraph:
-    """An FX graph as Inductor lowers it, as text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedOperations:
-    """A graph's ir.Operations as the scheduler gets them, as text."""
-
-    text: str
-
-
-_observer: ContextVar[list[Any] | None] = ContextVar("observer", default=None)
-
-
-def is_observed() -> bool:
-    """Whether anybody looks on in this thread."""
-    return _observer.get() is not None
-
-
-def wants_notes() -> bool:
-    """Whether kernels are to say for people how they came about."""
-    return is_observed() or config.keep_directory() is not None
-
-
-def note(what: Any) -> None:
-    """Hand ``what`` (a `Graph`, `Operations`, or a kernel) to the observer; None is nothing."""
-    observer = _observer.get()
-    if observer is not None and what is not None:
-        observer.append(what)
-
-
-@contextmanager
-def observing() -> Iterator[list[Any]]:
-    """What is noted in this block, in order."""
-    notes: list[Any] = []
-    token = _observer.set(notes)
-    try:
-        yield notes
-    finally:
-        _observer.reset(token)
-
-
 logger = logging.getLogger("spyre.passes")
 
 PRINTED_ATTRIBUTES = (
     *("named_dims", "dim_hints", "op_it_space_splits", "loop_group_id", "loop_count"),
     "loop_tiled_dims",
 )
-"""What passes leave on operations, in the order it is printed."""
+"""Attributes that passes set on operations, in the order of printing."""
 INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 INDENT = "    "
 
 
 class PassPrinter:
-    """Shows the passes of one graph; without anybody who wants to see them, it only runs them.
+    """Runs the passes of one graph, and prints the graph before and after each if requested.
 
-    ``text``: what passes change, as it is now. One per graph, in one thread.
+    ``text``: the current text of the graph; None prints nothing. One per graph, in one thread.
     """
 
-    def __init__(self, text: Callable[[], str], around: PassPrinter | None = None) -> None:
+    def __init__(self, text: Callable[[], str] | None, around: PassPrinter | None = None) -> None:
         self._text = text
         self._passes: int = 0 if around is None else around._passes
         self._around = around
@@ -96,13 +45,13 @@ class PassPrinter:
         self._is_first = True
 
     def of_kernel(self, text: Callable[[], str]) -> PassPrinter:
-        """A printer of the passes of one of the graph's kernels, which come after its own."""
+        """A printer of the passes of one of the graph's kernels, which follow its own."""
         return PassPrinter(text, self)
 
     def run(self, name: str, change: Callable[[], None]) -> None:
         """Run a pass. LaunchError SPY951 if SPYRE_DUMP_PASSES cannot be written."""
         directory = config.dump_passes_directory()
-        if directory is None and not logger.isEnabledFor(logging.DEBUG):
+        if self._text is None or (directory is None and not logger.isEnabledFor(logging.DEBUG)):
             change()
             return
         self._passes += 1
@@ -131,7 +80,7 @@ class PassPrinter:
             ) from error
 
     def _directory(self, directory: Path) -> Path:
-        """Where this graph, or this kernel of a graph, has its files."""
+        """The directory of this graph, or of this kernel of a graph."""
         if self._place is None:
             kind = "graph"
             if self._around is not None:
@@ -141,20 +90,8 @@ class PassPrinter:
         return self._place
 
 
-class _Silent(PassPrinter):
-    def __init__(self) -> None:
-        super().__init__(str)
-
-    def run(self, name: str, change: Callable[[], None]) -> None:
-        change()
-
-
-SILENT: PassPrinter = _Silent()
-"""Shows nothing, for kernels that are made for trial. For any thread."""
-
-
 def format_operations(operations: Sequence[Any]) -> str:
-    """A paragraph per ir.Operation: name, layout, what passes left on it, ranges, body."""
+    """A paragraph per ir.Operation: name, layout, attributes set by passes, ranges, body."""
     return "\n".join(line for op in operations for line in _operation_lines(op)) + "\n"
 
 
@@ -209,7 +146,7 @@ def _loops_lines(data: Any) -> Iterator[str]:
 
 
 class _BodyPrinter(DefaultHandler):  # type: ignore[misc]
-    """Writes a body: a line per load, and names for what is loaded."""
+    """Prints a body: a line per load, and expressions over the names of the buffers."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -238,13 +175,3 @@ def _body_lines(data: Any, outer: int, reduced: int) -> list[str]:
     values = ", ".join(str(getattr(part, "value", part)) for part in parts)
     result = f"{data.reduction_type}({values})" if reduced else values
     return [*writer.lines, f"return {result}"]
-
-
-Notes = Mapping[str, str]
-NO_NOTES: Notes = MappingProxyType({})
-DIVISIONS_FILE = "divisions.txt"
-LX_FILE = "lx.txt"
-SIZES_FILE = "sizes.txt"
-TILING_FILE = "tiling.txt"
-LAYOUTS_FILE = "layouts.txt"
-TILING_REPORT = "tiling_report"
