@@ -135,7 +135,7 @@ class Kernel:
 
         def make() -> LaunchSignature:
             signature = LaunchSignature.of(launch)
-            return signature.seen_through(self.maps) if self.maps else signature
+            return signature.with_tile_maps(self.maps) if self.maps else signature
 
         return self._signatures.get_or_make(signature_key(launch), make)
 
@@ -223,7 +223,7 @@ class Kernel:
         count, sizes = len(signature.slots), self._templates_of(signature).sizes
         scratch = list(map(PoolBuffer, addresses[count:], sizes[count:]))
         binding, address_of = bind(
-            self.bundle.program, signature, addresses[:count], names, scratch, self.maps
+            self.bundle.program.parameters, signature, addresses[:count], names, scratch, self.maps
         )
         return _Template(self._linker.link(binding), address_of, addresses, names)
 
@@ -246,7 +246,7 @@ class Kernel:
         """Parameters, segments and memory of ``launch``; LaunchError when it is incomplete."""
         signature, scratch = self.signature_of(launch), self.reserve_scratch()
         memory = (launch.addresses, launch.names, scratch, self.maps)
-        return bind(self.bundle.program, signature, *memory)[0]
+        return bind(self.bundle.program.parameters, signature, *memory)[0]
 
     # --- memory of device_mem_allocate --------------------------------------------------------
 

@@ -238,7 +238,7 @@ class FlexAllocator:
             return NULL_INDEX
         return self._allocate_or_collect(size_bytes, directive, uncleared, False)[0]
 
-    def allocate_told(
+    def allocate_with_address(
         self, size_bytes: int, uncleared: bool = False
     ) -> tuple[AllocationIndex, int]:
         """`allocate` of at least a byte, and `device_address` of the handle."""

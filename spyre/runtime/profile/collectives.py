@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.flex import Command, noted_block_of
+from spyre.runtime.flex import Command, recorded_block_of
 from spyre.runtime.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def record_of(command: Command) -> CollectiveRecord | None:
     """The collective a command was; None for others."""
-    noted = noted_block_of(command)
+    noted = recorded_block_of(command)
     return noted.detail if noted and isinstance(noted.detail, CollectiveRecord) else None
 
 

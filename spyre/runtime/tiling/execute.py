@@ -23,11 +23,12 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array, SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, TilingOptions
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.retarget import retarget
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
@@ -161,9 +162,9 @@ class TiledLaunch:
     def __post_init__(self) -> None:
         _check_overlap(self.launch, self.plan)
         if not self.plan.needs_steps:
-            self.kernel_of(Compute(0))
+            _ = self.whole_tiles
             return
-        # All that can fail is done here, before anything is enqueued.
+        # Everything that can fail is done here, before anything is enqueued.
         steps = list(self.steps())
         for compute in _one_per_kernel(steps):
             self.kernel_of(compute)
@@ -171,8 +172,18 @@ class TiledLaunch:
             if isinstance(step, CopyIn | CopyOut):
                 self.boxes_of(step)
 
+    @property
+    def whole_tiles(self) -> Kernel:
+        """The kernel retargeted to whole tiles."""
+        return self.kernel_of(Compute(0))
+
+    @property
+    def first_tile(self) -> Launch:
+        """The launch of `whole_tiles` for the first tile."""
+        return self.launch_of(Compute(0))
+
     def steps(self) -> Iterator[TileStep]:
-        """What `run` does, in order."""
+        """The steps that `run` executes, in order."""
         if self.plan.needs_steps:
             return tile_steps(self.plan)
         return (Compute(iteration) for iteration in range(self.plan.iterations))

@@ -17,11 +17,11 @@ import numpy as np
 from spyre.errors import LaunchError
 from spyre.hw.linking import TileMap
 from spyre.layout import Int64Array, logical_columns
-from spyre.runtime.kernel import TilingOptions
 from spyre.runtime.program import Role
 from spyre.runtime.tiling.device_dims import ActualTensor, DeviceDims, ExpectedTensor, KernelDim
 from spyre.runtime.tiling.tile_checks import (
     Growth,
+    TilingOptions,
     check_kernel_dims,
     check_shapes,
     find_growth,

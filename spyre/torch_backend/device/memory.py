@@ -199,7 +199,7 @@ def allocate_memory(
     SpyreOutOfMemory SPY401 when there is no room. Whoever calls it holds interrupts off.
     """
     try:
-        return card.allocate_told(size_bytes, uncleared)
+        return card.allocate_with_address(size_bytes, uncleared)
     except DeviceOutOfMemory as error:
         raise _noted(card, f"{size_bytes} bytes", error) from None
 

@@ -14,12 +14,13 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer, TilingOptions
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built

@@ -13,9 +13,10 @@ from spyre.hw.device.device import Device
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, TilingOptions
+from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Compute,
 )

@@ -7,9 +7,9 @@ import pytest
 
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import TilingOptions
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
     Compute,
