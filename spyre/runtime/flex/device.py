@@ -50,7 +50,12 @@ from spyre.runtime.memory import (
     first_device,
     visible_devices,
 )
-from spyre.runtime.program import CompiledBundle, LoweredBundle, files_of_bundle
+from spyre.runtime.program import (
+    CompiledBundle,
+    LoweredBundle,
+    files_of_bundle,
+    require_bundle,
+)
 from spyre.runtime.spyrecode import format_header
 
 if TYPE_CHECKING:
@@ -329,9 +334,10 @@ class BlockingStream:
         Only the header of its binary is copied: the card checks the header, and executes ``kernel``
         itself.
         """
-        header = format_header(_digest(kernel.bundle))
-        name = kernel.bundle.directory.resolve().name or "bundle"
-        arguments_of = partial(read_arguments, kernel.bundle)
+        bundle = require_bundle(kernel.bundle, "loading without a binary")
+        header = format_header(_digest(bundle))
+        name = bundle.directory.resolve().name or "bundle"
+        arguments_of = partial(read_arguments, bundle)
         loaded = LoadedKernel(self.device, name, kernel, arguments_of, header)
         self._run(loaded.load_plan(header))
         return loaded

@@ -83,9 +83,8 @@ class LoadedKernel:
             self._pool_memory = card.allocate(pool_bytes)
             address = card.allocator.device_address(self._pool_memory.index)
             self.pool = PoolBuffer(address, pool_bytes)
-        self._plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel]] = LruCache(
-            MAX_PLANS
-        )
+        self._plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel | None]]
+        self._plans = LruCache(MAX_PLANS)
         self._tilings: dict[tuple[tuple[str, int], ...], TilingKernel] = {}
         self._lock = threading.Lock()
 
@@ -159,7 +158,7 @@ class LoadedKernel:
         if self.pool is not None:
             bases = (*bases, self.pool.address_bytes)
         context = LaunchContext(plan, card, tensors, launch_plan, bases)
-        if launch_plan.tiles is not None:
+        if tiling is not None:
             self._bind_tiles(context, tensors, tiling, values)
         return self._corrected(context)
 
@@ -193,20 +192,20 @@ class LoadedKernel:
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None,
         values: Mapping[str, int],
-    ) -> tuple[LaunchPlan, TilingKernel]:
+    ) -> tuple[LaunchPlan, TilingKernel | None]:
         """The plan of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
-        from spyre.runtime.tiling import TiledLaunch
-
         arguments = self.arguments_of(values)
         self._check(card, arguments, tensors)
         launch = self._launch(arguments, tensors, values)
+        if _matches(arguments, launch):
+            return LaunchPlan.one_pass(self.kernel, launch), None
+        from spyre.runtime.tiling import TiledLaunch
+
         with self._lock:  # a TilingKernel is for one thread at a time
             tiling = self._tiling_of(arguments, launch.values)
-            if tiling.matches(launch):
-                return LaunchPlan.one_pass(self.kernel, launch), tiling
             tiles = tiling.plan(launch, options)
             if not tiles.is_tiled and all(tensor.map.is_identity for tensor in tiles.tensors):
-                return LaunchPlan.one_pass(self.kernel, launch), tiling
+                return LaunchPlan.one_pass(self.kernel, launch), None
             return _tiled_plan(TiledLaunch(tiling, launch, tiles)), tiling
 
     def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
@@ -356,6 +355,19 @@ class LoadedKernel:
         addresses = context.addresses(iteration, iteration + 1)[0].tolist()
         pairs = zip(context.launch_plan.names, addresses, strict=True)
         return (*ranges, *(MemoryRange(name, resolve(address)) for name, address in pairs))
+
+
+def _matches(arguments: KernelArguments, launch: Launch) -> bool:
+    """True if the tensors have the shapes, dtypes and layouts the kernel was compiled for."""
+    for expected in (*arguments.arguments, *(alias for alias, _ in arguments.aliases)):
+        tensor = launch.arguments.get(expected.arg_index)
+        if tensor is None or tensor.sizes != expected.shape:
+            return False
+        if tensor.dtype != expected.dtype_name:
+            return False
+        if tensor.layout is not expected.layout and tensor.layout != expected.layout:
+            return False
+    return True
 
 
 def _tiled_plan(tiled: TiledLaunch) -> LaunchPlan:

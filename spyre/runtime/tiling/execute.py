@@ -24,6 +24,7 @@ from spyre.layout import Int64Array, SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature
+from spyre.runtime.program import require_bundle
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
@@ -86,10 +87,11 @@ MAX_PLANS = 64
 
 
 class TilingKernel:
-    """A kernel with what tiling has to know of it, found out once.
+    """A kernel with the analysis of its operands that tiling needs.
 
-    ``values``: of runtime sizes and index parameters, which launches must give alike. Driven from
-    one thread, like the kernel's device; plans it made may be read from any.
+    ``values``: of runtime sizes and index parameters, which must be equal in all launches. For one
+    thread at a time, like the kernel's device; any thread may read its plans. UnsupportedError
+    SPY889 for a program that is not a bundle.
     """
 
     def __init__(
@@ -99,22 +101,11 @@ class TilingKernel:
         values: Mapping[str, int] | None = None,
     ) -> None:
         self.kernel = kernel
-        self.uses = operand_uses(kernel.bundle, arguments.pool_bytes > 0, values)
+        bundle = require_bundle(kernel.bundle, "a launch over tensors of other shapes or layouts")
+        self.uses = operand_uses(bundle, arguments.pool_bytes > 0, values)
         self.expected = expected_tensors(arguments, self.uses)
         self._plans: LruCache[object, TilePlan] = LruCache(MAX_PLANS)
         self._kernels: LruCache[object, Kernel] = LruCache(MAX_PLANS)
-
-    def matches(self, launch: Launch) -> bool:
-        """True if every tensor is as the kernel was compiled for: one pass, no plan needed."""
-        for expected in self.expected:
-            tensor = launch.arguments.get(expected.arg_index)
-            if tensor is None or tensor.sizes != expected.shape:
-                return False
-            if tensor.dtype != expected.dtype_name:
-                return False
-            if tensor.layout is not expected.layout and tensor.layout != expected.layout:
-                return False
-        return True
 
     def plan(self, launch: Launch, options: TilingOptions | None = None) -> TilePlan:
         """The tiles of ``launch``. LaunchError SPY363 for a missing argument, else as
