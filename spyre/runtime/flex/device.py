@@ -292,9 +292,10 @@ class FlexDevice:
 
 
 def _ended(work: Work) -> None:
-    """Release the program memory that a launch used."""
+    """Release the correction tensor that a launch used."""
     context = work.payload
-    if isinstance(context, LaunchContext) and context.plan.program is not None:
+    if isinstance(context, LaunchContext) and context.correction is not None:
+        assert context.plan.program is not None
         context.plan.program.release(context)
 
 

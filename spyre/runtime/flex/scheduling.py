@@ -40,7 +40,7 @@ Label = tuple[bool, int]
 class Stage:
     """One step of a job, the same for all jobs of a plan.
 
-    ``is_prep``: it accesses only buffers of its own launch, so it may run before the preceding jobs
+    ``is_prep``: it accesses only buffers of one launch, so it may run before the preceding jobs
     have finished (the look-ahead of the pipeline RFC, question 8).
     """
 

@@ -328,7 +328,7 @@ class HostOperation:
 
     @property
     def stage(self) -> Stage:
-        """A preparation stage: it writes only a buffer of its own launch."""
+        """A preparation stage: other launches do not use its buffer."""
         return Stage(Engine.HOST, self._run, is_prep=True)
 
     def _run(self, context: LaunchContext, first: int, last: int) -> None:
@@ -348,7 +348,7 @@ class DMA:
     """A copy between host and device.
 
     ``copy(context, first, last)`` runs it; ``memory_ranges(context, iteration)`` returns its device
-    memory. ``is_prep``: it writes only memory of its own launch.
+    memory. ``is_prep``: it writes only memory that other launches do not use.
     """
 
     copy: CopyFunction

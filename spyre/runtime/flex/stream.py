@@ -136,14 +136,14 @@ class FlexStream:
     def __init__(self, device: StreamCard, stream_id: int, is_high_priority: bool = False) -> None:
         self.device = device
         self.stream_id = stream_id
-        self._queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
+        self.queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
         self._captured: CapturedWork | None = None
         self._captured_reads: set[Work] = set()
 
     @property
     def priority(self) -> int:
         """0 for the default stream and the low pool, -1 for the high pool."""
-        return self._queue.rank - 1
+        return self.queue.rank - 1
 
     def launch(
         self,
@@ -184,7 +184,7 @@ class FlexStream:
 
         Returns False, and copies nothing, otherwise.
         """
-        queue, device = self._queue, self.device
+        queue, device = self.queue, self.device
         is_idle = queue.last is None or queue.last.has_ended
         if not is_idle or queue.failure is not None:
             return False
@@ -215,9 +215,9 @@ class FlexStream:
             if work.payload.plan.reads_back:
                 self._captured_reads.add(work)
         try:
-            self.device.scheduler.submit(self._queue, work)
+            self.device.scheduler.submit(self.queue, work)
         except StreamHasFailed:
-            raise self._failed_error() from self._queue.error
+            raise self._failed_error() from self.queue.error
         if self.device.is_blocking:
             self.wait_for(work)
 
@@ -226,7 +226,7 @@ class FlexStream:
             "SPY870",
             f"stream {self.stream_id} has failed and takes no more work",
             expected="a stream without an error, or a reset of the device",
-            found=_first_line(self._queue.error),
+            found=_first_line(self.queue.error),
         )
 
     def wait_for(self, work: Work) -> None:
@@ -255,7 +255,7 @@ class FlexStream:
     def query(self) -> bool:
         """True if all submitted work has ended. Raises the stream's error, once."""
         # Work ends in order of submission, so only the last one matters.
-        last = self._queue.last
+        last = self.queue.last
         idle = last is None or last.has_ended
         if idle:
             self.report()
@@ -264,7 +264,7 @@ class FlexStream:
     def synchronize(self) -> None:
         """Return when all work submitted so far has ended. Raises the stream's error, once."""
         self._refuse_reads(self._captured is not None)
-        last = self._queue.last
+        last = self.queue.last
         if last is not None and not last.has_ended:
             self.device.wait_until(lambda: last.has_ended)
         self.report()
@@ -297,7 +297,7 @@ class FlexStream:
 
     def report(self) -> None:
         """Raise the stream's error if it was not reported before."""
-        failure = self._queue.failure
+        failure = self.queue.failure
         if failure is not None:
             self.report_failure(failure)
 
@@ -311,13 +311,13 @@ class FlexStream:
 
     def clear_reported(self, interrupt: BaseException) -> None:
         """Mark the stream's failure as reported if it is ``interrupt``."""
-        failure = self._queue.failure
+        failure = self.queue.failure
         if failure is not None and failure.error is interrupt:
             self._mark_reported(failure)
 
     def _mark_reported(self, failure: Failure) -> bool:
         """Mark a failure as reported; streams that recover clear it. True for the first caller."""
-        queue, scheduler = self._queue, self.device.scheduler
+        queue, scheduler = self.queue, self.device.scheduler
         with scheduler.guarded():
             is_first, failure.reported = not failure.reported, True
             if scheduler.recovers and queue.failure is failure:
@@ -327,14 +327,10 @@ class FlexStream:
     @property
     def error(self) -> BaseException | None:
         """The error that failed the stream; None if there is none, or it has recovered."""
-        failure = self._queue.failure
+        failure = self.queue.failure
         if failure is None or (failure.reported and self.device.scheduler.recovers):
             return None
         return failure.error
-
-    @property
-    def queue(self) -> StreamQueue:
-        return self._queue
 
     def __repr__(self) -> str:
         state = "failed" if self.error is not None else f"priority {self.priority}"

@@ -1,7 +1,7 @@
 """Running a tile plan on a device, one step after another.
 
-:class:`TiledLaunch` prepares a launch, which may fail and submits nothing then; `run` walks its
-steps. The flex layer takes the launches of the tiles from it and runs them its own way.
+:class:`TiledLaunch` prepares a launch and raises its errors before anything runs; `run` executes
+its steps. The flex layer submits the launches of the tiles to a stream instead.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _bundle(operation: str, data_format: str, num_sticks: int) -> BuiltBundle:
 
 
 Temporaries = Mapping[tuple[int, TileBuffer], DeviceTensor]
-"""Tile-sized tensors by place in the plan and what they are for."""
+"""Tile-sized tensors by (number of the tensor in the plan, use)."""
 
 MAX_PLANS = 64
 """Plans, and sets of retargeted operations, a kernel keeps."""
@@ -141,9 +141,9 @@ class TilingKernel:
 
 @dataclass(frozen=True)
 class TiledLaunch:
-    """A launch ready to run tile by tile: what could be wrong with it was found when it was made.
+    """A launch ready to run tile by tile. The constructor raises all errors of the launch.
 
-    Driven from one thread, like the kernel's device.
+    For one thread at a time, like the kernel's device.
     """
 
     kernel: TilingKernel
@@ -193,12 +193,12 @@ class TiledLaunch:
             {
                 tensor.expected.arg_index: tensor.map.merged
                 for k, tensor in enumerate(self.plan.tensors)
-                if k not in inside and _is_seen_through(tensor)
+                if k not in inside and _is_mapped(tensor)
             }
         )
 
     def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
-        """What `kernel_of` is given for ``step``: tiles by their corners, and temporaries."""
+        """The inputs of `kernel_of` for ``step``: corners of tiles, and temporaries."""
         inside = dict(step.temporaries)
         corners = self.addresses_bytes[step.iteration].tolist()
         arguments = dict(self.launch.arguments)
@@ -221,7 +221,7 @@ class TiledLaunch:
             in_order.run(0, in_order.addresses, _run_at_once)
 
     def run_copy(self, step: Accumulate | CopyIn | CopyOut, temporaries: Temporaries) -> None:
-        """Run a step that is none of the kernel's."""
+        """Run a copy or an accumulation."""
         match step:
             case Accumulate():
                 total = temporaries[step.tensor, TileBuffer.TILE]
@@ -236,9 +236,7 @@ class TiledLaunch:
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
         tile, tensor = device.bytes_of(temporary), device.bytes_of(larger)[offset:]
         if isinstance(step, CopyIn):
-            tile[:] = (
-                0  # padding adds nothing to sums, and what it adds elsewhere is not copied out
-            )
+            tile[:] = 0  # neutral in sums; other results of the padding are not copied out
         for box in self.boxes_of(step):
             inside, outside = box.views(tile, tensor)
             if isinstance(step, CopyIn):
@@ -251,7 +249,7 @@ class TiledLaunch:
     def _observe(
         self, step: CopyIn | CopyOut, temporary: DeviceTensor, sanitizer: Sanitizer
     ) -> None:
-        """Tell the sanitizer what a copy wrote."""
+        """Report the memory that a copy wrote to the sanitizer."""
         if isinstance(step, CopyIn):
             sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
             return
@@ -260,7 +258,7 @@ class TiledLaunch:
             sanitizer.written_sticks(corner + box.sticks.offsets(1), temporary.name)
 
     def boxes_of(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
-        """What a copy moves, from the corners of the temporary and of the tile."""
+        """The boxes that a copy moves, relative to the corners of the temporary and of the tile."""
         valid = valid_shape(self.plan, step.tensor, step.iteration)
         return copy_boxes(self.plan.tensors[step.tensor], valid)
 
@@ -277,8 +275,8 @@ def _one_per_kernel(steps: Sequence[TileStep]) -> list[Compute]:
     return list(first.values())
 
 
-def _is_seen_through(tensor: TiledTensor) -> bool:
-    """True if the kernel does not find the tensor as it was compiled for."""
+def _is_mapped(tensor: TiledTensor) -> bool:
+    """True if the tensor differs from the one the kernel was compiled for."""
     return tensor.is_tiled or not tensor.map.is_identity
 
 
@@ -286,7 +284,7 @@ def _is_seen_through(tensor: TiledTensor) -> bool:
 def tile_temporaries(
     device: Device, plan: TilePlan, steps: Sequence[TileStep]
 ) -> Iterator[Temporaries]:
-    """The temporaries that ``steps`` speak of, freed at the end."""
+    """The temporaries of ``steps``, freed at the end of the block."""
     addresses: list[int] = []
 
     def allocate(size_bytes: int) -> int:
@@ -303,7 +301,7 @@ def tile_temporaries(
 def temporaries_of(
     plan: TilePlan, steps: Iterable[TileStep], allocate: Callable[[int], int]
 ) -> Temporaries:
-    """The temporaries that ``steps`` speak of, where ``allocate(bytes)`` puts them."""
+    """The temporaries of ``steps``, at the addresses that ``allocate(bytes)`` returns."""
     wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
     temporaries: dict[tuple[int, TileBuffer], DeviceTensor] = {}
     for k, buffer in sorted(wanted):
@@ -320,24 +318,24 @@ def temporaries_of(
 
 
 def _check_overlap(launch: Launch, plan: TilePlan) -> None:
-    """An output must not share memory with a tensor whose tiles lie elsewhere in it."""
+    """Check that outputs share memory with other tensors only tile for tile."""
     if not plan.is_tiled:
         return
     for one, other in combinations(range(len(plan.tensors)), 2):
         first, second = plan.tensors[one], plan.tensors[other]
         a = launch.arguments[first.expected.arg_index]
         b = launch.arguments[second.expected.arg_index]
-        apart = (
+        disjoint = (
             a.address_bytes + a.size_bytes <= b.address_bytes
             or b.address_bytes + b.size_bytes <= a.address_bytes
         )
         same = a.address_bytes == b.address_bytes and first.map == second.map
         same = same and bool((plan.offsets_bytes[:, one] == plan.offsets_bytes[:, other]).all())
-        if not apart and not same and (first.is_written or second.is_written):
+        if not disjoint and not same and (first.is_written or second.is_written):
             raise LaunchError(
                 "SPY862",
                 f"{a.name} and {b.name} share memory, but not their tiles",
-                expected="outputs with memory of their own, or tile for tile that of an input",
+                expected="no shared memory, or every tile shared with the same tile of an input",
                 found=f"{a.size_bytes} bytes at {a.address_bytes:#x}, {b.size_bytes} bytes at "
                 f"{b.address_bytes:#x}",
             )
@@ -354,7 +352,7 @@ def _run_at_once(kernel: Kernel, signature: LaunchSignature, addresses: tuple[in
 class TileSteps:
     """The steps of a tiled launch with their temporaries; they run in order.
 
-    ``addresses``: int64 [step, address], what each step binds, bytes.
+    ``addresses``: int64 [step, address], addresses (bytes) that each step binds.
     """
 
     def __init__(self, tiled: TiledLaunch, temporaries: Temporaries) -> None:
@@ -367,7 +365,7 @@ class TileSteps:
         return len(self._steps)
 
     def _addresses(self, step: TileStep) -> tuple[int, ...]:
-        """What a step binds; a copy binds nothing and says what the launch does."""
+        """Addresses that a step binds; for copies, those of the launch."""
         if isinstance(step, Compute):
             return self._tiled.launch_of(step, self._temporaries).addresses
         return self._tiled.launch.addresses
