@@ -7,7 +7,7 @@ binaries are bundles, so correction consists of the symbols' values (runtime ref
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -38,18 +38,26 @@ class _Columns:
     value_names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Correction:
-    """The symbols of a kernel. Immutable except for a cache; any thread may use it.
+CORRECTION = "correction"
+"""Handle of the correction tensors on the host."""
+MAX_FREE = 1024
+"""Correction tensors a kernel keeps for later launches."""
+SLAB = 64
+"""Correction tensors it allocates at a time."""
 
-    ``indices``: argument index of each symbol, POOL, or None for a value.
+
+class Correction:
+    """The symbols of a kernel with ``parameters``, and its correction tensors. For any thread.
+
+    ``names``: of the symbols. ``indices``: argument index of each symbol, POOL, or None for a
+    value.
     """
 
-    names: tuple[str, ...]
-    indices: tuple[int | None, ...]
-    _columns: WeakKeyDictionary[LaunchSignature, _Columns] = field(
-        default_factory=WeakKeyDictionary
-    )
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.names = tuple(parameter.name for parameter in parameters)
+        self.indices = tuple(map(owner_of, self.names))
+        self._columns: WeakKeyDictionary[LaunchSignature, _Columns] = WeakKeyDictionary()
+        self._free: list[ProgramMemory] = []
 
     @cached_property
     def size_bytes(self) -> int:
@@ -109,30 +117,11 @@ class Correction:
             tuple(values.values()),
         )
 
-
-def correction_of(parameters: Sequence[Parameter]) -> Correction:
-    names = tuple(parameter.name for parameter in parameters)
-    return Correction(names, tuple(map(owner_of, names)))
-
-
-CORRECTION = "correction"
-"""Handle of the correction tensors on the host."""
-MAX_FREE = 1024
-"""Correction tensors a kernel keeps for later launches."""
-SLAB = 64
-"""Correction tensors it allocates at a time."""
-
-
-class CorrectionMemory:
-    """Program memory for correction tensors of one kernel. Any thread may use it."""
-
-    def __init__(self, correction: Correction) -> None:
-        self.correction = correction
-        self._free: list[ProgramMemory] = []
+    # --- tensors in program memory ------------------------------------------------------------
 
     def take(self, card: Card, iterations: int) -> ProgramMemory:
         """Memory for the tensors of a launch, one after another."""
-        size_bytes = self.correction.size_bytes
+        size_bytes = self.size_bytes
         if iterations > 1:  # rare, and long compared with an allocation
             return card.allocate_program(size_bytes * iterations)
         try:
@@ -147,39 +136,35 @@ class CorrectionMemory:
     def give_back(self, memory: ProgramMemory) -> None:
         """Keep the memory of an ended launch for another one, if it holds a single tensor."""
         # A long queue needs many tensors at once; beyond MAX_FREE they are freed.
-        if memory.size_bytes == self.correction.size_bytes and len(self._free) < MAX_FREE:
+        if memory.size_bytes == self.size_bytes and len(self._free) < MAX_FREE:
             self._free.append(memory)
 
     def read(self, card: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
         """Tensors ``first`` to ``last`` (excluded) in program memory, [tensor, word]."""
-        size_bytes = self.correction.size_bytes
+        size_bytes = self.size_bytes
         address = memory.address_bytes + first * size_bytes
         content = card.device.memory.view(address, (last - first) * size_bytes)
         rows: Int64Array = content.view(np.int64).reshape(last - first, size_bytes // 8)
         return rows
 
+    def steps(self, name: str) -> tuple[HostOperation, DMA]:
+        """The steps before the compute step of kernel ``name``."""
+        host = HostOperation(self._launch_rows, CORRECTION, self.size_bytes // 8, CORRECTION)
+        label = f"{CORRECTION} of {name}"
+        return host, DMA(_copy, self._memory_ranges, self.size_bytes, True, True, label)
 
-def correction_steps(name: str, correction: Correction) -> tuple[HostOperation, DMA]:
-    """The steps before the compute step of kernel ``name``."""
-    size_bytes = correction.size_bytes
-
-    def rows(context: LaunchContext, first: int, last: int) -> Int64Array:
+    def _launch_rows(self, context: LaunchContext, first: int, last: int) -> Int64Array:
         assert context.launch_plan is not None
-        return correction.rows(context.launch_plan.signature, context.addresses(first, last))
+        return self.rows(context.launch_plan.signature, context.addresses(first, last))
 
-    def memory_ranges(context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        return (correction_range(context, iteration, size_bytes),)
+    def memory_range(self, context: LaunchContext, iteration: int) -> MemoryRange:
+        """Device memory of the correction tensor of an iteration."""
+        assert context.correction is not None
+        address = context.correction.address_bytes + iteration * self.size_bytes
+        return MemoryRange(CORRECTION, context.card.allocator.virtual_address(address))
 
-    host = HostOperation(rows, CORRECTION, size_bytes // 8, CORRECTION)
-    label = f"{CORRECTION} of {name}"
-    return host, DMA(_copy, memory_ranges, size_bytes, True, True, label)
-
-
-def correction_range(context: LaunchContext, iteration: int, size_bytes: int) -> MemoryRange:
-    """Device memory of the correction tensor of an iteration."""
-    assert context.correction is not None
-    address = context.correction.address_bytes + iteration * size_bytes
-    return MemoryRange(CORRECTION, context.card.allocator.virtual_address(address))
+    def _memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+        return (self.memory_range(context, iteration),)
 
 
 def _copy(context: LaunchContext, first: int, last: int) -> None:

@@ -22,13 +22,7 @@ from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments, given_launch_spec
-from spyre.runtime.flex.correction import (
-    Correction,
-    CorrectionMemory,
-    correction_of,
-    correction_range,
-    correction_steps,
-)
+from spyre.runtime.flex.correction import Correction
 from spyre.runtime.flex.launch import LaunchOrigin, LaunchPlan
 from spyre.runtime.flex.steps import (
     NO_VALUES,
@@ -95,11 +89,7 @@ class LoadedKernel:
 
     @cached_property
     def correction(self) -> Correction:
-        return correction_of(self.kernel.bundle.program.parameters)
-
-    @cached_property
-    def _corrections(self) -> CorrectionMemory:
-        return CorrectionMemory(self.correction)
+        return Correction(self.kernel.bundle.program.parameters)
 
     @cached_property
     def _named_shapes(self) -> Shapes:
@@ -120,7 +110,7 @@ class LoadedKernel:
         compute = DeviceCompute(self)
         if not self.correction.names:
             return JobPlan(self.name, (compute,), self)
-        return JobPlan(self.name, (*correction_steps(self.name, self.correction), compute), self)
+        return JobPlan(self.name, (*self.correction.steps(self.name), compute), self)
 
     @cached_property
     def bound_plan(self) -> JobPlan:
@@ -183,7 +173,7 @@ class LoadedKernel:
 
     def _corrected(self, context: LaunchContext) -> LaunchContext:
         if self.correction.names:
-            context.correction = self._corrections.take(context.card, context.iterations)
+            context.correction = self.correction.take(context.card, context.iterations)
         return context
 
     def _find_plan(
@@ -277,7 +267,7 @@ class LoadedKernel:
     def release(self, context: LaunchContext) -> None:
         """Keep the correction tensor of a launch that has ended for a later one."""
         if context.correction is not None:
-            self._corrections.give_back(context.correction)
+            self.correction.give_back(context.correction)
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -294,7 +284,7 @@ class LoadedKernel:
         addresses, signature = context.addresses(first, last), plan.signature
         if context.correction is not None:
             # The card runs with the values that DMA wrote, not with those the host bound.
-            rows = self._corrections.read(context.card, context.correction, first, last)
+            rows = self.correction.read(context.card, context.correction, first, last)
             addresses = self.correction.addresses(signature, addresses, rows)
             signature = self.correction.signature(signature, rows[0])
         if context.steps is not None:
@@ -351,7 +341,7 @@ class LoadedKernel:
         resolve = context.card.allocator.virtual_address
         ranges = [MemoryRange("program", resolve(self.image.address_bytes))]
         if context.correction is not None:
-            ranges.append(correction_range(context, iteration, self.correction.size_bytes))
+            ranges.append(self.correction.memory_range(context, iteration))
         addresses = context.addresses(iteration, iteration + 1)[0].tolist()
         pairs = zip(context.launch_plan.names, addresses, strict=True)
         return (*ranges, *(MemoryRange(name, resolve(address)) for name, address in pairs))

@@ -1,13 +1,12 @@
 """Running a tile plan on a device, one step after another.
 
-:class:`TiledLaunch` prepares a launch and raises its errors before anything runs; `run` executes
-its steps. The flex layer submits the launches of the tiles to a stream instead.
+:class:`TiledLaunch` prepares a launch and raises its errors before anything runs; `TileSteps` are
+its steps with their temporaries, which the flex layer runs on a stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
@@ -174,7 +173,7 @@ class TiledLaunch:
         return self.launch_of(Compute(0))
 
     def steps(self) -> Iterator[TileStep]:
-        """The steps that `run` executes, in order."""
+        """Its steps, in order."""
         if self.plan.needs_steps:
             return tile_steps(self.plan)
         return (Compute(iteration) for iteration in range(self.plan.iterations))
@@ -209,16 +208,6 @@ class TiledLaunch:
             else:
                 arguments[index] = replace(arguments[index], address_bytes=corners[k])
         return replace(self.launch, arguments=arguments)
-
-    def run(self) -> None:
-        """All steps; temporaries are freed whatever happens. Errors of linking come before any."""
-        steps = list(self.steps())
-        device = self.kernel.kernel.device
-        with tile_temporaries(device, self.plan, steps) as temporaries:
-            for compute in _one_per_kernel(steps):
-                self.kernel_of(compute).link(self.launch_of(compute, temporaries))
-            in_order = TileSteps(self, temporaries)
-            in_order.run(0, in_order.addresses, _run_at_once)
 
     def run_copy(self, step: Accumulate | CopyIn | CopyOut, temporaries: Temporaries) -> None:
         """Run a copy or an accumulation."""
@@ -280,24 +269,6 @@ def _is_mapped(tensor: TiledTensor) -> bool:
     return tensor.is_tiled or not tensor.map.is_identity
 
 
-@contextmanager
-def tile_temporaries(
-    device: Device, plan: TilePlan, steps: Sequence[TileStep]
-) -> Iterator[Temporaries]:
-    """The temporaries of ``steps``, freed at the end of the block."""
-    addresses: list[int] = []
-
-    def allocate(size_bytes: int) -> int:
-        addresses.append(device.allocate(size_bytes))
-        return addresses[-1]
-
-    try:
-        yield temporaries_of(plan, steps, allocate)
-    finally:
-        for address in addresses:
-            device.free(address)
-
-
 def temporaries_of(
     plan: TilePlan, steps: Iterable[TileStep], allocate: Callable[[int], int]
 ) -> Temporaries:
@@ -343,10 +314,6 @@ def _check_overlap(launch: Launch, plan: TilePlan) -> None:
 
 RunKernel = Callable[[Kernel, LaunchSignature, tuple[int, ...]], None]
 """Runs one pass of a kernel at addresses (bytes)."""
-
-
-def _run_at_once(kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]) -> None:
-    kernel.device.executor.run(kernel.link_at(signature, addresses))
 
 
 class TileSteps:

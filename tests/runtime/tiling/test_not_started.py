@@ -29,6 +29,7 @@ from tests.runtime.tiling.running import (
     launch_of,
     mm,
     random_inputs,
+    run_steps,
     run_tiled,
 )
 
@@ -65,7 +66,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
     launch = launch_of(device, tile, args, [x])
     launch = replace(launch, arguments=dict.fromkeys((0, 1), launch.arguments[0]))
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    TiledLaunch(kernel, launch, kernel.plan(launch)).run()
+    run_steps(TiledLaunch(kernel, launch, kernel.plan(launch)))
     values = np.array(DmaEngine(device).to_host(launch.arguments[0]).storage).reshape(8, 128)
     np.testing.assert_array_equal(values, np.abs(x))
 
@@ -91,7 +92,7 @@ def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     tiled = TiledLaunch(kernel, launch, kernel.plan(launch))
     with pytest.raises(DeviceFault, match="SPY411"):
-        tiled.run()
+        run_steps(tiled)
     assert _unchanged(device, launch) == before
 
 
