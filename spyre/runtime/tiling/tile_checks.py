@@ -200,7 +200,7 @@ def _check_reduction(
         raise LaunchError(
             "SPY857",
             f"results of tiles of {grown.where} cannot be accumulated",
-            expected="a kernel of one sum or batchmatmul with an output of its own",
+            expected="a kernel of one sum or batchmatmul whose output is not an input",
             found=f"reduced by {dim.reduced_by} "
             + ("in place" if dim.accumulated_by else "in a kernel that is no plain sum"),
         )

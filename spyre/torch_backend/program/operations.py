@@ -264,7 +264,7 @@ class Operations:
         """``left[.., M, K]`` of ``rank`` dims with K along the lanes."""
         left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
         if len(left.view.dims[-1]) > 1:
-            raise LoweringError("K of a matmul's left operand lies in several pieces")
+            raise LoweringError("K of a matmul's left operand has several pitches")
         return left
 
     def unpadded_right(self, right: Value, rank: int) -> Value:
