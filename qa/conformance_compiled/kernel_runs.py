@@ -17,7 +17,7 @@ from spyre.hw.device.device import Device
 from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import host_like
-from spyre.runtime.flex.job import to_host_plan
+from spyre.runtime.flex.steps import to_host_plan
 from spyre.torch_backend.eager.launch import number_on_card
 from spyre.torch_backend.inductor.base import KernelCall
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle

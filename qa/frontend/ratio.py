@@ -158,8 +158,7 @@ def _launch(call: Call, loaded: dict[str, Any]) -> float:
     plan = LaunchPlan.one_pass(kernel.kernel, launch)
     stream = card_at(-1).streams.current
     kept = [buffer.memory for buffer in buffers]
-    bound = kernel.bind_at(card_at(-1), plan, launch.addresses, kept)
-    stream.submit_launch(bound)
+    stream.submit(kernel.bind_at(plan, launch.addresses, kept).work())
     stream.synchronize()
     return time.process_time() - begin
 

@@ -143,7 +143,7 @@ def default_stream(device: Any) -> FrontendStream:
 
 def set_current_stream(stream: FrontendStream) -> FrontendStream:
     """Make a stream the calling thread's on its card; returns the one before."""
-    card = stream.flex.device
+    card = card_at(stream.flex.device.index)
     return FrontendStream(card.streams.set_current(stream.flex))
 
 

@@ -128,9 +128,9 @@ class PreparedKernel:
         keep_alive = [buffer.memory for buffer in buffers]
         with profiled(launch_range(loaded.name)):
             context = loaded.bind_at(
-                card, plan, launch.addresses, keep_alive, is_corrected=card.is_recorded
+                plan, launch.addresses, keep_alive, is_corrected=card.is_recorded
             )
-            card.streams.current.submit_launch(context)
+            card.streams.current.submit(context.work())
 
 
 def _step_names(code: CodeDirectory, profiler_name: str | None) -> list[str | None]:
@@ -169,7 +169,7 @@ def prepare_kernel(
     """
     code = read_code_directory(Path(spyrecode_dir))
     _check_transfers(code)
-    card = card_at(-1) if stream is None else stream.flex.device
+    card = card_at(-1 if stream is None else stream.flex.device.index)
     plan = PreparedKernel(code, card, profiler_name)
     if all(map(holds_program, code.binaries)):
         on_stream = card.streams.current if stream is None else stream.flex

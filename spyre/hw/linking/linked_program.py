@@ -30,7 +30,7 @@ from spyre.hw.spec import (
 from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNEL_NAMES, plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation
-from spyre.mlir.program import LoopProgram, Schedule
+from spyre.mlir.program import LinkableProgram, Schedule
 
 if TYPE_CHECKING:
     from spyre.hw.counters import Counters
@@ -48,7 +48,7 @@ class LinkedCode:
     """
 
     tables: Int64Array
-    program: LoopProgram
+    program: LinkableProgram
     run_rows: Int64Array
     anchors: npt.NDArray[np.int32]
     movable: bool
@@ -154,7 +154,7 @@ class LinkedProgram:
         return self.code.tables
 
     @property
-    def program(self) -> LoopProgram:
+    def program(self) -> LinkableProgram:
         """What was linked."""
         return self.code.program
 

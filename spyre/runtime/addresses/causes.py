@@ -32,7 +32,7 @@ from spyre.runtime.addresses.operands import (
 )
 from spyre.runtime.addresses.tiles import Tile, TiledExecutes, core_offsets, tile_groups
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.program import LoweredBundle
+from spyre.runtime.program import LoweredProgram, require_bundle
 
 _CHUNK = 1 << 22
 """Stick addresses computed at once."""
@@ -296,11 +296,15 @@ def check_addresses(
 
 
 def bundle_launches(
-    bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
+    program: LoweredProgram, arguments: KernelArguments, values: Mapping[str, int]
 ) -> list[TracedLaunch]:
-    """One launch of a bundle; none where its layouts are derived from its own addresses."""
+    """One launch of a bundle; none where its layouts are derived from its own addresses.
+
+    UnsupportedError SPY889 for a program that is not a bundle.
+    """
     if arguments.is_derived:
         return []
+    bundle = require_bundle(program, "a check of addresses")
     return [TracedLaunch(bundle, argument_memories(arguments), values)]
 
 

@@ -32,6 +32,7 @@ from spyre.runtime.program import (
     CompiledBundle,
     LaunchSpec,
     LoweredBundle,
+    LoweredProgram,
     find_launch_spec,
     read_launch_spec,
 )
@@ -66,7 +67,7 @@ def read_arguments(
     return arguments
 
 
-def given_launch_spec(bundle: LoweredBundle) -> LaunchSpec | None:
+def given_launch_spec(bundle: LoweredProgram) -> LaunchSpec | None:
     """The launch_spec.json of the bundle; None without one, or if spyre-compile derived it."""
     if isinstance(bundle, CompiledBundle):
         return bundle.launch_spec

@@ -13,7 +13,7 @@ from spyre.errors import LaunchError
 from spyre.runtime.addresses import TracedLaunch, bundle_launches, case_launches
 from spyre.runtime.arguments import HostTensor, KernelArguments
 from spyre.runtime.cases import Case
-from spyre.runtime.program import LoweredBundle, load_source
+from spyre.runtime.program import LoweredProgram, load_source
 
 Array = npt.NDArray[Any]
 
@@ -44,7 +44,7 @@ def case_subject(case: Case) -> Subject:
 
 
 def bundle_subject(
-    bundle: LoweredBundle,
+    bundle: LoweredProgram,
     arguments: KernelArguments,
     inputs: Sequence[HostTensor],
     values: Mapping[str, int],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
 from spyre.runtime.comms import CollectiveRecord
 from spyre.runtime.drawing import Column
-from spyre.runtime.flex import Command, noted_block_of
+from spyre.runtime.flex import Command, recorded_block_of
 from spyre.runtime.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def record_of(command: Command) -> CollectiveRecord | None:
     """Return the record of the collective that ``command`` carried out, None for other commands."""
-    noted = noted_block_of(command)
-    return noted.detail if noted and isinstance(noted.detail, CollectiveRecord) else None
+    recorded = recorded_block_of(command)
+    return recorded.detail if recorded and isinstance(recorded.detail, CollectiveRecord) else None
 
 
 def modelled_time(record: CollectiveRecord, machine: MachineSpec) -> CollectiveTime:

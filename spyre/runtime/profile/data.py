@@ -21,7 +21,7 @@ from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.layout import Int64Array
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.flex import Command, Engine, LaunchOrigin, launch_of, noted_block_of
+from spyre.runtime.flex import Command, Engine, LaunchOrigin, launch_of, recorded_block_of
 from spyre.runtime.kernel import UNLABELLED
 from spyre.runtime.profile.collectives import record_of
 from spyre.runtime.profile.kernels import (
@@ -92,7 +92,7 @@ class _ExchangedMemory:
 
     def record(self, command: Command) -> None:
         """Record the memory of ``command`` if it is a collective."""
-        noted = noted_block_of(command)
+        noted = recorded_block_of(command)
         if noted is None:
             return
         for place, size_bytes in zip(noted.block.places, noted.place_bytes, strict=True):
@@ -124,7 +124,7 @@ def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity
 def _kind(command: Command) -> TaskKind:
     if command.engine is Engine.HOST:
         return TaskKind.HOST
-    if noted_block_of(command) is not None:
+    if recorded_block_of(command) is not None:
         return TaskKind.EXCHANGE
     if command.engine is Engine.COMPUTE:
         return TaskKind.COMPUTE

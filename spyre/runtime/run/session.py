@@ -44,7 +44,13 @@ from spyre.runtime.kernel import (
     Runner,
     timed_runner,
 )
-from spyre.runtime.program import LoweredBundle, Role, load_source, read_bundle_files
+from spyre.runtime.program import (
+    LoweredBundle,
+    Role,
+    load_source,
+    read_bundle_files,
+    require_bundle,
+)
 from spyre.runtime.run.result import (
     PlacedArgument,
     RunResult,
@@ -157,7 +163,7 @@ class PreparedBundle:
     @property
     def bundle(self) -> LoweredBundle:
         """The bundle, as read or compiled."""
-        return self.kernel.kernel.bundle
+        return require_bundle(self.kernel.kernel.bundle, "a session")
 
     def check(self) -> tuple[Finding, ...]:
         """All findings, made once. ValidationError when one is an error."""

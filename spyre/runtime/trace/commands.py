@@ -23,7 +23,7 @@ import numpy as np
 from spyre.errors import LaunchError
 from spyre.files import atomic_write, writable_target
 from spyre.hw.memory import AllocationHistory
-from spyre.runtime.flex import Command, CommandStream, Engine, launch_of, noted_block_of
+from spyre.runtime.flex import Command, CommandStream, Engine, launch_of, recorded_block_of
 from spyre.runtime.kernel import ExecutedLaunch
 from spyre.runtime.trace.events import (
     HBM_TRACK,
@@ -120,8 +120,8 @@ def group_track(group: str) -> Track:
 
 def execution_track(command: Command) -> Track:
     """Return the track of the engine or group that executes a command."""
-    noted = noted_block_of(command)
-    return engine_track(command.engine) if noted is None else group_track(noted.channel)
+    recorded = recorded_block_of(command)
+    return engine_track(command.engine) if recorded is None else group_track(recorded.channel)
 
 
 def lanes_of(commands: CommandStream) -> list[Track]:
@@ -280,7 +280,7 @@ class _CardTrace:
             "bytes": block.size_bytes,
             "addresses": [str(place) for place in block.places],
         }
-        noted = noted_block_of(command)
+        noted = recorded_block_of(command)
         if noted is not None:
             details |= noted.shown
         if command.error:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.interrupts import Departures
+from spyre.interrupts import FinalizerQueue
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
@@ -29,7 +29,7 @@ class TensorMemory:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._departures: Departures[int] = Departures()
+        self._finalizers: FinalizerQueue[int] = FinalizerQueue()
         self._out_of_memory = 0
         self._bytes = self._peak_bytes = self._total_bytes = 0
         self._count = self._peak_count = self._total_count = 0
@@ -42,14 +42,14 @@ class TensorMemory:
         """
         number = 0
         with self._lock:
-            if self._departures.gone:
+            if self._finalizers.pending:
                 self._settle()
-            before_bytes = self._departures.cancel(before) if before else None
+            before_bytes = self._finalizers.cancel(before) if before else None
             if before_bytes is not None:
                 self._bytes -= before_bytes
                 self._count -= 1
             if size_bytes:
-                number = self._departures.watch(owner, size_bytes)
+                number = self._finalizers.register(owner, size_bytes)
                 self._bytes += size_bytes
                 self._count += 1
                 self._total_bytes += size_bytes
@@ -65,7 +65,7 @@ class TensorMemory:
             self._out_of_memory += 1
 
     def _settle(self) -> None:
-        for size_bytes in self._departures.taken():
+        for size_bytes in self._finalizers.drain():
             self._bytes -= size_bytes
             self._count -= 1
 
@@ -199,7 +199,7 @@ def allocate_memory(
     SpyreOutOfMemory SPY401 if there is not enough memory. The caller holds interrupts off.
     """
     try:
-        return card.allocate_told(size_bytes, uncleared)
+        return card.allocate_with_address(size_bytes, uncleared)
     except DeviceOutOfMemory as error:
         raise _noted(card, f"{size_bytes} bytes", error) from None
 

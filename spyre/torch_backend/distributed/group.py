@@ -39,7 +39,7 @@ from spyre.runtime.comms import (
     join_processes,
     join_threads,
 )
-from spyre.runtime.flex import ControlBlock, MemoryRange, NotedBlock
+from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
 from spyre.torch_backend.device import Stream, card_at, current_stream
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
@@ -140,7 +140,7 @@ class CardGroup:
             card = card_at(index)
             if card.is_recorded:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
-                card.streams.current.note(_noted(record, self.name, card, used))
+                card.streams.current.record_block(_noted(record, self.name, card, used))
 
     def _check_alive(self) -> None:
         try:
@@ -281,7 +281,7 @@ class _Lane:
 
 def _noted(
     record: CollectiveRecord, group: str, card: FlexDevice, tensors: Sequence[torch.Tensor]
-) -> NotedBlock:
+) -> RecordedBlock:
     """Return the entry of a collective over ``tensors`` in recordings of a card."""
     buffers = [buffer_of(tensor) for tensor in tensors]
     laid_out = [(b.address_bytes, b.base.layout.device_bytes) for b in buffers if b.base]
@@ -296,7 +296,7 @@ def _noted(
         "received_bytes": list(record.received_bytes),
         "combined_bytes": record.combined_bytes,
     }
-    return NotedBlock(
+    return RecordedBlock(
         ControlBlock("collective", str(record), places, record.size_bytes),
         tuple(size_bytes for _, size_bytes in laid_out),
         record.begin_ns,

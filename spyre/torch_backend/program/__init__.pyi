@@ -8,7 +8,7 @@ from .compiled import (
     launches_reported_to as launches_reported_to,
 )
 from .debug import (
-    next_place as next_place,
+    new_numbered_directory as new_numbered_directory,
     show_program as show_program,
     shows_programs as shows_programs,
 )

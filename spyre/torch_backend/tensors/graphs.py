@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from spyre.errors import LaunchError
-from spyre.runtime.flex import refusal
+from spyre.runtime.flex import capture_error
 from spyre.torch_backend.device import Stream, card_of, cpu_generator
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, living_buffers
 from spyre.torch_backend.tensors.copies import is_ordinary, reassemble
@@ -73,7 +73,7 @@ class SpyreGraph:
     """
 
     def __init__(self) -> None:
-        self._work: CapturedWork | None = None
+        self._captured: tuple[FlexDevice, CapturedWork] | None = None
         self._placed: tuple[_Placed, ...] = ()
         self._resets = 0
 
@@ -83,28 +83,29 @@ class SpyreGraph:
         LaunchError SPY907 if a tensor's layout has changed since, SPY908 without a block or after a
         reset of the card.
         """
-        work = self._work
-        if work is None or work.device.device.resets != self._resets:
+        captured = self._captured
+        if captured is None or captured[0].device.resets != self._resets:
             raise LaunchError(
                 "SPY908",
                 "there is nothing to replay",
                 expected="a graph with a captured block, of a card that was not reset since",
-                found="an empty graph" if work is None else "a reset of its card",
+                found="an empty graph" if captured is None else "a reset of its card",
             )
         for placed in self._placed:
             placed.prepare()
-        work.device.streams.current.replay(work)
+        card, work = captured
+        card.streams.current.replay(work)
         for placed in self._placed:
             placed.replayed()
 
     def reset(self) -> None:
         """Drop the block and free its memory."""
-        self._work, self._placed = None, ()
+        self._captured, self._placed = None, ()
 
-    def _fill(self, work: CapturedWork, before: dict[int, bool]) -> None:
+    def _fill(self, card: FlexDevice, work: CapturedWork, before: dict[int, bool]) -> None:
         """``before``: by id of a buffer, whether it was padded with zeros when the block began."""
         used = {id(memory) for memory in work.memory()}
-        self._work, self._resets = work, work.device.device.resets
+        self._captured, self._resets = (card, work), card.device.resets
         self._placed = tuple(
             _Placed(
                 ref(buffer),
@@ -113,7 +114,7 @@ class SpyreGraph:
                 before.get(id(buffer), False),
                 buffer.zero_padded,
             )
-            for buffer in living_buffers(work.device)
+            for buffer in living_buffers(card)
             if id(buffer.memory) in used
         )
 
@@ -141,8 +142,8 @@ def graph(graph: SpyreGraph | None = None, stream: Any = None) -> Iterator[Spyre
     finally:
         before.wait_stream(chosen.flex)
     if _random_state(card) != random:
-        raise refusal("drawing random numbers")
-    filled._fill(work, padded)
+        raise capture_error("drawing random numbers")
+    filled._fill(card, work, padded)
     del buffers
 
 

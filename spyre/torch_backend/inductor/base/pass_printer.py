@@ -17,7 +17,7 @@ from spyre import config
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
-from spyre.torch_backend.program import next_place
+from spyre.torch_backend.program import new_numbered_directory
 from spyre.torch_backend.tensors import default_base
 
 logger = logging.getLogger("spyre.passes")
@@ -86,7 +86,7 @@ class PassPrinter:
             if self._around is not None:
                 kind, directory = "kernel", self._around._directory(directory) / "kernels"
             directory.mkdir(parents=True, exist_ok=True)
-            self._place = next_place(directory, kind)
+            self._place = new_numbered_directory(directory, kind)
         return self._place
 
 
