@@ -17,6 +17,7 @@ from .execute import (
     count_operation as count_operation,
 )
 from .launches import (
+    UNLABELLED as UNLABELLED,
     ExecuteLabels as ExecuteLabels,
     LaunchCounts as LaunchCounts,
 )

@@ -27,6 +27,9 @@ class ExecuteLabels:
         return f"{self.directory}/{file}" if self.directory not in ("", ".") else file
 
 
+UNLABELLED = ExecuteLabels()
+
+
 class LaunchCounts:
     """How often each program ran to its end, and what that comes to.
 

@@ -199,12 +199,12 @@ def _numbered(launch: int) -> Iterator[None]:
 
 
 def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:
-    """The compiled driver to call, and what it takes at the end."""
+    """The compiled driver to call, and its last arguments."""
     if sanitizer is None:
         return _plain_driver(), ()
     from spyre.hw.kernels.sanitizing import drive_checked
 
-    return drive_checked, sanitizer.arguments()
+    return drive_checked, sanitizer.driver_arguments()
 
 
 @cache

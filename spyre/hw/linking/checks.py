@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.errors import DeviceFault, DeviceLocation
-from spyre.hw.access import core_boxes, global_coordinate
+from spyre.errors import BundleError, DeviceFault, DeviceLocation, JsonLocation
+from spyre.hw.access import Box, core_boxes, global_coordinate
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.plans import CorePlan, UniformOperation
 from spyre.hw.spec import (
@@ -18,8 +18,27 @@ from spyre.hw.spec import (
 )
 from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, footprint
-from spyre.mlir.program import Execute, Schedule
+from spyre.mlir.operation import (
+    Component,
+    Operation,
+    footprint,
+    literal_addresses,
+    unbound_symbols,
+)
+from spyre.mlir.program import Execute, LoopProgram, Schedule
+
+
+def check_bound(op: Operation, execute: Execute) -> None:
+    """The checker's SPY275, for programs that were not checked."""
+    for fault in unbound_symbols(op, execute.sdsc_filename, execute.symbol_ids):
+        raise fault.error(BundleError, execute.location)
+
+
+def check_literals(op: Operation, execute: Execute, program: LoopProgram) -> None:
+    """The checker's SPY298, for programs that were not checked."""
+    if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
+        for fault in literal_addresses(op, execute.sdsc_filename):
+            raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
 
 
 @dataclass(frozen=True)
@@ -82,7 +101,7 @@ def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> N
                 )
 
 
-def bears_overreach(plan: CorePlan) -> bool:
+def allows_overread(plan: CorePlan) -> bool:
     """True if its kernel can be told where an argument ends (`vectors.END`).
 
     torch-spyre's conversions to and from fp8 go over pairs of sticks, the second one of which an
@@ -101,7 +120,7 @@ def check_hbm(
     ``starts``: [member, operand, core]. Only where each core has a tensor of its own, owners of
     the cores may differ. Operations that bear it may go on behind the end of their owner.
     """
-    bounded = bears_overreach(place.plan)
+    bounded = allows_overread(place.plan)
     index = _AllocationIndex.of(allocations)
     owners = np.full(starts.shape, -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
@@ -175,7 +194,7 @@ def _raise_out_of_bounds(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
     )
     memory = allocations if alone else near or allocations
-    position, address, coordinate = first_outside(place.op, operand, starts, memory)
+    position, address, coordinate = _first_core_outside(place.op, operand, starts, memory)
     cores = "of one core" if alone else "over all cores"
     raise DeviceFault(
         "SPY411",
@@ -186,25 +205,32 @@ def _raise_out_of_bounds(
     )
 
 
-def first_outside(
+def _first_core_outside(
     op: Operation, operand: int, starts: Int64Array, allocations: Sequence[Allocation]
 ) -> tuple[int, int, str]:
-    """Position of the first core that leaves ``allocations``, the address where, and coordinates.
+    """Position of the first core that leaves ``allocations``, address and coordinates of the stick.
 
-    The first core's start where nothing a core touches by itself is outside.
+    The first core's start if each core by itself stays inside.
     """
     tensor = op.tensors[operand]
     for position, box in enumerate(core_boxes(op, tensor)):
-        if box is None:
-            continue
-        offsets = box.walk.offsets()
-        sticks = int(starts[position]) + offsets
-        inside = np.zeros(sticks.shape, np.bool_)
-        for a in allocations:
-            inside |= (sticks >= a.address_bytes) & (sticks + STICK_BYTES <= a.end_bytes)
-        if not inside.all():
-            offset = int(offsets[np.argmin(inside)])
+        start = int(starts[position])
+        offset = None if box is None else first_outside(box, start, allocations)
+        if box is not None and offset is not None:
             coordinate = global_coordinate(op, tensor, box, position, offset)
             where = ", ".join(f"{dim} {value}" for dim, value in coordinate)
-            return position, int(starts[position]) + offset, f"; first outside at {where}"
+            return position, start + offset, f"; first outside at {where}"
     return 0, int(starts[0]), ""
+
+
+def first_outside(box: Box, start: int, allocations: Sequence[Allocation]) -> int | None:
+    """Offset in bytes of the first stick of a core's box that is not wholly in an allocation.
+
+    None if all are. ``start``: address of the core's start.
+    """
+    offsets = box.walk.offsets()
+    sticks = start + offsets
+    inside = np.zeros(sticks.shape, np.bool_)
+    for a in allocations:
+        inside |= (sticks >= a.address_bytes) & (sticks + STICK_BYTES <= a.end_bytes)
+    return None if inside.all() else int(offsets[np.argmin(inside)])

@@ -13,23 +13,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import BundleError, JsonLocation, UnsupportedError
+from spyre.errors import JsonLocation, UnsupportedError
+from spyre.hw.linking.aliases import AllocationTable
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.checks import (
     CheckedExecute,
-    bears_overreach,
+    allows_overread,
     check_alignment,
+    check_bound,
     check_hbm,
+    check_literals,
     check_lx,
 )
-from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, OriginalAddresses
-from spyre.hw.linking.provenance import (
-    FIXED,
-    UNKNOWN,
-    AllocationTable,
-    moves_as_a_whole,
-    operand_anchors,
-)
+from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram
+from spyre.hw.linking.trace import FIXED, UNKNOWN, common_owner, operand_owners, value_owner
 from spyre.hw.linking.view import LinkedStatement, LinkedView
 from spyre.hw.plans import (
     CorePlan,
@@ -63,11 +60,9 @@ from spyre.mlir.operation import (
     Indirection,
     Operation,
     group_by_sizes,
-    literal_addresses,
-    unbound_symbols,
     with_sizes,
 )
-from spyre.mlir.program import Execute, LoopProgram, Schedule
+from spyre.mlir.program import Execute, LoopProgram, Schedule, loops
 
 _FARTHEST = 1 << 56
 """Bytes that no operand reaches."""
@@ -95,7 +90,9 @@ class Linker:
         """Tables and dispatches for ``binding``; raises DeviceFault for what it may not touch."""
         with self._lock:
             schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
-            launch = _LinkState.of(self.program, schedule, binding)
+            memory = AllocationTable.of(binding.allocations)
+            movable = is_relocatable(self.program, schedule, binding)
+            launch = _LinkState(schedule, binding, memory, movable)
             linked = [self._link_execute(execute, launch) for execute in self.program.executes]
         operations = [self.operations[e.sdsc_filename] for e in self.program.executes]
         return assemble(self.program, operations, schedule, linked, binding, launch.movable)
@@ -108,7 +105,7 @@ class Linker:
         check_literals(op, execute, self.program)
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
-        anchors = launch.anchors(op, execute)
+        owners = launch.owners(op, execute)
         parts: list[LinkedPart] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
@@ -116,7 +113,7 @@ class Linker:
                 if number == len(parts):
                     parts.append(LinkedPart(len(symbols)))
                 key = (execute.sdsc_filename, number, *sizes.items())
-                members = _Instances(execute, instances, anchors[instances])
+                members = _Instances(execute, instances, owners[instances])
                 self._link_part(parts[number], plain, members, key, launch)
         return parts
 
@@ -142,12 +139,12 @@ class Linker:
             )
             check_alignment(checked, starts[same_pattern])
             check_lx(checked, plain.divided or plain, first)
-            owners = check_hbm(checked, starts[same_pattern], binding.allocations)
-            anchors = launch.memory.confirmed(
-                members.anchors[same_pattern], owners, bases[same_pattern]
+            holders = check_hbm(checked, starts[same_pattern], binding.allocations)
+            base_allocations = launch.memory.confirmed(
+                members.owners[same_pattern], holders, bases[same_pattern]
             )
             for tables, of_limit in _bounded_tables(
-                checked, bases[same_pattern], owners[:, :, 0], binding
+                checked, bases[same_pattern], holders[:, :, 0], binding
             ):
                 rows = same_pattern[of_limit]
                 divided = plain.divided.op if plain.divided else None
@@ -157,7 +154,7 @@ class Linker:
                     bases[rows],
                     patterns[first],
                     divided,
-                    anchors[of_limit],
+                    base_allocations[of_limit],
                 )
                 part.add(run, tables)
 
@@ -181,27 +178,36 @@ class _LinkState:
     memory: AllocationTable
     movable: bool
 
-    @classmethod
-    def of(cls, program: LoopProgram, schedule: Schedule, binding: Binding) -> _LinkState:
-        """Linking ``program`` for ``binding``."""
-        memory = AllocationTable.of(binding.allocations)
-        return cls(schedule, binding, memory, moves_as_a_whole(program, schedule, binding))
-
-    def anchors(self, op: Operation, execute: Execute) -> Int64Array:
-        """What the operands of ``op`` move with, [instance, operand]."""
+    def owners(self, op: Operation, execute: Execute) -> Int64Array:
+        """The allocation that each operand of ``op`` moves with, [instance, operand]."""
         symbols = self.schedule.symbols[execute.index]
+        result = np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
         if self.movable:
-            return operand_anchors(op, execute, symbols, self.binding)
-        return np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
+            owners = operand_owners(op, execute, symbols, self.binding.owners)
+            for operand, per_core in enumerate(owners):
+                result[:, operand] = common_owner(per_core)
+        return result
+
+
+_SAFE = 1 << 62
+"""Symbols below it cannot leave int64 when an allocation moves within HBM."""
+
+
+def is_relocatable(program: LoopProgram, schedule: Schedule, binding: Binding) -> bool:
+    """True if other starts of allocations change symbols only: no loop bound, no overflow."""
+    bounds = [v for loop in loops(program.body) for v in (loop.lower, loop.upper, loop.step)]
+    if any(value_owner(value, binding.owners) != FIXED for value in bounds):
+        return False
+    return all(abs(int(v)) < _SAFE for s in schedule.symbols if s.size for v in (s.min(), s.max()))
 
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances (``rows``) of an execute statement; ``anchors``: [row, operand]."""
+    """Instances (``rows``) of an execute statement; ``owners``: [row, operand]."""
 
     execute: Execute
     rows: Int64Array
-    anchors: Int64Array
+    owners: Int64Array
 
 
 def start_addresses(
@@ -224,19 +230,6 @@ def start_addresses(
         else:
             starts[:, k, :] = binding.relocate(np.array(tensor.starts, np.int64))
     return starts
-
-
-def check_bound(op: Operation, execute: Execute) -> None:
-    """The checker's SPY275, for programs that were not checked."""
-    for fault in unbound_symbols(op, execute.sdsc_filename, execute.symbol_ids):
-        raise fault.error(BundleError, execute.location)
-
-
-def check_literals(op: Operation, execute: Execute, program: LoopProgram) -> None:
-    """The checker's SPY298, for programs that were not checked."""
-    if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
-        for fault in literal_addresses(op, execute.sdsc_filename):
-            raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
 
 
 def _host_pattern(op: Operation, starts: Int64Array) -> Int64Array:
@@ -278,27 +271,27 @@ def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple
 
 
 def _bounded_tables(
-    checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables that say where arguments end, to those whose kernels ask: (tables, members) each."""
-    if bears_overreach(checked.plan):
-        return _cut_tables(checked, bases, owners, binding)
+    if allows_overread(checked.plan):
+        return _cut_tables(checked, bases, holders, binding)
     value = next(
         (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
     )
     if value is None or not (checked.plan.tables[:, tb.KIND] == COPY_KIND).all():
         return [(checked.plan.tables, np.arange(len(bases)))]
-    return _index_limited_tables(checked, value, bases, owners, binding)
+    return _index_limited_tables(checked, value, bases, holders, binding)
 
 
 def _cut_tables(
-    checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables in which operands that go on behind their argument end there, per distinct ends."""
     tables, everyone = checked.plan.tables, np.arange(len(bases))
     ends = np.array([*(a.end_bytes for a in binding.allocations), 0], np.int64)
     local = np.array([tensor.is_local for tensor in checked.op.tensors])
-    rooms = np.where(local, _FARTHEST, ends[owners] - bases)
+    rooms = np.where(local, _FARTHEST, ends[holders] - bases)
     over = np.array(checked.plan.high_bytes, np.int64) > rooms
     if not over.any():
         return [(tables, everyone)]
@@ -315,7 +308,7 @@ def _cut_tables(
 
 
 def _index_limited_tables(
-    checked: CheckedExecute, value: int, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables with the index limit of gathers filled in, per distinct limit."""
     tables = checked.plan.tables
@@ -327,7 +320,7 @@ def _index_limited_tables(
     if checked.op.tensors[value].component is Component.LX:
         room = LX_BYTES - checked.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
     else:
-        room = ends[owners[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
+        room = ends[holders[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
     limits = room // step + 1
     if INDEX_LIMIT_CONSTANT in checked.op.constants:
         limits = np.minimum(limits, checked.op.constants[INDEX_LIMIT_CONSTANT])
@@ -384,25 +377,27 @@ def assemble(
         for part in parts:
             layout.add(part)
     stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
-    dispatch, anchors = _dispatches(schedule, layout, [len(parts) for parts in linked])
+    dispatch, allocations = _dispatches(schedule, layout, [len(parts) for parts in linked])
     # numbers of tables become their first rows: rows of KIND EXTRA lie between
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
     runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
     rows = np.array(layout.run_rows, np.int64)
-    known = all((run.anchors != UNKNOWN).all() for group in runs for run in group)
+    known = all((run.base_allocations != UNKNOWN).all() for group in runs for run in group)
     chained = mark_chains(stacked, dispatch)
-    code = LinkedCode(stacked, program, rows, anchors, movable and known, chained)
     statements = map(LinkedStatement, program.executes, operations, runs)
     view = LinkedView(tuple(statements), schedule, dispatch, rows)
-    return LinkedProgram(code, OriginalAddresses(dispatch, schedule, runs, binding, view))
+    code = LinkedCode(
+        stacked, program, rows, view, runs, binding, allocations, movable and known, chained
+    )
+    return LinkedProgram(code)
 
 
 @dataclass
 class _TableLayout:
     """Tables of all parts one behind another.
 
-    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, how many
-    (``count``), ``bases`` and what they move with (``anchors``).
+    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, their number
+    (``count``), ``bases`` and the allocations they move with (``allocations``).
     """
 
     tables: list[Int64Array] = field(default_factory=list)
@@ -410,7 +405,7 @@ class _TableLayout:
     first: list[Int64Array] = field(default_factory=list)
     count: list[Int64Array] = field(default_factory=list)
     bases: list[Int64Array] = field(default_factory=list)
-    anchors: list[Int64Array] = field(default_factory=list)
+    allocations: list[Int64Array] = field(default_factory=list)
     run_rows: list[int] = field(default_factory=list)
     rows: int = 0
     total: int = 0
@@ -420,7 +415,7 @@ class _TableLayout:
         first = np.zeros(part.instances, np.int64)
         count = np.zeros(part.instances, np.int64)
         bases = np.zeros((part.instances, MAX_OPERANDS), np.int64)
-        anchors = np.full((part.instances, MAX_OPERANDS), FIXED, np.int64)
+        allocations = np.full((part.instances, MAX_OPERANDS), FIXED, np.int64)
         for run, rows in zip(part.runs, part.tables, strict=True):
             head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
             self.tables.append(rows)
@@ -429,19 +424,19 @@ class _TableLayout:
             first[run.instances] = self.total
             count[run.instances] = len(head)
             bases[run.instances, : run.bases.shape[1]] = run.bases
-            anchors[run.instances, : run.bases.shape[1]] = run.anchors
+            allocations[run.instances, : run.bases.shape[1]] = run.base_allocations
             self.rows += len(rows)
             self.total += len(head)
         self.first.append(first)
         self.count.append(count)
         self.bases.append(bases)
-        self.anchors.append(anchors)
+        self.allocations.append(allocations)
 
 
 def _dispatches(
     schedule: Schedule, layout: _TableLayout, parts: Sequence[int]
 ) -> tuple[Int64Array, npt.NDArray[np.int32]]:
-    """Every dispatch in program order, and what its bases move with, [dispatch, operand].
+    """Every dispatch in program order, and the allocations of its bases, [dispatch, operand].
 
     ``parts``: how many each static execute has.
     """
@@ -460,8 +455,8 @@ def _dispatches(
     dispatch[:, 1] = schedule.order[executes][repeat]
     dispatch[:, 2] = schedule.instance[executes][repeat]
     dispatch[:, DISPATCH_BASES:] = bases[repeat]
-    anchors = np.concatenate(layout.anchors)[row][repeat]
-    return np.ascontiguousarray(dispatch), np.ascontiguousarray(anchors, np.int32)
+    allocations = np.concatenate(layout.allocations)[row][repeat]
+    return np.ascontiguousarray(dispatch), np.ascontiguousarray(allocations, np.int32)
 
 
 def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -86,8 +86,9 @@ class PlanRun:
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
-    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
-    what each base moves with, [instance, operand], see :mod:`spyre.hw.linking.provenance`.
+    slices, where the plan's is in cells, which may be in other cores' scratchpads.
+    ``base_allocations``: index of the allocation each base moves with, [instance, operand], or
+    FIXED or UNKNOWN of :mod:`spyre.hw.linking.trace`.
     """
 
     plan: CorePlan
@@ -95,7 +96,7 @@ class PlanRun:
     bases: Int64Array
     pattern: Int64Array
     divided: Operation | None
-    anchors: Int64Array
+    base_allocations: Int64Array
 
     def starts(self, operand: int) -> Int64Array:
         """Start addresses of an operand, [instance, core]."""

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from spyre import config
 from spyre.errors import LaunchError
-from spyre.hw.counters import ExecuteLabels
+from spyre.hw.counters import UNLABELLED as UNLABELLED, ExecuteLabels
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import (
-    AddressProvenance,
+    AddressOwners,
     AddressWindow,
     Allocation,
     Binding,
@@ -182,19 +182,20 @@ def bind(
     ]
     named = dict(_named_addresses(program, signature, at))
     segments = {} if program.parameters else dict(_segments(signature, at))
-    provenance = AddressProvenance(
+    owners = AddressOwners(
         {name: owner[k] for name, k in named.items()},
         {segment: owner[k] for segment, k in segments.items()},
         tuple(owner[len(signature.slots) :]),
-        tuple(owner[at[index]] for index in windows),
     )
     binding = Binding(
         {**signature.values, **{name: starts[k] for name, k in named.items()}},
         None if program.parameters else {s: starts[k] for s, k in segments.items()},
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
-        provenance,
-        tuple(AddressWindow(map_, addresses[at[k]]) for k, map_ in (maps or {}).items()),
+        owners,
+        tuple(
+            AddressWindow(map_, addresses[at[k]], owner[at[k]]) for k, map_ in (maps or {}).items()
+        ),
     )
     return binding, tuple(owner.index(k) for k in range(len(allocations)))
 
@@ -255,7 +256,6 @@ def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tup
         yield (0 if index == POOL else index + first), k
 
 
-UNLABELLED = ExecuteLabels()
 """Executes numbered from 0, SDSC files without a directory."""
 
 

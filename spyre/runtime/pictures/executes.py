@@ -15,7 +15,6 @@ from spyre.hw.access import core_boxes, is_indirect
 from spyre.hw.spec import CORES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor
-from spyre.runtime.addresses import TiledExecutes, Walk, WalkedMemory
 from spyre.runtime.pictures.drawing import (
     COLOURS,
     INNER,
@@ -32,6 +31,7 @@ from spyre.runtime.pictures.drawing import (
     text_block,
 )
 from spyre.runtime.profile.report import Markup, inside, tag
+from spyre.runtime.tracing import MemoryWalk, TiledExecutes, WalkedMemory
 from spyre.runtime.units import format_bytes
 
 _SHOWN_TILES = 8
@@ -134,7 +134,7 @@ def _card(op: Operation) -> Block:
     return Block(CORES / 8 * height, inside(pieces))
 
 
-def _core_memory(group: TiledExecutes, walk: Walk) -> Iterator[Block]:
+def _core_memory(group: TiledExecutes, walk: MemoryWalk) -> Iterator[Block]:
     """An operand's memory in the colours of the cores that touch it first."""
     verb = "written to" if walk.is_output else "read from"
     size = format_bytes(walk.memory.size_bytes)
@@ -165,7 +165,9 @@ def _scratchpad_blocks(op: Operation) -> Iterator[Block]:
                          "core's own scratchpad.")  # fmt: skip
 
 
-def _touched(op: Operation, walk: Walk, executions: Sequence[int]) -> list[list[Int64Array]] | None:
+def _touched(
+    op: Operation, walk: MemoryWalk, executions: Sequence[int]
+) -> list[list[Int64Array]] | None:
     """Sticks of each core in each of ``executions``, bytes from the start of the memory."""
     boxes = core_boxes(op, walk.tensor)
     sticks = sum(0 if box is None else box.sticks for box in boxes) * len(executions)
@@ -237,7 +239,7 @@ def _step_texts(group: TiledExecutes, depth: int) -> Iterator[str]:
         yield f"{walk.memory.name} {moved}"
 
 
-def _tile_memory(group: TiledExecutes, walk: Walk, shown: Sequence[int]) -> Iterator[Block]:
+def _tile_memory(group: TiledExecutes, walk: MemoryWalk, shown: Sequence[int]) -> Iterator[Block]:
     verb = "written to" if walk.is_output else "read from"
     size = format_bytes(walk.memory.size_bytes)
     head = f"{walk.tensor.name}, {verb} {walk.memory.name} ({size})"

@@ -16,7 +16,7 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
 from spyre.hw.access import core_boxes
-from spyre.hw.linking import TileMap
+from spyre.hw.linking import TileMap, Walk
 from spyre.mlir.operation import (
     RESTICKIFY,
     Component,
@@ -26,14 +26,14 @@ from spyre.mlir.operation import (
     footprint,
     stick_elements,
 )
-from spyre.runtime.tiling.operand_uses import OperandUse, whole_steps
+from spyre.runtime.tiling.operand_uses import whole_steps
 
 Pitches = Mapping[str, int]
 
 
 def retarget(
     operations: Mapping[str, Operation],
-    uses: Sequence[OperandUse],
+    uses: Sequence[Walk[int]],
     maps: Mapping[int, TileMap],
 ) -> dict[str, Operation]:
     """``operations`` (by SDSC file) for arguments seen through ``maps`` (by argument index).
@@ -48,7 +48,7 @@ def retarget(
         if maps and use.owner is None and use.tensor.component is Component.HBM:
             raise _refuse(use, "its cores or iterations lie in several arguments")
         placement = None if use.owner not in moved else _place(use, moved[use.owner])
-        key = use.filename, use.operand
+        key = use.execute.sdsc_filename, use.operand
         if wanted.setdefault(key, placement) != placement:
             raise _refuse(use, "one SDSC serves arguments of different layouts")
     changed = dict(operations)
@@ -68,7 +68,7 @@ class _Place:
     first_pitch_bytes: int
 
 
-def _refuse(use: OperandUse, message: str) -> LaunchError:
+def _refuse(use: Walk[int], message: str) -> LaunchError:
     return LaunchError(
         "SPY861",
         f"{use.op.name}: {use.tensor.name}{_of_argument(use)} cannot be moved to a larger "
@@ -79,11 +79,11 @@ def _refuse(use: OperandUse, message: str) -> LaunchError:
     )
 
 
-def _of_argument(use: OperandUse) -> str:
+def _of_argument(use: Walk[int]) -> str:
     return "" if use.owner is None else f" of argument {use.owner}"
 
 
-def _place(use: OperandUse, map_: TileMap) -> _Place:
+def _place(use: Walk[int], map_: TileMap) -> _Place:
     """Stored extents that give ``use`` the pitches of ``map_``."""
     if use.tensor.indirection is Indirection.VALUE:
         raise _refuse(use, "an index chooses its elements")
@@ -93,7 +93,7 @@ def _place(use: OperandUse, map_: TileMap) -> _Place:
     return _place_for(use, _mapped_pitches(use, map_))
 
 
-def _check_whole(use: OperandUse) -> None:
+def _check_whole(use: Walk[int]) -> None:
     """A restickify drops what lies beyond its tensors, which a larger tensor does not say."""
     stored = footprint(use.op, use.tensor).stored
     short = [d for d in use.tensor.dims if use.tensor.holds(d) and stored[d] < use.op.extents[d]]
@@ -101,7 +101,7 @@ def _check_whole(use: OperandUse) -> None:
         raise _refuse(use, f"{use.op.name} stops at the end of {short[0]}")
 
 
-def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
+def _check_no_carry(use: Walk[int], map_: TileMap) -> None:
     """From every core's start the operand must stay within the steps of each device dim."""
     reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
     for core, box in enumerate(core_boxes(use.op, use.tensor)):
@@ -113,13 +113,13 @@ def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
         for dim, first in zip(box.dims, box.walk.first[1:], strict=True):
             if first < 0:
                 raise _refuse(use, f"{dim} begins before a core's share")
-    ends = map_.coordinates(use.offsets_bytes) + reach
+    ends = map_.coordinates(use.offsets) + reach
     limits = np.array(map_.extents, np.int64)
     if (ends[..., 1:] >= limits[1:]).any():
         raise _refuse(use, "it runs through several device dims")
 
 
-def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
+def _mapped_pitches(use: Walk[int], map_: TileMap) -> dict[str, int]:
     """New pitch (bytes) of every dim of several steps."""
     pitches = footprint(use.op, use.tensor).pitch_bytes
     moving = [
@@ -130,7 +130,7 @@ def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
     return {dim: int(map_.apply(np.array(pitches[dim], np.int64))) for dim in moving}
 
 
-def _place_for(use: OperandUse, pitches: Pitches) -> _Place:
+def _place_for(use: Walk[int], pitches: Pitches) -> _Place:
     """Extents whose products are ``pitches``; dims of one step take any pitch.
 
     A dim is stored as long as the next one's pitch says; the outermost as it was.
