@@ -62,8 +62,8 @@ def groups_of(addresses: Sequence[int], sizes: Sequence[int]) -> Int64Array:
 def alias_rows(addresses: Int64Array, sizes: Int64Array) -> Int64Array:
     """`alias_structure` of many launches at once: int64 [launch, allocation, 2].
 
-    ``addresses``: [launch, allocation]; ``sizes``: [allocation]. Where none overlap, every
-    allocation is a group of its own with offset 0.
+    ``addresses``: [launch, allocation]; ``sizes``: [allocation]. Without overlaps every allocation
+    is one group with offset 0.
     """
     if not sizes.size:
         return np.zeros((*addresses.shape, 2), np.int64)

@@ -29,13 +29,13 @@ from spyre.mlir.program import Execute, LoopProgram, Schedule
 
 
 def check_bound(op: Operation, execute: Execute) -> None:
-    """The checker's SPY275, for programs that were not checked."""
+    """BundleError SPY275, as of the checker, for programs that were not checked."""
     for fault in unbound_symbols(op, execute.sdsc_filename, execute.symbol_ids):
         raise fault.error(BundleError, execute.location)
 
 
 def check_literals(op: Operation, execute: Execute, program: LoopProgram) -> None:
-    """The checker's SPY298, for programs that were not checked."""
+    """BundleError SPY298, as of the checker, for programs that were not checked."""
     if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
         for fault in literal_addresses(op, execute.sdsc_filename):
             raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
@@ -43,7 +43,7 @@ def check_literals(op: Operation, execute: Execute, program: LoopProgram) -> Non
 
 @dataclass(frozen=True)
 class CheckedExecute:
-    """Where a check is made, for messages."""
+    """The execute that is checked, for messages."""
 
     op: Operation
     execute: Execute
@@ -52,7 +52,7 @@ class CheckedExecute:
     instances: Int64Array
 
     def location(self, member: int, operand: int, core: int | None, address: int) -> DeviceLocation:
-        """The place of an address that ``operand`` has in a member of ``instances``."""
+        """The location of an address of ``operand`` in one of ``instances``."""
         loops = self.schedule.loop_indices[self.execute.index][self.instances[member]]
         return DeviceLocation(
             self.op.file,
@@ -66,7 +66,7 @@ class CheckedExecute:
 
 
 def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
-    """Kernels address whole elements: [member, operand, core] must be multiples of their size."""
+    """DeviceFault SPY413 unless ``starts`` [member, operand, core] are multiples of an element."""
     words = np.array([max(tensor.word_length_bytes, 1) for tensor in place.op.tensors], np.int64)
     bad = starts % words[:, None] != 0
     if not bad.any():
@@ -83,7 +83,7 @@ def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
 
 
 def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> None:
-    """Every core's tensors in LX lie within its scratchpad; ``divided`` over cores, not cells."""
+    """DeviceFault SPY410 if a tensor of ``divided`` leaves its core's scratchpad."""
     op = divided.op
     for k, tensor in enumerate(op.tensors):
         if tensor.component is not Component.LX:
@@ -102,10 +102,10 @@ def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> N
 
 
 def allows_overread(plan: CorePlan) -> bool:
-    """True if its kernel can be told where an argument ends (`vectors.END`).
+    """True if the plan's kernel takes the ends of arguments (`vectors.END`) and stops there.
 
-    torch-spyre's conversions to and from fp8 go over pairs of sticks, the second one of which an
-    argument need not have; the card bears it, and what comes of those lanes is not used.
+    torch-spyre's conversions to and from fp8 read pairs of sticks; the second stick may be behind
+    the end of the argument. The card allows it, and the results of those lanes are not used.
     """
     heads = plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]
     floats = heads[:, tb.OPCODE] < REQUANTIZATIONS.index("add")
@@ -115,10 +115,11 @@ def allows_overread(plan: CorePlan) -> bool:
 def check_hbm(
     place: CheckedExecute, starts: Int64Array, allocations: Sequence[Allocation]
 ) -> Int64Array:
-    """Owner (index into allocations) of every operand, [member, operand, core]; -1 for LX.
+    """Index of the allocation that contains each operand, [member, operand, core]; -1 for LX.
 
-    ``starts``: [member, operand, core]. Only where each core has a tensor of its own, owners of
-    the cores may differ. Operations that bear it may go on behind the end of their owner.
+    ``starts``: [member, operand, core]. The cores' allocations differ only if each core has a
+    separate tensor. Operations that allow an overread may pass the end of the allocation.
+    DeviceFault SPY411 for an operand in no allocation.
     """
     bounded = allows_overread(place.plan)
     index = _AllocationIndex.of(allocations)
@@ -152,25 +153,24 @@ class _AllocationIndex:
 
     @classmethod
     def of(cls, allocations: Sequence[Allocation]) -> _AllocationIndex:
-        """The index of ``allocations``."""
         lows = np.array([a.address_bytes for a in allocations], np.int64)
         highs = np.array([a.end_bytes for a in allocations], np.int64)
         order = np.argsort(lows, kind="stable")
         return cls(order, lows[order], highs[order])
 
     def owner(self, low: Int64Array, high: Int64Array) -> Int64Array:
-        """The allocation that holds bytes ``low`` to ``high``, for every element; -1 if none."""
+        """The allocation that contains bytes ``low`` to ``high``, elementwise; -1 if none does."""
         if not self.order.size:
             return np.full(low.shape, -1, np.int64)
         before = np.searchsorted(self.lows, low, side="right") - 1
-        # of the allocations that begin at or before it the one that ends last; views may overlap
+        # Views may overlap: of the allocations that begin before, take the one that ends last.
         widest = _widest_before(self.highs)[np.maximum(before, 0)]
         inside = (before >= 0) & (high <= self.highs[widest])
         return np.where(inside, self.order[widest], -1)
 
 
 def _widest_before(highs: Int64Array) -> Int64Array:
-    """Per allocation in order of address, the one up to it that ends last: views may overlap."""
+    """Per allocation in order of address, the one up to it that ends last."""
     ends = np.maximum.accumulate(highs) if highs.size else highs
     return np.searchsorted(ends, ends, side="left")
 
@@ -183,9 +183,9 @@ def _raise_out_of_bounds(
     extent: tuple[int, int],
     allocations: Sequence[Allocation],
 ) -> None:
-    """``starts``: of every core; ``extent``: what the cores touch, end excluded. Both in bytes.
+    """``starts``: of every core; ``extent``: range that all cores access, end excluded; bytes.
 
-    Of tensors of the cores' own in HBM, ``extent`` is what one core touches.
+    For tensors of single cores in HBM, ``extent`` is the range of one core.
     """
     low, high = extent
     alone = place.op.tensors[operand].per_core_in_hbm

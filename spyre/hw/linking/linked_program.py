@@ -194,7 +194,7 @@ class LinkedProgram:
 
 @dataclass(frozen=True)
 class Variant:
-    """One operation an execute statement runs, and for which of its instances.
+    """One operation that an execute statement runs, and the instances that run it.
 
     ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
     have one variant; runtime sizes and shorter last work slices make more. ``divided``: as in
@@ -208,7 +208,7 @@ class Variant:
 
 
 def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
-    """What execute statement ``static`` runs, in the order of its parts."""
+    """The operations of execute statement ``static``, in the order of its parts."""
     groups: dict[int, list[PlanRun]] = {}
     for run in linked.runs[static]:
         groups.setdefault(id(run.plan.op), []).append(run)
@@ -223,7 +223,7 @@ def _variant(runs: list[PlanRun]) -> Variant:
 
 
 def is_movable(addresses: Iterable[int], sizes: Iterable[int]) -> bool:
-    """True if all allocations begin on a stick and lie within one region of HBM each."""
+    """True if each allocation begins on a stick and is within one region of HBM."""
     for low, size in zip(addresses, sizes, strict=True):
         last = low + (size or 1) - 1
         if low % STICK_BYTES or last >> REGION_BITS != low >> REGION_BITS:
@@ -273,15 +273,15 @@ def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
 
 
 MAX_ROWS = 1 << 16
-"""Dispatches that are put one behind another at a time: 6 MB."""
+"""Dispatches that are joined into one array at a time: 6 MB."""
 
 
 @dataclass(frozen=True)
 class BatchGroup:
-    """Launches that differ only by where allocations begin.
+    """Launches that differ in the addresses of their allocations only.
 
     ``bases``: [launch, allocation of ``linked``]; None: the one launch ``linked`` was linked for.
-    ``names``: per launch those of the allocations; none: as in ``linked``.
+    ``names``: of the allocations, per launch; empty: those of ``linked``.
     """
 
     linked: LinkedProgram
@@ -292,7 +292,7 @@ class BatchGroup:
         return 1 if self.bases is None else len(self.bases)
 
     def program(self, launch: int) -> LinkedProgram:
-        """Launch number ``launch`` of the group as a program of its own."""
+        """Launch number ``launch`` of the group as a separate program."""
         if self.bases is None:
             return self.linked
         names = self.names[launch] if self.names else ()
@@ -339,14 +339,14 @@ class LinkedBatch:
         return self._offsets[-1]
 
     def program(self, launch: int) -> LinkedProgram:
-        """Launch number ``launch`` as a program of its own."""
+        """Launch number ``launch`` as a separate program."""
         (piece,) = self.pieces(launch, launch + 1)
         return piece.program(launch)
 
     def pieces(self, first: int, last: int) -> Iterator[BatchPiece]:
         """Launches ``first`` to ``last`` (excluded) in pieces of at most MAX_ROWS dispatches.
 
-        A launch with more is a piece of its own.
+        A launch with more dispatches is one piece.
         """
         for group, (begin, end) in zip(self.groups, pairwise(self._offsets), strict=True):
             step = max(MAX_ROWS // max(len(group.linked.view.dispatch), 1), 1)

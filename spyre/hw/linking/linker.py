@@ -7,7 +7,7 @@ is checked against the allocations before anything runs, so that no kernel can l
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,11 +70,11 @@ _FARTHEST = 1 << 56
 
 @dataclass
 class Linker:
-    """Links one program; plans are kept between launches. Several threads may link.
+    """Links one program; plans are cached between launches. Several threads may link.
 
     ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``chunked``:
-    sums of them accumulate in DL16. ``core_order``: seed of a
-    random order of cores, see :mod:`spyre.hw.plans.core_plan`.
+    their sums accumulate in DL16. ``core_order``: seed of a random order of cores, see
+    :mod:`spyre.hw.plans.core_plan`.
     """
 
     program: LoopProgram
@@ -87,7 +87,7 @@ class Linker:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def link(self, binding: Binding) -> LinkedProgram:
-        """Tables and dispatches for ``binding``; raises DeviceFault for what it may not touch."""
+        """Tables and dispatches for ``binding``. DeviceFault for accesses outside of its memory."""
         with self._lock:
             schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
             memory = AllocationTable.of(binding.allocations)
@@ -97,8 +97,8 @@ class Linker:
         operations = [self.operations[e.sdsc_filename] for e in self.program.executes]
         return assemble(self.program, operations, schedule, linked, binding, launch.movable)
 
-    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[LinkedPart]:
-        """The parts of one static execute, in the order they run."""
+    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[list[PlanRun]]:
+        """The runs of each part of one static execute, in the order the parts run."""
         op = self.operations[execute.sdsc_filename]
         symbols = launch.schedule.symbols[execute.index]
         check_bound(op, execute)
@@ -106,28 +106,27 @@ class Linker:
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
         owners = launch.owners(op, execute)
-        parts: list[LinkedPart] = []
+        parts: list[list[PlanRun]] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
             for number, plain in enumerate(uniform_operations(sized, starts[instances])):
                 if number == len(parts):
-                    parts.append(LinkedPart(len(symbols)))
+                    parts.append([])
                 key = (execute.sdsc_filename, number, *sizes.items())
                 members = _Instances(execute, instances, owners[instances])
-                self._link_part(parts[number], plain, members, key, launch)
+                parts[number] += self._runs(plain, members, key, launch)
         return parts
 
-    def _link_part(
+    def _runs(
         self,
-        part: LinkedPart,
         plain: UniformOperation,
         members: _Instances,
         key: tuple[object, ...],
         launch: _LinkState,
-    ) -> None:
+    ) -> Iterator[PlanRun]:
         """Plans, checks and tables of one part for ``members``."""
         op, starts, binding = plain.op, plain.starts, launch.binding
-        # a plan depends on how the cores' starts lie towards the first one, not on where that is
+        # A plan depends on the cores' starts relative to the first one, not on their addresses.
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
         for same_pattern in _equal_patterns(patterns):
@@ -148,15 +147,15 @@ class Linker:
             ):
                 rows = same_pattern[of_limit]
                 divided = plain.divided.op if plain.divided else None
-                run = PlanRun(
+                yield PlanRun(
                     plan,
                     members.rows[rows],
                     bases[rows],
                     patterns[first],
                     divided,
                     base_allocations[of_limit],
+                    tables,
                 )
-                part.add(run, tables)
 
     def _plan(
         self, op: Operation, name: tuple[object, ...], pattern: Int64Array, tags: tuple[str, ...]
@@ -171,7 +170,7 @@ class Linker:
 
 @dataclass(frozen=True)
 class _LinkState:
-    """What all executes of one linking share."""
+    """State shared by all executes of one linking."""
 
     schedule: Schedule
     binding: Binding
@@ -233,10 +232,10 @@ def start_addresses(
 
 
 def _host_pattern(op: Operation, starts: Int64Array) -> Int64Array:
-    """Starts [operand, core] relative to the first core's, as the kernels' memory has them.
+    """Starts [operand, core] in host memory, relative to the first core's.
 
-    Regions lie further apart there than on the card, which matters where the cores' tensors are
-    unrelated and may be in different regions.
+    Regions have larger distances in host memory than on the card, which matters if each core has a
+    tensor in HBM to itself: these may be in different regions.
     """
     pattern = starts - starts[:, :1]
     for k, tensor in enumerate(op.tensors):
@@ -273,7 +272,10 @@ def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple
 def _bounded_tables(
     checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables that say where arguments end, to those whose kernels ask: (tables, members) each."""
+    """Pairs of tables and the members they are for.
+
+    If the kernel asks for the end of an argument, there is one pair per distinct end.
+    """
     if allows_overread(checked.plan):
         return _cut_tables(checked, bases, holders, binding)
     value = next(
@@ -287,7 +289,7 @@ def _bounded_tables(
 def _cut_tables(
     checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables in which operands that go on behind their argument end there, per distinct ends."""
+    """Tables with the ends of the arguments that operands read beyond, per distinct ends."""
     tables, everyone = checked.plan.tables, np.arange(len(bases))
     ends = np.array([*(a.end_bytes for a in binding.allocations), 0], np.int64)
     local = np.array([tensor.is_local for tensor in checked.op.tensors])
@@ -310,10 +312,9 @@ def _cut_tables(
 def _index_limited_tables(
     checked: CheckedExecute, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables with the index limit of gathers filled in, per distinct limit."""
+    """Tables with the index limit of gathers, per distinct limit."""
     tables = checked.plan.tables
-    # the first index out of range, which kernels refuse: beyond what the operation says, and beyond
-    # the allocation
+    # The limit is the first index out of range: beyond the operation's limit or the allocation.
     step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(checked.op, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
@@ -333,7 +334,7 @@ def _index_limited_tables(
 
 
 def _refuse_unrelated(op: Operation, value: int) -> None:
-    """One limit serves all cores, which tensors of the cores' own in HBM do not have."""
+    """UnsupportedError SPY533 for one tensor per core in HBM: the cores share one index limit."""
     tensor = op.tensors[value]
     if tensor.per_core_in_hbm:
         raise UnsupportedError(
@@ -341,46 +342,32 @@ def _refuse_unrelated(op: Operation, value: int) -> None:
             f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
             JsonLocation(op.file, tensor.json_path),
             expected="one tensor of all cores",
-            found=f"{len(op.cores)} cores, each with a tensor of its own",
+            found=f"{len(op.cores)} cores with a tensor each",
         )
-
-
-@dataclass
-class LinkedPart:
-    """Tables and instance bases of one part of a static execute."""
-
-    instances: int
-    runs: list[PlanRun] = field(default_factory=list)
-    tables: list[Int64Array] = field(default_factory=list)
-
-    def add(self, run: PlanRun, tables: Int64Array) -> None:
-        """``tables`` run for the instances of ``run``."""
-        self.runs.append(run)
-        self.tables.append(tables)
 
 
 def assemble(
     program: LoopProgram,
     operations: Sequence[Operation],
     schedule: Schedule,
-    linked: Sequence[Sequence[LinkedPart]],
+    linked: Sequence[Sequence[Sequence[PlanRun]]],
     binding: Binding,
     movable: bool,
 ) -> LinkedProgram:
-    """Put all dispatches in program order; ``linked``: the parts of each static execute,
-    ``operations`` what its SDSC says.
+    """The linked program, its dispatches in program order.
 
-    ``movable``: other allocation starts change nothing but symbols.
+    Per static execute: ``operations``: its SDSC's operation; ``linked``: the runs of its parts.
+    ``movable``: as of `is_relocatable`.
     """
     layout = _TableLayout()
-    for parts in linked:
+    for instances, parts in zip(map(len, schedule.symbols), linked, strict=True):
         for part in parts:
-            layout.add(part)
+            layout.add(part, instances)
     stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
     dispatch, allocations = _dispatches(schedule, layout, [len(parts) for parts in linked])
-    # numbers of tables become their first rows: rows of KIND EXTRA lie between
+    # Numbers of tables become their first rows, as rows of KIND EXTRA may follow each.
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
-    runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
+    runs = tuple(tuple(run for part in parts for run in part) for parts in linked)
     rows = np.array(layout.run_rows, np.int64)
     known = all((run.base_allocations != UNKNOWN).all() for group in runs for run in group)
     chained = mark_chains(stacked, dispatch)
@@ -410,22 +397,22 @@ class _TableLayout:
     rows: int = 0
     total: int = 0
 
-    def add(self, part: LinkedPart) -> None:
-        """Append the tables of ``part``."""
-        first = np.zeros(part.instances, np.int64)
-        count = np.zeros(part.instances, np.int64)
-        bases = np.zeros((part.instances, MAX_OPERANDS), np.int64)
-        allocations = np.full((part.instances, MAX_OPERANDS), FIXED, np.int64)
-        for run, rows in zip(part.runs, part.tables, strict=True):
-            head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
-            self.tables.append(rows)
+    def add(self, part: Sequence[PlanRun], instances: int) -> None:
+        """Append the tables of one part of an execute that has so many ``instances``."""
+        first = np.zeros(instances, np.int64)
+        count = np.zeros(instances, np.int64)
+        bases = np.zeros((instances, MAX_OPERANDS), np.int64)
+        allocations = np.full((instances, MAX_OPERANDS), FIXED, np.int64)
+        for run in part:
+            head = np.flatnonzero(run.tables[:, tb.KIND] != tb.EXTRA)
+            self.tables.append(run.tables)
             self.run_rows.append(self.rows)
             self.heads.append(self.rows + head)
             first[run.instances] = self.total
             count[run.instances] = len(head)
             bases[run.instances, : run.bases.shape[1]] = run.bases
             allocations[run.instances, : run.bases.shape[1]] = run.base_allocations
-            self.rows += len(rows)
+            self.rows += len(run.tables)
             self.total += len(head)
         self.first.append(first)
         self.count.append(count)
@@ -460,7 +447,7 @@ def _dispatches(
 
 
 def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Dynamic executes repeated once per part of theirs, and that part's number."""
+    """Dynamic executes, repeated once per part, and the number of each part."""
     count = parts[schedule.order]
     executes = np.repeat(np.arange(len(count)), count)
     within = np.arange(len(executes)) - np.repeat(np.cumsum(count) - count, count)

@@ -88,7 +88,8 @@ class PlanRun:
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
     slices, where the plan's is in cells, which may be in other cores' scratchpads.
     ``base_allocations``: index of the allocation each base moves with, [instance, operand], or
-    FIXED or UNKNOWN of :mod:`spyre.hw.linking.trace`.
+    FIXED or UNKNOWN of :mod:`spyre.hw.linking.trace`. ``tables``: of the plan, with the ends of
+    arguments filled in where its kernel asks for them.
     """
 
     plan: CorePlan
@@ -97,6 +98,7 @@ class PlanRun:
     pattern: Int64Array
     divided: Operation | None
     base_allocations: Int64Array
+    tables: Int64Array
 
     def starts(self, operand: int) -> Int64Array:
         """Start addresses of an operand, [instance, core]."""
