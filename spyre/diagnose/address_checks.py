@@ -379,7 +379,7 @@ def _location(
 def core_offsets(op: Operation, tensor: Tensor) -> Int64Array | None:
     """Offset in bytes of each core's work slice in ``tensor``, from slice 0 of all dims.
 
-    None if slices do not decide it: tensors with slices of their own, windows, parts of a stick.
+    None for windows, slices of parts of a stick, and tensors with other slices than the work.
     """
     if tensor.own_core_slices or any(op.window_of(tensor, dim) for dim in op.dims):
         return None

@@ -162,7 +162,7 @@ def link_batch(kernel: Kernel, launches: Sequence[Launch]) -> LinkedBatch:
 
 
 def is_relocatable(linked: LinkedProgram) -> bool:
-    """True if every base of ``linked`` is anchored and its allocations lie as `is_movable` asks."""
+    """True if every base of ``linked`` has an owner and its allocations meet `is_movable`."""
     origin = linked.code
     return linked.code.movable and is_movable(origin.bases.tolist(), origin.sizes)
 

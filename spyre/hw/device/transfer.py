@@ -83,8 +83,8 @@ def copy_to_device(
 ) -> DataConversionInfo:
     """Fill ``device`` (the tensor's bytes) from ``host``; padding becomes zero.
 
-    Returns what was executed, host elements counted from the first of the tensor. LaunchError
-    SPY324 when one side is too small; other errors as in `plan_transfer`.
+    Returns the copy's loop nests, with host elements counted from the tensor's first. LaunchError
+    SPY324 if one side is too small; other errors as in `plan_transfer`.
     """
     return _copy(host, layout, device, numerics, pool, True)
 
@@ -136,7 +136,7 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
 
 
 def _is_interpreted(plan: TransferPlan) -> bool:
-    """Whether the copy is made while what copies is compiled."""
+    """True if the copy is interpreted while the copy kernels are compiled."""
     from spyre.hw.interpreter import copy_seconds, meanwhile
     from spyre.hw.kernels.together import TRANSFER
 
@@ -167,21 +167,21 @@ def _check_bounds(
 
 
 _TILE = 16
-"""Most runs that are neighbours on the device before the next ones on the host."""
+"""Most runs of a tile that are neighbours on the device."""
 _UNIT_RUNS = 2048
-"""Most runs of a unit, so that threads find several."""
+"""Most runs of a unit, so that there are several units for the threads."""
 _FARTHEST = 1 << 56
 _TAIL = 2
-"""What the loops of a row walk besides elements: steps along the axis that a tail continues."""
+"""Space of a row's loops after HOST and DEVICE: steps along the axis that a tail continues."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferPlan:
     """A copy ready to run: its descriptor, relative to the first element of the host tensor.
 
-    ``address``: of ``table``, in host memory. ``lowest``/``highest``: host elements it touches,
-    both 0 in a copy of nothing; the table counts host elements from ``lowest`` on, since kernels
-    take no negative ones. ``size_bytes``: of the device tensor.
+    ``address``: of ``table``, in host memory. ``lowest``/``highest``: range of the host elements
+    copied, both 0 for an empty copy; the table counts host elements from ``lowest`` on, since
+    kernels take no negative ones. ``size_bytes``: of the device tensor.
     """
 
     info: DataConversionInfo
@@ -195,7 +195,7 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A nest with the zeros after each of its runs of ``count``; both 0 where there is none."""
+    """A nest of runs of ``count`` elements, each followed by ``fill`` zeros."""
 
     nest: AccessMap
     count: int
@@ -204,7 +204,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row to be: a run, and the run that goes on along ``tail_axis`` of its nest, if any."""
+    """A row of the table: a run, and the run that continues it along ``tail_axis``, if any."""
 
     run: _Run
     tail: _Run | None = None
@@ -221,10 +221,10 @@ def plan_transfer(
     numerics: Numerics,
     to_device: bool,
 ) -> TransferPlan:
-    """Plan of a copy; errors as in `conversion_info`, and UnsupportedError SPY528, SPY529.
+    """Plan of a copy, cached; errors as in `conversion_info`, UnsupportedError SPY528, SPY529.
 
-    ``sizes``/``layout_strides``: host extents the layout was made for; ``strides``: those of the
-    host storage. Elements all. Kept for the copies to come.
+    ``sizes``/``layout_strides``: the host tensor that the layout was made for; ``strides``: of the
+    host storage. All in elements.
     """
     info = conversion_info(layout, sizes, layout_strides, dtype, to_device, strides)
     if not info.nests and not info.zero_fill:
@@ -247,7 +247,7 @@ def plan_transfer(
 def _runs(info: DataConversionInfo) -> list[_Run]:
     """One run per nest, with the zero fill that completes its sticks, and one per other fill."""
     lanes = (info.output_shape if info.to_device else info.input_shape)[0]
-    # all nests of a copy have the same device pitches
+    # All nests of a copy have the same device pitches.
     fills = {(f.first[0], *[a.extent for a in f.axes[:-1]]): f for f in info.zero_fill}
     runs = []
     for nest in info.nests:
@@ -265,7 +265,7 @@ def _runs(info: DataConversionInfo) -> list[_Run]:
 
 
 def _rows(runs: Sequence[_Run]) -> list[_Row]:
-    """Rows of one run, or of two where the second one goes on where the first one ends."""
+    """Rows of one run, or of two runs if the second continues the first."""
     rows: list[_Row] = []
     for run in runs:
         axis = _continued_axis(rows[-1], run) if rows else None
@@ -277,7 +277,7 @@ def _rows(runs: Sequence[_Run]) -> list[_Row]:
 
 
 def _continued_axis(row: _Row, run: _Run) -> int | None:
-    """Axis along which ``run`` is one step more of ``row``; None if there is none."""
+    """Axis along which ``run`` is the next step of ``row``; None if there is none."""
     one, two = row.run.nest, run.nest
     pairs = list(zip(one.axes[:-1], two.axes[:-1], strict=True))
     differing = [k for k, (mine, its) in enumerate(pairs) if mine.extent != its.extent]
@@ -359,7 +359,7 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
     near = min(loops, key=lambda loop: loop.pitches[DEVICE])
     others = [loop for loop in loops if loop is not near]
     others.sort(key=lambda loop: -abs(loop.pitches[HOST]))
-    # neighbours on the device innermost: a line of either side is touched once per tile
+    # Neighbours on the device are innermost: a cache line of either side is used once per tile.
     near, inner = near.split(_divisor(near, _TILE))
     if not others:
         return [near, Axis(1, (0, 0, 0)), inner]

@@ -1,7 +1,7 @@
 """The tables of the compiled checks, made once per linked program.
 
-Rows and boxes hold what all instances of an execute statement have in common; each instance adds a
-base address. A range that several cores read is checked once.
+Rows and boxes are shared by all instances of an execute statement; each instance adds a base
+address. A range that several cores read is checked once.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class _Builder:
     sources: list[RowSource] = field(default_factory=list)
 
     def add(self, static: int, variant: Variant) -> None:
-        """Rows of what execute statement ``static`` runs, in the order they are checked."""
+        """Add the rows of an operation of statement ``static``, in the order of their checks."""
         op = variant.op
         operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
         first_output = len(op.tensors) - len(op.outputs)
@@ -296,7 +296,7 @@ def _of_all(values: Int64Array, variant: Variant, count: int) -> Int64Array:
 
 
 def nest_words(box: Box, aligned: bool) -> list[int]:
-    """A box as runs of evenly spaced sticks; unaligned runs touch one stick more.
+    """A box as runs of evenly spaced sticks; unaligned runs include one stick more.
 
     UnsupportedError SPY737 for more than MAX_RANK axes around the runs.
     """

@@ -158,7 +158,7 @@ def uses_by_argument(
 
 def _by_segment(uses: Mapping[int, list[ArgumentUse]]) -> dict[int, list[ArgumentUse]]:
     """Baked: segment k is argument k, or k-1 when segment 0 is a pool (written before read)."""
-    # Nothing in a baked bundle says whether it has a pool; how segment 0 is used does.
+    # A baked bundle does not record whether it has a pool, so the use of segment 0 decides.
     has_pool = 0 in uses and _looks_like_pool(uses)
     first = 1 if has_pool else 0
     return {segment - first: segment_uses for segment, segment_uses in uses.items()}
@@ -183,7 +183,7 @@ def role_of(uses: Sequence[ArgumentUse]) -> Role:
 
 
 def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
-    """The argument as its largest use has it, long enough for every use."""
+    """The argument with the layout of its largest use, long enough for every use."""
     widest = max(uses, key=lambda use: use.extents.allocation_bytes)
     end_bytes = max(use.end_bytes for use in uses)
     dims = _device_dims(widest, end_bytes)
@@ -212,7 +212,7 @@ def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
 def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
     """Steps (sticks along stick dims) per dim the tensor holds, outermost first.
 
-    The outermost one grows until it covers ``end_bytes``: tiles of it are what loops walk.
+    The outermost dim grows until it covers ``end_bytes``: loops walk tiles of it.
     """
     sticks = stick_elements(use.tensor)
     dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
@@ -226,7 +226,7 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
 def _host_shape(use: ArgumentUse, dims: Mapping[str, int]) -> dict[str, int]:
     """Host extents (elements) by dim, in host order; stick dims hold whole sticks.
 
-    A runtime size is what the launch gives; its dim's memory is larger.
+    A dim of a runtime size has the size of the launch, though its memory may be larger.
     """
     sticks = stick_elements(use.tensor)
     shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
@@ -249,7 +249,7 @@ def _layout(
 ) -> SpyreTensorLayout:
     """Device extents outermost first, then the stick; -1 where the stick holds one value.
 
-    Raises UnsupportedError for sticks of several dims, whose places no layout can say.
+    UnsupportedError SPY521 for sticks of several dims, which layouts cannot describe.
     """
     if len(use.tensor.stick_dims) != 1:
         raise UnsupportedError(

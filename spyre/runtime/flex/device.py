@@ -94,7 +94,7 @@ class FlexDevice:
         """`allocate` of at least a byte, and the address of it that a program carries; whoever
         calls it holds interrupts off.
         """
-        index, address_bytes = self.allocator.allocate_told(size_bytes, uncleared)
+        index, address_bytes = self.allocator.allocate_with_address(size_bytes, uncleared)
         return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
 
     def _place(self, size_bytes: int, region: int) -> AllocationIndex:
