@@ -21,8 +21,8 @@ from spyre.cli.recorder import Recorder
 from spyre.errors import DeviceLocation, Finding, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation import footprint
-from spyre.runtime.addresses.operands import TracedExecute, case_launches, trace_executes
 from spyre.runtime.cases import read_case
+from spyre.runtime.tracing import MemoryExecute, case_launches, trace_executes
 
 Change = Callable[[random.Random, Path], bool]
 
@@ -165,12 +165,12 @@ def _changed(before: Path, after: Path) -> Iterator[tuple[str, str | None]]:
             moved = tensor.starts != other.starts and not tensor.symbolic
             if lengths[0] != lengths[1] or moved:
                 yield first.sdsc, tensor.name
-        for walk in first.walks:
-            other_walk = second.walk_of(walk.operand)
-            if other_walk is None or not np.array_equal(walk.offsets, other_walk.offsets):
+        for walk in first.owned:
+            other_walk = second.walks[walk.operand]
+            if other_walk.owner is None or not np.array_equal(walk.offsets, other_walk.offsets):
                 yield first.sdsc, walk.tensor.name
 
 
-def _traced(path: Path) -> tuple[TracedExecute, ...]:
+def _traced(path: Path) -> tuple[MemoryExecute, ...]:
     spec = read_case(path).spec
     return trace_executes(case_launches(spec, lambda name: load_bundle(path / name)))

@@ -26,7 +26,8 @@ def address_findings(options: Options, load: Load, is_wrong: bool = False) -> tu
     ``load`` gives the bundle in a directory. ``is_wrong``: its outputs are. SpyreErrors of reading
     the bundle and its arguments.
     """
-    from spyre.runtime.addresses import bundle_launches, case_launches, check_addresses
+    from spyre.diagnose import check_addresses
+    from spyre.runtime.tracing import bundle_launches, case_launches
 
     directory = case_directory(options.path)
     if directory is not None and not is_bundle_run(options):

@@ -345,30 +345,3 @@ def _slice_step(op: Operation, tensor: Tensor, dim: str) -> int:
     """Elements of ``tensor`` from one work slice to the next."""
     window = op.window_of(tensor, dim)
     return op.tensor_extent(tensor, dim) * (1 if window is None else window.stride)
-
-
-def contradicting_dims(
-    op: Operation, tensor: Tensor, device_dims: Sequence[tuple[int, int]]
-) -> tuple[str, ...]:
-    """Dims of ``tensor`` whose pitch is not possible in the layout of its argument.
-
-    ``device_dims``: extent and stride in bytes of the layout's dims above the stick. A stick dim
-    steps by one of these strides; any other dim may also be the outer part of a device dim.
-    """
-    pitches = footprint(op, tensor).pitch_bytes
-    return tuple(d for d in tensor.dims if _contradicts(op, tensor, d, pitches[d], device_dims))
-
-
-def _contradicts(
-    op: Operation, tensor: Tensor, dim: str, pitch: int, device_dims: Sequence[tuple[int, int]]
-) -> bool:
-    stick = stick_elements(tensor).get(dim, 1)
-    if not tensor.holds(dim) or op.extents[dim] <= stick:
-        return False
-    # Layouts split a host dim into device dims, so a dim that is not along the stick may step by
-    # a multiple of one of them, as long as it stays within the dim's extent.
-    if dim in tensor.stick_dims:
-        return all(pitch != stride for _, stride in device_dims)
-    return all(
-        pitch % stride != 0 or pitch >= stride * max(extent, 2) for extent, stride in device_dims
-    )

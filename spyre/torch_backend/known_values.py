@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from spyre.diagnose import possible_causes
 from spyre.errors import LaunchError
 from spyre.hw.device import Device
 from spyre.runtime.arguments import Inputs, prepare_inputs
@@ -187,7 +188,9 @@ def watcher_of(
     """
     bound = bound_inputs(function, subject.given)
     known, outputs = record_values(function, subject.inputs, bound)
-    return FirstWrong(known, frozenset(subject.inputs), subject.launches, bound.order), outputs
+    launches = subject.launches
+    uploaded = frozenset(subject.inputs)
+    return FirstWrong(known, uploaded, launches, possible_causes, bound.order), outputs
 
 
 def first_wrong(

@@ -14,21 +14,19 @@ from hypothesis import given, settings, strategies as st
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device.device import Device
-from spyre.hw.linking.binding import AddressProvenance, Allocation, Binding
+from spyre.hw.linking.aliases import (
+    AllocationTable,
+    alias_rows,
+    alias_structure,
+)
+from spyre.hw.linking.binding import AddressOwners, Allocation, Binding
 from spyre.hw.linking.linked_program import (
     LinkedProgram,
     is_movable,
     movable_rows,
 )
 from spyre.hw.linking.linker import Linker
-from spyre.hw.linking.provenance import (
-    FIXED,
-    UNKNOWN,
-    AllocationTable,
-    alias_rows,
-    alias_structure,
-    anchor_of,
-)
+from spyre.hw.linking.trace import FIXED, UNKNOWN, value_owner
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
@@ -306,7 +304,7 @@ def linked_lines(
     names = {f"arg_{k}_base_addr": k for k in range(2)}
     values = {name: places[k] for name, k in names.items()}
     linker = Linker(program, {"s.json": op}, engine().numerics.half_format, 1)
-    return linker.link(Binding(values, None, allocations, (), AddressProvenance(names)))
+    return linker.link(Binding(values, None, allocations, (), AddressOwners(names)))
 
 
 def lines(x: str, y: str, z: str, m: str = "affine.apply affine_map<()[s0] -> (s0)>()[%n]") -> str:
@@ -384,9 +382,10 @@ def test_what_fits_only_by_chance_is_found_elsewhere():
         linked_lines(source, starts, False, (low, region(1)))
 
 
-def test_without_anchors_nothing_moves():
+def test_without_owners_nothing_moves():
     kernel, rig = kernel_of("symbolic_add"), rig_of("symbolic_add")
-    binding = replace(kernel.bind(rig.at([region(0), region(1), region(2)])), anchors=None)
+    binding = kernel.bind(rig.at([region(0), region(1), region(2)]))
+    binding = replace(binding, owners=AddressOwners())
     bundle = kernel.bundle
     linker = Linker(bundle.program, bundle.operations, engine().numerics.half_format, 1)
     assert not is_relocatable(linker.link(binding))
@@ -407,11 +406,11 @@ def test_other_sizes_or_overlaps_are_not_relocated():
 
 A, B = of_atom(ParameterAtom(0, "a")), of_atom(ParameterAtom(1, "b"))
 N, LOOP, S = of_atom(ParameterAtom(2, "n")), of_atom(LoopAtom(0, "i")), of_atom(AllocationAtom(0))
-ANCHORS = AddressProvenance({"a": 4, "b": 5}, {}, (6,))
+OWNERS = AddressOwners({"a": 4, "b": 5}, {}, (6,))
 
 
 @pytest.mark.parametrize(
-    ("value", "anchor"),
+    ("value", "owner"),
     [
         (IndexValue(7), FIXED),
         (add(N, scale(LOOP, 128)), FIXED),
@@ -429,17 +428,17 @@ ANCHORS = AddressProvenance({"a": 4, "b": 5}, {}, (6,))
         (add(A, multiply(LOOP, divide(Operator.MOD, B, IndexValue(128)))), UNKNOWN),
     ],
 )
-def test_what_an_address_moves_with(value: IndexValue, anchor: int):
-    assert anchor_of(value, ANCHORS) == anchor
+def test_what_an_address_moves_with(value: IndexValue, owner: int):
+    assert value_owner(value, OWNERS) == owner
 
 
 @pytest.mark.parametrize(
-    ("owner", "base", "anchor"), [(0, 4096, 0), (0, 4096 - 128, UNKNOWN), (0, 8192, UNKNOWN),
+    ("holder", "base", "owner"), [(0, 4096, 0), (0, 4096 - 128, UNKNOWN), (0, 8192, UNKNOWN),
                                   (1, 8192, UNKNOWN), (2, 4224, 0), (-1, 4096, UNKNOWN)],
 )  # fmt: skip
-def test_an_operand_has_to_lie_and_begin_in_its_own_memory(owner: int, base: int, anchor: int):
+def test_an_operand_has_to_lie_and_begin_in_its_own_memory(holder: int, base: int, owner: int):
     """Allocation 2 is a view of allocation 0, behind which allocation 1 follows."""
     allocations = [Allocation("a", 4096, 4096), Allocation("b", 8192, 4096)]
     memory = AllocationTable.of([*allocations, Allocation("view", 4224, 128)])
-    owners, bases = np.array([[[owner]]]), np.array([[base]])
-    assert memory.confirmed(np.array([[0]]), owners, bases).tolist() == [[anchor]]
+    holders, bases = np.array([[[holder]]]), np.array([[base]])
+    assert memory.confirmed(np.array([[0]]), holders, bases).tolist() == [[owner]]

@@ -10,6 +10,7 @@ import numpy as np
 
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device
+from spyre.hw.linking.aliases import alias_rows, alias_structure
 from spyre.hw.linking.linked_program import (
     BatchGroup,
     LinkedBatch,
@@ -19,7 +20,6 @@ from spyre.hw.linking.linked_program import (
     move,
     place_rows,
 )
-from spyre.hw.linking.provenance import alias_rows, alias_structure
 from spyre.hw.memory.device_memory import DeviceTensor
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -162,8 +162,8 @@ def link_batch(kernel: Kernel, launches: Sequence[Launch]) -> LinkedBatch:
 
 
 def is_relocatable(linked: LinkedProgram) -> bool:
-    """True if every base of ``linked`` is anchored and its allocations lie as `is_movable` asks."""
-    origin = linked.places.origin
+    """True if every base of ``linked`` has an owner and its allocations meet `is_movable`."""
+    origin = linked.code
     return linked.code.movable and is_movable(origin.bases.tolist(), origin.sizes)
 
 
@@ -175,7 +175,7 @@ def relocated(
     Equal to linking at those addresses; None where it has to be linked anew: `is_relocatable` says
     no, or the allocations do not lie as `is_movable` asks or overlap in another way.
     """
-    origin = linked.places.origin
+    origin = linked.code
     if not is_relocatable(linked) or not is_movable(bases, origin.sizes):
         return None
     if alias_structure(bases, origin.sizes) != origin.aliases:
@@ -189,10 +189,10 @@ def batched(linked: LinkedProgram, bases: Int64Array) -> Int64Array | None:
     ``bases``: where the allocations begin, [launch, allocation] → [launch · dispatch,
     DISPATCH_WORDS]. None where `relocated` would give None for one of them.
     """
-    origin = linked.places.origin
+    origin = linked.code
     sizes = np.array(origin.sizes, np.int64)
     if not is_relocatable(linked) or not movable_rows(bases, sizes).all():
         return None
     if (alias_rows(bases, sizes) != alias_rows(origin.bases[None], sizes)).any():
         return None
-    return place_rows(linked.code, origin, bases)
+    return place_rows(linked.code, bases)

@@ -16,7 +16,7 @@ def test_an_error_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([path]) == 0
     assert main(["--sanitize", path]) == 1
     printed = capsys.readouterr()
-    assert "error SPY710: neg reads Tensor0 where nobody has written" in printed.err
+    assert "error SPY710: neg reads sticks of Tensor0 that have not been written" in printed.err
     assert printed.out.endswith("sanitizer: 1 error, 0 warnings\n")
 
 

@@ -16,6 +16,7 @@ from .execute import (
     count_operation as count_operation,
 )
 from .launches import (
+    UNLABELLED as UNLABELLED,
     ExecuteLabels as ExecuteLabels,
     LaunchCounts as LaunchCounts,
 )

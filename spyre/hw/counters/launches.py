@@ -27,6 +27,9 @@ class ExecuteLabels:
         return f"{self.directory}/{file}" if self.directory not in ("", ".") else file
 
 
+UNLABELLED = ExecuteLabels()
+
+
 class LaunchCounts:
     """Number of finished launches of each program, and the counts of all of them.
 

@@ -1,7 +1,7 @@
-"""Reductions of collectives: two stick images made one, with the arithmetic of the card's adds.
+"""Reductions of collectives: combine two stick images with the arithmetic of the card's adds.
 
 16-bit and 32-bit floats go through the compiled kernels; integers and bools, whose elements the
-card adds as words that wrap, through numpy, whose words wrap alike.
+card adds as words that wrap, through numpy, whose words wrap in the same way.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _BOOLS: dict[str, Callable[..., Any]] = {
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,
 }
-"""Bools are the codes of 0 and 1, so that words of bits do: or is their sum and maximum."""
+"""Bools are the codes of 0 and 1, so bitwise operations suffice: ``or`` is sum and maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combiner:
     """One reduction operator over one dtype in one number mode.
 
-    ``dtype``: torch dtype name. Raises UnsupportedError SPY953 for an operator the dtype has not,
-    such as ``bor`` of floats.
+    ``dtype``: torch dtype name. UnsupportedError SPY953 for an operator that the dtype does not
+    have, such as ``bor`` of floats.
     """
 
     operator: str
@@ -77,7 +77,7 @@ class Combiner:
 
     @property
     def is_float(self) -> bool:
-        """True for what the card adds as numbers and rounds."""
+        """True if the card adds the elements as floats, with rounding."""
         return find_host_dtype(self.dtype).computed_as_float
 
     @property

@@ -1,8 +1,8 @@
 """The simulated card: memory, allocations, host threads, number mode, and the programs it ran.
 
-A Device keeps compiled plans, LX and HBM contents between launches, as the card does. Copies to
-different memory may run in several threads, also beside a launch, and memory may be allocated and
-freed from several; all else is driven from one thread at a time.
+A Device keeps compiled plans and the contents of LX and HBM between launches, as the card does.
+Several threads may copy to different memory, also during a launch, and may allocate and free
+memory; everything else is called from one thread at a time.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ class Device:
     ``numerics``: number mode, or its text form (default: SPYRE_NUMERICS). ``threads``: host threads
     (default: SPYRE_NUM_THREADS, else all usable CPUs). ``sanitize``: checks to make (True: all),
     see docs/sanitizer.md. Fresh memory reads as zero, with ``poison`` as 0xAA bytes.
-    ``regions``: what is allocated. ``leftovers``: what of the rest is not clear. ``resets``: how
-    often it was reset.
     ``core_order``: "random" or "random:SEED" runs the cores of an execute one after another in
-    shuffled order.
+    shuffled order. ``regions``: the allocations. ``leftovers``: free ranges that are not cleared.
+    ``resets``: number of resets so far.
     """
 
     def __init__(
@@ -75,8 +74,9 @@ class Device:
         self._poison_scratchpads()
 
     def attached(self, kind: type[T], make: Callable[[], T]) -> T:
-        """The one object of ``kind`` that a higher layer keeps with the card, made when first asked
-        for. Card and object refer to each other and end together.
+        """The object of ``kind`` that a higher layer attaches to the card, made on first access.
+
+        Card and object refer to each other and are collected together.
         """
         known = self._attached.get(kind)
         if known is None:
@@ -98,9 +98,9 @@ class Device:
         return address
 
     def make_fresh(self, address_bytes: int, size_bytes: int, uncleared: bool = False) -> None:
-        """What allocated memory holds at first: zeros, or poison; hold ``regions.lock``.
+        """Fill newly allocated memory with zeros or poison; callers hold ``regions.lock``.
 
-        ``uncleared``: or what was left there, in a range of more than KEEP_BYTES.
+        ``uncleared``: a range of more than KEEP_BYTES may keep its old contents.
         """
         if self.leftovers.size_bytes:
             left = self.leftovers.take(address_bytes, size_bytes)
@@ -114,20 +114,20 @@ class Device:
             self.memory.clear(address_bytes, size_bytes)
 
     def clear_leftovers(self) -> None:
-        """Give the host what is kept of free memory."""
+        """Clear all leftovers and return their pages to the host."""
         with self.regions.lock:
             self._clear(self.leftovers.take_all())
 
     def free(self, address_bytes: int) -> None:
-        """Release an allocation; its contents are gone."""
+        """Free an allocation; its contents are lost."""
         with self.regions.lock:
             self.release(address_bytes)
 
     def release(self, address_bytes: int, untouched: bool = False, uncleared: bool = False) -> int:
         """`free` for callers that hold ``regions.lock``; returns the bytes released.
 
-        ``untouched``: the caller knows that nobody wrote there, so it need not be cleared.
-        ``uncleared``: it may be left as it is, if it is large and nobody watches memory.
+        ``untouched``: the memory was never written, so it need not be cleared. ``uncleared``: a
+        large range need not be cleared, unless memory is poisoned or observed.
         """
         size_bytes = self.regions.free(address_bytes, keep=uncleared)
         watched = self.poison or self.memory.observer is not None
@@ -204,7 +204,7 @@ class Device:
 
 
 def _sanitizer(choice: CheckChoice) -> Sanitizer | None:
-    """A sanitizer with the checks chosen, loaded only where there are any."""
+    """A sanitizer with the checks of ``choice``; None, without loading any code, for no checks."""
     if choice is None or choice is False:
         return None
     from spyre.hw.sanitizer import Sanitizer, parse_checks

@@ -39,8 +39,8 @@ class Executor:
     Other threads may meanwhile link the programs that run next.
 
     ``threads``: host threads a dispatch may use, at most those of ``pool``. ``sanitizer``: checks
-    every launch, where there is one. ``counts``: where launches are counted, if they are.
-    ``interpreted``: dispatches run so far while their kernels were being compiled.
+    every launch, if set. ``counts``: counts launches, if set. ``interpreted``: number of dispatches
+    interpreted so far, because their kernels were being compiled.
     """
 
     def __init__(self, memory: DeviceMemory, pool: ThreadPool) -> None:
@@ -57,11 +57,11 @@ class Executor:
 
     def warm(self, linked: LinkedProgram) -> None:
         """Compile or load every kernel the program needs, without running any of them."""
-        _ = linked.entries  # what is loaded is what runs
+        _ = linked.entries  # compiles or loads them
         self.prepare(linked)
 
     def prepare(self, linked: LinkedProgram) -> None:
-        """`warm`, unless the program is interpreted while that is done in the background."""
+        """Like `warm`, but in the background if the program can be interpreted meanwhile."""
         if self.sanitizer is not None:
             self.sanitizer.prepare(linked)
         self._drive(linked, 0, 0)
@@ -80,8 +80,8 @@ class Executor:
     def run_batch(self, batch: LinkedBatch, first: int = 0, last: int | None = None) -> None:
         """Run launches ``first`` to ``last`` (excluded; None: to the end), many per driver call.
 
-        A DeviceFault, as from `run`, says in ``batch_launch`` which launch it stopped; later ones
-        did not run. With a sanitizer every launch is a call of its own.
+        A DeviceFault, as from `run`, has the number of the faulty launch in ``batch_launch``; later
+        launches did not run. With a sanitizer there is one driver call per launch.
         """
         end = len(batch) if last is None else last
         if self.sanitizer is not None:
@@ -136,7 +136,7 @@ class Executor:
             if self.is_interpreted(linked, rows):
                 return self._interpret(linked, rows, first, last)
             entries = linked.entries
-        # the workers keep off this thread's CPU, which may have changed since the last launch
+        # Workers avoid this thread's CPU, which may have changed since the last launch.
         drive, further = _driver(self.sanitizer)
         self.pool.prepare()
         return drive(
@@ -154,9 +154,9 @@ class Executor:
         )
 
     def is_interpreted(self, linked: LinkedProgram, rows: Int64Array, *further: str) -> bool:
-        """Whether to run ``rows`` of a program, whose kernels are not loaded, without them.
+        """True if ``rows`` of a program whose kernels are not loaded are to be interpreted.
 
-        They are compiled in the background from now on, and kernels ``further`` with them.
+        The kernels, and those named in ``further``, are then compiled in the background.
         """
         if self.sanitizer is not None:  # its checks are in the compiled driver
             return False
@@ -190,7 +190,7 @@ class Executor:
 
 @contextmanager
 def _numbered(launch: int) -> Iterator[None]:
-    """A DeviceFault that leaves this context says which launch of its batch it stopped."""
+    """Set ``batch_launch`` of a DeviceFault raised in this context to ``launch``."""
     try:
         yield
     except DeviceFault as fault:
@@ -199,17 +199,17 @@ def _numbered(launch: int) -> Iterator[None]:
 
 
 def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[object, ...]]:
-    """The compiled driver to call, and what it takes at the end."""
+    """The compiled driver to call, and its last arguments."""
     if sanitizer is None:
         return _plain_driver(), ()
     from spyre.hw.kernels.checked_driver import drive_checked
 
-    return drive_checked, sanitizer.arguments()
+    return drive_checked, sanitizer.driver_arguments()
 
 
 @cache
 def _plain_driver() -> Callable[..., int]:
-    """The driver, imported when something first runs: it loads numba."""
+    """The driver, imported when a program first runs, since it loads numba."""
     from spyre.hw.kernels.driver import drive
 
     return drive
@@ -221,7 +221,7 @@ _WORD_BYTES = 4
 def index_fault(
     linked: LinkedProgram, dispatch: int, address: int, memory: DeviceMemory
 ) -> DeviceFault:
-    """The fault of a dispatch whose index at device ``address`` is out of range."""
+    """SPY412: the index at device ``address`` that a dispatch read is out of range."""
     table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
     execute = linked.program.executes[static]
     runs = [run for run in linked.runs[static] if instance in run.instances]
@@ -249,7 +249,7 @@ def index_fault(
 
 
 def overflow_fault(linked: LinkedProgram, dispatch: int, address: int) -> DeviceFault:
-    """The fault of a dispatch one of whose results, for device ``address``, is beyond int32."""
+    """SPY901: a result of a dispatch, for device ``address``, does not fit int32."""
     static, instance = (int(v) for v in linked.dispatch[dispatch, 1:3])
     (op, *_) = [run.plan.op for run in linked.runs[static] if instance in run.instances]
     loops = linked.schedule.loop_indices[static][instance]
@@ -266,7 +266,7 @@ def overflow_fault(linked: LinkedProgram, dispatch: int, address: int) -> Device
             linked.program.executes[static].location,
         ),
         expected="-2147483648 to 2147483647",
-        found="a number beyond",
+        found="a larger or smaller number",
         hint="keep such numbers on the CPU, or compute with floats",
     )
 
@@ -290,7 +290,7 @@ def find_index(run: PlanRun, instance: int, address: int) -> tuple[int, dict[str
 def _local_coordinate(run: PlanRun, operand: int, offset: int) -> dict[str, int] | None:
     """Coordinate within a core's box of the word ``offset`` bytes from its start.
 
-    Pitches nest, so the offset is taken apart from the largest pitch down.
+    Pitches nest, so the offset is divided by the largest pitch first.
     """
     op, access = run.plan.op, run.plan.accesses[operand]
     local: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The thread pool that runs kernels, and where its workers may run.
+"""The thread pool that runs kernels, and the CPU affinity of its workers.
 
 Workers are Python threads that live in compiled code without the GIL; all devices of a process
 share them. After a pause, Linux often wakes a worker on the CPU its caller runs on, where it waits
@@ -45,9 +45,9 @@ class ThreadPool:
         self._cpu = -1
 
     def prepare(self) -> None:
-        """Start the workers if this process has none, and keep them off the caller's CPU.
+        """Start the workers if this process has none, and exclude the caller's CPU from theirs.
 
-        Costs about a microsecond when nothing is to be done. Must precede every use of ``block``.
+        Takes about a microsecond if there is nothing to do. Must precede every use of ``block``.
         """
         if self._process != os.getpid():
             with self._lock:

@@ -1,4 +1,4 @@
-"""Compiles what runs programs before the first one needs it; all kernels in several processes."""
+"""Compilation of driver, copies and kernels in advance; all kernels in several processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spyre.layout import SpyreTensorLayout
 
 _COLUMNS = 1024
 _ROWS = (1, 512)
-"""Tensors that one thread copies, and that the threads share."""
+"""Rows of tensors that one thread copies, and that several threads copy."""
 
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
     from spyre.hw.kernels.parallel_compile import TRANSFER, entry_of
 
-    _ = entry_of(TRANSFER).address  # what is loaded is what copies
+    _ = entry_of(TRANSFER).address  # compiles or loads it
     for rows in _ROWS:
         sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
         layout = SpyreTensorLayout.from_host(sizes, "float16")
@@ -36,7 +36,7 @@ def warm_transfers(device: Device) -> None:
 
 
 def warm_driver(device: Device) -> None:
-    """Compile or load what runs and moves programs, whatever their kernels."""
+    """Compile or load the driver and the code that moves programs, without any kernels."""
     from spyre.hw.kernels.parallel_compile import compile_driver
 
     device.pool.prepare()
@@ -46,11 +46,11 @@ def warm_driver(device: Device) -> None:
 def warm_program(
     device: Device, link: Callable[[], LinkedProgram], is_interpreted: bool = True
 ) -> None:
-    """Compile at once what copies a program's tensors, its kernels and what runs them.
+    """Compile the copies, the driver and the kernels of a program together.
 
-    Where the copies are ready, nothing is linked: kernels that are missing are compiled when the
-    program is. ``link`` may raise SpyreErrors, which are for who links it to run it.
-    ``is_interpreted``: or begin to, in the background, if ``device`` can run it meanwhile.
+    Nothing is linked if the copies are ready: missing kernels are then compiled when the program is
+    linked to run. SpyreErrors of ``link`` are ignored here and raised by that linking.
+    ``is_interpreted``: compile in the background if ``device`` can interpret the program meanwhile.
     """
     from spyre.hw.kernels.parallel_compile import TRANSFER, compile_together, entry_of
 
@@ -64,10 +64,10 @@ def warm_program(
 
 
 def warm_kernels() -> Iterator[str]:
-    """Compile or load every kernel; names each when it is begun.
+    """Compile or load every kernel; yields the name of each when it is started.
 
-    Where compiled kernels can be kept, a process for each CPU compiles some; this one loads them
-    afterwards, and compiles what another could not.
+    If compiled kernels can be cached, one process per CPU compiles some of them; this process loads
+    them afterwards, and compiles those that failed.
     """
     from spyre.hw.kernels.parallel_compile import JOBS, compile_job, compiled_elsewhere, processes
 

@@ -1,11 +1,19 @@
+from .aliases import (
+    AliasStructure as AliasStructure,
+    alias_rows as alias_rows,
+    alias_structure as alias_structure,
+    equal_runs as equal_runs,
+)
 from .binding import (
-    WINDOW_BITS as WINDOW_BITS,
-    AddressProvenance as AddressProvenance,
+    AddressOwners as AddressOwners,
     AddressWindow as AddressWindow,
     Allocation as Allocation,
     Binding as Binding,
     TileMap as TileMap,
     window_base as window_base,
+)
+from .checks import (
+    first_outside as first_outside,
 )
 from .linked_program import (
     BatchGroup as BatchGroup,
@@ -22,13 +30,13 @@ from .linked_program import (
 from .linker import (
     Linker as Linker,
     arrangements_at as arrangements_at,
-    check_bound as check_bound,
 )
-from .provenance import (
-    AliasStructure as AliasStructure,
-    alias_rows as alias_rows,
-    alias_structure as alias_structure,
-    equal_runs as equal_runs,
+from .trace import (
+    TracedExecute as TracedExecute,
+    Walk as Walk,
+    core_owners as core_owners,
+    operand_owners as operand_owners,
+    trace as trace,
 )
 from .view import (
     shape_text as shape_text,

@@ -1,8 +1,8 @@
-"""What a launch binds: parameter values, where segments lie, and which memory is allowed.
+"""The binding of a launch: parameter values, base addresses of segments, accessible memory.
 
-Symbolic bundles get addresses as parameter values; baked bundles carry addresses whose segment
-(16 GiB each) names the argument, and the segment table says where that argument really lies. A
-tile of a larger tensor is bound through a window, which maps the tile's offsets to the tensor's.
+Symbolic bundles take addresses as parameter values. Baked bundles carry addresses whose segment
+(16 GiB each) names the argument; the segment table gives that argument's address. A tile of a
+larger tensor is bound through a window, which maps the tile's offsets to the tensor's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 
 WINDOW_BITS = 40
-"""Windows are told apart by the address bits from here on, far above those of real memory."""
+"""The address bits from here on are a window's number; addresses of real memory are below."""
 
 
 @dataclass(frozen=True)
 class TileMap:
-    """Where what lies in a tile's memory lies in the larger tensor that the tile is cut from.
+    """Maps offsets in a tile's memory to offsets in the larger tensor that the tile is cut from.
 
     A kernel compiled for a tile computes addresses with the tile's pitches. On stick-tiled memory
     the larger tensor has other ones ([4096, K] is [K/64, 4096, 64], runtime reference §6).
@@ -83,13 +83,15 @@ class TileMap:
 
 @dataclass(frozen=True)
 class AddressWindow:
-    """A range of addresses that no memory has, seen through a map: a tile of an argument.
+    """A range of virtual addresses, mapped to a tile of an argument.
 
-    Window k begins at ``(k + 1) << WINDOW_BITS``. ``address_bytes``: where the tile's corner lies.
+    Window k begins at ``(k + 1) << WINDOW_BITS``. ``address_bytes``: of the tile's corner.
+    ``allocation``: index of the argument's.
     """
 
     map: TileMap
     address_bytes: int
+    allocation: int
 
 
 def window_base(index: int) -> int:
@@ -110,6 +112,7 @@ def through_windows(addresses: Int64Array, windows: Sequence[AddressWindow]) -> 
 
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,36 +151,35 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class AddressProvenance:
-    """Which allocation (index) begins at each address a program is given.
+class AddressOwners(Generic[T]):
+    """The memory that begins at each address a program is given.
 
-    By parameter name, by segment of a baked bundle, by device_mem_allocate, and by window.
-    Parameters that are not named hold no address that moves.
+    By parameter name, by segment of a baked bundle, and by number of the device_mem_allocate.
+    Parameters that are not named hold no address.
     """
 
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    segments: Mapping[int, int] = field(default_factory=dict)
-    scratch: tuple[int, ...] = ()
-    windows: tuple[int, ...] = ()
+    parameters: Mapping[str, T] = field(default_factory=dict)
+    segments: Mapping[int, T] = field(default_factory=dict)
+    scratch: Sequence[T] = ()
 
 
 @dataclass(frozen=True)
 class Binding:
-    """One launch's view of memory.
+    """The memory and the parameter values of one launch.
 
-    ``parameters``: value per function parameter. ``segments``: real base address per segment of a
-    bundle without parameters (None: addresses come from parameters and are real ones).
-    ``allocations``: everything the program may touch in HBM.
-    ``scratch_addresses``: one per device_mem_allocate. ``anchors``: which of these addresses are
-    starts of allocations and move with them (None: nobody knows, so nothing can be moved).
-    ``windows``: tiles of larger tensors; parameters and segments may lead into them.
+    ``parameters``: value per function parameter. ``segments``: base address per segment of a
+    bundle without parameters (None: addresses come from parameters). ``allocations``: all memory in
+    HBM that the program may touch. ``scratch_addresses``: one per device_mem_allocate. ``owners``:
+    index of the allocation that begins at each of these addresses and moves it; a launch without
+    them cannot be moved. ``windows``: tiles of larger tensors, which parameters and segments may
+    address.
     """
 
     parameters: Mapping[str, int] = field(default_factory=dict)
     segments: Mapping[int, int] | None = None
     allocations: tuple[Allocation, ...] = ()
     scratch_addresses: tuple[int, ...] = ()
-    anchors: AddressProvenance | None = None
+    owners: AddressOwners[int] = AddressOwners()
     windows: tuple[AddressWindow, ...] = ()
 
     def relocate(self, addresses: Int64Array) -> Int64Array:
@@ -187,11 +189,6 @@ class Binding:
         segment cannot be addressed by baked bundles.
         """
         return through_windows(self._of_segments(addresses), self.windows)
-
-    def origin(self, address_bytes: int) -> int:
-        """Where memory bound at ``address_bytes`` begins: behind a window, at the tile's corner."""
-        window = (address_bytes >> WINDOW_BITS) - 1
-        return self.windows[window].address_bytes if window >= 0 else address_bytes
 
     def _of_segments(self, addresses: Int64Array) -> Int64Array:
         if self.segments is None:
@@ -220,32 +217,24 @@ class Binding:
     def moved(self, bases: Sequence[int], names: Sequence[str] = ()) -> Binding:
         """The same launch with allocation ``k`` at ``bases[k]``, called ``names[k]`` if given.
 
-        The order of the allocations stays, whatever their addresses. Needs ``anchors``.
+        The order of the allocations stays, whatever their addresses.
         """
-        anchors = self.anchors
-        assert anchors is not None
+        owners, segments = self.owners, self.segments
         titles = names or tuple(a.name for a in self.allocations)
         moved = zip(self.allocations, bases, titles, strict=True)
-        segments = self.segments
         return replace(
             self,
-            parameters={
-                **self.parameters,
-                **_moved(self.parameters, anchors.parameters, bases),
-            },
-            segments=None if segments is None else _moved(segments, anchors.segments, bases),
+            parameters={**self.parameters, **_moved(self.parameters, owners.parameters, bases)},
+            segments=None if segments is None else _moved(segments, owners.segments, bases),
             allocations=tuple(replace(a, address_bytes=b, name=n) for a, b, n in moved),
-            scratch_addresses=tuple(bases[k] for k in anchors.scratch),
-            windows=tuple(
-                replace(window, address_bytes=bases[k])
-                for window, k in zip(self.windows, anchors.windows, strict=True)
-            ),
+            scratch_addresses=tuple(bases[k] for k in owners.scratch),
+            windows=tuple(replace(w, address_bytes=bases[w.allocation]) for w in self.windows),
         )
 
 
-def _moved(values: Mapping[K, int], anchors: Mapping[K, int], bases: Sequence[int]) -> dict[K, int]:
-    """New addresses of what has an anchor; a window stays where it is, its tile moves."""
+def _moved(values: Mapping[K, int], owners: Mapping[K, int], bases: Sequence[int]) -> dict[K, int]:
+    """New addresses of allocations; a window's own address stays, its tile moves."""
     return {
         name: values[name] if values[name] >> WINDOW_BITS else bases[k]
-        for name, k in anchors.items()
+        for name, k in owners.items()
     }

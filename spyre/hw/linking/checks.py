@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.errors import DeviceFault, DeviceLocation
-from spyre.hw.access import core_boxes, global_coordinate
+from spyre.errors import BundleError, DeviceFault, DeviceLocation, JsonLocation
+from spyre.hw.access import Box, core_boxes, global_coordinate
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.plans import CorePlan, UniformOperation
 from spyre.hw.spec import (
@@ -18,13 +18,32 @@ from spyre.hw.spec import (
 )
 from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, footprint
-from spyre.mlir.program import Execute, Schedule
+from spyre.mlir.operation import (
+    Component,
+    Operation,
+    footprint,
+    literal_addresses,
+    unbound_symbols,
+)
+from spyre.mlir.program import Execute, LinkableProgram, Schedule
+
+
+def check_bound(op: Operation, execute: Execute) -> None:
+    """BundleError SPY275, as of the checker, for programs that were not checked."""
+    for fault in unbound_symbols(op, execute.sdsc_filename, execute.symbol_ids):
+        raise fault.error(BundleError, execute.location)
+
+
+def check_literals(op: Operation, execute: Execute, program: LinkableProgram) -> None:
+    """BundleError SPY298, as of the checker, for programs that were not checked."""
+    if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
+        for fault in literal_addresses(op, execute.sdsc_filename):
+            raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
 
 
 @dataclass(frozen=True)
 class CheckedExecute:
-    """Where a check is made, for messages."""
+    """The execute that is checked, for messages."""
 
     op: Operation
     execute: Execute
@@ -33,7 +52,7 @@ class CheckedExecute:
     instances: Int64Array
 
     def location(self, member: int, operand: int, core: int | None, address: int) -> DeviceLocation:
-        """The place of an address that ``operand`` has in a member of ``instances``."""
+        """The location of an address of ``operand`` in one of ``instances``."""
         loops = self.schedule.loop_indices[self.execute.index][self.instances[member]]
         return DeviceLocation(
             self.op.file,
@@ -47,7 +66,7 @@ class CheckedExecute:
 
 
 def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
-    """Kernels address whole elements: [member, operand, core] must be multiples of their size."""
+    """DeviceFault SPY413 unless ``starts`` [member, operand, core] are multiples of an element."""
     words = np.array([max(tensor.word_length_bytes, 1) for tensor in place.op.tensors], np.int64)
     bad = starts % words[:, None] != 0
     if not bad.any():
@@ -64,7 +83,7 @@ def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
 
 
 def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> None:
-    """Every core's tensors in LX lie within its scratchpad; ``divided`` over cores, not cells."""
+    """DeviceFault SPY410 if a tensor of ``divided`` leaves its core's scratchpad."""
     op = divided.op
     for k, tensor in enumerate(op.tensors):
         if tensor.component is not Component.LX:
@@ -82,11 +101,11 @@ def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> N
                 )
 
 
-def bears_overreach(plan: CorePlan) -> bool:
-    """True if its kernel can be told where an argument ends (`vectors.END`).
+def allows_overread(plan: CorePlan) -> bool:
+    """True if the plan's kernel takes the ends of arguments (`vectors.END`) and stops there.
 
-    torch-spyre's conversions to and from fp8 go over pairs of sticks, the second one of which an
-    argument need not have; the card bears it, and what comes of those lanes is not used.
+    torch-spyre's conversions to and from fp8 read pairs of sticks; the second stick may be behind
+    the end of the argument. The card allows it, and the results of those lanes are not used.
     """
     heads = plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]
     floats = heads[:, tb.OPCODE] < REQUANTIZATIONS.index("add")
@@ -96,12 +115,13 @@ def bears_overreach(plan: CorePlan) -> bool:
 def check_hbm(
     place: CheckedExecute, starts: Int64Array, allocations: Sequence[Allocation]
 ) -> Int64Array:
-    """Owner (index into allocations) of every operand, [member, operand, core]; -1 for LX.
+    """Index of the allocation that contains each operand, [member, operand, core]; -1 for LX.
 
-    ``starts``: [member, operand, core]. Only where each core has a tensor of its own, owners of
-    the cores may differ. Operations that bear it may go on behind the end of their owner.
+    ``starts``: [member, operand, core]. The cores' allocations differ only if each core has a
+    separate tensor. Operations that allow an overread may pass the end of the allocation.
+    DeviceFault SPY411 for an operand in no allocation.
     """
-    bounded = bears_overreach(place.plan)
+    bounded = allows_overread(place.plan)
     index = _AllocationIndex.of(allocations)
     owners = np.full(starts.shape, -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
@@ -133,25 +153,24 @@ class _AllocationIndex:
 
     @classmethod
     def of(cls, allocations: Sequence[Allocation]) -> _AllocationIndex:
-        """The index of ``allocations``."""
         lows = np.array([a.address_bytes for a in allocations], np.int64)
         highs = np.array([a.end_bytes for a in allocations], np.int64)
         order = np.argsort(lows, kind="stable")
         return cls(order, lows[order], highs[order])
 
     def owner(self, low: Int64Array, high: Int64Array) -> Int64Array:
-        """The allocation that holds bytes ``low`` to ``high``, for every element; -1 if none."""
+        """The allocation that contains bytes ``low`` to ``high``, elementwise; -1 if none does."""
         if not self.order.size:
             return np.full(low.shape, -1, np.int64)
         before = np.searchsorted(self.lows, low, side="right") - 1
-        # of the allocations that begin at or before it the one that ends last; views may overlap
+        # Views may overlap: of the allocations that begin before, take the one that ends last.
         widest = _widest_before(self.highs)[np.maximum(before, 0)]
         inside = (before >= 0) & (high <= self.highs[widest])
         return np.where(inside, self.order[widest], -1)
 
 
 def _widest_before(highs: Int64Array) -> Int64Array:
-    """Per allocation in order of address, the one up to it that ends last: views may overlap."""
+    """Per allocation in order of address, the one up to it that ends last."""
     ends = np.maximum.accumulate(highs) if highs.size else highs
     return np.searchsorted(ends, ends, side="left")
 
@@ -164,9 +183,9 @@ def _raise_out_of_bounds(
     extent: tuple[int, int],
     allocations: Sequence[Allocation],
 ) -> None:
-    """``starts``: of every core; ``extent``: what the cores touch, end excluded. Both in bytes.
+    """``starts``: of every core; ``extent``: range that all cores access, end excluded; bytes.
 
-    Of tensors of the cores' own in HBM, ``extent`` is what one core touches.
+    For tensors of single cores in HBM, ``extent`` is the range of one core.
     """
     low, high = extent
     alone = place.op.tensors[operand].per_core_in_hbm
@@ -175,7 +194,7 @@ def _raise_out_of_bounds(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
     )
     memory = allocations if alone else near or allocations
-    position, address, coordinate = first_outside(place.op, operand, starts, memory)
+    position, address, coordinate = _first_core_outside(place.op, operand, starts, memory)
     cores = "of one core" if alone else "over all cores"
     raise DeviceFault(
         "SPY411",
@@ -186,25 +205,32 @@ def _raise_out_of_bounds(
     )
 
 
-def first_outside(
+def _first_core_outside(
     op: Operation, operand: int, starts: Int64Array, allocations: Sequence[Allocation]
 ) -> tuple[int, int, str]:
-    """Position of the first core that leaves ``allocations``, the address where, and coordinates.
+    """Position of the first core that leaves ``allocations``, address and coordinates of the stick.
 
-    The first core's start where nothing a core touches by itself is outside.
+    The first core's start if each core by itself stays inside.
     """
     tensor = op.tensors[operand]
     for position, box in enumerate(core_boxes(op, tensor)):
-        if box is None:
-            continue
-        offsets = box.walk.offsets()
-        sticks = int(starts[position]) + offsets
-        inside = np.zeros(sticks.shape, np.bool_)
-        for a in allocations:
-            inside |= (sticks >= a.address_bytes) & (sticks + STICK_BYTES <= a.end_bytes)
-        if not inside.all():
-            offset = int(offsets[np.argmin(inside)])
+        start = int(starts[position])
+        offset = None if box is None else first_outside(box, start, allocations)
+        if box is not None and offset is not None:
             coordinate = global_coordinate(op, tensor, box, position, offset)
             where = ", ".join(f"{dim} {value}" for dim, value in coordinate)
-            return position, int(starts[position]) + offset, f"; first outside at {where}"
+            return position, start + offset, f"; first outside at {where}"
     return 0, int(starts[0]), ""
+
+
+def first_outside(box: Box, start: int, allocations: Sequence[Allocation]) -> int | None:
+    """Offset in bytes of the first stick of a core's box that is not wholly in an allocation.
+
+    None if all are. ``start``: address of the core's start.
+    """
+    offsets = box.walk.offsets()
+    sticks = start + offsets
+    inside = np.zeros(sticks.shape, np.bool_)
+    for a in allocations:
+        inside |= (sticks >= a.address_bytes) & (sticks + STICK_BYTES <= a.end_bytes)
+    return None if inside.all() else int(offsets[np.argmin(inside)])

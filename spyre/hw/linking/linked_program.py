@@ -1,24 +1,24 @@
-"""What linking makes: plan tables, dispatches, and what runs for which execution; its copies
-elsewhere.
+"""A linked program: plan tables, and dispatches in program order, for one set of addresses.
 
-Where every base address is anchored to an allocation (:mod:`spyre.hw.linking.provenance`),
-allocations of the same sizes that overlap in the same way may begin elsewhere: plans, tables and
-checks stay, each base moves with its allocation. Whatever does not fit is linked anew.
+Where every base address belongs to an allocation (:mod:`spyre.hw.linking.trace`), a program linked
+once can be moved: allocations of the same sizes that overlap in the same way may begin elsewhere.
+Plans, tables and checks stay, each base moves with its allocation. Launches for which this does not
+hold are linked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from spyre.hw.linking.aliases import AliasStructure, alias_structure
 from spyre.hw.linking.binding import Binding
-from spyre.hw.linking.provenance import AliasStructure, alias_structure
 from spyre.hw.linking.view import LinkedView
 from spyre.hw.plans import CorePlan, PlanRun
 from spyre.hw.spec import (
@@ -36,21 +36,26 @@ if TYPE_CHECKING:
     from spyre.hw.counters import Counters
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinkedCode:
-    """What linking makes that does not depend on where allocations begin.
+    """The result of linking, shared by all moved copies of the program.
 
-    ``tables``, ``run_rows``: see :class:`LinkedProgram`. ``anchors``: the allocation each base of
-    each dispatch moves with, int32 [dispatch, operand], see :mod:`spyre.hw.linking.provenance`.
-    ``movable``:
-    everything that depends on an allocation moves with it. ``chained``: some dispatches are chains,
-    see :mod:`spyre.hw.linking.linker`.
+    ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``run_rows``:
+    first row in ``tables`` of each run, in the order of ``runs``. ``runs``: plans and instances of
+    each static execute; an instance with several parts is in several runs. ``binding``: the launch
+    it was linked for, whose addresses ``view``, ``runs`` and `host_dispatch` have.
+    ``base_allocations``: the allocation each base of each dispatch moves with, int32 [dispatch,
+    operand], FIXED or UNKNOWN. ``movable``: everything that depends on an allocation moves with it.
+    ``chained``: some dispatches are chains, see :mod:`spyre.hw.linking.linker`.
     """
 
     tables: Int64Array
     program: LinkableProgram
     run_rows: Int64Array
-    anchors: npt.NDArray[np.int32]
+    view: LinkedView
+    runs: tuple[tuple[PlanRun, ...], ...]
+    binding: Binding
+    base_allocations: npt.NDArray[np.int32]
     movable: bool
     chained: bool
 
@@ -66,87 +71,42 @@ class LinkedCode:
         used: list[int] = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
         return [*used, CHAIN_KIND] if self.chained else used
 
-
-class LinkedAddresses(Protocol):
-    """What depends on where allocations begin; see :class:`LinkedProgram`."""
-
-    @property
-    def dispatch(self) -> Int64Array:
-        """Dispatches with device addresses."""
-
-    @property
-    def host_dispatch(self) -> Int64Array:
-        """Dispatches with host offsets."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """All executes with their symbol values."""
-
-    @property
-    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
-        """Plans and their instances per static execute."""
-
-    @property
-    def binding(self) -> Binding:
-        """The launch."""
-
-    @property
-    def origin(self) -> OriginalAddresses:
-        """The places that linking found, which these were moved from."""
-
-
-@dataclass(frozen=True)
-class OriginalAddresses:
-    """Places as linking found them."""
-
-    dispatch: Int64Array
-    schedule: Schedule
-    runs: tuple[tuple[PlanRun, ...], ...]
-    binding: Binding
-    view: LinkedView
-
     @cached_property
     def host_dispatch(self) -> Int64Array:
-        """``dispatch`` with base addresses as host offsets."""
-        mapped = self.dispatch.copy()
+        """The dispatches with base addresses as host offsets."""
+        mapped = self.view.dispatch.copy()
         bases = mapped[:, DISPATCH_BASES:]
         bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
         return mapped
 
-    @property
-    def origin(self) -> OriginalAddresses:
-        """These places."""
-        return self
-
     @cached_property
     def bases(self) -> Int64Array:
-        """Where the binding's allocations begin."""
+        """Address of each allocation of ``binding``."""
         return np.array([a.address_bytes for a in self.binding.allocations], np.int64)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of the binding's allocations."""
+        """Bytes of each allocation of ``binding``."""
         return tuple(a.size_bytes for a in self.binding.allocations)
 
     @cached_property
     def aliases(self) -> AliasStructure | None:
-        """How the binding's allocations overlap."""
+        """Overlaps of the allocations of ``binding``."""
         return alias_structure(self.bases.tolist(), self.sizes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinkedProgram:
-    """Ready to run: plan tables, and dispatches in program order. Any thread may read it.
+    """A program ready to run; any thread may read it.
 
-    ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``dispatch``:
-    int64 [m, DISPATCH_WORDS]: table, static execute, instance, chain length, 8 base addresses.
-    ``runs``: what runs for each static execute; an instance with several parts is in several runs.
-    ``binding``: what it was linked for. ``run_rows``: first row in ``tables`` of each run, those of
-    all executes one behind another.
+    ``bases``: addresses of the allocations if they were moved (None: those of the binding it was
+    linked for). ``names``: of the allocations in messages, the binding's if empty. Moved copies
+    compute everything but `host_dispatch` on first access.
     """
 
     code: LinkedCode
-    places: LinkedAddresses
+    bases: Sequence[int] | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def tables(self) -> Int64Array:
@@ -155,7 +115,7 @@ class LinkedProgram:
 
     @property
     def program(self) -> LinkableProgram:
-        """What was linked."""
+        """The program that was linked."""
         return self.code.program
 
     @property
@@ -168,30 +128,52 @@ class LinkedProgram:
         """Addresses of the kernels the program uses, compiled or loaded on first access."""
         return self.code.entries
 
-    @property
-    def dispatch(self) -> Int64Array:
-        """What runs in program order, with device addresses, [dispatch, DISPATCH_WORDS]."""
-        return self.places.dispatch
-
-    @property
+    @cached_property
     def host_dispatch(self) -> Int64Array:
-        """``dispatch`` with base addresses as host offsets, which is what kernels take."""
-        return self.places.host_dispatch
+        """``dispatch`` with base addresses as host offsets, as kernels take them."""
+        if self.bases is None:
+            return self.code.host_dispatch
+        return place_rows(self.code, np.array([self.bases], np.int64))
 
-    @property
+    @cached_property
+    def binding(self) -> Binding:
+        """The launch; its allocations are in the order they had when it was linked."""
+        binding = self.code.binding
+        return binding if self.bases is None else binding.moved(self.bases, self.names)
+
+    @cached_property
     def schedule(self) -> Schedule:
         """All executes with their symbol values."""
-        return self.places.schedule
+        if self.bases is None:
+            return self.view.schedule
+        return self.program.schedule(self.binding.parameters, self.binding.scratch_addresses)
 
-    @property
+    @cached_property
+    def dispatch(self) -> Int64Array:
+        """Dispatches in program order, with device addresses, [dispatch, DISPATCH_WORDS].
+
+        Table, static execute, instance, chain length, 8 base addresses.
+        """
+        if self.bases is None:
+            return self.view.dispatch
+        moved = self.view.dispatch.copy()
+        moved[:, DISPATCH_BASES:] += self._shifts[self.code.base_allocations]
+        return moved
+
+    @cached_property
     def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
         """Plans and their instances per static execute."""
-        return self.places.runs
+        if self.bases is None:
+            return self.code.runs
+        return tuple(tuple(map(self._moved, group)) for group in self.code.runs)
 
-    @property
-    def binding(self) -> Binding:
-        """What it was linked for, or moved to."""
-        return self.places.binding
+    def _moved(self, run: PlanRun) -> PlanRun:
+        return replace(run, bases=run.bases + self._shifts[run.base_allocations])
+
+    @cached_property
+    def _shifts(self) -> Int64Array:
+        """Bytes each allocation moves by, and 0 at the end for FIXED (index -1)."""
+        return np.append(np.array(self.bases, np.int64) - self.code.bases, 0)
 
     @property
     def counters(self) -> tuple[Counters, ...]:
@@ -200,19 +182,19 @@ class LinkedProgram:
 
     @property
     def view(self) -> LinkedView:
-        """The program as observers see it: the same object wherever it is moved to."""
-        return self.places.origin.view
+        """The program as observers see it: one object for all moved copies."""
+        return self.code.view
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
         """The distinct plans of each static execute."""
-        runs = self.places.origin.runs
+        runs = self.code.runs
         return tuple(tuple({id(r.plan): r.plan for r in group}.values()) for group in runs)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One operation an execute statement runs, and for which of its instances.
+    """One operation that an execute statement runs, and the instances that run it.
 
     ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
     have one variant; runtime sizes and shorter last work slices make more. ``divided``: as in
@@ -226,7 +208,7 @@ class Variant:
 
 
 def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
-    """What execute statement ``static`` runs, in the order of its parts."""
+    """The operations of execute statement ``static``, in the order of its parts."""
     groups: dict[int, list[PlanRun]] = {}
     for run in linked.runs[static]:
         groups.setdefault(id(run.plan.op), []).append(run)
@@ -240,60 +222,8 @@ def _variant(runs: list[PlanRun]) -> Variant:
     return Variant(runs[0].plan.op, instances[order], starts[order], runs[0].divided)
 
 
-class RelocatedAddresses:
-    """Places of a linked program whose allocations begin at ``bases``, worked out when asked for.
-
-    Only ``host_dispatch``, which is all that running needs, is made at once. ``names``: of the
-    allocations, for messages; those of ``origin`` if empty.
-    """
-
-    def __init__(
-        self,
-        code: LinkedCode,
-        origin: OriginalAddresses,
-        bases: Sequence[int],
-        names: tuple[str, ...] = (),
-    ) -> None:
-        self.origin = origin
-        self.host_dispatch = place_rows(code, origin, np.array([bases], np.int64))
-        self._code = code
-        self._bases = bases
-        self._names = names
-
-    @cached_property
-    def binding(self) -> Binding:
-        """The launch at the new addresses, its allocations in the order of ``origin``'s."""
-        return self.origin.binding.moved(self._bases, self._names)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The schedule with the symbol values of the new addresses."""
-        return self._code.program.schedule(self.binding.parameters, self.binding.scratch_addresses)
-
-    @cached_property
-    def dispatch(self) -> Int64Array:
-        """Dispatches with device addresses."""
-        moved = self.origin.dispatch.copy()
-        moved[:, DISPATCH_BASES:] += self._shifts[self._code.anchors]
-        return moved
-
-    @cached_property
-    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
-        """Runs with their new bases."""
-        return tuple(tuple(map(self._moved, group)) for group in self.origin.runs)
-
-    def _moved(self, run: PlanRun) -> PlanRun:
-        bases = run.bases + self._shifts[run.anchors]
-        return PlanRun(run.plan, run.instances, bases, run.pattern, run.divided, run.anchors)
-
-    @cached_property
-    def _shifts(self) -> Int64Array:
-        """Bytes each allocation moves, and 0 at the end for what has none (index -1)."""
-        return np.append(np.array(self._bases, np.int64) - self.origin.bases, 0)
-
-
 def is_movable(addresses: Iterable[int], sizes: Iterable[int]) -> bool:
-    """True if all allocations begin on a stick and lie within one region of HBM each."""
+    """True if each allocation begins on a stick and is within one region of HBM."""
     for low, size in zip(addresses, sizes, strict=True):
         last = low + (size or 1) - 1
         if low % STICK_BYTES or last >> REGION_BITS != low >> REGION_BITS:
@@ -315,41 +245,43 @@ def movable_rows(addresses: Int64Array, sizes: Int64Array) -> npt.NDArray[np.boo
 def move(linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = ()) -> LinkedProgram:
     """``linked`` with allocation ``k`` of the binding it was linked for at ``bases[k]``.
 
-    Equal to linking at those addresses, if everything is anchored (`LinkedCode.movable`), both
-    places are as `is_movable` asks and the allocations overlap in the same way; nothing is checked.
+    Equal to linking at those addresses if everything is movable (`LinkedCode.movable`), both sets
+    of addresses meet `is_movable` and the allocations overlap in the same way; nothing is checked.
     """
-    places = RelocatedAddresses(linked.code, linked.places.origin, bases, names)
-    return LinkedProgram(linked.code, places)
+    moved = LinkedProgram(linked.code, bases, names)
+    _ = moved.host_dispatch  # a program is moved to be run
+    return moved
 
 
-def place_rows(code: LinkedCode, origin: OriginalAddresses, bases: Int64Array) -> Int64Array:
+def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
     """Dispatches of many launches one behind another, bases as host offsets; see `move`.
 
-    ``bases``: where the allocations begin, [launch, allocation] → [launch · dispatch,
+    ``bases``: addresses of the allocations, [launch, allocation] → [launch · dispatch,
     DISPATCH_WORDS].
     """
     from spyre.hw.kernels.driver import place_dispatches
 
+    dispatch = code.view.dispatch
     place = place_dispatches
     if not place.overloads:  # type: ignore[attr-defined]
         from spyre.hw.interpreter import compiled_or_interpreted
 
-        place = compiled_or_interpreted(place, len(bases) * len(origin.dispatch))
-    rows = np.empty((len(bases) * len(origin.dispatch), DISPATCH_WORDS), np.int64)
-    place(origin.dispatch, code.anchors, origin.bases, bases, rows)
+        place = compiled_or_interpreted(place, len(bases) * len(dispatch))
+    rows = np.empty((len(bases) * len(dispatch), DISPATCH_WORDS), np.int64)
+    place(dispatch, code.base_allocations, code.bases, bases, rows)
     return rows
 
 
 MAX_ROWS = 1 << 16
-"""Dispatches that are put one behind another at a time: 6 MB."""
+"""Dispatches that are joined into one array at a time: 6 MB."""
 
 
 @dataclass(frozen=True)
 class BatchGroup:
-    """Launches that differ only by where allocations begin.
+    """Launches that differ in the addresses of their allocations only.
 
     ``bases``: [launch, allocation of ``linked``]; None: the one launch ``linked`` was linked for.
-    ``names``: per launch those of the allocations; none: as in ``linked``.
+    ``names``: of the allocations, per launch; empty: those of ``linked``.
     """
 
     linked: LinkedProgram
@@ -360,7 +292,7 @@ class BatchGroup:
         return 1 if self.bases is None else len(self.bases)
 
     def program(self, launch: int) -> LinkedProgram:
-        """Launch number ``launch`` of the group as a program of its own."""
+        """Launch number ``launch`` of the group as a separate program."""
         if self.bases is None:
             return self.linked
         names = self.names[launch] if self.names else ()
@@ -370,7 +302,7 @@ class BatchGroup:
         """Dispatches of launches ``first`` to ``last`` (excluded), bases as host offsets."""
         if self.bases is None:
             return self.linked.host_dispatch
-        return place_rows(self.linked.code, self.linked.places.origin, self.bases[first:last])
+        return place_rows(self.linked.code, self.bases[first:last])
 
 
 @dataclass(frozen=True)
@@ -407,17 +339,17 @@ class LinkedBatch:
         return self._offsets[-1]
 
     def program(self, launch: int) -> LinkedProgram:
-        """Launch number ``launch`` as a program of its own."""
+        """Launch number ``launch`` as a separate program."""
         (piece,) = self.pieces(launch, launch + 1)
         return piece.program(launch)
 
     def pieces(self, first: int, last: int) -> Iterator[BatchPiece]:
         """Launches ``first`` to ``last`` (excluded) in pieces of at most MAX_ROWS dispatches.
 
-        A launch with more is a piece of its own.
+        A launch with more dispatches is one piece.
         """
         for group, (begin, end) in zip(self.groups, pairwise(self._offsets), strict=True):
-            step = max(MAX_ROWS // max(len(group.linked.places.origin.dispatch), 1), 1)
+            step = max(MAX_ROWS // max(len(group.linked.view.dispatch), 1), 1)
             low, high = max(first, begin), min(last, end)
             for launch in range(low, high, step):
                 yield BatchPiece(group, begin, launch, min(launch + step, high))

@@ -7,29 +7,26 @@ is checked against the allocations before anything runs, so that no kernel can l
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import BundleError, JsonLocation, UnsupportedError
+from spyre.errors import JsonLocation, UnsupportedError
+from spyre.hw.linking.aliases import AllocationTable
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.checks import (
     CheckedExecute,
-    bears_overreach,
+    allows_overread,
     check_alignment,
+    check_bound,
     check_hbm,
+    check_literals,
     check_lx,
 )
-from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, OriginalAddresses
-from spyre.hw.linking.provenance import (
-    FIXED,
-    UNKNOWN,
-    AllocationTable,
-    moves_as_a_whole,
-    operand_anchors,
-)
+from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram
+from spyre.hw.linking.trace import FIXED, UNKNOWN, common_owner, operand_owners, value_owner
 from spyre.hw.linking.view import LinkedStatement, LinkedView
 from spyre.hw.plans import (
     CorePlan,
@@ -63,8 +60,6 @@ from spyre.mlir.operation import (
     Indirection,
     Operation,
     group_by_sizes,
-    literal_addresses,
-    unbound_symbols,
     with_sizes,
 )
 from spyre.mlir.program import Execute, LinkableProgram, Schedule
@@ -75,7 +70,7 @@ _FARTHEST = 1 << 56
 
 @dataclass
 class Linker:
-    """Links one program; plans are kept between launches. Several threads may link.
+    """Links one program; plans are cached between launches. Several threads may link.
 
     ``operations``: by name; of bundles the name is the SDSC file. ``half_format``: table code of
     16-bit floats. ``chunked``: their sums accumulate in DL16. ``core_order``: seed of a random
@@ -92,45 +87,46 @@ class Linker:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def link(self, binding: Binding) -> LinkedProgram:
-        """Tables and dispatches for ``binding``; raises DeviceFault for what it may not touch."""
+        """Tables and dispatches for ``binding``. DeviceFault for accesses outside of its memory."""
         with self._lock:
             schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
-            launch = _LinkState.of(self.program, schedule, binding)
+            memory = AllocationTable.of(binding.allocations)
+            movable = is_relocatable(self.program, schedule, binding)
+            launch = _LinkState(schedule, binding, memory, movable)
             linked = [self._link_execute(execute, launch) for execute in self.program.executes]
         operations = [self.operations[e.sdsc_filename] for e in self.program.executes]
         return assemble(self.program, operations, schedule, linked, binding, launch.movable)
 
-    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[LinkedPart]:
-        """The parts of one static execute, in the order they run."""
+    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[list[PlanRun]]:
+        """The runs of each part of one static execute, in the order the parts run."""
         op = self.operations[execute.sdsc_filename]
         symbols = launch.schedule.symbols[execute.index]
         check_bound(op, execute)
         check_literals(op, execute, self.program)
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
-        anchors = launch.anchors(op, execute)
-        parts: list[LinkedPart] = []
+        owners = launch.owners(op, execute)
+        parts: list[list[PlanRun]] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
             for number, plain in enumerate(uniform_operations(sized, starts[instances])):
                 if number == len(parts):
-                    parts.append(LinkedPart(len(symbols)))
+                    parts.append([])
                 key = (execute.sdsc_filename, number, *sizes.items())
-                members = _Instances(execute, instances, anchors[instances])
-                self._link_part(parts[number], plain, members, key, launch)
+                members = _Instances(execute, instances, owners[instances])
+                parts[number] += self._runs(plain, members, key, launch)
         return parts
 
-    def _link_part(
+    def _runs(
         self,
-        part: LinkedPart,
         plain: UniformOperation,
         members: _Instances,
         key: tuple[object, ...],
         launch: _LinkState,
-    ) -> None:
+    ) -> Iterator[PlanRun]:
         """Plans, checks and tables of one part for ``members``."""
         op, starts, binding = plain.op, plain.starts, launch.binding
-        # a plan depends on how the cores' starts lie towards the first one, not on where that is
+        # A plan depends on the cores' starts relative to the first one, not on their addresses.
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
         for same_pattern in _equal_patterns(patterns):
@@ -142,24 +138,24 @@ class Linker:
             )
             check_alignment(checked, starts[same_pattern])
             check_lx(checked, plain.divided or plain, first)
-            owners = check_hbm(checked, starts[same_pattern], binding.allocations)
-            anchors = launch.memory.confirmed(
-                members.anchors[same_pattern], owners, bases[same_pattern]
+            holders = check_hbm(checked, starts[same_pattern], binding.allocations)
+            base_allocations = launch.memory.confirmed(
+                members.owners[same_pattern], holders, bases[same_pattern]
             )
             for tables, of_limit in _bounded_tables(
-                checked, bases[same_pattern], owners[:, :, 0], binding
+                checked, bases[same_pattern], holders[:, :, 0], binding
             ):
                 rows = same_pattern[of_limit]
                 divided = plain.divided.op if plain.divided else None
-                run = PlanRun(
+                yield PlanRun(
                     plan,
                     members.rows[rows],
                     bases[rows],
                     patterns[first],
                     divided,
-                    anchors[of_limit],
+                    base_allocations[of_limit],
+                    tables,
                 )
-                part.add(run, tables)
 
     def _plan(
         self, op: Operation, name: tuple[object, ...], pattern: Int64Array, tags: tuple[str, ...]
@@ -174,34 +170,42 @@ class Linker:
 
 @dataclass(frozen=True)
 class _LinkState:
-    """What all executes of one linking share."""
+    """State shared by all executes of one linking."""
 
     schedule: Schedule
     binding: Binding
     memory: AllocationTable
     movable: bool
 
-    @classmethod
-    def of(cls, program: LinkableProgram, schedule: Schedule, binding: Binding) -> _LinkState:
-        """Linking ``program`` for ``binding``."""
-        memory = AllocationTable.of(binding.allocations)
-        return cls(schedule, binding, memory, moves_as_a_whole(program, schedule, binding))
-
-    def anchors(self, op: Operation, execute: Execute) -> Int64Array:
-        """What the operands of ``op`` move with, [instance, operand]."""
+    def owners(self, op: Operation, execute: Execute) -> Int64Array:
+        """The allocation that each operand of ``op`` moves with, [instance, operand]."""
         symbols = self.schedule.symbols[execute.index]
+        result = np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
         if self.movable:
-            return operand_anchors(op, execute, symbols, self.binding)
-        return np.full((len(symbols), len(op.tensors)), UNKNOWN, np.int64)
+            owners = operand_owners(op, execute, symbols, self.binding.owners)
+            for operand, per_core in enumerate(owners):
+                result[:, operand] = common_owner(per_core)
+        return result
+
+
+_SAFE = 1 << 62
+"""Symbols below it cannot leave int64 when an allocation moves within HBM."""
+
+
+def is_relocatable(program: LinkableProgram, schedule: Schedule, binding: Binding) -> bool:
+    """True if other starts of allocations change symbols only: no loop bound, no overflow."""
+    if any(value_owner(value, binding.owners) != FIXED for value in program.control_values):
+        return False
+    return all(abs(int(v)) < _SAFE for s in schedule.symbols if s.size for v in (s.min(), s.max()))
 
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances (``rows``) of an execute statement; ``anchors``: [row, operand]."""
+    """Instances (``rows``) of an execute statement; ``owners``: [row, operand]."""
 
     execute: Execute
     rows: Int64Array
-    anchors: Int64Array
+    owners: Int64Array
 
 
 def start_addresses(
@@ -226,24 +230,11 @@ def start_addresses(
     return starts
 
 
-def check_bound(op: Operation, execute: Execute) -> None:
-    """The checker's SPY275, for programs that were not checked."""
-    for fault in unbound_symbols(op, execute.sdsc_filename, execute.symbol_ids):
-        raise fault.error(BundleError, execute.location)
-
-
-def check_literals(op: Operation, execute: Execute, program: LinkableProgram) -> None:
-    """The checker's SPY298, for programs that were not checked."""
-    if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
-        for fault in literal_addresses(op, execute.sdsc_filename):
-            raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
-
-
 def _host_pattern(op: Operation, starts: Int64Array) -> Int64Array:
-    """Starts [operand, core] relative to the first core's, as the kernels' memory has them.
+    """Starts [operand, core] in host memory, relative to the first core's.
 
-    Regions lie further apart there than on the card, which matters where the cores' tensors are
-    unrelated and may be in different regions.
+    Regions have larger distances in host memory than on the card, which matters if each core has a
+    tensor in HBM to itself: these may be in different regions.
     """
     pattern = starts - starts[:, :1]
     for k, tensor in enumerate(op.tensors):
@@ -278,27 +269,30 @@ def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple
 
 
 def _bounded_tables(
-    checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables that say where arguments end, to those whose kernels ask: (tables, members) each."""
-    if bears_overreach(checked.plan):
-        return _cut_tables(checked, bases, owners, binding)
+    """Pairs of tables and the members they are for.
+
+    If the kernel asks for the end of an argument, there is one pair per distinct end.
+    """
+    if allows_overread(checked.plan):
+        return _cut_tables(checked, bases, holders, binding)
     value = next(
         (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
     )
     if value is None or not (checked.plan.tables[:, tb.KIND] == COPY_KIND).all():
         return [(checked.plan.tables, np.arange(len(bases)))]
-    return _index_limited_tables(checked, value, bases, owners, binding)
+    return _index_limited_tables(checked, value, bases, holders, binding)
 
 
 def _cut_tables(
-    checked: CheckedExecute, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables in which operands that go on behind their argument end there, per distinct ends."""
+    """Tables with the ends of the arguments that operands read beyond, per distinct ends."""
     tables, everyone = checked.plan.tables, np.arange(len(bases))
     ends = np.array([*(a.end_bytes for a in binding.allocations), 0], np.int64)
     local = np.array([tensor.is_local for tensor in checked.op.tensors])
-    rooms = np.where(local, _FARTHEST, ends[owners] - bases)
+    rooms = np.where(local, _FARTHEST, ends[holders] - bases)
     over = np.array(checked.plan.high_bytes, np.int64) > rooms
     if not over.any():
         return [(tables, everyone)]
@@ -315,19 +309,18 @@ def _cut_tables(
 
 
 def _index_limited_tables(
-    checked: CheckedExecute, value: int, bases: Int64Array, owners: Int64Array, binding: Binding
+    checked: CheckedExecute, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables with the index limit of gathers filled in, per distinct limit."""
+    """Tables with the index limit of gathers, per distinct limit."""
     tables = checked.plan.tables
-    # the first index out of range, which kernels refuse: beyond what the operation says, and beyond
-    # the allocation
+    # The limit is the first index out of range: beyond the operation's limit or the allocation.
     step = max(int(tables[0, tb.VALUE]), 1)
     _refuse_unrelated(checked.op, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
     if checked.op.tensors[value].component is Component.LX:
         room = LX_BYTES - checked.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
     else:
-        room = ends[owners[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
+        room = ends[holders[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
     limits = room // step + 1
     if INDEX_LIMIT_CONSTANT in checked.op.constants:
         limits = np.minimum(limits, checked.op.constants[INDEX_LIMIT_CONSTANT])
@@ -340,7 +333,7 @@ def _index_limited_tables(
 
 
 def _refuse_unrelated(op: Operation, value: int) -> None:
-    """One limit serves all cores, which tensors of the cores' own in HBM do not have."""
+    """UnsupportedError SPY533 for one tensor per core in HBM: the cores share one index limit."""
     tensor = op.tensors[value]
     if tensor.per_core_in_hbm:
         raise UnsupportedError(
@@ -348,61 +341,49 @@ def _refuse_unrelated(op: Operation, value: int) -> None:
             f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
             JsonLocation(op.file, tensor.json_path),
             expected="one tensor of all cores",
-            found=f"{len(op.cores)} cores, each with a tensor of its own",
+            found=f"{len(op.cores)} cores with a tensor each",
         )
-
-
-@dataclass
-class LinkedPart:
-    """Tables and instance bases of one part of a static execute."""
-
-    instances: int
-    runs: list[PlanRun] = field(default_factory=list)
-    tables: list[Int64Array] = field(default_factory=list)
-
-    def add(self, run: PlanRun, tables: Int64Array) -> None:
-        """``tables`` run for the instances of ``run``."""
-        self.runs.append(run)
-        self.tables.append(tables)
 
 
 def assemble(
     program: LinkableProgram,
     operations: Sequence[Operation],
     schedule: Schedule,
-    linked: Sequence[Sequence[LinkedPart]],
+    linked: Sequence[Sequence[Sequence[PlanRun]]],
     binding: Binding,
     movable: bool,
 ) -> LinkedProgram:
-    """Put all dispatches in program order; ``linked``: the parts of each static execute,
-    ``operations`` what its SDSC says.
+    """The linked program, its dispatches in program order.
 
-    ``movable``: other allocation starts change nothing but symbols.
+    Per static execute: ``operations``: its SDSC's operation; ``linked``: the runs of its parts.
+    ``movable``: as of `is_relocatable`.
     """
     layout = _TableLayout()
-    for parts in linked:
+    for instances, parts in zip(map(len, schedule.symbols), linked, strict=True):
         for part in parts:
-            layout.add(part)
+            layout.add(part, instances)
     stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
-    dispatch, anchors = _dispatches(schedule, layout, [len(parts) for parts in linked])
-    # numbers of tables become their first rows: rows of KIND EXTRA lie between
+    dispatch, allocations = _dispatches(schedule, layout, [len(parts) for parts in linked])
+    # Numbers of tables become their first rows, as rows of KIND EXTRA may follow each.
     dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
-    runs = tuple(tuple(run for part in parts for run in part.runs) for parts in linked)
+    runs = tuple(tuple(run for part in parts for run in part) for parts in linked)
     rows = np.array(layout.run_rows, np.int64)
-    known = all((run.anchors != UNKNOWN).all() for group in runs for run in group)
+    known = all((run.base_allocations != UNKNOWN).all() for group in runs for run in group)
     chained = mark_chains(stacked, dispatch)
-    code = LinkedCode(stacked, program, rows, anchors, movable and known, chained)
     statements = map(LinkedStatement, program.executes, operations, runs)
     view = LinkedView(tuple(statements), schedule, dispatch, rows)
-    return LinkedProgram(code, OriginalAddresses(dispatch, schedule, runs, binding, view))
+    code = LinkedCode(
+        stacked, program, rows, view, runs, binding, allocations, movable and known, chained
+    )
+    return LinkedProgram(code)
 
 
 @dataclass
 class _TableLayout:
     """Tables of all parts one behind another.
 
-    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, how many
-    (``count``), ``bases`` and what they move with (``anchors``).
+    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, their number
+    (``count``), ``bases`` and the allocations they move with (``allocations``).
     """
 
     tables: list[Int64Array] = field(default_factory=list)
@@ -410,38 +391,38 @@ class _TableLayout:
     first: list[Int64Array] = field(default_factory=list)
     count: list[Int64Array] = field(default_factory=list)
     bases: list[Int64Array] = field(default_factory=list)
-    anchors: list[Int64Array] = field(default_factory=list)
+    allocations: list[Int64Array] = field(default_factory=list)
     run_rows: list[int] = field(default_factory=list)
     rows: int = 0
     total: int = 0
 
-    def add(self, part: LinkedPart) -> None:
-        """Append the tables of ``part``."""
-        first = np.zeros(part.instances, np.int64)
-        count = np.zeros(part.instances, np.int64)
-        bases = np.zeros((part.instances, MAX_OPERANDS), np.int64)
-        anchors = np.full((part.instances, MAX_OPERANDS), FIXED, np.int64)
-        for run, rows in zip(part.runs, part.tables, strict=True):
-            head = np.flatnonzero(rows[:, tb.KIND] != tb.EXTRA)
-            self.tables.append(rows)
+    def add(self, part: Sequence[PlanRun], instances: int) -> None:
+        """Append the tables of one part of an execute that has so many ``instances``."""
+        first = np.zeros(instances, np.int64)
+        count = np.zeros(instances, np.int64)
+        bases = np.zeros((instances, MAX_OPERANDS), np.int64)
+        allocations = np.full((instances, MAX_OPERANDS), FIXED, np.int64)
+        for run in part:
+            head = np.flatnonzero(run.tables[:, tb.KIND] != tb.EXTRA)
+            self.tables.append(run.tables)
             self.run_rows.append(self.rows)
             self.heads.append(self.rows + head)
             first[run.instances] = self.total
             count[run.instances] = len(head)
             bases[run.instances, : run.bases.shape[1]] = run.bases
-            anchors[run.instances, : run.bases.shape[1]] = run.anchors
-            self.rows += len(rows)
+            allocations[run.instances, : run.bases.shape[1]] = run.base_allocations
+            self.rows += len(run.tables)
             self.total += len(head)
         self.first.append(first)
         self.count.append(count)
         self.bases.append(bases)
-        self.anchors.append(anchors)
+        self.allocations.append(allocations)
 
 
 def _dispatches(
     schedule: Schedule, layout: _TableLayout, parts: Sequence[int]
 ) -> tuple[Int64Array, npt.NDArray[np.int32]]:
-    """Every dispatch in program order, and what its bases move with, [dispatch, operand].
+    """Every dispatch in program order, and the allocations of its bases, [dispatch, operand].
 
     ``parts``: how many each static execute has.
     """
@@ -460,12 +441,12 @@ def _dispatches(
     dispatch[:, 1] = schedule.order[executes][repeat]
     dispatch[:, 2] = schedule.instance[executes][repeat]
     dispatch[:, DISPATCH_BASES:] = bases[repeat]
-    anchors = np.concatenate(layout.anchors)[row][repeat]
-    return np.ascontiguousarray(dispatch), np.ascontiguousarray(anchors, np.int32)
+    allocations = np.concatenate(layout.allocations)[row][repeat]
+    return np.ascontiguousarray(dispatch), np.ascontiguousarray(allocations, np.int32)
 
 
 def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Dynamic executes repeated once per part of theirs, and that part's number."""
+    """Dynamic executes, repeated once per part, and the number of each part."""
     count = parts[schedule.order]
     executes = np.repeat(np.arange(len(count)), count)
     within = np.arange(len(executes)) - np.repeat(np.cumsum(count) - count, count)

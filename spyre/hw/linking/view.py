@@ -1,6 +1,6 @@
-"""A linked bundle as observers see it: :class:`~spyre.hw.counters.program.ProgramView` of it.
+"""The :class:`~spyre.hw.counters.program.ProgramView` of a linked bundle, for observers.
 
-Everything is worked out when it is first asked for, and once for all places the launch is moved to.
+Everything is computed on first access, once for all moved copies of the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spyre.mlir.program import Execute, Schedule
 
 @dataclass(frozen=True, eq=False)
 class LinkedStatement:
-    """An execute statement. ``operation``: what its SDSC says; ``runs``: what was linked for it."""
+    """An execute statement with the operation of its SDSC and the plans linked for it."""
 
     execute: Execute
     operation: Operation
@@ -40,32 +40,27 @@ class LinkedStatement:
 
     @property
     def index(self) -> int:
-        """Number of the statement in its program."""
         return self.execute.index
 
     @property
     def name(self) -> str:
-        """The operation."""
         return self.operation.name
 
     @property
     def shape(self) -> str:
-        """The iteration space; of a runtime size what the executions had."""
+        """The iteration space; for a runtime size the sizes of the executions."""
         return shape_text(self.operation, self.runs)
 
     @property
     def source(self) -> str:
-        """The SDSC file."""
         return self.execute.sdsc_filename
 
     @property
     def location(self) -> SourceLocation | None:
-        """The statement in bundle.mlir."""
         return self.execute.location
 
     @cached_property
     def cores(self) -> tuple[int, ...]:
-        """The cores of all its parts."""
         return tuple(sorted({core for run in self.runs for core in run.plan.op.cores}))
 
     @cached_property
@@ -85,7 +80,7 @@ class LinkedStatement:
 
 
 def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
-    """The iteration space in N_ order, in elements; of a runtime size what ``runs`` had."""
+    """The iteration space in N_ order, in elements; for a runtime size the sizes in ``runs``."""
     extents = {dim: str(op.extents[dim]) for dim in op.dims}
     for dim in op.symbolic_dims if runs else ():
         sizes = {run.plan.op.extents[dim] for run in runs}
@@ -104,7 +99,7 @@ class LinkedView:
 
     @cached_property
     def executions(self) -> Executions:
-        """Those that do something, the schedule has others too; parts of one are one."""
+        """Executions with dispatches, in program order; the parts of one count once."""
         statement, instance = self.dispatch[:, 1], self.dispatch[:, 2]
         span = int(instance.max(initial=0)) + 1
         _, first = np.unique(statement * span + instance, return_index=True)
@@ -113,7 +108,7 @@ class LinkedView:
 
     @cached_property
     def dispatches(self) -> Dispatches:
-        """What is run at once; every run is a part."""
+        """All dispatches; each run is a part."""
         part = np.searchsorted(self.run_rows, self.dispatch[:, 0], side="right") - 1
         cores = (run.plan.op.cores for statement in self.statements for run in statement.runs)
         return Dispatches(self.dispatch[:, 1], self.dispatch[:, 2], part, tuple(cores))

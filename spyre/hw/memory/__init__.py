@@ -1,4 +1,4 @@
-"""The card's memory: one reservation, what of it is allocated, and what of the rest is not zero."""
+"""The card's memory: an address reservation, its allocations, and uncleared free ranges."""
 
 import lazy_loader
 

@@ -22,18 +22,18 @@ from spyre.layout import SpyreTensorLayout
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
 KEEP_BYTES = 64 << 10
-"""Ranges up to this size are overwritten with zeros and stay committed: to give their pages back
-costs more than the zeros, and the pages are wanted again soon."""
+"""Ranges up to this size are overwritten with zeros and stay committed: returning their pages to
+the host costs more, as they are soon used again."""
 _ZEROS = bytes(KEEP_BYTES)
 POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
 
 
 class MemoryObserver(Protocol):
-    """Told of every host access that changes memory."""
+    """Is called for every host access that changes memory."""
 
     def written(self, address_bytes: int, size_bytes: int, name: str = "") -> None:
-        """A range got new contents; ``name``: of the tensor, where there is one."""
+        """A range was written; ``name``: of the tensor, if there is one."""
 
     def cleared(self, address_bytes: int, size_bytes: int) -> None:
         """A range was cleared."""
@@ -46,7 +46,7 @@ class DeviceMemory:
     """The card's memory as one lazily committed reservation, addressed by device addresses.
 
     ``pointer``: host address of device address 0, for kernels, which take host offsets.
-    ``observer`` sees what `write`, `clear` and `clear_all` do, not what is done through views.
+    ``observer`` is called by `write`, `clear` and `clear_all`; writes through views bypass it.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class DeviceMemory:
         self.pointer: int = self._data.ctypes.data
 
     def poison(self, address_bytes: int, size_bytes: int) -> None:
-        """Fill a range with POISON: what a program finds there that should not read it."""
+        """Fill a range with POISON, to make reads of uninitialised memory visible."""
         self.view(address_bytes, size_bytes)[:] = POISON
 
     def view(self, address_bytes: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a range that lies within one region or one LX, as a writable view."""
+        """The bytes of a range within one region or one LX, as a writable view."""
         start = host_offset(address_bytes)
         return self._data[start : start + size_bytes]
 
@@ -77,7 +77,7 @@ class DeviceMemory:
             self.observer.written(address_bytes, content.size, name)
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
-        """Zero a range within one region or LX; the whole pages of large ones go to the host."""
+        """Zero a range within one region or LX; whole pages of large ranges return to the host."""
         start = host_offset(address_bytes)
         if size_bytes <= KEEP_BYTES:
             self._zero(start, start + size_bytes)
@@ -102,7 +102,7 @@ class DeviceMemory:
             self._zero(last, end)
 
     def _zero(self, start: int, end: int) -> None:
-        """Zero at most KEEP_BYTES; bytes never written are only read, which commits nothing."""
+        """Zero at most KEEP_BYTES; ranges that are zero are only read, which commits no pages."""
         if self._mapping[start:end] != _ZEROS[: end - start]:
             self._data[start:end] = 0
 
@@ -126,8 +126,8 @@ def reserve(size_bytes: int) -> mmap.mmap:
 class DeviceTensor:
     """A tensor in device memory.
 
-    ``address_bytes``: where its first stick lies in HBM. ``sizes``/``strides`` (elements): the
-    host extents its layout was made for. ``dtype``: torch dtype name.
+    ``address_bytes``: of its first stick in HBM. ``sizes``/``strides`` (elements): the host tensor
+    that its layout was made for. ``dtype``: torch dtype name.
     """
 
     name: str
@@ -139,7 +139,6 @@ class DeviceTensor:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes it occupies on the device."""
         return self.layout.device_bytes
 
 
@@ -148,19 +147,18 @@ class DeviceTensor:
 MemoryRange = tuple[int, int]
 """Address and size, bytes."""
 LIMIT_BYTES = 1 << 30
-"""Of ranges that are not cleared; see `DirtyRanges`."""
+"""Default limit of `DirtyRanges`."""
 
 
 class DirtyRanges:
-    """Free memory that still has the contents of its last owner, because clearing it was put off.
+    """Free ranges whose contents were not cleared; they do not overlap. Not locked.
 
-    Ranges that do not overlap, ``limit_bytes`` of them at most. ``size_bytes``: of all ranges. Not
-    locked.
+    ``limit_bytes``: largest total size. ``size_bytes``: total size now.
     """
 
-    # To give pages of a large allocation back to the host and to touch them again costs as much as
-    # an operation that fills them. So owners that overwrite all of their memory may leave it as it
-    # is, for others that do the same; whoever asks for zeros has what is left cleared first.
+    # Returning the pages of a large allocation to the host and touching them again costs as much as
+    # an operation that fills them. Owners that overwrite all of their memory may therefore leave it
+    # uncleared for other such owners; ranges are cleared before other owners get them.
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -174,9 +172,7 @@ class DirtyRanges:
         return bool(self._addresses)
 
     def add(self, address_bytes: int, size_bytes: int) -> list[MemoryRange]:
-        """Note a range that is free and not cleared; returns ranges to clear instead: the oldest
-        that are too many.
-        """
+        """Add a free range; returns the oldest ranges beyond the limit, which must be cleared."""
         self._keep(address_bytes, size_bytes)
         dropped: list[MemoryRange] = []
         while self.size_bytes > self.limit_bytes:
@@ -184,7 +180,7 @@ class DirtyRanges:
         return dropped
 
     def take(self, address_bytes: int, size_bytes: int) -> list[MemoryRange]:
-        """The parts of a range that are not clear; they are no leftovers any more."""
+        """Remove and return the uncleared parts of a range."""
         end = address_bytes + size_bytes
         dirty = []
         index = max(bisect_left(self._addresses, address_bytes) - 1, 0)
@@ -204,7 +200,7 @@ class DirtyRanges:
         return dirty
 
     def take_all(self) -> list[MemoryRange]:
-        """All ranges; none is left."""
+        """Remove and return all ranges."""
         ranges = list(self._sizes.items())
         self._sizes.clear()
         self._addresses.clear()

@@ -1,4 +1,4 @@
-"""The memory regions of a card and what is allocated in them, now and over time.
+"""The memory regions of a card, their allocations, and the history of allocated bytes.
 
 Up to eight regions; tensors go to regions 0 to 6, programs to region 7 and nowhere else (runtime
 reference §4.1, §4.2). A region is 16 GiB of addresses, of which its capacity can be allocated.
@@ -26,14 +26,14 @@ _BLOCK_BITS = STICK_BYTES.bit_length() - 1
 _OFFSET_MASK = REGION_BYTES - 1
 _EVERY_TENSOR_REGION = range(TENSOR_REGIONS)
 KEPT_BLOCKS = 512
-"""Blocks of the largest allocation that is kept for the next one of its size."""
+"""Blocks of the largest allocation that is kept for reuse by size."""
 MAX_KEPT_BLOCKS = 1 << 17
-"""Blocks that are kept at most."""
+"""Most blocks that are kept in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionUsage:
-    """One region: its capacity, what of it is free, and its largest free block, all in bytes."""
+    """One region: its capacity, free bytes and largest free block, all in bytes."""
 
     region: int
     capacity_bytes: int
@@ -45,12 +45,12 @@ class RegionUsage:
 
 
 class RegionAllocator:
-    """Hands out ranges of the regions, best fit inside a region.
+    """Allocates ranges of the regions, best fit inside a region.
 
-    ``lock`` is for the callers: nothing here takes it, and whoever shares the allocator between
-    threads holds it around every call (Device and FlexAllocator do). It is not reentrant.
-    ``history``: where changes are noted, if they are. What is *kept* is free to all who ask, and
-    was not yet joined with its neighbours: tensors of few sizes come and go with every operation.
+    ``lock`` is for callers: no method takes it, and callers that share the allocator between
+    threads (Device, FlexAllocator) hold it around every call. It is not reentrant. ``history``:
+    records changes, if set. *Kept* ranges are free ranges that were not yet joined with their
+    neighbours, for reuse by size: operations allocate and free tensors of few sizes.
     """
 
     def __init__(self, capacities_bytes: Sequence[int] = (REGION_BYTES,) * REGIONS) -> None:
@@ -63,7 +63,7 @@ class RegionAllocator:
         self.reset()
 
     def reset(self) -> None:
-        """Everything is free again."""
+        """Free all allocations."""
         if self.history is not None:
             for region, size_bytes in enumerate(self.allocated_bytes):
                 self.history.note(region, -size_bytes)
@@ -71,16 +71,16 @@ class RegionAllocator:
         self._sizes: dict[int, int] = {}
         """address → bytes of each allocation."""
         self._free = [region.free for region in self._regions[:TENSOR_REGIONS]]
-        """Free blocks of each tensor region, those kept left out."""
+        """Free blocks of each tensor region, without kept ones."""
         self._kept: dict[int, list[int]] = {}
-        """size in blocks → addresses of what is kept, a heap: the lowest first. A step that takes
-        and frees as the one before then gets the same ones, for which its programs are linked.
+        """size in blocks → heap of the addresses of kept ranges, the lowest first. A step that
+        allocates and frees like the step before then gets the same addresses, for which its
+        programs are linked already.
         """
         self._kept_blocks = 0
 
     @property
     def in_use(self) -> bool:
-        """True if something is allocated."""
         return bool(self._sizes)
 
     @property
@@ -90,7 +90,7 @@ class RegionAllocator:
         return tuple((each.capacity - each.free) << _BLOCK_BITS for each in self._regions)
 
     def resize(self, capacities_bytes: Sequence[int]) -> None:
-        """Other capacities, one per region. LaunchError SPY807 while anything is allocated."""
+        """Set the capacity of each region. LaunchError SPY807 while anything is allocated."""
         if tuple(capacities_bytes) == self.capacities_bytes:
             return
         if self._sizes:
@@ -105,12 +105,11 @@ class RegionAllocator:
     def allocate(self, size_bytes: int, region: int | None = None, use_kept: bool = False) -> int:
         """Device address of ``size_bytes`` for tensors, rounded up to whole blocks, one at least.
 
-        In tensor region ``region`` modulo 7 if it has room; otherwise in the emptiest region that
-        has. So regions fill evenly: the tensors of a kernel lie in regions of their own, as baked
-        bundles place them, where they do not contend for the same cache sets of the host
-        (`REGION_SKEW_BYTES`). The price is that a tensor nearly as large as a region needs the card
-        to be nearly empty. ``use_kept``: what is kept of this size comes first. Raises
-        DeviceOutOfMemory SPY401, LaunchError SPY807 below 0 bytes.
+        Tensor region ``region`` modulo 7 is used if it has room, otherwise the emptiest region with
+        room. Regions fill evenly: the tensors of a kernel are in different regions, as in baked
+        bundles, and do not contend for the same cache sets of the host (`REGION_SKEW_BYTES`). In
+        return, a tensor nearly as large as a region needs a nearly empty card. ``use_kept``: prefer
+        a kept range of this size. DeviceOutOfMemory SPY401, LaunchError SPY807 below 0 bytes.
         """
         blocks = (size_bytes + STICK_BYTES - 1) >> _BLOCK_BITS
         if blocks <= 0:
@@ -128,15 +127,15 @@ class RegionAllocator:
         return self._note(region, start, blocks)
 
     def allocate_in(self, region: int, size_bytes: int) -> int:
-        """Like `allocate`, in tensor region ``region`` or not at all."""
+        """Like `allocate`, in tensor region ``region`` only."""
         return self._allocate_only_in(region % TENSOR_REGIONS, size_bytes)
 
     def allocate_program(self, size_bytes: int) -> int:
-        """Like `allocate`, in the program region; the first program lies at its offset 0."""
+        """Like `allocate`, in the program region; the first program gets offset 0."""
         return self._allocate_only_in(PROGRAM_REGION, size_bytes)
 
     def size_of(self, address_bytes: int) -> int:
-        """Bytes allocated at ``address_bytes``; LaunchError SPY360 when nothing is."""
+        """Bytes allocated at ``address_bytes``; LaunchError SPY360 if there is no allocation."""
         size = self._sizes.get(address_bytes)
         if size is None:
             raise _nothing_at(address_bytes)
@@ -145,7 +144,7 @@ class RegionAllocator:
     def free(self, address_bytes: int, keep: bool = False) -> int:
         """Release the range at ``address_bytes``; returns its size in bytes.
 
-        ``keep``: for those who `allocate` with ``use_kept``, if it is small.
+        ``keep``: keep it for `allocate` with ``use_kept`` if it is small.
         """
         size = self._sizes.pop(address_bytes, None)
         if size is None:
@@ -161,14 +160,14 @@ class RegionAllocator:
         return size
 
     def _join(self, address_bytes: int, blocks: int) -> None:
-        """Give a free range back to its region."""
+        """Join a free range with its region's free blocks."""
         region = address_bytes >> REGION_BITS
         self._regions[region].give((address_bytes & _OFFSET_MASK) >> _BLOCK_BITS, blocks)
         if region < TENSOR_REGIONS:
             self._free[region] += blocks
 
     def _join_kept(self) -> bool:
-        """Give back all that is kept; True if anything was."""
+        """Join all kept ranges with their neighbours; True if there were any."""
         kept, self._kept, self._kept_blocks = self._kept, {}, 0
         for blocks, addresses in kept.items():
             for address_bytes in addresses:
@@ -176,7 +175,7 @@ class RegionAllocator:
         return bool(kept)
 
     def usage(self) -> tuple[RegionUsage, ...]:
-        """Every region as it is now."""
+        """The current usage of every region."""
         self._join_kept()
         return tuple(
             RegionUsage(
@@ -264,9 +263,9 @@ _BIT = tuple(1 << k for k in range(1 << _WORD_BITS))
 
 
 class IntegerSet:
-    """Integers from 0 on; meant for values below 2**27 and right for larger ones. Not locked.
+    """A set of integers from 0 on that finds the smallest member not below x at a fixed cost.
 
-    Finds "the smallest one not below x", as sizes of free ranges are asked for, at a fixed cost.
+    Designed for values below 2**27, correct for larger ones. Not locked.
     """
 
     __slots__ = ("_low", "_middle", "_top")
@@ -277,7 +276,7 @@ class IntegerSet:
         self._top = 0
 
     def add(self, value: int) -> None:
-        """Put ``value`` in; it may be there already."""
+        """Add ``value``; it may be a member already."""
         low, bit = value >> _WORD_BITS, _BIT[value & _MASK]
         if low in self._low:
             self._low[low] |= bit
@@ -291,7 +290,7 @@ class IntegerSet:
         self._top |= 1 << middle
 
     def remove(self, value: int) -> None:
-        """Take ``value`` out, which must be there (KeyError or a wrong set otherwise)."""
+        """Remove ``value``, which must be a member (otherwise KeyError, or the set is corrupt)."""
         low = value >> _WORD_BITS
         word = self._low[low] ^ _BIT[value & _MASK]
         if word:
@@ -365,10 +364,10 @@ class FreeBlocks:
             self._insert(0, capacity)
 
     def take(self, count: int) -> int | None:
-        """Start of ``count`` blocks, now in use; None when no range is long enough.
+        """Allocate ``count`` blocks and return their start; None if no range is long enough.
 
-        They are the first blocks of the shortest range that is long enough, of several such ranges
-        the lowest.
+        They are the first blocks of the shortest range that is long enough, or of the lowest of
+        several such ranges.
         """
         # an exact fit needs no search; otherwise the smallest size that is large enough
         size = count if count in self._heaps else self._sizes.at_least(count)
@@ -385,7 +384,7 @@ class FreeBlocks:
         return start
 
     def give(self, start: int, count: int) -> None:
-        """Return blocks that `take` gave; they join the free ranges beside them."""
+        """Free blocks that `take` allocated; they join the neighbouring free ranges."""
         self.free += count
         end = start + count
         following = self._starts.pop(end, 0)
@@ -401,7 +400,7 @@ class FreeBlocks:
         self._insert(start, count)
 
     def largest(self) -> int:
-        """Blocks of the longest free range, 0 when nothing is free."""
+        """Blocks of the longest free range, 0 if there is none."""
         return self._sizes.largest() or 0
 
     def ranges(self) -> Iterator[tuple[int, int]]:
@@ -418,17 +417,17 @@ class FreeBlocks:
             heappush(heap, start)
 
     def _remove(self, start: int, size: int) -> None:
-        """Forget a range that is in no table of ranges any more."""
+        """Remove the heap entry of a range that is in no other table any more."""
         if self._heaps[size][0] == start:
             self._pop(size)
             return
-        # its entry is somewhere in the heap: it stays, dead, until it comes up or a rebuild
+        # Its entry is inside the heap: it stays there, dead, until it surfaces or a rebuild.
         self._dead += 1
         if self._dead > len(self._starts) + _DEAD_ALLOWED:
             self._rebuild()
 
     def _pop(self, size: int) -> None:
-        """Drop the first entry of a size, and dead ones that come up."""
+        """Remove the first entry of a size, and dead ones that follow."""
         heap = self._heaps[size]
         if len(heap) == 1:
             del self._heaps[size]
@@ -459,9 +458,9 @@ class FreeBlocks:
 
 
 class AllocationHistory:
-    """Bytes of each region from when it is made. ``begin_bytes``: what was allocated then.
+    """Allocated bytes of each region over time. ``begin_bytes``: allocated at the beginning.
 
-    The regions' allocator calls `note` under its lock; read it when nothing is noted any more.
+    The regions' allocator calls `note` under its lock; read it after the last call.
     """
 
     def __init__(self, begin_bytes: Sequence[int] = (0,) * REGIONS) -> None:
@@ -469,7 +468,7 @@ class AllocationHistory:
         self._changes: list[tuple[int, int, int]] = []
 
     def note(self, region: int, change_bytes: int) -> None:
-        """So many bytes more (less where negative) are allocated in ``region`` from now on."""
+        """Record a change of the allocated bytes of ``region``, now."""
         self._changes.append((time.perf_counter_ns(), region, change_bytes))
 
     @property
@@ -480,7 +479,7 @@ class AllocationHistory:
 
     @property
     def allocated_bytes(self) -> Int64Array:
-        """Bytes in each region at first and behind every change, int64 [changes + 1, REGIONS]."""
+        """Bytes in each region at the beginning and after each change, [changes + 1, REGIONS]."""
         _, region, change_bytes = self._columns
         changes = np.zeros((len(region) + 1, REGIONS), np.int64)
         changes[0] = self.begin_bytes

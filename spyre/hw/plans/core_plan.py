@@ -86,9 +86,10 @@ class PlanRun:
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
-    slices, if the plan's operation is in cells, which may be in other cores' scratchpads.
-    ``anchors``: allocation that each base moves with, [instance, operand], see
-    :mod:`spyre.hw.linking.provenance`.
+    slices, where the plan's is in cells, which may be in other cores' scratchpads.
+    ``base_allocations``: index of the allocation each base moves with, [instance, operand], or
+    FIXED or UNKNOWN of :mod:`spyre.hw.linking.trace`. ``tables``: of the plan, with the ends of
+    arguments filled in where its kernel asks for them.
     """
 
     plan: CorePlan
@@ -96,7 +97,8 @@ class PlanRun:
     bases: Int64Array
     pattern: Int64Array
     divided: Operation | None
-    anchors: Int64Array
+    base_allocations: Int64Array
+    tables: Int64Array
 
     def starts(self, operand: int) -> Int64Array:
         """Start addresses of an operand, [instance, core]."""

@@ -1,8 +1,8 @@
 """The sanitizer: an observer of launches that finds accesses a correct program does not make.
 
-`checks` names what is looked for, `shadow` remembers who wrote every stick, `check_plan` makes the
-tables of the compiled checks, `static_checks` is what needs no run, `cover` looks at the outputs,
-`findings` are the reports, `sanitizer` holds it together.
+`findings` has the checks and their texts, `shadow` the last writer of every stick, `check_plan` the
+tables of the compiled checks, `static_checks` the checks that need no run, `run_findings` the
+findings of the compiled checks and of outputs. `sanitizer` is the observer.
 """
 
 import lazy_loader

@@ -1,8 +1,10 @@
 from .findings import (
+    UNWRITTEN_READ as UNWRITTEN_READ,
     Check as Check,
     CheckChoice as CheckChoice,
     SanitizerFinding as SanitizerFinding,
     parse_checks as parse_checks,
+    uncovered_output as uncovered_output,
 )
 from .run_findings import (
     ExpectedOutput as ExpectedOutput,

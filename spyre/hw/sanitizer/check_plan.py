@@ -1,16 +1,16 @@
 """The tables of the compiled checks, made once per linked program.
 
-Everything that is the same for all instances of an execute statement is a row or a box; what
-differs is one base per instance. Ranges that several cores read are looked at once.
+Rows and boxes are shared by all instances of an execute statement; each instance adds a base
+address. A range that several cores read is checked once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
 from spyre.hw.access import Box, canonical_cores, core_boxes, is_indirect
@@ -23,16 +23,17 @@ from spyre.mlir.operation import Component, Tensor, footprint
 
 
 def host_sticks(addresses: Int64Array) -> Int64Array:
-    """Number in the host reservation of the stick that holds each device address."""
+    """Number in the host reservation of the stick of each device address."""
     mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
     return mapped // STICK_BYTES
 
 
 @dataclass(frozen=True)
 class OperandBoxes:
-    """One operand of one execute: its boxes, and where they begin (bytes, [instance, core]).
+    """One operand of one execute: the boxes of its cores.
 
-    ``ranges``: per core, sticks before its box and from first to last of what the box is part of.
+    ``begins``: address of each box, bytes, [instance, core]. ``ranges``: per core, sticks that the
+    range the box is part of has before it, and their distance from the first to the last.
     """
 
     index: int
@@ -43,7 +44,6 @@ class OperandBoxes:
 
     @classmethod
     def of(cls, variant: Variant, index: int) -> OperandBoxes:
-        """Operand ``index`` of ``variant``."""
         tensor = variant.op.tensors[index]
         boxes = core_boxes(variant.op, tensor)
         firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
@@ -57,12 +57,12 @@ class OperandBoxes:
 
     @property
     def low(self) -> int:
-        """Lowest address any core touches."""
+        """Lowest address that a core accesses."""
         return int(self.begins.min())
 
     @property
     def high(self) -> int:
-        """End of the highest byte any core touches."""
+        """End of the highest byte that a core accesses."""
         spans = np.array([box.span_bytes if box else 0 for box in self.boxes], np.int64)
         return int((self.begins + spans).max())
 
@@ -70,9 +70,10 @@ class OperandBoxes:
 def _box_ranges(
     variant: Variant, index: int, boxes: Sequence[Box | None]
 ) -> tuple[tuple[int, int], ...]:
-    """Per core, sticks before its box and from first to last: of a cell those of its whole slice.
+    """`OperandBoxes.ranges`; the range of a cell is its whole work slice.
 
-    A cell's tensor has the start of the slice it lies in, see :mod:`spyre.hw.plans.normalise`.
+    A cell's tensor has the start of the slice that contains it, see
+    :mod:`spyre.hw.plans.normalise`.
     """
     tensor = variant.op.tensors[index]
     spans = [box.span_bytes if box else STICK_BYTES for box in boxes]
@@ -88,9 +89,9 @@ def _box_ranges(
 
 
 def reachable(operand: OperandBoxes, allocations: Sequence[Allocation]) -> OperandBoxes:
-    """A scattered output as all that its indices may reach: the rest of its tensor, or of LX.
+    """A scattered output as the range that its indices may reach: the rest of its tensor, or of LX.
 
-    Which sticks it really writes depends on data; all of them count as written, by no known core.
+    The sticks it writes depend on data; all of the range counts as written, by an unknown core.
     """
     starts, cores = operand.begins, len(operand.boxes)
     if operand.tensor.component is Component.LX:
@@ -107,11 +108,11 @@ def reachable(operand: OperandBoxes, allocations: Sequence[Allocation]) -> Opera
     return OperandBoxes(operand.index, operand.tensor, starts, (box,) * cores, ranges)
 
 
-def overlap(a: OperandBoxes, b: OperandBoxes) -> bool:
-    """True if cores might meet: both in HBM, their ranges not apart.
+def may_overlap(a: OperandBoxes, b: OperandBoxes) -> bool:
+    """True if both are in HBM and the ranges of their cores overlap.
 
-    In LX a core writes its own scratchpad only, and an output that overlaps what other cores read
-    is refused before (SPY261).
+    In LX a core writes its own scratchpad only, and outputs that overlap reads of other cores are
+    refused before linking (SPY261).
     """
     if Component.LX in (a.tensor.component, b.tensor.component):
         return False
@@ -120,9 +121,10 @@ def overlap(a: OperandBoxes, b: OperandBoxes) -> bool:
 
 @dataclass(frozen=True)
 class RowSource:
-    """What a row was made from: execute statement, what it runs, operand, and each box's core.
+    """The operand that a row was made from.
 
-    ``positions``: of the boxes' cores in the operation's.
+    ``static``: number of the execute statement; ``role``: READ, WRITE or REREAD. ``positions``: of
+    the boxes' cores among the operation's cores.
     """
 
     static: int
@@ -132,49 +134,59 @@ class RowSource:
     positions: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class CheckPlan:
-    """Tables of :mod:`spyre.hw.table.checks`; ``sources`` explains the rows."""
+class CheckTables(NamedTuple):
+    """Tables of :mod:`spyre.hw.table.checks`, in the order in which `drive_checked` takes them.
+
+    ``executions``: per dispatch the number of the execution it begins, -1 where it continues one.
+    ``first_rows``: first row of each execute statement, and the number of rows.
+    """
 
     executions: Int64Array
-    heads: Int64Array
+    first_rows: Int64Array
     rows: Int64Array
     boxes: Int64Array
     nests: Int64Array
     bases: Int64Array
     patterns: Int64Array
     offsets: Int64Array
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """The tables of a linked program, and the operand behind each row."""
+
+    tables: CheckTables
     sources: tuple[RowSource, ...]
 
     @property
     def execution_count(self) -> int:
         """Executions of one launch."""
-        return int(self.executions.max(initial=-1)) + 1
+        return int(self.tables.executions.max(initial=-1)) + 1
 
 
 def make_check_plan(linked: LinkedProgram, checks: frozenset[Check]) -> CheckPlan:
-    """The tables for ``linked``; without INIT and LX nothing is read, but writes are recorded."""
+    """The tables for ``linked``; without INIT and LX only writes are recorded."""
     builder = _Builder(linked, checks)
-    heads = [0]
+    first_rows = [0]
     for static in range(len(linked.program.executes)):
-        if linked.plans[static]:
-            builder.add_execute(static)
-        heads.append(len(builder.rows))
-    return CheckPlan(
+        for variant in variants_of(linked, static):
+            builder.add(static, variant)
+        first_rows.append(len(builder.rows))
+    tables = CheckTables(
         execution_numbers(linked.dispatch),
-        np.array(heads, np.int64),
-        _rows_table(builder.rows, ct.ROW_WORDS),
-        _rows_table(builder.boxes, ct.BOX_WORDS),
-        _rows_table(builder.nests, ct.NEST_WORDS),
-        _flat(builder.bases),
-        _flat(builder.patterns),
-        _flat(builder.offsets),
-        tuple(builder.sources),
+        np.array(first_rows, np.int64),
+        _table(builder.rows, ct.ROW_WORDS),
+        _table(builder.boxes, ct.BOX_WORDS),
+        _table(list(builder.nests), ct.NEST_WORDS),
+        builder.bases.joined(),
+        builder.patterns.joined(),
+        builder.offsets.joined(),
     )
+    return CheckPlan(tables, tuple(builder.sources))
 
 
 def execution_numbers(dispatch: Int64Array) -> Int64Array:
-    """Per dispatch the number of the execution it begins, -1 where it continues one."""
+    """Number of the execution that each dispatch begins, -1 where it continues one."""
     if not len(dispatch):
         return np.zeros(0, np.int64)
     begins = np.ones(len(dispatch), np.bool_)
@@ -182,120 +194,117 @@ def execution_numbers(dispatch: Int64Array) -> Int64Array:
     return np.where(begins, np.cumsum(begins) - 1, -1)
 
 
-def _rows_table(rows: Sequence[Sequence[int]], words: int) -> Int64Array:
+def _table(rows: Sequence[Sequence[int]], words: int) -> Int64Array:
     return np.array(rows, np.int64).reshape(len(rows), words)
 
 
-def _flat(parts: Sequence[Int64Array]) -> Int64Array:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+class _Pieces:
+    """Arrays to be joined into a flat one."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Int64Array] = [np.zeros(0, np.int64)]
+        self._size = 0
+
+    def add(self, values: Int64Array) -> int:
+        """Append ``values``; returns the index of the first of them."""
+        first = self._size
+        self._arrays.append(values.ravel())
+        self._size += values.size
+        return first
+
+    def joined(self) -> Int64Array:
+        return np.concatenate(self._arrays)
 
 
 @dataclass
 class _Builder:
+    """Tables under construction; ``nests``: index by the words of a nest."""
+
     linked: LinkedProgram
     checks: frozenset[Check]
     rows: list[list[int]] = field(default_factory=list)
     boxes: list[list[int]] = field(default_factory=list)
-    nests: list[list[int]] = field(default_factory=list)
-    bases: list[Int64Array] = field(default_factory=list)
-    patterns: list[Int64Array] = field(default_factory=list)
-    offsets: list[Int64Array] = field(default_factory=list)
+    nests: dict[tuple[int, ...], int] = field(default_factory=dict)
+    bases: _Pieces = field(default_factory=_Pieces)
+    patterns: _Pieces = field(default_factory=_Pieces)
+    offsets: _Pieces = field(default_factory=_Pieces)
     sources: list[RowSource] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("b", "p", "o"), 0))
-    known_nests: dict[tuple[int, ...], int] = field(default_factory=dict)
 
-    def add_execute(self, static: int) -> None:
-        """Rows of one execute statement: reads, writes, inputs that overlap an output."""
-        for variant in variants_of(self.linked, static):
-            self._add_variant(static, variant)
-
-    def _add_variant(self, static: int, variant: Variant) -> None:
+    def add(self, static: int, variant: Variant) -> None:
+        """Add the rows of an operation of statement ``static``, in the order of their checks."""
         op = variant.op
         operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
         first_output = len(op.tensors) - len(op.outputs)
-        inputs, outputs = operands[:first_output], operands[first_output:]
-        # What an index leads to depends on data: the kernels check indices, nothing is known here.
-        for operand in inputs:
-            if not is_indirect(operand.tensor) and self.checks & {Check.INIT, Check.LX}:
-                self._add(static, variant, operand, ct.READ)
+        # Which sticks an index selects depends on data; the kernels check the indices.
+        inputs = [o for o in operands[:first_output] if not is_indirect(o.tensor)]
+        outputs = operands[first_output:]
+        if self.checks & {Check.INIT, Check.LX}:
+            for operand in inputs:
+                self._add_row(static, variant, operand, ct.READ)
         for operand in outputs:
-            # Rather too much counts as written than that a later read is reported wrongly.
+            # Recording too many writes hides findings; recording too few would invent some.
             if is_indirect(operand.tensor):
                 operand = reachable(operand, self.linked.binding.allocations)
-            self._add(static, variant, operand, ct.WRITE)
-        # Only inputs that may meet an output have to be looked at again after the writes.
+            self._add_row(static, variant, operand, ct.WRITE)
+        # Only inputs that may overlap an output have to be checked again after the writes.
         for operand in inputs:
-            if not is_indirect(operand.tensor) and any(overlap(operand, o) for o in outputs):
-                self._add(static, variant, operand, ct.REREAD)
+            if any(may_overlap(operand, output) for output in outputs):
+                self._add_row(static, variant, operand, ct.REREAD)
 
-    def _add(self, static: int, variant: Variant, operand: OperandBoxes, role: int) -> None:
+    def _add_row(self, static: int, variant: Variant, operand: OperandBoxes, role: int) -> None:
         op, count = variant.op, len(self.linked.schedule.loop_indices[static])
-        tags = canonical_cores(op)
-        positions = [p for p, box in enumerate(operand.boxes) if box is not None]
+        writers = canonical_cores(op)
         starts = host_sticks(operand.begins)
-        same = [self._nest(b, operand.is_aligned) if b else -1 for b in operand.boxes]
-        # A read that several cores share is checked once; writes also differ by who makes them.
-        positions = _distinct(starts, positions, same, None if role == ct.READ else tags)
+        nests = [self._nest(b, operand.is_aligned) if b else -1 for b in operand.boxes]
+        # A read that several cores share is checked once; writes also differ by their core.
+        positions = [p for p, box in enumerate(operand.boxes) if box is not None]
+        positions = _distinct(starts, positions, nests, None if role == ct.READ else writers)
         if not positions:
             return
-        chosen = starts[:, positions]
-        base = chosen[:, 0]
-        relative, pattern = _patterns(chosen - base[:, None])
-        # One core cannot race with itself: without a second one the compiled check has less to do.
-        clash = role == ct.REREAD or (
-            not is_indirect(operand.tensor) and len({tags[p] for p in positions}) > 1
+        base = starts[:, positions[0]]
+        relative, pattern = _patterns(starts[:, positions] - base[:, None])
+        # A single core cannot race with itself.
+        can_race = role == ct.REREAD or (
+            not is_indirect(operand.tensor) and len({writers[p] for p in positions}) > 1
         )
-        self.rows.append(
-            [
-                role,
-                len(self.boxes),
-                len(positions),
-                self._put("b", self.bases, _of_all(base, variant, count)),
-                -1
-                if pattern is None
-                else self._put("p", self.patterns, _of_all(pattern, variant, count)),
-                self._put("o", self.offsets, relative.ravel()),
-                int(operand.tensor.component is Component.LX),
-                int(clash and Check.RACE in self.checks),
-            ]
-        )
+        row = [0] * ct.ROW_WORDS
+        row[ct.ROLE] = role
+        row[ct.FIRST_BOX], row[ct.BOXES] = len(self.boxes), len(positions)
+        row[ct.BASES] = self.bases.add(_of_all(base, variant, count))
+        row[ct.PATTERNS] = -1
+        if pattern is not None:
+            row[ct.PATTERNS] = self.patterns.add(_of_all(pattern, variant, count))
+        row[ct.OFFSETS] = self.offsets.add(relative)
+        row[ct.IS_LX] = int(operand.tensor.component is Component.LX)
+        row[ct.CAN_CLASH] = int(can_race and Check.RACE in self.checks)
+        self.rows.append(row)
         for p in positions:
-            tag = ct.UNKNOWN_CORE if is_indirect(operand.tensor) else op.cores[tags[p]] + 1
+            tag = ct.UNKNOWN_CORE if is_indirect(operand.tensor) else op.cores[writers[p]] + 1
             before, length = operand.ranges[p]
-            self.boxes.append([tag, same[p], before, length + (not operand.is_aligned)])
+            self.boxes.append([tag, nests[p], before, length + (not operand.is_aligned)])
         self.sources.append(RowSource(static, variant, operand.index, role, tuple(positions)))
 
-    def _put(self, name: str, parts: list[Int64Array], values: Int64Array) -> int:
-        offset = self.sizes[name]
-        parts.append(values)
-        self.sizes[name] += values.size
-        return offset
-
     def _nest(self, box: Box, aligned: bool) -> int:
-        words = tuple(nest_words(box, aligned))
-        if words not in self.known_nests:
-            self.known_nests[words] = len(self.nests)
-            self.nests.append(list(words))
-        return self.known_nests[words]
+        return self.nests.setdefault(tuple(nest_words(box, aligned)), len(self.nests))
 
 
 def _of_all(values: Int64Array, variant: Variant, count: int) -> Int64Array:
-    """``values`` of the variant's instances among all ``count`` of the statement, -1 elsewhere."""
+    """``values`` of the variant's instances, with -1 for the other of the ``count`` instances."""
     spread = np.full(count, -1, np.int64)
     spread[variant.instances] = values
     return spread
 
 
 def nest_words(box: Box, aligned: bool) -> list[int]:
-    """A box as runs of evenly spaced sticks; unaligned runs touch one stick more.
+    """A box as runs of evenly spaced sticks; unaligned runs include one stick more.
 
     UnsupportedError SPY737 for more than MAX_RANK axes around the runs.
     """
     axes = join_axes(drop_unit_axes(box.walk.picked((0,)).axes))
     merged = [(axis.extent, axis.pitches[0] // STICK_BYTES) for axis in axes]
     run, stride = 1, 1
-    # The innermost axis becomes the run. Unaligned runs touch a stick more at their end, which
-    # is right only where their sticks are neighbours.
+    # The innermost axis becomes the run. Unaligned runs touch one more stick at their end, which
+    # is right only if their sticks are neighbours.
     if merged and (aligned or merged[-1][1] == 1):
         run, stride = merged.pop()
     run += not aligned
@@ -318,9 +327,10 @@ def nest_words(box: Box, aligned: bool) -> list[int]:
 def _distinct(
     starts: Int64Array, positions: Sequence[int], nests: Sequence[int], tags: Sequence[int] | None
 ) -> list[int]:
-    """The first of the positions that touch the same in every instance (with equal tags, if given).
+    """The first of all positions that access the same sticks in every instance.
 
-    ``starts``: [instance, position]; ``nests``: by position.
+    ``starts``: [instance, position]; ``nests``, ``tags``: by position. With ``tags``, positions of
+    different tags stay distinct.
     """
     columns = starts[:, positions]
     # Where all instances have the same pattern the first one decides: np.unique sorts columns.
@@ -335,13 +345,8 @@ def _distinct(
 
 
 def _patterns(relative: Int64Array) -> tuple[Int64Array, Int64Array | None]:
-    """Distinct rows of ``relative``, and which of them each instance has (None: all the first)."""
+    """Distinct rows of ``relative``, and the row number of each instance (None: always 0)."""
     if (relative == relative[:1]).all():
         return relative[:1], None
     distinct, which = np.unique(relative, axis=0, return_inverse=True)
     return distinct, which.reshape(-1).astype(np.int64)
-
-
-def new_results(plan: CheckPlan) -> npt.NDArray[np.int64]:
-    """Empty findings for one launch: int64 [row, slot, word]."""
-    return np.zeros((len(plan.rows), ct.SLOTS, ct.RESULT_WORDS), np.int64)

@@ -1,6 +1,4 @@
-"""What the sanitizer looks for, by the names of the command line, and what it reports: one
-finding per cause, however many sticks it concerns.
-"""
+"""The checks of the sanitizer, their texts, and its findings: one per cause, for all its sticks."""
 
 from __future__ import annotations
 
@@ -9,11 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from spyre.errors import DeviceLocation, Finding, LaunchError, Severity, SourceLocation
-
-PLANNER_LX_BYTES = 1_677_721
-"""LX the compiler's planner hands out: 80 % of 2 MiB (hardware reference §2)."""
-MAX_SPAN_BYTES = 256 << 20
-"""What one core may touch of one tensor in one execute (SDSC reference §5)."""
 
 
 class Check(StrEnum):
@@ -33,7 +26,9 @@ CheckChoice = bool | str | Iterable[str] | None
 
 
 def parse_checks(choice: CheckChoice) -> frozenset[Check]:
-    """The checks of ``choice``: True or "" all, False or None none, else names (comma-separated).
+    """The checks of ``choice``: True or "" for all, False or None for none, else their names.
+
+    Names are separated by commas.
 
     LaunchError SPY739 for an unknown name.
     """
@@ -54,21 +49,79 @@ def parse_checks(choice: CheckChoice) -> frozenset[Check]:
     return frozenset(known[name.strip()] for name in names)
 
 
+# --- texts ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FindingText:
+    """Code and words of one kind of finding, with ``{op}`` and ``{tensor}`` to be filled in."""
+
+    check: Check
+    code: str
+    message: str
+    expected: str
+
+    def of(self, op: str, tensor: str) -> FindingText:
+        """The text for an operand of an operation."""
+        return replace(self, message=self.message.format(op=op, tensor=tensor))
+
+    def finding(self, severity: Severity, location: DeviceLocation, found: str) -> Finding:
+        return Finding(self.code, severity, self.message, location, self.expected, found)
+
+
+UNWRITTEN_READ = FindingText(
+    Check.INIT,
+    "SPY710",
+    "{op} reads sticks of {tensor} that have not been written",
+    "every stick that is read uploaded or written before",
+)
+SHARED_WRITE = FindingText(
+    Check.RACE,
+    "SPY711",
+    "{op}: several cores write the same sticks of {tensor}",
+    "every stick written by one core",
+)
+READ_WRITE_RACE = FindingText(
+    Check.RACE,
+    "SPY712",
+    "{op}: a core reads sticks of {tensor} that another core writes",
+    "inputs separate from the sticks that other cores write in the same execute",
+)
+OVERWRITTEN_LX = FindingText(
+    Check.LX,
+    "SPY731",
+    "{op} reads {tensor} in LX, part of which another tensor has overwritten",
+    "sticks last written through a range that contains the range read, or is contained in it",
+)
+
+
+def uncovered_output(name: str, sticks: int) -> FindingText:
+    """The text for output ``name``, ``sticks`` of which hold elements."""
+    return FindingText(
+        Check.COVER,
+        "SPY720",
+        f"output {name} is not written completely",
+        f"all {count_of(sticks, 'stick')} with elements written by an execute",
+    )
+
+
+# --- findings ---------------------------------------------------------------------------------
+
 MAX_LISTED = 6
-"""Further executes a finding names."""
+"""Further executes that a finding lists."""
 Coordinate = tuple[tuple[str, int], ...]
 """Dim names with element coordinates, in the order of the operation's dims."""
 
 
 @dataclass(frozen=True, slots=True)
 class SanitizerFinding:
-    """One cause, shown at its first occurrence.
+    """One cause, located at its first occurrence.
 
     ``source``: the execute statement in bundle.mlir. ``execute``: its number. ``coordinate``: of
-    the first stick, in the execute's iteration space; of an output that stays uncovered, host
-    coordinates. ``address_bytes``: of that stick (in LX: in the core's scratchpad). ``sticks``
-    over all ``executions`` that show it. ``last_writer``: who wrote the stick before, "" where
-    that does not matter. ``also_in``: further executes that show the same in the same words.
+    the first stick, in the execute's iteration space; for an output that is not covered, host
+    coordinates. ``address_bytes``: of that stick (in LX: in the core's scratchpad). ``sticks``:
+    total over all ``executions`` affected. ``last_writer``: the execute or upload that wrote the
+    stick before, "" if that is irrelevant. ``also_in``: further executes with the same finding.
     """
 
     check: Check
@@ -92,7 +145,7 @@ class SanitizerFinding:
     also_in: tuple[int, ...] = ()
 
     def to_finding(self) -> Finding:
-        """The finding as reports take it."""
+        """The finding in the form that reports take."""
         location = DeviceLocation(
             self.sdsc,
             self.execute,
@@ -136,11 +189,10 @@ def _list_executes(numbers: tuple[int, ...]) -> str:
 
 
 def grouped(findings: Iterable[SanitizerFinding]) -> list[SanitizerFinding]:
-    """Findings that differ in nothing but their execute and place become one, the first.
+    """Findings that differ in their location only, joined into the first of them.
 
-    Unrolled loops would otherwise repeat everything per iteration.
+    Unrolled loops would otherwise repeat every finding per iteration.
     """
-    # Texts, not places: what differs between equal executes is where, never what is wrong.
     groups: dict[tuple[str, ...], list[SanitizerFinding]] = {}
     for finding in findings:
         key = (finding.code, finding.message, finding.expected, finding.found)
@@ -161,5 +213,5 @@ def _joined(members: list[SanitizerFinding]) -> SanitizerFinding:
 
 
 def count_of(number: int, noun: str) -> str:
-    """``1 stick``, ``2 sticks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``1 stick``, ``2,000 sticks``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

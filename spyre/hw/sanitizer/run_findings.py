@@ -1,6 +1,4 @@
-"""Findings of a run: result words of the compiled checks as text, and outputs that no execute of
-the run wrote completely.
-"""
+"""Findings of a run: the results of the compiled checks, and outputs not written completely."""
 
 from __future__ import annotations
 
@@ -15,7 +13,17 @@ from spyre.errors import Severity, SourceLocation
 from spyre.hw.access import core_boxes, global_coordinate
 from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.sanitizer.check_plan import CheckPlan, RowSource
-from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of
+from spyre.hw.sanitizer.findings import (
+    OVERWRITTEN_LX,
+    READ_WRITE_RACE,
+    SHARED_WRITE,
+    UNWRITTEN_READ,
+    Check,
+    FindingText,
+    SanitizerFinding,
+    count_of,
+    uncovered_output,
+)
 from spyre.hw.sanitizer.shadow import (
     LaunchEvent,
     RecordLog,
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckedLaunch:
-    """A launch with its tables and what the checks wrote into ``results``."""
+    """A launch with its tables and the ``results`` that the checks filled in."""
 
     program: ProgramView
     label: ExecuteLabels
@@ -44,48 +52,19 @@ class CheckedLaunch:
     first_record: int
 
 
-@dataclass(frozen=True, slots=True)
-class _FindingText:
-    """Text of one kind of finding; ``{op}`` and ``{tensor}`` are filled in."""
-
-    check: Check
-    code: str
-    message: str
-    expected: str
-
-
 _FINDING_TEXTS = {
-    (ct.READ, ct.MAIN): _FindingText(
-        Check.INIT,
-        "SPY710",
-        "{op} reads {tensor} where nobody has written",
-        "every stick that is read uploaded or written before",
-    ),
-    (ct.WRITE, ct.MAIN): _FindingText(
-        Check.RACE,
-        "SPY711",
-        "{op}: several cores write the same sticks of {tensor}",
-        "every stick written by one core",
-    ),
-    (ct.REREAD, ct.MAIN): _FindingText(
-        Check.RACE,
-        "SPY712",
-        "{op}: a core reads from {tensor} what another core writes",
-        "inputs apart from what other cores write in the same execute",
-    ),
-    (ct.READ, ct.LIVE): _FindingText(
-        Check.LX,
-        "SPY731",
-        "{op} reads {tensor} in LX, part of which another tensor has overwritten",
-        "sticks last written through a range that contains the one read, or lies in it",
-    ),
+    (ct.READ, ct.MAIN): UNWRITTEN_READ,
+    (ct.WRITE, ct.MAIN): SHARED_WRITE,
+    (ct.REREAD, ct.MAIN): READ_WRITE_RACE,
+    (ct.READ, ct.LIVE): OVERWRITTEN_LX,
 }
+"""By role of the row and slot of its results."""
 
 
 def findings_of(
     launch: CheckedLaunch, log: RecordLog, checks: frozenset[Check]
 ) -> Iterator[SanitizerFinding]:
-    """The findings of one launch, in the order of its rows."""
+    """The findings of one launch, in the order of the plan's rows."""
     for row, source in enumerate(launch.plan.sources):
         for slot in range(ct.SLOTS):
             words = launch.results[row, slot]
@@ -95,7 +74,7 @@ def findings_of(
 
 
 def _run_finding(
-    launch: CheckedLaunch, log: RecordLog, source: RowSource, kind: _FindingText, words: Int64Array
+    launch: CheckedLaunch, log: RecordLog, source: RowSource, kind: FindingText, words: Int64Array
 ) -> SanitizerFinding:
     variant = source.variant
     op = variant.op
@@ -113,7 +92,7 @@ def _run_finding(
         check=kind.check,
         code=kind.code,
         severity=Severity.ERROR,
-        message=kind.message.format(op=op.name, tensor=tensor.name),
+        message=kind.of(op.name, tensor.name).message,
         sdsc=launch.label.sdsc(statement.source),
         expected=kind.expected,
         found=f"{count_of(sticks, 'stick')} in {count_of(runs, 'execution')}",
@@ -133,7 +112,7 @@ def _run_finding(
 
 
 def shown_address(address_bytes: int) -> int:
-    """An address as files have it: LX addresses count from the start of the core's scratchpad."""
+    """The address in SDSC files: in LX, from the start of the core's scratchpad."""
     return address_bytes if address_bytes < LX_BASE else (address_bytes - LX_BASE) % LX_BYTES
 
 
@@ -148,7 +127,7 @@ class ExpectedOutput:
 def check_cover(
     expected: ExpectedOutput, shadow: ShadowMemory, log: RecordLog, first_record: int
 ) -> Iterator[SanitizerFinding]:
-    """At most one finding. ``first_record``: the first of the run."""
+    """SPY720 if required sticks are not written. ``first_record``: the first of the run."""
     tensor = expected.tensor
     words = shadow.of_range(tensor.address_bytes, tensor.size_bytes)
     records = words >> ct.CORE_BITS
@@ -161,49 +140,42 @@ def check_cover(
     geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
     host = host_coordinates_of_stick(geometry, stick)
     missing, total = int(bare.sum()), int(expected.sticks.sum())
-    last = _last_execute(words, log, first_record)
+    sdsc, execute, source = _last_execute(words, log, first_record)
+    remark = ", and no execute writes any of it" if execute is None else ""
+    text = uncovered_output(tensor.name, total)
     yield SanitizerFinding(
-        check=Check.COVER,
-        code="SPY720",
+        check=text.check,
+        code=text.code,
         severity=Severity.ERROR,
-        message=f"output {tensor.name} is not written completely",
-        sdsc=last.sdsc,
-        execute=last.execute,
-        source=last.source,
+        message=text.message,
+        sdsc=sdsc,
+        execute=execute,
+        source=source,
         tensor=tensor.name,
         coordinate=tuple((f"dim {k}", i) for k, i in enumerate(host)),
         address_bytes=tensor.address_bytes + position * STICK_BYTES,
         sticks=missing,
-        expected=f"all {count_of(total, 'stick')} with elements written by an execute",
-        found=f"{count_of(missing, 'stick')} never written{last.remark}",
+        expected=text.expected,
+        found=f"{count_of(missing, 'stick')} never written{remark}",
         last_writer=_host_writer(log, int(words[position])),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _LastExecute:
-    """The execute that wrote any of the tensor last, where there is one."""
+def _last_execute(
+    words: UInt32Array, log: RecordLog, first_record: int
+) -> tuple[str, int | None, SourceLocation | None]:
+    """SDSC file, number and location of the execute that wrote any of the words last.
 
-    sdsc: str = "bundle.mlir"
-    execute: int | None = None
-    source: SourceLocation | None = None
-    remark: str = ", and no execute writes any of it"
-
-
-def _last_execute(words: UInt32Array, log: RecordLog, first_record: int) -> _LastExecute:
+    bundle.mlir if no execute of the run did.
+    """
     word = int(words.max(initial=0))
     if word >> ct.CORE_BITS < first_record:
-        return _LastExecute()
+        return "bundle.mlir", None, None
     event, execution = log.find(word >> ct.CORE_BITS)
     assert isinstance(event, LaunchEvent)
     statement, _, _ = locate_execution(event.program, execution)
-    label = event.label
-    return _LastExecute(
-        label.sdsc(statement.source),
-        label.first_execute + statement.index,
-        statement.location,
-        "",
-    )
+    number = event.label.first_execute + statement.index
+    return event.label.sdsc(statement.source), number, statement.location
 
 
 def _host_writer(log: RecordLog, word: int) -> str:

@@ -1,7 +1,7 @@
-"""Shadow memory: who wrote every stick of HBM and LX last, in a lazily committed mapping.
+"""Shadow memory: the last writer of every stick of HBM and LX, in a lazily committed mapping.
 
-One uint32 per stick: 0 where nobody wrote, else ``record << 6 | core + 1``. A *record* is an upload
-or one execution of one execute statement; `RecordLog` says what a record was.
+One uint32 per stick: 0 if the stick is unwritten, else ``record << 6 | core + 1``. A *record* is
+the number of an upload, or of one execution of an execute statement, in the `RecordLog`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Event = Upload | LaunchEvent
 
 
 class RecordLog:
-    """What every record was. Records count from 1; a launch takes one per execution.
+    """Uploads and launches by record. Records count from 1; a launch has one per execution.
 
     Copies in several threads may `add` at once.
     """
@@ -66,8 +66,8 @@ class RecordLog:
         self.next_record = 1
 
     def add(self, event: Event, records: int = 1) -> int:
-        """The first record of a new event. UnsupportedError SPY738 when the words are used up."""
-        # Records number what happened: two uploads at once must not get the same ones.
+        """The first record of a new event. UnsupportedError SPY738 if no records are left."""
+        # Two uploads at once must not get the same record.
         with self._lock:
             return self._add(event, records)
 
@@ -87,15 +87,16 @@ class RecordLog:
         return first
 
     def find(self, record: int) -> tuple[Event, int]:
-        """The event of ``record``, and which of the event's executions it is."""
+        """The event of ``record``, and the number of the execution within the event."""
         number = bisect.bisect_right(self._firsts, record) - 1
         return self._events[number], record - self._firsts[number]
 
 
 class ShadowMemory:
-    """The words of all sticks, in the host order of the card's memory.
+    """The words of all sticks, in the order of the card's memory on the host.
 
-    ``words[host stick]``; ``ranges[stick of all LX]``: the range an LX stick was written through.
+    ``words``: by number of the host stick. ``ranges``: by number of the LX stick, the range of the
+    tensor that wrote it.
     """
 
     def __init__(self) -> None:
@@ -104,29 +105,29 @@ class ShadowMemory:
         self.ranges: UInt32Array = np.zeros(CORES * LX_BYTES // STICK_BYTES, np.uint32)
 
     def of_range(self, address_bytes: int, size_bytes: int) -> UInt32Array:
-        """The words of the sticks that a device range touches, as a view."""
+        """The words of the sticks of a device range, as a view."""
         start = host_offset(address_bytes)
         return self.words[start // STICK_BYTES : -(-(start + size_bytes) // STICK_BYTES)]
 
     def mark(self, address_bytes: int, size_bytes: int, record: int) -> None:
-        """A host write of a range."""
+        """Record a host write of a range."""
         self.of_range(address_bytes, size_bytes)[:] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
         self._forget_ranges(address_bytes, size_bytes)
 
     def mark_sticks(self, addresses_bytes: Int64Array, record: int) -> None:
-        """A write of the sticks of HBM at ``addresses_bytes``."""
+        """Record a write of the sticks of HBM at ``addresses_bytes``."""
         sticks = addresses_bytes + (addresses_bytes >> REGION_BITS) * REGION_SKEW_BYTES
         sticks //= STICK_BYTES
         self.words[sticks] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
-        """Nobody has written a range; whole pages go back to the host."""
+        """Mark a range as unwritten; whole pages are returned to the host."""
         start = host_offset(address_bytes)
         first, last = start // STICK_BYTES, -(-(start + size_bytes) // STICK_BYTES)
         page = mmap.PAGESIZE // _WORD_BYTES
         low, high = -(-first // page) * page, last // page * page
         if low < high:
-            # Pages that are given back read as zero, and a page that nobody wrote costs nothing.
+            # Returned pages read as zero, and an untouched page costs nothing.
             self.words[first:low] = 0
             self._mapping.madvise(mmap.MADV_DONTNEED, low * _WORD_BYTES, (high - low) * _WORD_BYTES)
             first = high
@@ -134,7 +135,7 @@ class ShadowMemory:
         self._forget_ranges(address_bytes, size_bytes)
 
     def clear_all(self) -> None:
-        """Nobody has written anything."""
+        """Mark all memory as unwritten."""
         pages_bytes = self.words.nbytes // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapping.madvise(mmap.MADV_DONTNEED, 0, pages_bytes)
         self.words[pages_bytes // _WORD_BYTES :] = 0
@@ -147,13 +148,13 @@ class ShadowMemory:
 
 
 def core_of(word: int) -> int | None:
-    """Core of a shadow word; None for uploads and where it is not known."""
+    """Core of a shadow word; None for uploads and unknown cores."""
     tag = word & ((1 << ct.CORE_BITS) - 1)
     return tag - 1 if 0 < tag <= CORES else None
 
 
 def describe_writer(log: RecordLog, word: int) -> str:
-    """Who wrote a stick with this word, which is not 0."""
+    """The writer of a stick in words; ``word`` is not 0."""
     event, execution = log.find(word >> ct.CORE_BITS)
     if isinstance(event, Upload):
         return f"upload of {event.name}"
@@ -161,7 +162,7 @@ def describe_writer(log: RecordLog, word: int) -> str:
 
 
 def describe_execution(event: LaunchEvent, execution: int, core: int | None) -> str:
-    """One execution of a launch, e.g. ``execute 3 (add), core 5, loop indices (1, 0)``."""
+    """One execution in words, such as ``execute 3 (add), core 5, loop indices (1, 0)``."""
     statement, _, loops = locate_execution(event.program, execution)
     parts = [f"execute {event.label.first_execute + statement.index} ({statement.name})"]
     if core is not None:
@@ -174,7 +175,7 @@ def describe_execution(event: LaunchEvent, execution: int, core: int | None) -> 
 def locate_execution(
     program: ProgramView, execution: int
 ) -> tuple[StatementView, int, tuple[int, ...]]:
-    """Statement, instance and loop indices of the ``execution``-th of a launch."""
+    """Statement, instance and loop indices of execution number ``execution`` of a launch."""
     index = int(program.executions.statement[execution])
     instance = int(program.executions.instance[execution])
     return program.statements[index], instance, program.loop_indices(index, instance)

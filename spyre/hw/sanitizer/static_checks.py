@@ -1,9 +1,7 @@
-"""Checks that need no run: addresses, alignment, spans, layouts, and how the scratchpads are
-used.
+"""Checks of a linked program that need no run: memory, alignment, spans, scratchpads.
 
-Which argument an address names is not where it points, but what it is computed from: in a
-symbolic bundle the expression of a symbol says it (`%arg_0_base_addr + 2048 * %i`), in a baked
-one the segment of the address does.
+An operand must stay in the allocation that its address is computed from
+(:mod:`spyre.hw.linking.trace`), whatever memory follows it.
 """
 
 from __future__ import annotations
@@ -17,39 +15,34 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import Severity
-from spyre.hw.access import (
-    Box,
-    contradicting_dims,
-    core_boxes,
-    global_coordinate,
-    is_indirect,
-)
+from spyre.hw.access import Box, core_boxes, global_coordinate, is_indirect
 from spyre.hw.counters import ExecuteLabels
-from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
-from spyre.hw.sanitizer.findings import (
-    MAX_SPAN_BYTES,
-    PLANNER_LX_BYTES,
-    Check,
-    SanitizerFinding,
-    count_of,
+from spyre.hw.linking import (
+    Allocation,
+    LinkedProgram,
+    Variant,
+    core_owners,
+    first_outside,
+    operand_owners,
+    variants_of,
 )
+from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of
 from spyre.hw.sanitizer.run_findings import shown_address
-from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, STICK_BYTES
+from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
+from spyre.hw.tile_dims import pitch_mismatch, tile_dims
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, footprint
-from spyre.mlir.program import (
-    AllocationAtom,
-    Atom,
-    Derived,
-    Execute,
-    IndexValue,
-    ParameterAtom,
-)
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.program import Execute
+
+PLANNER_LX_BYTES = 1_677_721
+"""LX available to the compiler's planner: 80 % of 2 MiB (hardware reference §2)."""
+MAX_SPAN_BYTES = 256 << 20
+"""Largest range of one tensor that one core may access in one execute (SDSC reference §5)."""
 
 
 @dataclass(frozen=True)
 class ExecuteSite:
-    """``static``: number of the execute statement in its program; ``variant``: what it runs."""
+    """An execute statement (``static``: its number) with one operation that it runs."""
 
     linked: LinkedProgram
     label: ExecuteLabels
@@ -58,12 +51,10 @@ class ExecuteSite:
 
     @property
     def execute(self) -> Execute:
-        """The statement."""
         return self.linked.program.executes[self.static]
 
     @property
     def op(self) -> Operation:
-        """Its operation."""
         return self.variant.op
 
     @property
@@ -73,8 +64,29 @@ class ExecuteSite:
 
     @cached_property
     def boxes(self) -> tuple[tuple[Box | None, ...], ...]:
-        """Per operand and core what is touched."""
+        """The sticks that each core accesses, per operand and core."""
         return tuple(core_boxes(self.op, tensor) for tensor in self.op.tensors)
+
+    @cached_property
+    def owners(self) -> tuple[tuple[Allocation | None, ...], ...]:
+        """Per operand and core the allocation its address is computed from.
+
+        None in LX, and where an address is computed from several or from none. Of views of one
+        memory that begin together, the largest.
+        """
+        binding = self.linked.binding
+        symbols = self.linked.schedule.symbols[self.static]
+        per_operand = operand_owners(self.op, self.execute, symbols, binding.owners)
+        largest = sorted(binding.allocations, key=lambda a: a.size_bytes)
+        at = {allocation.address_bytes: allocation for allocation in largest}
+        begins = [a.address_bytes for a in binding.allocations]
+        return tuple(
+            tuple(
+                None if number < 0 else at[begins[number]]
+                for number in core_owners(owners, len(self.op.cores))
+            )
+            for owners in per_operand
+        )
 
     def loops(self, instance: int) -> tuple[int, ...]:
         """Loop indices of a member of the variant's instances."""
@@ -118,74 +130,6 @@ def execute_sites(linked: LinkedProgram, label: ExecuteLabels) -> Iterator[Execu
             yield ExecuteSite(linked, label, static, variant)
 
 
-@dataclass(frozen=True)
-class Owners:
-    """Per core of one operand the allocation its address names (None where nothing is named).
-
-    Loops change an address, never what it is computed from, so instances share their owners.
-    """
-
-    allocations: tuple[Allocation | None, ...]
-
-    @property
-    def lows(self) -> Int64Array:
-        """First byte each core may touch."""
-        return np.array([a.address_bytes if a else 0 for a in self.allocations], np.int64)
-
-    @property
-    def highs(self) -> Int64Array:
-        """End of what each core may touch."""
-        top = np.iinfo(np.int64).max
-        return np.array([a.end_bytes if a else top for a in self.allocations], np.int64)
-
-
-def find_owners(site: ExecuteSite, operand: int) -> Owners:
-    """What the start addresses of ``operand`` name, per core."""
-    tensor = site.op.tensors[operand]
-    if tensor.component is not Component.HBM:
-        return Owners((None,) * len(site.op.cores))
-    if tensor.symbolic:
-        values = dict(zip(site.execute.symbol_ids, site.execute.symbols, strict=True))
-        return Owners(tuple(_of_value(site, values[symbol]) for symbol in tensor.starts))
-    return Owners(tuple(_of_segment(site, start >> REGION_BITS) for start in tensor.starts))
-
-
-def _of_segment(site: ExecuteSite, segment: int) -> Allocation | None:
-    segments = site.linked.binding.segments
-    return None if segments is None else _allocation_at(site, segments.get(segment))
-
-
-def _of_value(site: ExecuteSite, value: IndexValue) -> Allocation | None:
-    """The one address the value is computed from; None when there are several or none."""
-    binding, program = site.linked.binding, site.linked.program
-    bases = set()
-    for atom in set(_atoms_of(value)):
-        if isinstance(atom, AllocationAtom):
-            bases.add(binding.scratch_addresses[atom.index])
-        elif isinstance(atom, ParameterAtom):
-            parameter = program.parameters[atom.index]
-            if parameter.kind == "input_arg" and parameter.max_value is None:
-                bases.add(binding.parameters[parameter.name])
-    return _allocation_at(site, bases.pop()) if len(bases) == 1 else None
-
-
-def _atoms_of(value: IndexValue) -> Iterator[Atom]:
-    for atom, _ in value.terms:
-        if isinstance(atom, Derived):
-            yield from _atoms_of(atom.left)
-            yield from _atoms_of(atom.right)
-        else:
-            yield atom
-
-
-def _allocation_at(site: ExecuteSite, address: int | None) -> Allocation | None:
-    """The allocation that begins at ``address``; of views of one memory the largest."""
-    binding = site.linked.binding
-    begin = None if address is None else binding.origin(address)
-    beginning_there = [a for a in binding.allocations if a.address_bytes == begin]
-    return max(beginning_there, key=lambda a: a.size_bytes, default=None)
-
-
 BoolArray = npt.NDArray[np.bool_]
 POOL_NAME = "pool"
 _CHUNK = 1 << 22
@@ -193,31 +137,30 @@ _CHUNK = 1 << 22
 
 
 def check_memory(site: ExecuteSite) -> Iterator[SanitizerFinding]:
-    """Findings of one execute statement."""
+    """Accesses outside of the memory that an address is computed from; pitches it does not have."""
     for operand, tensor in enumerate(site.op.tensors):
-        if tensor.component is not Component.HBM:
-            continue
-        owners = find_owners(site, operand)
-        yield from _check_bounds(site, operand, owners)
-        yield from _check_layout(site, operand, owners)
+        if tensor.component is Component.HBM:
+            yield from _check_bounds(site, operand)
+            yield from _check_layout(site, operand)
 
 
-def _check_bounds(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[SanitizerFinding]:
-    starts = site.starts[:, operand, :]
-    boxes = site.boxes[operand]
+def _check_bounds(site: ExecuteSite, operand: int) -> Iterator[SanitizerFinding]:
+    starts, boxes, owners = site.starts[:, operand, :], site.boxes[operand], site.owners[operand]
     firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
     ends = np.array([box.end_bytes if box else 0 for box in boxes], np.int64)
-    outside = (starts + firsts < owners.lows) | (starts + ends > owners.highs)
+    lows, highs = _ranges(owners)
+    outside = (starts + firsts < lows) | (starts + ends > highs)
     outside &= np.array([box is not None for box in boxes])
     if not outside.any():
         return
     instance, position = (int(i) for i in np.argwhere(outside)[0])
-    owner, box = owners.allocations[position], boxes[position]
+    owner, box = owners[position], boxes[position]
     assert owner is not None
     assert box is not None
     start = int(starts[instance, position])
-    offset = first_outside(box, start, owner)
-    sticks = _count_outside(starts, boxes, owners, outside)
+    offset = first_outside(box, start, [owner])
+    assert offset is not None
+    sticks = _count_outside(starts, boxes, (lows, highs), outside)
     is_pool = owner.name == POOL_NAME
     name = f"the {POOL_NAME}" if is_pool else owner.name
     tensor = site.op.tensors[operand]
@@ -240,12 +183,11 @@ def _check_bounds(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[S
     )
 
 
-def first_outside(box: Box, start: int, owner: Allocation) -> int:
-    """Offset in bytes of the first stick of a core's box that is not wholly in ``owner``."""
-    offsets = box.walk.offsets()
-    addresses = start + offsets
-    outside = (addresses < owner.address_bytes) | (addresses + STICK_BYTES > owner.end_bytes)
-    return int(offsets[np.argmax(outside)])
+def _ranges(owners: Sequence[Allocation | None]) -> tuple[Int64Array, Int64Array]:
+    """First byte and end of the memory of each core; everything for a core without owner."""
+    lows = [owner.address_bytes if owner else 0 for owner in owners]
+    highs = [owner.end_bytes if owner else np.iinfo(np.int64).max for owner in owners]
+    return np.array(lows, np.int64), np.array(highs, np.int64)
 
 
 def _neighbour(site: ExecuteSite, address: int) -> str:
@@ -256,9 +198,12 @@ def _neighbour(site: ExecuteSite, address: int) -> str:
 
 
 def _count_outside(
-    starts: Int64Array, boxes: tuple[Box | None, ...], owners: Owners, outside: BoolArray
+    starts: Int64Array,
+    boxes: tuple[Box | None, ...],
+    memory: tuple[Int64Array, Int64Array],
+    outside: BoolArray,
 ) -> int:
-    """Sticks outside over all instances and cores, boxes of equal shape together."""
+    """Sticks outside of ``memory`` (first bytes and ends, by core), of all instances and cores."""
     total = 0
     for box in {id(b): b for b in boxes if b is not None}.values():
         mine = np.array([b is box for b in boxes])
@@ -269,44 +214,37 @@ def _count_outside(
         for first in range(0, len(instances), step):
             rows, columns = instances[first : first + step], cores[first : first + step]
             addresses = starts[rows, columns][:, None] + offsets
-            low, high = owners.lows[columns][:, None], owners.highs[columns][:, None]
+            low, high = (ends[columns][:, None] for ends in memory)
             total += int(((addresses < low) | (addresses + STICK_BYTES > high)).sum())
     return total
 
 
-def _check_layout(site: ExecuteSite, operand: int, owners: Owners) -> Iterator[SanitizerFinding]:
-    """A step of the tensor that is no step of the argument's layout."""
-    owner = owners.allocations[0]
-    tensor = site.op.tensors[operand]
+def _check_layout(site: ExecuteSite, operand: int) -> Iterator[SanitizerFinding]:
+    """A pitch of the tensor that the layout of its argument does not have (SPY702)."""
+    owner, tensor = site.owners[operand][0], site.op.tensors[operand]
     if owner is None or not owner.device_dims or is_indirect(tensor):
         return
-    wrong = contradicting_dims(site.op, tensor, owner.device_dims)
-    if not wrong:
-        return
-    pitches = footprint(site.op, tensor).pitch_bytes
-    yield site.finding(
-        Check.MEMORY,
-        "SPY702",
-        Severity.WARNING,
-        f"{site.op.name}: the stored extents of {tensor.name} contradict the layout of "
-        f"{owner.name}",
-        operand,
-        expected=_layout_steps(owner),
-        found=", ".join(f"{dim} in steps of {pitches[dim]} bytes" for dim in wrong),
-        hint="a tile of a larger tensor needs a gap that gives it the larger one's pitches",
-    )
-
-
-def _layout_steps(owner: Allocation) -> str:
-    steps = sorted({stride for extent, stride in owner.device_dims if extent > 1})
-    return f"steps of {' or '.join(str(stride) for stride in steps)} bytes"
+    layout = owner.device_dims
+    dims = tile_dims(site.op, tensor, layout)
+    found = pitch_mismatch(site.op, tensor, dims, layout, owner.name)
+    if found is not None:
+        yield site.finding(
+            Check.MEMORY,
+            found.code,
+            found.severity,
+            found.message,
+            operand,
+            expected=found.expected,
+            found=found.found,
+            hint=found.hint,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _LxUse:
-    """An LX operand of an execute: byte range in the scratchpad of the first core.
+    """An LX operand of an execute: its byte range in the scratchpad of the first core.
 
-    Of cells that lie in many scratchpads: the range of all.
+    If the operand's cells are in many scratchpads: the range that covers all of them.
     """
 
     static: int
@@ -320,13 +258,13 @@ class _LxUse:
 
 
 def check_stale(linked: LinkedProgram, sites: Sequence[ExecuteSite]) -> Iterator[SanitizerFinding]:
-    """A read outside of a loop of what only the loop wrote, and no execute there also reads."""
+    """Reads after a loop of LX that only the loop wrote, without accumulating (SPY732)."""
     paths = linked.program.loop_paths
     uses = [use for site in sites for use in _lx_uses(site)]
     by_static = {site.static: site for site in sites}
     for read in (use for use in uses if not use.is_output):
         before = [u for u in uses if u.is_output and u.static < read.static and u.meets(read)]
-        # What reads its own result back (a sum over tiles) means to keep only the last value.
+        # An execute that reads its own result back (a sum over tiles) keeps the last on purpose.
         if not before or _accumulates(before, uses):
             continue
         last = before[-1]
@@ -382,20 +320,10 @@ def _lx_uses(site: ExecuteSite) -> Iterator[_LxUse]:
         yield _LxUse(site.static, operand, operand >= first_output, low, high)
 
 
-def check_program(
-    linked: LinkedProgram, label: ExecuteLabels, checks: frozenset[Check]
-) -> tuple[SanitizerFinding, ...]:
-    """All findings that the addresses alone give, made once per program and label."""
-    key = (label, checks)
-    findings: dict[object, tuple[SanitizerFinding, ...]] = vars(linked).setdefault("_static", {})
-    if key not in findings:
-        findings[key] = tuple(_static_findings(linked, label, checks))
-    return findings[key]
-
-
-def _static_findings(
+def static_findings(
     linked: LinkedProgram, label: ExecuteLabels, checks: frozenset[Check]
 ) -> Iterator[SanitizerFinding]:
+    """All findings that follow from the addresses alone."""
     sites = list(execute_sites(linked, label))
     for site in sites:
         if Check.MEMORY in checks:
@@ -410,7 +338,7 @@ def _static_findings(
 
 
 def check_alignment(site: ExecuteSite) -> Iterator[SanitizerFinding]:
-    """Starts that are no whole stick: the card addresses sticks."""
+    """Starts inside a stick: the card addresses whole sticks (SPY735)."""
     for operand, tensor in enumerate(site.op.tensors):
         wrong = site.starts[:, operand, :] % STICK_BYTES != 0
         if not wrong.any():
@@ -435,7 +363,7 @@ def check_alignment(site: ExecuteSite) -> Iterator[SanitizerFinding]:
 
 
 def check_span(site: ExecuteSite) -> Iterator[SanitizerFinding]:
-    """One core may not reach further than 256 MiB within one tensor (SDSC reference §5)."""
+    """Cores that access more than MAX_SPAN_BYTES of one tensor (SPY736)."""
     for operand, tensor in enumerate(site.op.tensors):
         spans = [box.span_bytes if box else 0 for box in site.boxes[operand]]
         position = int(np.argmax(spans))
@@ -454,7 +382,7 @@ def check_span(site: ExecuteSite) -> Iterator[SanitizerFinding]:
 
 
 def check_lx_boundary(site: ExecuteSite) -> Iterator[SanitizerFinding]:
-    """LX beyond what the compiler's planner hands out: the rest is the backend's."""
+    """Tensors beyond the compiler's part of LX; the rest belongs to the backend (SPY730)."""
     for operand, tensor in enumerate(site.op.tensors):
         if tensor.component is not Component.LX:
             continue
@@ -468,7 +396,7 @@ def check_lx_boundary(site: ExecuteSite) -> Iterator[SanitizerFinding]:
             Check.LX,
             "SPY730",
             Severity.WARNING,
-            f"{site.op.name}: {tensor.name} lies in the part of LX kept for the backend",
+            f"{site.op.name}: {tensor.name} is in the part of LX reserved for the backend",
             operand,
             instance=instance,
             position=position,

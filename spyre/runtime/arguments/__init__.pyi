@@ -1,10 +1,6 @@
 from .derived import (
-    OWNER_BITS as OWNER_BITS,
-    SCRATCH_OWNER as SCRATCH_OWNER,
-    SEGMENT_BITS as SEGMENT_BITS,
     arrangement_findings as arrangement_findings,
-    operand_starts as operand_starts,
-    owner_parameters as owner_parameters,
+    trace_operands as trace_operands,
 )
 from .host_tensor import (
     HostTensor as HostTensor,

@@ -1,8 +1,8 @@
 """Arguments of a bundle without launch_spec.json, derived from the memory its SDSCs access.
 
-Every operand in HBM is traced to the parameter or segment that its addresses start from, over all
-loop iterations. The operand with the largest allocation gives an argument its layout. Unpadded host
-shapes and host strides are not known: row-major is assumed, with a warning.
+Every operand in HBM is traced to the parameter or segment its addresses start from, over all loop
+iterations. The operand with the largest allocation gives an argument its layout. Unpadded host
+shapes and host strides cannot be derived: they are assumed row-major, with a warning.
 """
 
 from __future__ import annotations
@@ -10,53 +10,49 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TypeVar
 
 from spyre.dtypes import FORMATS
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
-from spyre.hw.linking import check_bound
+from spyre.hw.counters import UNLABELLED, ExecuteLabels
+from spyre.hw.linking import AddressOwners, TracedExecute, Walk, trace
 from spyre.hw.ops import STANDARD, arrangement_faults, find_op
-from spyre.hw.plans import check_slices
-from spyre.layout import Int64Array, SpyreTensorLayout, contiguous_strides
-from spyre.mlir.operation import (
-    Component,
-    Footprint,
-    Operation,
-    Tensor,
-    footprint,
-    group_by_sizes,
-    stick_elements,
-    with_sizes,
-)
-from spyre.mlir.program import Execute, LoopProgram, Schedule
+from spyre.hw.spec import REGIONS
+from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.mlir.operation import Footprint, Operation, Tensor, footprint, stick_elements
+from spyre.mlir.program import Parameter
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
 from spyre.runtime.program import POOL, LoweredBundle, Role, owner_of, require_no_size
 
-# Parameters are scheduled with their number in the high bits, so that it can be read off every
-# address computed from them, whatever the loops add.
-OWNER_BITS = 40
-SCRATCH_OWNER = 1 << 16
-"""Owners from this number on are device_mem_allocates, not arguments."""
-SEGMENT_BITS = 34
-"""Lowest bit of the segment number in the addresses of baked bundles."""
+T = TypeVar("T")
+
 _HOST_DTYPES = {row.name: row.host_dtype for row in FORMATS.values() if row.host_dtype}
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentUse:
-    """One operand of one execute, and the extents it accesses, in bytes from the argument's start.
+    """One operand of one execute statement, and the range of its argument that it accesses.
 
-    ``execute``: number of the execute statement in the text. ``sized``: dims with a runtime size.
+    ``end_bytes``: end of the range over all executions, from the argument's first byte. ``sized``:
+    dims of a runtime size.
     """
 
-    execute: int
-    op: Operation
-    tensor: Tensor
+    walk: Walk[int]
     extents: Footprint
-    reads: bool
     end_bytes: int
     sized: frozenset[str] = frozenset()
+
+    @property
+    def op(self) -> Operation:
+        return self.walk.op
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.walk.tensor
+
+    @property
+    def reads(self) -> bool:
+        return not self.walk.is_output
 
 
 def derive_arguments(bundle: LoweredBundle, values: Mapping[str, int]) -> KernelArguments:
@@ -65,7 +61,7 @@ def derive_arguments(bundle: LoweredBundle, values: Mapping[str, int]) -> Kernel
     ``values``: of index parameters and runtime sizes. LaunchError SPY362 if one is missing, SPY368
     if the format of an argument has no host dtype.
     """
-    uses = uses_by_owner(bundle, values)
+    uses = uses_by_argument(bundle, values)
     if not bundle.program.parameters:
         uses = _by_segment(uses)
     pool_bytes = max((use.end_bytes for use in uses.pop(POOL, [])), default=0)
@@ -90,100 +86,75 @@ def _warning(bundle: LoweredBundle, arguments: Sequence[ArgumentSpec]) -> tuple[
 # --- tracing operands to arguments ------------------------------------------------------------
 
 
-def uses_by_owner(bundle: LoweredBundle, values: Mapping[str, int]) -> dict[int, list[ArgumentUse]]:
-    """Uses in textual order, reads of an execute first, per argument index (POOL: the pool).
+def trace_operands(
+    bundle: LoweredBundle,
+    memories: Mapping[int, T],
+    values: Mapping[str, int],
+    scratch: Sequence[T] = (),
+    has_pool: bool = False,
+    label: ExecuteLabels = UNLABELLED,
+) -> Iterator[TracedExecute[T]]:
+    """`trace` of a bundle whose memory is given by argument index and POOL.
 
-    In a bundle without parameters the key is the segment. LaunchError SPY362 for a parameter
-    without value.
+    ``scratch``: one per device_mem_allocate. ``has_pool``: in a baked bundle segment 0 is the pool
+    and argument k is in segment k + 1. LaunchError SPY362 or SPY366 for a parameter without value.
     """
     program = bundle.program
-    owners, parameter_values = owner_parameters(program, values)
-    scratch = [(SCRATCH_OWNER + k) << OWNER_BITS for k in range(len(program.allocations))]
-    schedule = program.schedule(parameter_values, scratch)
-    uses: dict[int, list[ArgumentUse]] = defaultdict(list)
-    for execute in program.executes:
-        op = bundle.operations[execute.sdsc_filename]
-        for owner, use in _uses_of(op, execute, schedule):
-            uses[owner].append(use)
-    if program.parameters:
-        return {owners[k]: owned for k, owned in uses.items() if k in owners}
-    return dict(uses)
-
-
-def owner_parameters(
-    program: LoopProgram, values: Mapping[str, int]
-) -> tuple[dict[int, int], dict[str, int]]:
-    """Argument index by owner number, and parameter values whose high bits are that number.
-
-    LaunchError SPY362 or SPY366 for a parameter without value.
-    """
-    owners, parameter_values = {}, {}
-    for number, parameter in enumerate(program.parameters):
+    parameters: dict[str, T] = {}
+    known = dict(values)
+    for parameter in program.parameters:
         index = owner_of(parameter.name)
-        if index is not None:
-            owners[number] = index
-            parameter_values[parameter.name] = number << OWNER_BITS
-        elif parameter.name in values:
-            parameter_values[parameter.name] = values[parameter.name]
+        if index is None:
+            _require_value(parameter, values)
+        elif index in memories:
+            parameters[parameter.name] = memories[index]
         else:
-            require_no_size(parameter, values)
-            raise LaunchError(
-                "SPY362",
-                f"no value for parameter %{parameter.name}",
-                parameter.location,
-                expected=f"a value for {parameter.name}",
-                found=", ".join(values) or "no values",
-            )
-    return owners, parameter_values
+            known[parameter.name] = 0
+    segments: dict[int, T] = {}
+    if not program.parameters:
+        arguments = {k + int(has_pool): m for k, m in memories.items() if k != POOL}
+        segments = {0: memories[POOL], **arguments} if has_pool else arguments
+    owners = AddressOwners(parameters, segments, scratch)
+    return trace(program, bundle.operations, owners, known, label)
 
 
-def _uses_of(
-    op: Operation, execute: Execute, schedule: Schedule
-) -> Iterator[tuple[int, ArgumentUse]]:
-    sized = frozenset(op.symbolic_dims)
-    op, all_starts = operand_starts(op, execute, schedule)
-    for tensor, starts in zip(op.tensors, all_starts, strict=False):
-        if tensor.component is not Component.HBM:
-            continue
-        bits = OWNER_BITS if tensor.symbolic else SEGMENT_BITS
-        extents = footprint(op, tensor)
-        for owner in np.unique(starts >> bits):
-            offsets = starts[(starts >> bits) == owner] - (int(owner) << bits)
-            end = int(offsets.max()) + extents.span_bytes
-            is_read = tensor not in op.outputs
-            use = ArgumentUse(execute.index, op, tensor, extents, is_read, end, sized)
-            yield int(owner), use
-
-
-def operand_starts(
-    op: Operation, execute: Execute, schedule: Schedule
-) -> tuple[Operation, tuple[Int64Array, ...]]:
-    """``op`` with each runtime size as large as any execution has it, and where its operands start.
-
-    Per operand [instance, core], bytes; none for an execute that is never reached. LaunchError
-    SPY372 for a size out of its range.
-    """
-    symbols = schedule.symbols[execute.index]
-    if not len(symbols):
-        return op, ()
-    check_bound(op, execute)
-    check_slices(op)
-    largest: dict[str, int] = {}
-    for sizes, _ in group_by_sizes(op, execute.symbol_ids, symbols):
-        largest = {dim: max(size, largest.get(dim, 0)) for dim, size in sizes.items()}
-    op = with_sizes(op, largest)
-    column = {symbol: k for k, symbol in enumerate(execute.symbol_ids)}
-    return op, tuple(
-        symbols[:, [column[symbol] for symbol in tensor.starts]]
-        if tensor.symbolic
-        else np.broadcast_to(np.array(tensor.starts, np.int64), (1, len(op.cores)))
-        for tensor in op.tensors
+def _require_value(parameter: Parameter, values: Mapping[str, int]) -> None:
+    if parameter.name in values:
+        return
+    require_no_size(parameter, values)
+    raise LaunchError(
+        "SPY362",
+        f"no value for parameter %{parameter.name}",
+        parameter.location,
+        expected=f"a value for {parameter.name}",
+        found=", ".join(values) or "no values",
     )
+
+
+def uses_by_argument(
+    bundle: LoweredBundle, values: Mapping[str, int]
+) -> dict[int, list[ArgumentUse]]:
+    """Uses in textual order, reads of an execute first, per argument index (POOL: the pool).
+
+    In a bundle without parameters the key is the segment. LaunchErrors as of `trace_operands`.
+    """
+    names = (owner_of(parameter.name) for parameter in bundle.program.parameters)
+    indices = {index for index in names if index is not None} or range(REGIONS)
+    uses: dict[int, list[ArgumentUse]] = defaultdict(list)
+    for traced in trace_operands(bundle, {index: index for index in indices}, values):
+        sized = frozenset(bundle.operations[traced.execute.sdsc_filename].symbolic_dims)
+        for walk in traced.walks:
+            extents = footprint(walk.op, walk.tensor)
+            for index in sorted({owner for owner in walk.owners if owner is not None}):
+                cores = [k for k, owner in enumerate(walk.owners) if owner == index]
+                end_bytes = int(walk.offsets[:, cores].max()) + extents.span_bytes
+                uses[index].append(ArgumentUse(walk, extents, end_bytes, sized))
+    return dict(uses)
 
 
 def _by_segment(uses: Mapping[int, list[ArgumentUse]]) -> dict[int, list[ArgumentUse]]:
     """Baked: segment k is argument k, or k-1 when segment 0 is a pool (written before read)."""
-    # Nothing in a baked bundle says whether it has a pool; how segment 0 is used does.
+    # A baked bundle does not record whether it has a pool, so the use of segment 0 decides.
     has_pool = 0 in uses and _looks_like_pool(uses)
     first = 1 if has_pool else 0
     return {segment - first: segment_uses for segment, segment_uses in uses.items()}
@@ -208,7 +179,7 @@ def role_of(uses: Sequence[ArgumentUse]) -> Role:
 
 
 def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
-    """The argument as its largest use has it, long enough for every use."""
+    """The argument with the layout of its largest use, long enough for every use."""
     widest = max(uses, key=lambda use: use.extents.allocation_bytes)
     end_bytes = max(use.end_bytes for use in uses)
     dims = _device_dims(widest, end_bytes)
@@ -237,7 +208,7 @@ def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
 def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
     """Return the steps (sticks along stick dims) of each dim of the tensor, outermost first.
 
-    The outermost dim is enlarged to cover ``end_bytes``, because loops walk over its tiles.
+    The outermost dim grows until it covers ``end_bytes``: loops walk tiles of it.
     """
     sticks = stick_elements(use.tensor)
     dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
@@ -251,7 +222,7 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
 def _host_shape(use: ArgumentUse, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the host extents (elements) by dim, in host order; stick dims have whole sticks.
 
-    A dim with a runtime size has the value of the launch; its memory is larger.
+    A dim of a runtime size has the size of the launch, though its memory may be larger.
     """
     sticks = stick_elements(use.tensor)
     shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
@@ -274,7 +245,7 @@ def _layout(
 ) -> SpyreTensorLayout:
     """Return the device layout; its lane stride is -1 if a stick has one value.
 
-    UnsupportedError SPY521 for sticks of several dims, which a layout cannot describe.
+    UnsupportedError SPY521 for sticks of several dims, which layouts cannot describe.
     """
     if len(use.tensor.stick_dims) != 1:
         raise UnsupportedError(
@@ -311,14 +282,15 @@ def arrangement_findings(
     first = 1 if baked and arguments.pool_bytes else 0
     tags: dict[int, dict[int, str]] = defaultdict(dict)
     operations: dict[int, Operation] = {}
-    for owner, uses in uses_by_owner(bundle, values).items():
+    for owner, uses in uses_by_argument(bundle, values).items():
         for use in uses:
-            operations[use.execute] = use.op
+            execute = use.walk.execute.index
+            operations[execute] = use.op
             if owner - first in known:
-                tags[use.execute][use.tensor.index] = known[owner - first]
+                tags[execute][use.tensor.index] = known[owner - first]
     findings: list[Finding] = []
-    for execute, op in sorted(operations.items(), key=lambda pair: pair[0]):
+    for number, op in sorted(operations.items(), key=lambda pair: pair[0]):
         spec = find_op(op.name)
         if spec is not None:
-            findings += arrangement_faults(op, spec, tags[execute])
+            findings += arrangement_faults(op, spec, tags[number])
     return tuple(dict.fromkeys(findings))

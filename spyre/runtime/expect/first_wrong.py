@@ -9,7 +9,7 @@ which execute was the first; addresses may: of those before it, the likeliest ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.device import Device
 from spyre.mlir.operation import Component
-from spyre.runtime.addresses import AddressCheck, TiledExecutes, TracedLaunch
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.compare import ExecuteView, OutputLocation
 from spyre.runtime.expect.known import (
@@ -34,6 +33,7 @@ from spyre.runtime.expect.known import (
 )
 from spyre.runtime.expect.stepping import Parts
 from spyre.runtime.expect.tiles import OperandTile, read_tile
+from spyre.runtime.tracing import TiledExecutes, TracedLaunch, tile_groups, trace_executes
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +134,14 @@ class FirstWrong:
     """A watcher of the launches of one run.
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
-    arguments that hold inputs. ``launches``: of the run, in order. ``order``: as of `Deviation`.
+    arguments that hold inputs. ``launches``: of the run, in order. ``address_findings``: possible
+    causes that their addresses show, the likeliest first. ``order``: as of `Deviation`.
     """
 
     known: Sequence[KnownValue]
     uploaded: frozenset[str]
     launches: Sequence[TracedLaunch]
+    address_findings: Callable[[Sequence[TracedLaunch]], Sequence[Finding]]
     order: str = ""
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
@@ -147,11 +149,9 @@ class FirstWrong:
     _groups: dict[int, tuple[TiledExecutes, int]] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _states: list[str | None] = field(default_factory=list)
-    _addresses: AddressCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self._addresses = AddressCheck(self.launches)
-        for group in self._addresses.groups:
+        for group in tile_groups(trace_executes(self.launches)):
             for row, member in enumerate(group.members):
                 self._groups[member.number] = group, row
 
@@ -181,7 +181,7 @@ class FirstWrong:
         verdict.unknown += not known and self.found is None
 
     def _verdict(self, step: ExecuteView, number: int) -> ExecuteVerdict:
-        sdsc = self._groups[number][0].members[0].launch.sdsc_of(step.statement.source)
+        sdsc = self._groups[number][0].first.label.sdsc(step.statement.source)
         return self.verdicts.setdefault(number, ExecuteVerdict(number, step.op.name, sdsc))
 
     def _inputs(self, step: ExecuteView) -> list[int]:
@@ -307,8 +307,7 @@ class FirstWrong:
 
         What stays unwritten follows from a cause and is none.
         """
-        check = self._addresses
-        shown = (*check.findings(), *check.suspicions(), *check.unfed())
+        shown = self.address_findings(self.launches)
         return next((each for each in shown if _is_cause(each) and _execute(each) <= last), None)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy.typing as npt
 
 from spyre.errors import LaunchError
-from spyre.runtime.addresses import TracedLaunch, bundle_launches, case_launches
 from spyre.runtime.arguments import HostTensor, KernelArguments
 from spyre.runtime.cases import Case
 from spyre.runtime.program import LoweredProgram, load_source
+from spyre.runtime.tracing import TracedLaunch, bundle_launches, case_launches
 
 Array = npt.NDArray[Any]
 

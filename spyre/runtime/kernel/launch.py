@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from spyre.errors import LaunchError
 from spyre.hw.linking import (
-    AddressProvenance,
+    AddressOwners,
     AddressWindow,
     Allocation,
     Binding,
@@ -174,19 +174,20 @@ def bind(
     ]
     named = dict(_named_addresses(parameters, signature, at))
     segments = {} if parameters else dict(_segments(signature, at))
-    provenance = AddressProvenance(
+    owners = AddressOwners(
         {name: owner[k] for name, k in named.items()},
         {segment: owner[k] for segment, k in segments.items()},
         tuple(owner[len(signature.slots) :]),
-        tuple(owner[at[index]] for index in windows),
     )
     binding = Binding(
         {**signature.values, **{name: starts[k] for name, k in named.items()}},
         None if parameters else {s: starts[k] for s, k in segments.items()},
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
-        provenance,
-        tuple(AddressWindow(map_, addresses[at[k]]) for k, map_ in (maps or {}).items()),
+        owners,
+        tuple(
+            AddressWindow(map_, addresses[at[k]], owner[at[k]]) for k, map_ in (maps or {}).items()
+        ),
     )
     return binding, tuple(owner.index(k) for k in range(len(allocations)))
 

@@ -1,4 +1,4 @@
-"""Device memory: the allocator, its modes, and who owns what it hands out."""
+"""Device memory: the allocator, its modes, and the owners of allocations."""
 
 import lazy_loader
 

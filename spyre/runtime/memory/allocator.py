@@ -1,11 +1,11 @@
 """FlexAllocator: device memory behind opaque handles (runtime reference §4.1).
 
-A handle is a number that does not encode the address; `resolve` and `composite` are for the flex
-layer. Handles are never used twice. All methods may be called from any thread.
+A handle is a number without relation to the address; `resolve` and `composite` are for the flex
+layer. Handles are never reused. All methods may be called from any thread.
 
-The lock is the one of the device's regions. An owner may be collected at any moment, also in a
-thread that holds the lock: its handle is then queued in `finalizers`, and the next holder of the
-lock frees it first.
+The lock is that of the device's regions. An owner may be collected at any moment, also in a thread
+that holds the lock: its handle is then queued in `finalizers`; the next call that takes the lock
+releases these handles first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NULL_INDEX = AllocationIndex(0)
 
 @dataclass(frozen=True, slots=True)
 class VirtualAddress:
-    """A location in device memory; the size is kept beside it.
+    """A location in device memory.
 
     ``region_id``: index of the region in VF mode, its physical base address in PF mode.
     ``offset``: bytes from the start of the region, a multiple of 128.
@@ -50,7 +50,7 @@ class VirtualAddress:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of an allocation: where it starts, its size in bytes, its memory domain."""
+    """One contiguous piece of an allocation, with its memory domain."""
 
     address: VirtualAddress
     size_bytes: int
@@ -59,7 +59,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class CompositeAddress:
-    """Where an allocation lies: one chunk when it is bound, several when it is interleaved."""
+    """The chunks of an allocation: one if it is bound, several if it is interleaved."""
 
     chunks: tuple[Chunk, ...]
 
@@ -69,7 +69,7 @@ class CompositeAddress:
 
 
 def device_virtual_address(region: int, offset: int) -> int:
-    """The address a program carries (DMVA): region · 16 GiB + offset (runtime reference §4.2)."""
+    """The address of a location in programs (DMVA): region · 16 GiB + offset (reference §4.2)."""
     return region * REGION_BYTES + offset
 
 
@@ -81,7 +81,7 @@ class AllocationPolicy(StrEnum):
 
 
 class MemoryType(StrEnum):
-    """What the memory is for: tensors never lie in segment 7, programs lie nowhere else."""
+    """The use of the memory: programs are in segment 7, tensors in the others."""
 
     TENSOR = "Tensor"
     PROGRAM = "Program"
@@ -89,10 +89,10 @@ class MemoryType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AllocationDirective:
-    """Policy, domains and memory type of one allocation; LaunchError SPY802 if they do not agree.
+    """Policy, domains and memory type of one allocation; LaunchError SPY802 if they conflict.
 
-    A domain is a memory region here. ``domains`` empty: the allocator chooses. One domain with
-    Bind: that region or none. Interleave names two or more, each once.
+    A domain is a memory region. Without ``domains`` the allocator chooses. With Bind, one domain
+    restricts the allocation to that region; Interleave takes two or more different domains.
     """
 
     policy: AllocationPolicy = AllocationPolicy.BIND
@@ -130,7 +130,7 @@ PROGRAM = AllocationDirective(memory_type=MemoryType.PROGRAM)
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A quantity now, its highest value since the last `reset_peak`, and all ever added to it."""
+    """A quantity: its current value, its peak since the last `reset_peak`, the sum of increases."""
 
     current: int
     peak: int
@@ -139,11 +139,11 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
-    """What a FlexAllocator has handed out, and what its device has left.
+    """The allocations of a FlexAllocator, and the usage of its device's regions.
 
-    ``allocated_bytes`` (rounded to 128) and ``allocations``: through handles, of tensors and
-    programs. ``regions``: all of them, with everything allocated on the device. The properties are
-    about the regions for tensors.
+    ``allocated_bytes`` (rounded to 128) and ``allocations``: those with handles, of tensors and
+    programs. ``regions``: all regions, including allocations without handles. The properties cover
+    the regions for tensors.
     """
 
     allocated_bytes: Counter
@@ -156,20 +156,20 @@ class MemoryStatistics:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the tensor regions that nobody has."""
+        """Free bytes of the tensor regions."""
         return sum(region.free_bytes for region in self._tensor_regions)
 
     @property
     def largest_free_bytes(self) -> int:
-        """The largest tensor that could be allocated now."""
+        """Bytes of the largest tensor that could be allocated now."""
         return max(region.largest_free_bytes for region in self._tensor_regions)
 
     @property
     def fragmentation(self) -> float:
-        """1 - (sum of each region's largest free block) / (free bytes), 0 when nothing is free.
+        """1 - (sum of each region's largest free block) / (free bytes), 0 if nothing is free.
 
-        0: what is free in a region is one block, as on an empty card; towards 1: many small ones.
-        Taken per region, since no allocation reaches from one region into the next.
+        0: the free memory of each region is one block, as on an empty card; near 1: many small
+        blocks. It is computed per region, since no allocation spans two regions.
         """
         free = self.free_bytes
         largest = sum(region.largest_free_bytes for region in self._tensor_regions)
@@ -181,16 +181,16 @@ class MemoryStatistics:
 
 
 PressureHook = Callable[[], object]
-"""Called without the lock when memory runs out; may drop references to storages."""
+"""Called without the lock when memory runs out; may release references to storages."""
 
 
 class FlexAllocator:
-    """The memory of one device, for handles.
+    """Allocates the memory of one device behind handles.
 
-    ``mode``: default FLEX_DEVICE; ``capacities_bytes``: of the regions, default as the mode says.
-    Takes over the regions of ``device``, which must hold no allocations (LaunchError SPY807); what
-    the device allocates itself afterwards comes from the same regions. ``Device.reset`` makes all
-    handles void; giving them back is then nothing, any other use LaunchError SPY800.
+    ``mode``: default FLEX_DEVICE; ``capacities_bytes``: of the regions, by default those of the
+    mode. The regions of ``device`` must hold no allocations (LaunchError SPY807); allocations of
+    the device itself use the same regions. ``Device.reset`` makes all handles void: releasing them
+    does nothing, any other use raises LaunchError SPY800.
     """
 
     def __init__(
@@ -211,13 +211,13 @@ class FlexAllocator:
         self._extra_references: dict[int, int] = {}
         """handle → references beyond the first."""
         self._exposed: set[int] = set()
-        """Handles whose place somebody has been told; the memory of others cannot have changed."""
+        """Handles whose address was given out; the memory of others cannot have been written."""
         self._uncleared: set[int] = set()
         """Handles of memory that need not be cleared."""
         self.finalizers: FinalizerQueue[AllocationIndex] = FinalizerQueue()
         """Handles whose owners have been collected."""
         self._last = self._void = 0
-        """The last handle handed out; the last one that a device reset made void."""
+        """The last handle allocated; the last one that a device reset made void."""
         self._resets = device.resets
         self._bytes = self._peak_bytes = self._accumulated_bytes = self._peak_count = 0
 
@@ -228,11 +228,11 @@ class FlexAllocator:
     ) -> AllocationIndex:
         """Handle of ``size_bytes`` fresh bytes with one reference; the null handle for 0 bytes.
 
-        Fresh memory reads as zero (as 0xAA bytes on a device that poisons). ``uncleared``: what an
-        earlier owner that asked for the same has left may be there instead, if it is more than
-        `KEEP_BYTES`; that saves the host giving pages back and forth. When there is no room,
-        calls the pressure hooks without the lock and tries once more, then raises
-        DeviceOutOfMemory SPY401. LaunchError SPY807 for a negative size.
+        Fresh memory reads as zero (as 0xAA bytes on a device that poisons). ``uncleared``: more
+        than `KEEP_BYTES` may have the contents of an earlier ``uncleared`` owner instead, which
+        saves the host returning and committing pages. If there is no room, calls the pressure hooks
+        without the lock and retries once, then raises DeviceOutOfMemory SPY401. LaunchError SPY807
+        for a negative size.
         """
         if not size_bytes:
             return NULL_INDEX
@@ -241,13 +241,13 @@ class FlexAllocator:
     def allocate_with_address(
         self, size_bytes: int, uncleared: bool = False
     ) -> tuple[AllocationIndex, int]:
-        """`allocate` of at least a byte, and `device_address` of the handle."""
+        """`allocate` of at least one byte, with the `device_address` of the handle."""
         index, place = self._allocate_or_collect(size_bytes, BIND, uncleared, True)
         assert isinstance(place, int)
         return index, place
 
     def deallocate(self, index: AllocationIndex) -> None:
-        """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
+        """Release one reference; the last one frees. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
                 if self.finalizers.pending or self._resets != self.device.resets:
@@ -255,15 +255,15 @@ class FlexAllocator:
                 self._drop(index)
 
     def give_back(self, index: AllocationIndex) -> None:
-        """`deallocate` for owners, which may live longer than a reset of the device: nothing then.
+        """`deallocate` for owners; does nothing after a reset of the device.
 
-        LaunchError SPY800 when somebody else gave the reference back.
+        LaunchError SPY800 if the reference was released already.
         """
         if index and not self._is_void(index):
             self.deallocate(index)
 
     def retain(self, index: AllocationIndex) -> None:
-        """Another reference to an allocation. LaunchError SPY800 for a void handle."""
+        """Add a reference to an allocation. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
                 self._settle()
@@ -282,7 +282,7 @@ class FlexAllocator:
         return self.virtual_address(self.device_address(index))
 
     def device_address(self, index: AllocationIndex) -> int:
-        """The address of an allocation that a program carries (DMVA); errors as `resolve`."""
+        """The device virtual address (DMVA) of an allocation; errors as `resolve`."""
         if not index:
             raise LaunchError("SPY801", "the null handle has no address")
         with self._lock:
@@ -308,7 +308,7 @@ class FlexAllocator:
             return CompositeAddress(tuple(self._chunk(address) for address in addresses))
 
     def device_virtual_address(self, address: VirtualAddress) -> int:
-        """The DMVA of a location, whatever the mode says about region_id."""
+        """The DMVA of a location whose region_id has the form of the mode."""
         return device_virtual_address(self.mode.region_of(address.region_id), address.offset)
 
     # --- the whole ----------------------------------------------------------------------------
@@ -324,12 +324,12 @@ class FlexAllocator:
             )
 
     def collect(self) -> None:
-        """Free what objects that are gone have left, now and not with the next call."""
+        """Release the handles of collected owners now, instead of at the next call."""
         with self._lock:
             self._settle()
 
     def reset_peak(self) -> None:
-        """Peaks start again at the current values."""
+        """Set the peaks to the current values."""
         with self._lock:
             self._settle()
             self._peak_bytes, self._peak_count = self._bytes, len(self._places)
@@ -342,7 +342,7 @@ class FlexAllocator:
         try:
             return self._allocate(size_bytes, directive, uncleared, expose)
         except DeviceOutOfMemory:
-            # Garbage may own device memory: cycles of objects wait for a collection (a hook).
+            # Uncollected cycles of objects may own device memory; one hook collects garbage.
             for hook in tuple(self.pressure_hooks):
                 hook()
         return self._allocate(size_bytes, directive, uncleared, expose)
@@ -385,7 +385,7 @@ class FlexAllocator:
         return self._regions.allocate(size_bytes)
 
     def _interleave(self, size_bytes: int, domains: tuple[int, ...]) -> tuple[int, ...]:
-        """One chunk per domain, sticks shared out evenly; all of them or none."""
+        """One chunk per domain, sticks divided evenly; all of them or none."""
         sticks, more = divmod(-(-size_bytes // STICK_BYTES), len(domains))
         addresses: list[int] = []
         try:
@@ -403,7 +403,7 @@ class FlexAllocator:
             self.device.make_fresh(address, self._regions.size_of(address), uncleared)
 
     def _settle(self) -> None:
-        """Do what has happened without the lock: a device reset, references given back."""
+        """Apply device resets and releases that happened without the lock."""
         if self._resets != self.device.resets:
             self._forget()
         for index in self.finalizers.drain():
@@ -439,7 +439,7 @@ class FlexAllocator:
             self._bytes -= self.device.release(address, untouched, uncleared)
 
     def _expose(self, index: int) -> Place:
-        """The place of an allocation, which from now on may be written to."""
+        """The address of an allocation, which counts as written from now on."""
         chunks = self._places.get(index)
         if chunks is None:
             raise _unknown(index)
@@ -447,11 +447,11 @@ class FlexAllocator:
         return chunks
 
     def _is_void(self, index: int) -> bool:
-        """Whether a device reset has made the handle void. Needs no lock."""
+        """True if a device reset has made the handle void. Needs no lock."""
         return index <= self._void or self._resets != self.device.resets
 
     def virtual_address(self, address: int) -> VirtualAddress:
-        """Region and offset of a device address (DMVA), as the mode says."""
+        """Region and offset of a device address (DMVA), region_id in the form of the mode."""
         region = self.mode.region_id(address >> REGION_BITS)
         return VirtualAddress(region, address & REGION_BYTES - 1)
 

@@ -1,9 +1,8 @@
-"""What the environment says of cards: how many there are, and the mode of the flex runtime.
+"""Environment variables about cards: their number, and the mode of the flex runtime.
 
 PF drives the physical card, VF a virtual function of it, MOCK a card of any memory size (runtime
-reference §4.1; `FLEX_DEVICE`). AIU_WORLD_SIZE says how many cards there are, else LOCAL_WORLD_SIZE,
-at most eight; SPYRE_DEVICES chooses among them and orders them; LOCAL_RANK is the one threads begin
-with.
+reference §4.1; `FLEX_DEVICE`). AIU_WORLD_SIZE, else LOCAL_WORLD_SIZE, is the number of cards, at
+most eight; SPYRE_DEVICES selects and orders them; LOCAL_RANK is the initial card of threads.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class FlexMode(StrEnum):
     def region_id(self, region: int) -> int:
         """``region_id`` of a VirtualAddress: the region's index, in PF mode its physical base.
 
-        The simulated card's regions lie one after another from physical address 0, 16 GiB each.
+        The simulated card's regions are contiguous from physical address 0, 16 GiB each.
         """
         return region * REGION_BYTES if self is FlexMode.PF else region
 
@@ -39,12 +38,12 @@ class FlexMode(StrEnum):
 
 
 def read_mode() -> FlexMode:
-    """The mode FLEX_DEVICE selects. LaunchError SPY803 for anything but PF, VF and MOCK."""
+    """The mode of FLEX_DEVICE. LaunchError SPY803 for other values than PF, VF and MOCK."""
     text = config.FLEX_DEVICE.read()
     if text not in FlexMode.__members__:
         raise LaunchError(
             "SPY803",
-            "FLEX_DEVICE names no mode of the flex runtime",
+            "FLEX_DEVICE is not a mode of the flex runtime",
             expected=", ".join(FlexMode),
             found=text,
         )
@@ -52,7 +51,7 @@ def read_mode() -> FlexMode:
 
 
 def region_capacities(mode: FlexMode) -> tuple[int, ...]:
-    """Bytes of each region: 12 GiB in VF, 16 GiB in PF; MOCK shares its memory out evenly."""
+    """Bytes of each region: 12 GiB in VF, 16 GiB in PF; MOCK divides its memory evenly."""
     if mode is FlexMode.MOCK:
         blocks, more = divmod(_mock_memory_bytes() // STICK_BYTES, REGIONS)
         return tuple((blocks + (region < more)) * STICK_BYTES for region in range(REGIONS))
@@ -65,7 +64,7 @@ def _mock_memory_bytes() -> int:
     if not (text.isascii() and text.isdigit() and smallest <= int(text) <= HBM_BYTES):
         raise LaunchError(
             "SPY804",
-            "FLEX_MOCK_DEVICE_MEMORY_SIZE is no memory size of a card",
+            "FLEX_MOCK_DEVICE_MEMORY_SIZE is not a memory size of a card",
             expected=f"a number of bytes from {smallest} to {HBM_BYTES}",
             found=text,
         )
@@ -78,7 +77,7 @@ MAX_DEVICES = 8
 def visible_devices() -> tuple[int, ...]:
     """Card indices by logical device index.
 
-    An empty SPYRE_DEVICES is the same as none: all cards. LaunchError SPY805 for a wrong
+    Without SPYRE_DEVICES, or if it is empty: all cards. LaunchError SPY805 for a wrong
     AIU_WORLD_SIZE or LOCAL_WORLD_SIZE, SPY806 for a wrong SPYRE_DEVICES, SPY803 for a wrong
     FLEX_DEVICE.
     """
@@ -103,7 +102,7 @@ def _world_size() -> int:
     if not (_is_number(text) and 1 <= int(text) <= MAX_DEVICES):
         raise LaunchError(
             "SPY805",
-            f"{variable.name} is no number of cards",
+            f"{variable.name} is not a number of cards",
             expected=f"1 to {MAX_DEVICES}",
             found=text,
             hint="AIU_WORLD_SIZE is the number of cards of a process, whatever the number of ranks",
@@ -112,9 +111,9 @@ def _world_size() -> int:
 
 
 def first_device(count: int) -> int:
-    """The device threads begin with: LOCAL_RANK, else 0. ``count``: visible devices.
+    """The initial device of threads: LOCAL_RANK, else 0. ``count``: visible devices.
 
-    LaunchError SPY809 for a LOCAL_RANK that is none of them.
+    LaunchError SPY809 if LOCAL_RANK is not one of them.
     """
     text = config.LOCAL_RANK.read().strip()
     if not text:
@@ -133,10 +132,10 @@ def first_device(count: int) -> int:
 def _wrong_devices(count: int, text: str) -> LaunchError:
     return LaunchError(
         "SPY806",
-        "SPYRE_DEVICES is no list of cards",
+        "SPYRE_DEVICES is not a list of cards",
         expected=f"different numbers from 0 to {count - 1}, separated by commas",
         found=text,
-        hint="AIU_WORLD_SIZE says how many cards there are",
+        hint="AIU_WORLD_SIZE is the number of cards",
     )
 
 

@@ -1,12 +1,8 @@
-"""Who owns device memory: storages, tensors over them, program memory, torch's allocator interface.
-
-`SpyreTensor` is the pipeline RFC's, `SpyreAllocator` the documents' thin layer for torch.
-"""
+"""Owners of device memory: storages, tensors (`SpyreTensor` of the RFC) and program memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -14,22 +10,16 @@ from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
 from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.runtime.memory.allocator import (
-    AllocationIndex,
-    FlexAllocator,
-    MemoryStatistics,
-    VirtualAddress,
-)
+from spyre.runtime.memory.allocator import AllocationIndex, FlexAllocator, VirtualAddress
 
 
 class DeviceStorage:
-    """Holds one reference to an allocation and gives it back when closed or collected; then the
-    memory is free for the next call of the allocator.
+    """Owns one reference to an allocation and releases it when closed or collected.
 
-    ``size_bytes``: as asked for. ``device_index``: the card it is on. It shows neither address nor
-    pointer, and it cannot be copied or pickled, since that would give the reference back twice.
-    May be closed from any thread, several times, and be collected at any moment, also while the
-    interpreter ends.
+    ``size_bytes``: as requested. ``device_index``: of its card. It exposes neither address nor
+    pointer, and it cannot be copied or pickled, since that would release the reference twice. It
+    may be closed from any thread, several times, and be collected at any moment, also at
+    interpreter exit. The memory is free for the allocator's next call.
     """
 
     __slots__ = ("__weakref__", "_allocator", "_finalizer", "_held", "device_index", "size_bytes")
@@ -72,7 +62,7 @@ class DeviceStorage:
             return DeviceStorage(self._allocator, index, self.size_bytes, self.device_index)
 
     def close(self) -> None:
-        """Give the reference back; nothing happens the second time."""
+        """Release the reference; further calls do nothing."""
         with interrupts:
             try:
                 index = self._held.pop()
@@ -95,38 +85,8 @@ class DeviceStorage:
         raise TypeError("a DeviceStorage owns device memory and cannot be copied or pickled")
 
 
-@dataclass(frozen=True, slots=True)
-class SpyreAllocator:
-    """Allocations of one card for torch. May be used from any thread."""
-
-    flex: FlexAllocator
-    device_index: int = 0
-
-    def allocate(self, size_bytes: int) -> DeviceStorage:
-        """Fresh device memory and its owner, which is what a DataPtr's context holds.
-
-        0 bytes give an owner of the null handle. Raises as FlexAllocator.allocate.
-        """
-        with interrupts:
-            index = self.flex.allocate(size_bytes)
-            return DeviceStorage(self.flex, index, size_bytes, self.device_index)
-
-    def report_and_delete(self, storage: DeviceStorage) -> None:
-        """What torch calls when the last tensor of a storage is gone: counts and frees."""
-        storage.close()
-
-    def memory_stats(self) -> MemoryStatistics:
-        return self.flex.statistics()
-
-    def empty_cache(self) -> None:
-        """Does nothing: freed memory is free at once, no cache is kept (runtime reference §4.1)."""
-
-    def record_stream(self, storage: DeviceStorage, stream: object) -> None:
-        """Does nothing (runtime reference §4.1): a launch holds references until it is done."""
-
-
 class ProgramMemory:
-    """Bytes of an allocation in segment 7, kept alive. For the flex layer: it knows its address."""
+    """A range of an allocation in segment 7, which it keeps alive, with its address."""
 
     __slots__ = ("address_bytes", "size_bytes", "storage")
 
@@ -141,7 +101,7 @@ class ProgramMemory:
         return cls(storage, address_bytes, storage.size_bytes)
 
     def split(self, count: int) -> list[ProgramMemory]:
-        """``count`` equal pieces; the allocation lives as long as any of them."""
+        """``count`` equal pieces; each of them keeps the allocation alive."""
         size_bytes = self.size_bytes // count
         return [
             ProgramMemory(self.storage, self.address_bytes + k * size_bytes, size_bytes)
@@ -152,8 +112,8 @@ class ProgramMemory:
 class SpyreTensor:
     """A tensor in device memory; it keeps its storage alive.
 
-    ``shape``/``strides``: host extents and strides (elements) the layout was made for. ``dtype``:
-    torch dtype name. ``storage``: the allocation, shared by views. Immutable.
+    ``shape``/``strides``: host extents and strides (elements) that the layout was made for.
+    ``dtype``: torch dtype name. ``storage``: the allocation, shared by views. Immutable.
     """
 
     def __init__(
@@ -183,12 +143,12 @@ class SpyreTensor:
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
-        """What launches compare: shape, strides, dtype, layout."""
+        """Shape, strides, dtype and layout: equal for tensors that launches may exchange."""
         return (self.shape, self.strides, self.dtype, self.layout)
 
     @cached_property
     def address_bytes(self) -> int:
-        """Where its memory begins, for the flex layer."""
+        """Address of its memory, for the flex layer."""
         return self.storage.allocator.device_address(self.storage.index)
 
     @cached_property

@@ -15,7 +15,6 @@ from spyre.hw.access import core_boxes, is_indirect
 from spyre.hw.spec import CORES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation
-from spyre.runtime.addresses import TiledExecutes, Walk, WalkedMemory
 from spyre.runtime.drawing import (
     COLOURS,
     INNER,
@@ -31,6 +30,7 @@ from spyre.runtime.drawing import (
     tag,
     text_block,
 )
+from spyre.runtime.tracing import MemoryWalk, TiledExecutes, WalkedMemory
 from spyre.runtime.units import format_bytes
 
 _SHOWN_TILES = 8
@@ -139,7 +139,7 @@ def _card(op: Operation) -> Block:
     return Block(CORES / 8 * height, inside(pieces))
 
 
-def _core_memory(group: TiledExecutes, walk: Walk) -> Iterator[Block]:
+def _core_memory(group: TiledExecutes, walk: MemoryWalk) -> Iterator[Block]:
     """Draw the memory of an operand; each stick has the colour of the core that accesses it."""
     verb = "written to" if walk.is_output else "read from"
     size = format_bytes(walk.memory.size_bytes)
@@ -171,7 +171,7 @@ def _scratchpad_blocks(op: Operation) -> Iterator[Block]:
 
 
 def _accessed_sticks(
-    op: Operation, walk: Walk, executions: Sequence[int]
+    op: Operation, walk: MemoryWalk, executions: Sequence[int]
 ) -> list[list[Int64Array]] | None:
     """Return the sticks that each core accesses in each of ``executions``.
 
@@ -295,7 +295,7 @@ def _step_texts(group: TiledExecutes, depth: int) -> Iterator[str]:
         yield f"{walk.memory.name} {moved}"
 
 
-def _tile_memory(group: TiledExecutes, walk: Walk, shown: Sequence[int]) -> Iterator[Block]:
+def _tile_memory(group: TiledExecutes, walk: MemoryWalk, shown: Sequence[int]) -> Iterator[Block]:
     verb = "written to" if walk.is_output else "read from"
     size = format_bytes(walk.memory.size_bytes)
     head = f"{walk.tensor.name}, {verb} {walk.memory.name} ({size})"

@@ -12,13 +12,19 @@ from pathlib import Path
 
 from spyre.errors import ProfileError
 from spyre.files import atomic_write
-from spyre.runtime.addresses import AddressCheck, TracedLaunch, argument_memories, case_launches
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.cases import CaseFile
 from spyre.runtime.drawing import Markup, Picture, document, tag, theme_button
 from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
 from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
 from spyre.runtime.program import LoweredBundle
+from spyre.runtime.tracing import (
+    TracedLaunch,
+    argument_memories,
+    case_launches,
+    tile_groups,
+    trace_executes,
+)
 
 MAX_GROUPS = 24
 """Executes (those of one loop count once) whose cores and tiles are drawn."""
@@ -62,7 +68,7 @@ def pictures_of(program: PicturedProgram) -> Iterator[Picture]:
 
     LaunchError for parameters without a value and layouts that do not fit their tensors.
     """
-    groups = AddressCheck(program.launches).groups
+    groups = tuple(tile_groups(trace_executes(program.launches)))
     yield graph_picture(groups)
     for tensor in program.tensors:
         yield layout_picture(tensor)

@@ -15,17 +15,13 @@ from math import prod
 import numpy as np
 
 from spyre.disjoint_sets import DisjointSets
+from spyre.hw.linking import Walk
 from spyre.hw.ops import Family, find_op
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation, footprint, indexed_dims
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
 from spyre.runtime.tiling.device_dims import ExpectedTensor, KernelDim, device_dims
-from spyre.runtime.tiling.operand_uses import (
-    OperandUse,
-    WalkedDim,
-    walked_dims,
-    whole_steps,
-)
+from spyre.runtime.tiling.operand_uses import WalkedDim, walked_dims, whole_steps
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,7 +82,7 @@ class ArgumentWalk:
     ``extent``: of the host dim. Valid for plain walks only.
     """
 
-    use: OperandUse
+    use: Walk[int]
     walked: WalkedDim
     starts: Int64Array
     share: int
@@ -94,7 +90,7 @@ class ArgumentWalk:
 
     @property
     def node(self) -> ExecuteDim:
-        return ExecuteDim(self.use.execute, self.walked.dim)
+        return ExecuteDim(self.use.execute.index, self.walked.dim)
 
     @property
     def is_plain(self) -> bool:
@@ -104,7 +100,7 @@ class ArgumentWalk:
 
 
 def argument_walks(
-    uses: Sequence[OperandUse], specs: Mapping[int, ArgumentSpec]
+    uses: Sequence[Walk[int]], specs: Mapping[int, ArgumentSpec]
 ) -> list[tuple[ArgumentWalk, ...]]:
     """The walks of every operand within one of the arguments ``specs``."""
     return [
@@ -114,12 +110,12 @@ def argument_walks(
     ]
 
 
-def _walks_of(use: OperandUse, spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
+def _walks_of(use: Walk[int], spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
     device = device_dims(spec.layout, spec.shape, spec.strides)
     walks = []
     for walked in walked_dims(use, device):
         host_dim = walked.host_dims[0] if walked.host_dims else -1
-        starts = device.coordinates(host_dim, use.offsets_bytes)
+        starts = device.coordinates(host_dim, use.offsets)
         share = use.op.tensor_extent(use.tensor, walked.dim)
         extent = spec.shape[host_dim] if walked.host_dims else 0
         walks.append(ArgumentWalk(use, walked, starts, share, extent))
@@ -193,14 +189,14 @@ def _fix(
 class _Range:
     """Bytes a use touches over all its instances and cores."""
 
-    use: OperandUse
+    use: Walk[int]
     low: int
     high: int
 
     @classmethod
-    def of(cls, use: OperandUse) -> _Range:
+    def of(cls, use: Walk[int]) -> _Range:
         span = footprint(use.op, use.tensor).span_bytes
-        low, high = int(use.offsets_bytes.min()), int(use.offsets_bytes.max()) + span
+        low, high = int(use.offsets.min()), int(use.offsets.max()) + span
         return cls(use, low, high)
 
     def overlaps(self, other: _Range) -> bool:
@@ -216,7 +212,7 @@ class _Range:
         return self.use.tensor.component, self.use.owner
 
 
-def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: Starts) -> None:
+def link_intermediates(classes: DimClasses, uses: Sequence[Walk[int]], starts: Starts) -> None:
     """Join dims of writers and readers of intermediates.
 
     ``uses``: operands outside of arguments, in textual order. ``starts``: start elements of the
@@ -228,7 +224,7 @@ def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: 
     written: list[_Range] = []
     # Twice: in the second round, a reader at the top of a loop body finds the writers below it.
     for access in (*ranges, *ranges):
-        if access.use.is_written:
+        if access.use.is_output:
             written.append(access)
             continue
         for writer in reversed(written):
@@ -249,18 +245,18 @@ def _link(
         pairs = _by_pitch(one, other) if same else []
     reason = f"{one.op.name} and {other.op.name} see an intermediate differently"
     for dim, dim2 in pairs:
-        ours, theirs = ExecuteDim(one.execute, dim), ExecuteDim(other.execute, dim2)
+        ours, theirs = ExecuteDim(one.execute.index, dim), ExecuteDim(other.execute.index, dim2)
         classes.join(ours, theirs)
         if ours in known and not _agree(known[ours], other, theirs, known):
             classes.fix(theirs, reason)
     for dim in set(_held(one)) - {ours for ours, _ in pairs}:
-        classes.fix(ExecuteDim(one.execute, dim), reason)
+        classes.fix(ExecuteDim(one.execute.index, dim), reason)
     for dim in set(_held(other)) - {theirs for _, theirs in pairs}:
-        classes.fix(ExecuteDim(other.execute, dim), reason)
+        classes.fix(ExecuteDim(other.execute.index, dim), reason)
 
 
 def _agree(
-    writer: Int64Array, use: OperandUse, reader: ExecuteDim, known: dict[ExecuteDim, Int64Array]
+    writer: Int64Array, use: Walk[int], reader: ExecuteDim, known: dict[ExecuteDim, Int64Array]
 ) -> bool:
     """True if the reader ``use`` starts at the element the writer does along its dim ``reader``.
 
@@ -282,16 +278,16 @@ def _slice_starts(op: Operation, dim: str) -> Int64Array:
     return numbers * op.core_extent(dim)
 
 
-def _held(use: OperandUse) -> list[str]:
+def _held(use: Walk[int]) -> list[str]:
     return [dim for dim in dict.fromkeys(use.tensor.dims) if use.tensor.holds(dim)]
 
 
-def _steps(use: OperandUse) -> dict[str, tuple[int, int]]:
+def _steps(use: Walk[int]) -> dict[str, tuple[int, int]]:
     pitches = footprint(use.op, use.tensor).pitch_bytes
     return {dim: (pitches[dim], whole_steps(use.op, use.tensor, dim)) for dim in _held(use)}
 
 
-def _structure(use: OperandUse) -> tuple[object, ...]:
+def _structure(use: Walk[int]) -> tuple[object, ...]:
     """Steps, pitches and sticks by position; the pitch of a single step is ignored."""
     dims = _held(use)
     walked = tuple((pitch if steps > 1 else 0, steps) for pitch, steps in _steps(use).values())
@@ -299,7 +295,7 @@ def _structure(use: OperandUse) -> tuple[object, ...]:
     return walked, stick, use.tensor.stick_sizes
 
 
-def _by_pitch(writer: OperandUse, reader: OperandUse) -> list[tuple[str, str]]:
+def _by_pitch(writer: Walk[int], reader: Walk[int]) -> list[tuple[str, str]]:
     """Dims of several steps with equal pitch and steps, and the stick dim of both."""
     ours, theirs = _steps(writer), _steps(reader)
     pairs = [
@@ -325,7 +321,7 @@ ACCUMULATED_BY: Mapping[str, str] = {
 
 
 def expected_tensors(
-    arguments: KernelArguments, uses: Sequence[OperandUse]
+    arguments: KernelArguments, uses: Sequence[Walk[int]]
 ) -> tuple[ExpectedTensor, ...]:
     """The arguments a kernel was compiled for, in order, with the kernel's dim of each host dim.
 
@@ -345,16 +341,16 @@ def expected_tensors(
     return tuple(_expected(specs[index], dims) for index in sorted(specs))
 
 
-def _by_execute(uses: Sequence[OperandUse]) -> list[list[OperandUse]]:
-    groups: dict[int, list[OperandUse]] = {}
+def _by_execute(uses: Sequence[Walk[int]]) -> list[list[Walk[int]]]:
+    groups: dict[int, list[Walk[int]]] = {}
     for use in uses:
-        groups.setdefault(use.execute, []).append(use)
+        groups.setdefault(use.execute.index, []).append(use)
     return list(groups.values())
 
 
-def _combiner(uses: Sequence[OperandUse]) -> str:
+def _combiner(uses: Sequence[Walk[int]]) -> str:
     """The operation that combines partial results; "" unless the kernel is a single sum."""
-    once = {(use.execute, len(use.offsets_bytes)) for use in uses}
+    once = {(use.execute.index, len(use.offsets)) for use in uses}
     if len(once) != 1 or next(iter(once))[1] != 1:
         return ""
     return ACCUMULATED_BY.get(uses[0].op.name, "")
@@ -376,8 +372,8 @@ def _expected(spec: ArgumentSpec, dims: Mapping[tuple[int, int], KernelDim]) -> 
 # --- operations -------------------------------------------------------------------------------
 
 
-def _remark_operation(classes: DimClasses, execute: Sequence[OperandUse]) -> None:
-    op, number = execute[0].op, execute[0].execute
+def _remark_operation(classes: DimClasses, execute: Sequence[Walk[int]]) -> None:
+    op, number = execute[0].op, execute[0].execute.index
     spec = find_op(op.name)
     selects = spec is not None and spec.family is Family.TOPK
     windows = {*op.windows, *(w.window_dim for w in op.windows.values())}
@@ -395,7 +391,7 @@ def _remark_operation(classes: DimClasses, execute: Sequence[OperandUse]) -> Non
             classes.fix(node, f"{op.name} masks part of it")
 
 
-def _is_looked_up(execute: Sequence[OperandUse], dim: str) -> bool:
+def _is_looked_up(execute: Sequence[Walk[int]], dim: str) -> bool:
     """True for rows of a table that are selected by an index."""
     op = execute[0].op
     return any(dim in indexed_dims(op, tensor) for tensor in op.tensors)

@@ -1,22 +1,19 @@
-"""Which argument every operand of a bundle lies in, and at which bytes of it.
+"""The operands of a bundle in its arguments, and the host dims that each of their dims walks.
 
-The program is scheduled with every argument in an address window of its own; what an address is
-computed from can then be read off it. Used to tell which dims of different arguments go together
-and to retarget operands to larger tensors. All functions are pure.
+They decide which dims of different arguments are the same, and how operands are retargeted to
+larger tensors. All functions are pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from spyre.hw.linking import WINDOW_BITS, window_base
-from spyre.hw.spec import REGION_BITS, REGION_BYTES
-from spyre.layout import Int64Array
+from spyre.hw.linking import Walk
+from spyre.hw.spec import REGIONS
 from spyre.mlir.operation import (
-    Component,
     Operation,
     Tensor,
     footprint,
@@ -24,8 +21,7 @@ from spyre.mlir.operation import (
     stick_elements,
     unsplit_input_extent,
 )
-from spyre.mlir.program import Execute, LoopProgram, Schedule
-from spyre.runtime.arguments import operand_starts
+from spyre.runtime.arguments import trace_operands
 from spyre.runtime.program import POOL, LoweredBundle, owner_of
 from spyre.runtime.tiling.device_dims import DeviceDims
 
@@ -33,96 +29,21 @@ FIRST_SCRATCH = POOL - 1
 """Memory k of device_mem_allocate is owner ``FIRST_SCRATCH - k``."""
 
 
-@dataclass(frozen=True)
-class OperandUse:
-    """One operand of one execute statement.
-
-    ``op``: the operation at the largest runtime sizes. ``owner``: argument index, POOL or scratch;
-    None in LX and where no single argument owns it. ``offsets_bytes``: [instance, core], from the
-    owner's first byte (in LX: of the scratchpad).
-    """
-
-    execute: int
-    filename: str
-    op: Operation
-    operand: int
-    owner: int | None
-    offsets_bytes: Int64Array
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.op.tensors[self.operand]
-
-    @property
-    def is_written(self) -> bool:
-        return self.operand >= len(self.op.inputs) + len(self.op.index_tensors)
-
-
 def operand_uses(
     bundle: LoweredBundle, has_pool: bool, values: Mapping[str, int] | None = None
-) -> tuple[OperandUse, ...]:
-    """All operands of all execute statements, in textual order.
+) -> tuple[Walk[int], ...]:
+    """All operands of all execute statements, in textual order, by argument index, POOL or scratch.
 
     ``has_pool``: segment 0 of a bundle with baked addresses is the pool. ``values``: of runtime
-    sizes and index parameters. LaunchError SPY170 for a parameter without value.
+    sizes and index parameters. LaunchErrors as of `trace_operands`.
     """
     program = bundle.program
-    owners = _Owners(program, has_pool)
-    scratch = [owners.base(FIRST_SCRATCH - k) for k in range(len(program.allocations))]
-    schedule = program.schedule(owners.parameters(program, values or {}), scratch)
-    return tuple(
-        use
-        for execute in program.executes
-        for use in _uses_of(bundle.operations[execute.sdsc_filename], execute, schedule, owners)
-    )
-
-
-class _Owners:
-    """Owners numbered by address window."""
-
-    def __init__(self, program: LoopProgram, has_pool: bool) -> None:
-        owners = [owner_of(p.name) for p in program.parameters]
-        known = [owner for owner in owners if owner is not None]
-        known += [FIRST_SCRATCH - k for k in range(len(program.allocations))]
-        self.first_segment = 1 if has_pool else 0
-        self.windows = list(dict.fromkeys(known))
-
-    def base(self, owner: int) -> int:
-        """Address at which ``owner`` begins."""
-        return window_base(self.windows.index(owner))
-
-    def parameters(self, program: LoopProgram, values: Mapping[str, int]) -> dict[str, int]:
-        """Values of all parameters that have one."""
-        parameter_values = dict(values)
-        for parameter in program.parameters:
-            owner = owner_of(parameter.name)
-            if owner is not None:
-                parameter_values[parameter.name] = self.base(owner)
-        return parameter_values
-
-    def locate(self, tensor: Tensor, starts: Int64Array) -> tuple[int | None, Int64Array]:
-        """Owner of ``starts`` and their offsets in it."""
-        if tensor.symbolic:
-            numbers, offsets = (starts >> WINDOW_BITS) - 1, starts & (window_base(0) - 1)
-            table = dict(enumerate(self.windows))
-        else:
-            numbers, offsets = starts >> REGION_BITS, starts & (REGION_BYTES - 1)
-            table = {s: s - self.first_segment for s in range(8)}
-        distinct = np.unique(numbers)
-        if len(distinct) != 1:
-            return None, starts
-        return table.get(int(distinct[0])), offsets
-
-
-def _uses_of(
-    op: Operation, execute: Execute, schedule: Schedule, owners: _Owners
-) -> Iterator[OperandUse]:
-    sized, all_starts = operand_starts(op, execute, schedule)
-    for operand, starts in enumerate(all_starts):
-        owner, offsets = None, starts
-        if sized.tensors[operand].component is not Component.LX:
-            owner, offsets = owners.locate(sized.tensors[operand], starts)
-        yield OperandUse(execute.index, execute.sdsc_filename, sized, operand, owner, offsets)
+    names = (owner_of(parameter.name) for parameter in program.parameters)
+    indices = {index for index in names if index is not None} or range(POOL, REGIONS)
+    memories = {index: index for index in indices}
+    scratch = [FIRST_SCRATCH - k for k in range(len(program.allocations))]
+    traced = trace_operands(bundle, memories, values or {}, scratch, has_pool)
+    return tuple(walk for execute in traced for walk in execute.walks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +58,7 @@ class WalkedDim:
     fault: str = ""
 
 
-def walked_dims(use: OperandUse, device: DeviceDims) -> list[WalkedDim]:
+def walked_dims(use: Walk[int], device: DeviceDims) -> list[WalkedDim]:
     """All dims of the operand that its argument has; ``device``: of that argument."""
     op, tensor = use.op, use.tensor
     pitches = footprint(op, tensor).pitch_bytes
@@ -185,7 +106,7 @@ def _by_pitch(dim: str, pitch_bytes: int, steps: int, device: DeviceDims) -> Wal
 
 
 def _by_place(
-    use: OperandUse, device: DeviceDims, single: list[str], known: Mapping[str, WalkedDim]
+    use: Walk[int], device: DeviceDims, single: list[str], known: Mapping[str, WalkedDim]
 ) -> dict[str, int]:
     """Host dims of dims of one step: those of the device dims left over, in order of memory."""
     taken = {host for walked in known.values() for host in walked.host_dims}

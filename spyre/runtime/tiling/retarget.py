@@ -16,7 +16,7 @@ import numpy as np
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import JsonLocation, LaunchError
 from spyre.hw.access import core_boxes
-from spyre.hw.linking import TileMap
+from spyre.hw.linking import TileMap, Walk
 from spyre.mlir.operation import (
     RESTICKIFY,
     Component,
@@ -26,14 +26,14 @@ from spyre.mlir.operation import (
     footprint,
     stick_elements,
 )
-from spyre.runtime.tiling.operand_uses import OperandUse, whole_steps
+from spyre.runtime.tiling.operand_uses import whole_steps
 
 Pitches = Mapping[str, int]
 
 
 def retarget(
     operations: Mapping[str, Operation],
-    uses: Sequence[OperandUse],
+    uses: Sequence[Walk[int]],
     maps: Mapping[int, TileMap],
 ) -> dict[str, Operation]:
     """``operations`` (by SDSC file) with the pitches of ``maps`` (by argument index).
@@ -48,7 +48,7 @@ def retarget(
         if maps and use.owner is None and use.tensor.component is Component.HBM:
             raise _refuse(use, "its cores or iterations access several arguments")
         layout = None if use.owner not in moved else _operand_layout(use, moved[use.owner])
-        key = use.filename, use.operand
+        key = use.execute.sdsc_filename, use.operand
         if wanted.setdefault(key, layout) != layout:
             raise _refuse(use, "one SDSC serves arguments of different layouts")
     changed = dict(operations)
@@ -69,7 +69,7 @@ class _OperandLayout:
     first_pitch_bytes: int
 
 
-def _refuse(use: OperandUse, message: str) -> LaunchError:
+def _refuse(use: Walk[int], message: str) -> LaunchError:
     return LaunchError(
         "SPY861",
         f"{use.op.name}: {use.tensor.name}{_of_argument(use)} cannot be moved to a larger "
@@ -80,11 +80,11 @@ def _refuse(use: OperandUse, message: str) -> LaunchError:
     )
 
 
-def _of_argument(use: OperandUse) -> str:
+def _of_argument(use: Walk[int]) -> str:
     return "" if use.owner is None else f" of argument {use.owner}"
 
 
-def _operand_layout(use: OperandUse, map_: TileMap) -> _OperandLayout:
+def _operand_layout(use: Walk[int], map_: TileMap) -> _OperandLayout:
     """Stored extents that give ``use`` the pitches of ``map_``."""
     if use.tensor.indirection is Indirection.VALUE:
         raise _refuse(use, "an index chooses its elements")
@@ -94,7 +94,7 @@ def _operand_layout(use: OperandUse, map_: TileMap) -> _OperandLayout:
     return _layout_for(use, _mapped_pitches(use, map_))
 
 
-def _check_whole(use: OperandUse) -> None:
+def _check_whole(use: Walk[int]) -> None:
     """Check that a restickify reads whole tensors: it drops elements beyond the end of its
     tensors, and the end is unknown within a larger tensor.
     """
@@ -104,7 +104,7 @@ def _check_whole(use: OperandUse) -> None:
         raise _refuse(use, f"{use.op.name} stops at the end of {short[0]}")
 
 
-def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
+def _check_no_carry(use: Walk[int], map_: TileMap) -> None:
     """Check that the operand of every core stays within the steps of each device dim."""
     reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
     for core, box in enumerate(core_boxes(use.op, use.tensor)):
@@ -116,13 +116,13 @@ def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
         for dim, first in zip(box.dims, box.walk.first[1:], strict=True):
             if first < 0:
                 raise _refuse(use, f"{dim} begins before a core's work slice")
-    ends = map_.coordinates(use.offsets_bytes) + reach
+    ends = map_.coordinates(use.offsets) + reach
     limits = np.array(map_.extents, np.int64)
     if (ends[..., 1:] >= limits[1:]).any():
         raise _refuse(use, "it runs through several device dims")
 
 
-def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
+def _mapped_pitches(use: Walk[int], map_: TileMap) -> dict[str, int]:
     """New pitch (bytes) of every dim with several steps."""
     pitches = footprint(use.op, use.tensor).pitch_bytes
     moving = [
@@ -133,7 +133,7 @@ def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
     return {dim: int(map_.apply(np.array(pitches[dim], np.int64))) for dim in moving}
 
 
-def _layout_for(use: OperandUse, pitches: Pitches) -> _OperandLayout:
+def _layout_for(use: Walk[int], pitches: Pitches) -> _OperandLayout:
     """Extents whose products are ``pitches``; dims of one step take any pitch.
 
     The pitch of the next dim determines the stored extent of a dim; the outermost keeps its own.

@@ -66,7 +66,7 @@ def memory_after(program: LinkedProgram, chained: bool) -> list[bytes]:
     """Regions and LX after one run on the same random contents."""
     device = engine(threads=2)
     rng = np.random.default_rng(3)
-    spans = [(a.address_bytes, a.size_bytes) for a in program.places.binding.allocations]
+    spans = [(a.address_bytes, a.size_bytes) for a in program.binding.allocations]
     spans += [(LX_BASE + core * LX_BYTES, 8 * SIZE // CORES) for core in range(CORES)]
     for address, size in spans:
         codes = rng.integers(0x3C00, 0x4200, size // 2).astype(np.uint16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from spyre.hw.linking.binding import AddressProvenance, Allocation, Binding
+from spyre.hw.linking.binding import AddressOwners, Allocation, Binding
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import Linker
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
@@ -73,9 +73,9 @@ def linked_at(linker: Linker, starts: list[int]) -> LinkedProgram:
     allocations = tuple(
         Allocation(f"t{k}", start, SEGMENT_BYTES, device_dims=()) for k, start in enumerate(starts)
     )
-    anchors = AddressProvenance({}, {k: k for k in range(7)})
+    owners = AddressOwners({}, {k: k for k in range(7)})
     segments = dict(enumerate(starts))
-    return linker.link(Binding(segments=segments, allocations=allocations, anchors=anchors))
+    return linker.link(Binding(segments=segments, allocations=allocations, owners=owners))
 
 
 def moves(op: Operation) -> bool:

@@ -109,9 +109,7 @@ def test_scattering_leaves_it_open():
         output = replace(plan.op.outputs[0], indirection=Indirection.VALUE)
         scattering = replace(plan, op=replace(plan.op, outputs=(output,)))
         linked = kernel.link(launch)
-        places = replace(
-            linked.places.origin, runs=((replace(linked.runs[0][0], plan=scattering),),)
-        )
-        linked = replace(linked, places=places)
+        runs = ((replace(linked.runs[0][0], plan=scattering),),)
+        linked = replace(linked, code=replace(linked.code, runs=runs))
         lookup = WriterLookup(linked)
         assert lookup.writer(placement.tensors[0].address_bytes) is None

@@ -104,7 +104,10 @@ def test_an_intermediate_that_no_value_is_known_of(tmp_path: Path, capfd):
     assert (found.number, found.value, found.is_of_output) == (3, "arg_1", True)
     finding = found.to_finding()
     assert finding.code == "SPY622"
-    assert "by its addresses; output arg_1 is wrong: sum reads Tensor0 otherwise" in finding.message
+    assert (
+        "by its addresses; output arg_1 is wrong: sum reads other sticks of Tensor0"
+        in finding.message
+    )
     (tmp_path / "f.py").write_text("import torch\n\ndef f(x):\n    return torch.softmax(x, -1)\n")
     assert main([str(wrong), "--expect", f"torch:{tmp_path / 'f.py'}:f"]) == 1
     shown = capfd.readouterr()
@@ -131,7 +134,7 @@ def test_an_intermediate_that_nobody_has_written(tmp_path: Path):
     assert found is not None
     assert (found.number, found.is_of_output) == (3, True)
     finding = found.to_finding()
-    assert "sum reads Tensor0 before anybody has written it" in finding.message
+    assert "sum reads sticks of Tensor0 that have not been written" in finding.message
     assert finding.found == "no execute that writes it"
 
 

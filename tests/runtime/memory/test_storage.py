@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -16,24 +17,37 @@ import pytest
 from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.device.device import Device
 from spyre.hw.spec import REGIONS
-from spyre.runtime.memory.allocator import FlexAllocator
+from spyre.runtime.memory.allocator import FlexAllocator, MemoryStatistics
 from spyre.runtime.memory.flex_mode import FlexMode
-from spyre.runtime.memory.storage import SpyreAllocator
+from spyre.runtime.memory.storage import DeviceStorage
 
 KIB = 1024
 
 
+@dataclass(frozen=True)
+class Storages:
+    """Makes storages of an allocator."""
+
+    flex: FlexAllocator
+
+    def allocate(self, size_bytes: int) -> DeviceStorage:
+        return DeviceStorage(self.flex, self.flex.allocate(size_bytes), size_bytes, 3)
+
+    def memory_stats(self) -> MemoryStatistics:
+        return self.flex.statistics()
+
+
 @pytest.fixture
-def allocator() -> SpyreAllocator:
+def allocator() -> Storages:
     flex = FlexAllocator(Device(threads=1), FlexMode.PF, (64 * KIB,) * REGIONS)
-    return SpyreAllocator(flex, 3)
+    return Storages(flex)
 
 
-def live(allocator: SpyreAllocator) -> int:
+def live(allocator: Storages) -> int:
     return allocator.memory_stats().allocations.current
 
 
-def test_an_owner_frees_once(allocator: SpyreAllocator):
+def test_an_owner_frees_once(allocator: Storages):
     storage = allocator.allocate(1000)
     assert (storage.size_bytes, storage.device_index, storage.closed) == (1000, 3, False)
     assert live(allocator) == 1
@@ -47,18 +61,16 @@ def test_an_owner_frees_once(allocator: SpyreAllocator):
     assert live(allocator) == 0
 
 
-def test_collected(allocator: SpyreAllocator):
+def test_collected(allocator: Storages):
     storage = allocator.allocate(1000)
     del storage
     assert live(allocator) == 0
     with allocator.allocate(10):
         assert live(allocator) == 1
     assert live(allocator) == 0
-    allocator.report_and_delete(allocator.allocate(10))
-    assert live(allocator) == 0
 
 
-def test_sharing(allocator: SpyreAllocator):
+def test_sharing(allocator: Storages):
     storage = allocator.allocate(1000)
     for_launch = storage.share()
     assert for_launch.index == storage.index
@@ -69,7 +81,7 @@ def test_sharing(allocator: SpyreAllocator):
     assert live(allocator) == 0
 
 
-def test_nothing(allocator: SpyreAllocator):
+def test_nothing(allocator: Storages):
     storage = allocator.allocate(0)
     other = storage.share()
     storage.close()
@@ -77,7 +89,7 @@ def test_nothing(allocator: SpyreAllocator):
     assert allocator.memory_stats().allocations.accumulated == 0
 
 
-def test_no_address_is_shown(allocator: SpyreAllocator):
+def test_no_address_is_shown(allocator: Storages):
     allocator.allocate(128)
     storages = [allocator.allocate(256) for _ in range(9)]
     for storage in storages:
@@ -89,21 +101,13 @@ def test_no_address_is_shown(allocator: SpyreAllocator):
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_owner_cannot_be_copied(allocator: SpyreAllocator, duplicate):
+def test_an_owner_cannot_be_copied(allocator: Storages, duplicate):
     storage = allocator.allocate(128)
     with pytest.raises(TypeError, match="owns device memory"):
         duplicate(storage)
 
 
-def test_no_cache_to_empty(allocator: SpyreAllocator):
-    storage = allocator.allocate(128)
-    before = allocator.memory_stats()
-    allocator.empty_cache()
-    allocator.record_stream(storage, object())
-    assert allocator.memory_stats() == before
-
-
-def test_garbage_makes_room(allocator: SpyreAllocator):
+def test_garbage_makes_room(allocator: Storages):
     """Cycles hold all memory; running out collects them."""
     gc.disable()
     try:
@@ -119,7 +123,7 @@ def test_garbage_makes_room(allocator: SpyreAllocator):
     assert storage.size_bytes == 64 * KIB
 
 
-def test_a_finalizer_does_not_wait_for_the_lock(allocator: SpyreAllocator):
+def test_a_finalizer_does_not_wait_for_the_lock(allocator: Storages):
     """As when the collector runs inside the allocator: the thread holds the lock already."""
     storage = allocator.allocate(128)
     with allocator.flex.device.regions.lock:
@@ -127,7 +131,7 @@ def test_a_finalizer_does_not_wait_for_the_lock(allocator: SpyreAllocator):
     assert live(allocator) == 0
 
 
-def test_collections_inside_of_the_allocator(allocator: SpyreAllocator):
+def test_collections_inside_of_the_allocator(allocator: Storages):
     """The collector runs as often as possible, and frees owners in cycles while it does."""
     threshold = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
@@ -145,14 +149,14 @@ def test_collections_inside_of_the_allocator(allocator: SpyreAllocator):
     assert {r.largest_free_bytes for r in found.regions} == {64 * KIB}
 
 
-def test_a_reference_given_back_twice_is_an_error(allocator: SpyreAllocator):
+def test_a_reference_given_back_twice_is_an_error(allocator: Storages):
     storage = allocator.allocate(128)
     allocator.flex.deallocate(storage.index)
     with pytest.raises(LaunchError, match="SPY800"):
         storage.close()
 
 
-def test_closing_after_a_reset(allocator: SpyreAllocator):
+def test_closing_after_a_reset(allocator: Storages):
     storage, other = allocator.allocate(128), allocator.allocate(128)
     allocator.flex.device.reset()
     storage.close()
@@ -162,7 +166,7 @@ def test_closing_after_a_reset(allocator: SpyreAllocator):
     fresh.close()
 
 
-def test_closing_from_many_threads(allocator: SpyreAllocator):
+def test_closing_from_many_threads(allocator: Storages):
     for _ in range(50):
         storage = allocator.allocate(128)
         start = threading.Barrier(4)
@@ -175,7 +179,7 @@ def test_closing_from_many_threads(allocator: SpyreAllocator):
         assert live(allocator) == 0
 
 
-def test_threads(allocator: SpyreAllocator):
+def test_threads(allocator: Storages):
     """Owners, bare handles and the device's own allocations at the same time."""
     flex, failures = allocator.flex, []
 
@@ -219,7 +223,7 @@ class DeviceOwned:
         self.device, self.address = device, address
 
 
-def _make(allocator: SpyreAllocator, kind: int, size: int) -> tuple[object, int]:
+def _make(allocator: Storages, kind: int, size: int) -> tuple[object, int]:
     if kind == 0:
         return allocator.allocate(size), size
     if kind == 1:
@@ -261,15 +265,17 @@ def test_interpreter_exit_is_silent():
 import threading, time
 from spyre.hw.device.device import Device
 from spyre.runtime.memory.allocator import FlexAllocator
-from spyre.runtime.memory.storage import SpyreAllocator
-allocator = SpyreAllocator(FlexAllocator(Device(threads=1)))
-kept = [allocator.allocate(1 << 20) for _ in range(20)]
+from spyre.runtime.memory.storage import DeviceStorage
+flex = FlexAllocator(Device(threads=1))
+def allocate(size_bytes):
+    return DeviceStorage(flex, flex.allocate(size_bytes), size_bytes)
+kept = [allocate(1 << 20) for _ in range(20)]
 for s in kept:
-    allocator.flex.device.memory.view(allocator.flex.device_address(s.index), 1000)[:] = 1
+    flex.device.memory.view(flex.device_address(s.index), 1000)[:] = 1
 kept.append(kept)
 def wait(s):
     time.sleep(60)
-threading.Thread(target=wait, args=(allocator.allocate(5),), daemon=True).start()
+threading.Thread(target=wait, args=(allocate(5),), daemon=True).start()
 print("end")
 """
     done = subprocess.run(

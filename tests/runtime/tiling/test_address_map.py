@@ -54,7 +54,7 @@ def test_merging_keeps_what_memory_separates() -> None:
 
 def test_windows_leave_real_addresses_alone() -> None:
     rows = TileMap((2, 4), (128 * 16, 128))
-    windows = (AddressWindow(rows, 1 << 20), AddressWindow(rows, 1 << 21))
+    windows = (AddressWindow(rows, 1 << 20, 0), AddressWindow(rows, 1 << 21, 1))
     addresses = np.array([[5, window_base(0) + 128 * 5 + 2, window_base(1) + 128 * 3]])
     expected = [[5, (1 << 20) + 128 * 17 + 2, (1 << 21) + 128 * 3]]
     assert through_windows(addresses, windows).tolist() == expected

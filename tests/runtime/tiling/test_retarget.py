@@ -10,9 +10,10 @@ import pytest
 from spyre.errors import LaunchError
 from spyre.hw.access import core_boxes
 from spyre.hw.linking.binding import TileMap
+from spyre.hw.linking.trace import Walk
 from spyre.mlir.operation.footprint import footprint
 from spyre.runtime.program.launch_spec import POOL, Role
-from spyre.runtime.tiling.operand_uses import OperandUse, operand_uses
+from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.retarget import retarget
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
@@ -20,16 +21,20 @@ from tests.runtime.tiling.random_cases import random_case
 from tests.runtime.tiling.running import plan_for
 
 
-def uses_of(built: Built) -> tuple[OperandUse, ...]:
+def uses_of(built: Built) -> tuple[Walk[int], ...]:
     return operand_uses(built.bundle, built.arguments.pool_bytes > 0)
+
+
+def in_one_file(use: Walk[int]) -> Walk[int]:
+    return replace(use, execute=replace(use.execute, sdsc_filename="sdsc_0.json"))
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
 def test_operands_are_traced_to_their_arguments(symbolic: bool) -> None:
     uses = uses_of(kernels.chain((8, 128), {"mb": 2}, symbolic))
     assert [use.owner for use in uses] == [0, 1, None, None, POOL, POOL, 1, 2]
-    assert uses[0].offsets_bytes.tolist() == [[0, 4 * 128]]
-    assert [use.is_written for use in uses[:3]] == [False, False, True]
+    assert uses[0].offsets.tolist() == [[0, 4 * 128]]
+    assert [use.is_output for use in uses[:3]] == [False, False, True]
 
 
 def test_pitches_come_from_the_map_and_nothing_else_changes() -> None:
@@ -38,7 +43,7 @@ def test_pitches_come_from_the_map_and_nothing_else_changes() -> None:
     before = built.bundle.operations
     uses = uses_of(built)
     after = retarget(before, uses, {0: TileMap((2, 1024), (4096 * 128, 128))})
-    first, *rest = [use.filename for use in uses if use.operand == 0]
+    first, *rest = [use.execute.sdsc_filename for use in uses if use.operand == 0]
     a, b, lx = after[first].tensors
     assert footprint(after[first], a).pitch_bytes == {"mb": 128, "out": 4096 * 128}
     assert (b, lx) == before[first].tensors[1:]
@@ -59,13 +64,13 @@ def test_every_stick_is_where_the_map_says(seed: int) -> None:
     for use in uses:
         if use.owner not in maps:
             continue
-        op = changed[use.filename]
+        op = changed[use.execute.sdsc_filename]
         before = core_boxes(use.op, use.tensor)
         after = core_boxes(op, op.tensors[use.operand])
         for core, (old, new) in enumerate(zip(before, after, strict=True)):
             assert old is not None
             assert new is not None
-            start = use.offsets_bytes[:, core]
+            start = use.offsets[:, core]
             tile = (start[:, None] + old.walk.offsets()).ravel()
             moved = maps[use.owner].apply(start)[:, None] + new.walk.offsets()
             assert sorted(maps[use.owner].apply(tile)) == sorted(moved.ravel())
@@ -105,7 +110,7 @@ def test_one_sdsc_for_arguments_of_different_layouts() -> None:
     """Two executes of one file: one of them in a tile, the other not."""
     built = kernels.chain((8, 128), {}, True)
     uses = uses_of(built)
-    shared = [replace(use, filename="sdsc_0.json") for use in uses if use.operand == 0]
+    shared = [in_one_file(use) for use in uses if use.operand == 0]
     with pytest.raises(LaunchError, match="one SDSC serves arguments of different layouts"):
         retarget(built.bundle.operations, shared, {0: TileMap((2, 8), (32 * 128, 128))})
 
@@ -131,7 +136,7 @@ def test_one_sdsc_run_for_several_arguments() -> None:
     maker.builder.add(kernels.pointwise("abs", (8, 128), [x], z))
     maker.builder.add(kernels.pointwise("abs", (8, 128), [y], w))
     built = maker.done()
-    uses = [replace(use, filename="sdsc_0.json") for use in uses_of(built)]
+    uses = [in_one_file(use) for use in uses_of(built)]
     wide = TileMap((2, 8), (32 * 128, 128))
     after = retarget(built.bundle.operations, uses, dict.fromkeys(range(4), wide))
     op = after["sdsc_0.json"]

@@ -16,7 +16,7 @@ from spyre.errors import Finding
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.addresses.tiles import infer_nest
+from spyre.runtime.tracing import infer_nest
 from tests.sanitizer import programs
 
 STEPS = {

@@ -1,38 +1,45 @@
-"""Judges the addresses of a program: tiles whose pitches, steps or starts contradict the layouts of
-the arguments, and outputs that no execute writes.
+"""Checks of a program's addresses against the layouts of its arguments, without running it.
 
-A finding needs evidence that holds whatever the program means: a pitch no layout has, a tile that
-passes the end of a dim, sticks of an output that stay unwritten. The steps of the loops then say
-why. What is odd but may be meant is a suspicion, told only where outputs are known to be wrong.
+Reported are tiles whose pitches, steps or starts contradict the layout of an argument, and outputs
+that are not written completely. A finding needs evidence that holds whatever the program computes:
+a pitch that no dim of the layout has, a tile that passes the end of a dim, sticks of an output that
+stay unwritten. The steps of the loops are then reported as the cause. Steps without such evidence
+may be intended: they are suspicions, reported only if outputs are known to be wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from spyre.diagnose.dataflow import (
+    dead_writes,
+    intermediate_uses,
+    layout_mismatches,
+    reads_before_write,
+)
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.access import Box, core_boxes, is_indirect
 from spyre.hw.ops import Family, find_op
+from spyre.hw.sanitizer import uncovered_output
+from spyre.hw.tile_dims import layout_text, pitch_mismatch
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, Tensor
-from spyre.runtime.addresses.dataflow import misread, unfed, unread, uses_of
-from spyre.runtime.addresses.operands import (
+from spyre.mlir.operation import Component, Operation, Tensor, footprint, stick_elements
+from spyre.runtime.tracing import (
     BoolArray,
-    TracedExecute,
+    MemoryExecute,
+    MemoryWalk,
+    Tile,
+    TiledExecutes,
     TracedLaunch,
-    Walk,
     WalkedMemory,
-    argument_memories,
+    tile_groups,
     trace_executes,
 )
-from spyre.runtime.addresses.tiles import Tile, TiledExecutes, core_offsets, tile_groups
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.program import LoweredProgram, require_bundle
 
 _CHUNK = 1 << 22
 """Stick addresses computed at once."""
@@ -40,18 +47,18 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class AddressCheck:
-    """The launches of a run, in order, and what their addresses show."""
+    """The launches of a run, in order, and the findings about their addresses."""
 
     launches: Sequence[TracedLaunch]
 
     @cached_property
-    def executes(self) -> tuple[TracedExecute, ...]:
-        """Every execute statement; LaunchErrors as of `trace_executes`."""
+    def executes(self) -> tuple[MemoryExecute, ...]:
+        """Every execute statement. LaunchErrors as of `trace_executes`."""
         return trace_executes(self.launches)
 
     @cached_property
     def groups(self) -> tuple[TiledExecutes, ...]:
-        """The executes, those of one loop together."""
+        """The executes, grouped by loop."""
         return tuple(tile_groups(self.executes))
 
     @cached_property
@@ -67,22 +74,24 @@ class AddressCheck:
         return missing
 
     def findings(self) -> tuple[Finding, ...]:
-        """Warnings, the likeliest cause first: wrong pitches and steps in the order of the
-        executes, then what follows from them.
+        """Warnings, the likeliest cause first.
+
+        Wrong pitches and steps in the order of the executes, then outputs that they leave
+        incomplete.
         """
-        causes = [_Judged(self, group) for group in self.groups]
-        wrong = [finding for judged in causes for finding in judged.findings()]
+        checks = [TileGroupCheck(self, group) for group in self.groups]
+        wrong = [finding for check in checks for finding in check.findings()]
         return (*wrong, *self._uncovered())
 
     def suspicions(self) -> tuple[Finding, ...]:
-        """What may be meant, but explains outputs that are known to be wrong."""
-        uses = uses_of(self.executes)
-        stepping = [f for group in self.groups for f in _Judged(self, group).odd_steps()]
-        return (*misread(uses), *stepping, *unread(uses))
+        """Warnings about addresses that may be intended, for runs whose outputs are wrong."""
+        uses = intermediate_uses(self.executes)
+        steps = [f for group in self.groups for f in TileGroupCheck(self, group).odd_steps()]
+        return (*layout_mismatches(uses), *steps, *dead_writes(uses))
 
-    def unfed(self) -> tuple[Finding, ...]:
-        """Reads of intermediates before anybody has written them, which a sanitizer sees too."""
-        return tuple(unfed(uses_of(self.executes)))
+    def reads_before_write(self) -> tuple[Finding, ...]:
+        """Reads of intermediates that no execute has written; a sanitizer reports them too."""
+        return tuple(reads_before_write(intermediate_uses(self.executes)))
 
     def _uncovered(self) -> Iterator[Finding]:
         for walks in _writers(self.executes).values():
@@ -91,28 +100,27 @@ class AddressCheck:
             if bare is None:
                 continue
             assert walk.memory.required is not None
-            yield Finding(
-                "SPY720",
+            text = uncovered_output(walk.memory.name, int(walk.memory.required.sum()))
+            yield text.finding(
                 Severity.WARNING,
-                f"output {walk.memory.name} is not written completely",
                 _location(traced, walk),
-                f"all {int(walk.memory.required.sum()):,} sticks with elements written",
                 f"{int(bare.sum()):,} sticks that no execute writes, the first at byte "
                 f"{int(np.argmax(bare)) * STICK_BYTES:,}",
             )
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
-    """One group of executes in the light of the whole program."""
+class TileGroupCheck:
+    """The checks of one group of executes, as part of those of the whole program."""
 
     check: AddressCheck
     group: TiledExecutes
 
     @cached_property
     def is_order_free(self) -> bool:
-        """True if every operand is walked alike, so that it does not matter which element of the
-        tensors an address is: an elementwise operation is right as long as it visits all.
+        """True for an elementwise operation that walks all operands in the same order.
+
+        Such an operation is right as long as it visits every element, in whatever order.
         """
         walks = self.group.walks
         spec = find_op(self.group.op.name)
@@ -138,8 +146,8 @@ class _Judged:
                 yield from _scratchpads(member, tensor)
         yield from self._tiles()
 
-    def _cores(self, walk: Walk) -> Iterator[Finding]:
-        """Cores that start elsewhere than their work slices lie."""
+    def _cores(self, walk: MemoryWalk) -> Iterator[Finding]:
+        """Cores that do not start at their work slice (SPY706)."""
         if is_indirect(walk.tensor) or walk.tensor in self.group.op.index_tensors:
             return
         expected = core_offsets(self.group.op, walk.tensor)
@@ -176,21 +184,20 @@ class _Judged:
         if not evident:
             return
         for walk, tile in evident:
-            if tile.wrong:
-                yield self._pitch(walk, tile)
+            yield from self._pitch(walk, tile)
         stepping = [f for walk, tile in tiles for f in self._steps(walk, tile)]
         yield from stepping
         if not stepping:
             for walk, tile in evident:
                 yield from self._leaving(walk, tile)
 
-    def _misses(self, walk: Walk) -> bool:
+    def _misses(self, walk: MemoryWalk) -> bool:
         return walk.is_output and id(walk.memory) in self.check.unwritten
 
-    def _is_wrong(self, walk: Walk, tile: Tile) -> bool:
+    def _is_wrong(self, walk: MemoryWalk, tile: Tile) -> bool:
         starts = walk.tile_starts
         return bool(
-            tile.wrong
+            tile.is_wrong
             or self._misses(walk)
             or tile.leaves_its_dims(starts).any()
             or (starts % STICK_BYTES).any()
@@ -199,34 +206,26 @@ class _Judged:
         )
 
     def odd_steps(self) -> Iterator[Finding]:
-        """Steps that the layout does not have, of tiles that show nothing else."""
+        """Steps that the layout does not have, of tiles without other evidence."""
         for walk, tile in zip(self.group.walks, self.group.tiles, strict=True):
             if tile is not None and tile.memory.dims:
                 yield from self._steps(walk, tile, even_still=True)
 
-    def _pitch(self, walk: Walk, tile: Tile) -> Finding:
-        wrong = [dim for dim in tile.dims if dim.dim in tile.wrong]
-        first = wrong[0]
-        known = first.place is not None
-        expected = f", expected {first.expected_bytes:,} for its layout" if known else ""
-        return Finding(
-            "SPY702",
-            Severity.WARNING,
-            f"{self.group.op.name}: {walk.tensor.name} walks {first.dim} of {tile.memory.name} in "
-            f"steps of {first.pitch_bytes:,} bytes{expected}",
-            _location(self.group.first, walk),
-            _layout_text(tile.memory),
-            ", ".join(f"{dim.dim} in steps of {dim.pitch_bytes:,} bytes" for dim in wrong)
-            + self._also(),
-            "a tile of a larger tensor needs a gap (backGapCore_) that gives it the larger one's "
-            "pitches",
-        )
+    def _pitch(self, walk: MemoryWalk, tile: Tile) -> Iterator[Finding]:
+        """Pitches that no dim of the layout has (SPY702)."""
+        layout, name = walk.memory.layout_dims, walk.memory.name
+        location = _location(self.group.first, walk)
+        others = len(self.group.members) - 1
+        also = f"; also in {others} more executes" if others else ""
+        found = pitch_mismatch(self.group.op, walk.tensor, tile.dims, layout, name, location, also)
+        if found is not None:
+            yield found
 
-    def _steps(self, walk: Walk, tile: Tile, even_still: bool = False) -> Iterator[Finding]:
-        """Loops that advance the tile by what is no step of the layout.
+    def _steps(self, walk: MemoryWalk, tile: Tile, even_still: bool = False) -> Iterator[Finding]:
+        """Loops that advance the tile by a step that the layout does not have (SPY704).
 
-        A tile that stays is meant, unless (``even_still``) no other loop takes it through the dim,
-        or it is to fill its output.
+        A loop may leave the tile where it is, unless (``even_still``) no other loop takes it
+        through the dim, or the loops have to fill an output.
         """
         nest, steps = self.group.nest, self.group.steps(walk)
         allowed = [dict(tile.level_steps(nest, level)) for level in range(len(nest))]
@@ -254,14 +253,14 @@ class _Judged:
                 "layout",
                 _location(traced, walk, instance),
                 f"{nest[level]} tiles of {tile.extents[place]:,} of {extent:,} steps of "
-                f"{stride:,} bytes; {_layout_text(tile.memory)}",
+                f"{stride:,} bytes; {layout_text(tile.memory.name, tile.memory.layout_dims)}",
                 f"tiles that start at bytes {_listed(walk.tile_starts[:: max(1, row)])}",
             )
 
-    def _leaving(self, walk: Walk, tile: Tile) -> Iterator[Finding]:
+    def _leaving(self, walk: MemoryWalk, tile: Tile) -> Iterator[Finding]:
         starts = walk.tile_starts
         left = tile.leaves_its_dims(starts)
-        if tile.wrong or not left.any():
+        if tile.is_wrong or not left.any():
             return
         row = int(np.argmax(left))
         traced, instance = self.group.execution(row)
@@ -271,22 +270,17 @@ class _Judged:
             f"{self.group.op.name}: a tile of {walk.tensor.name} starts at byte "
             f"{int(starts[row]):,} of {tile.memory.name} and passes the end of a dim of its layout",
             _location(traced, walk, instance),
-            _layout_text(tile.memory),
+            layout_text(tile.memory.name, tile.memory.layout_dims),
             f"{_tile_text(tile)}; {int(left.sum()):,} of {len(left):,} tiles",
         )
-
-    def _also(self) -> str:
-        others = len(self.group.members) - 1
-        return f"; also in {others} more executes" if others else ""
 
 
 def check_addresses(
     launches: Sequence[TracedLaunch], is_wrong: bool = False
 ) -> tuple[Finding, ...]:
-    """What the addresses of the launches of one run show, the likeliest cause first.
+    """Warnings about the addresses of the launches of one run, the likeliest cause first.
 
-    All are warnings: a program may be right in ways that a layout does not tell. ``is_wrong``:
-    its outputs are known to be wrong, so also what is only odd. LaunchErrors as of
+    ``is_wrong``: its outputs are known to be wrong, so suspicions are included. LaunchErrors as of
     `trace_executes`.
     """
     check = AddressCheck(launches)
@@ -295,36 +289,29 @@ def check_addresses(
     return (*found, *(finding for finding in odd if finding not in found))
 
 
-def bundle_launches(
-    program: LoweredProgram, arguments: KernelArguments, values: Mapping[str, int]
-) -> list[TracedLaunch]:
-    """One launch of a bundle; none where its layouts are derived from its own addresses.
-
-    UnsupportedError SPY889 for a program that is not a bundle.
-    """
-    if arguments.is_derived:
-        return []
-    bundle = require_bundle(program, "a check of addresses")
-    return [TracedLaunch(bundle, argument_memories(arguments), values)]
+def possible_causes(launches: Sequence[TracedLaunch]) -> tuple[Finding, ...]:
+    """`check_addresses` of a wrong run, and reads of intermediates that nothing has written."""
+    check = AddressCheck(launches)
+    return (*check.findings(), *check.suspicions(), *check.reads_before_write())
 
 
 # --- coverage ---------------------------------------------------------------------------------
 
-_Writer = tuple[TracedExecute, Walk]
+_Writer = tuple[MemoryExecute, MemoryWalk]
 
 
-def _writers(executes: Sequence[TracedExecute]) -> dict[int, list[_Writer]]:
-    """Who writes memory that must be written, by the id of the memory."""
+def _writers(executes: Sequence[MemoryExecute]) -> dict[int, list[_Writer]]:
+    """The operands that write memory with required sticks, by the id of the memory."""
     writers: dict[int, list[_Writer]] = {}
     for traced in executes:
-        for walk in traced.walks:
+        for walk in traced.owned:
             if walk.is_output and walk.memory.required is not None:
                 writers.setdefault(id(walk.memory), []).append((traced, walk))
     return writers
 
 
 def _written(memory: WalkedMemory, writers: Sequence[_Writer]) -> BoolArray:
-    """Which sticks of a memory are written; all of them where data decides it."""
+    """True for each stick of a memory that is written; for all if indices decide it."""
     assert memory.required is not None
     written = np.zeros(len(memory.required), np.bool_)
     if any(is_indirect(walk.tensor) for _, walk in writers):
@@ -340,7 +327,7 @@ def _written(memory: WalkedMemory, writers: Sequence[_Writer]) -> BoolArray:
     return written
 
 
-def _boxes(traced: TracedExecute, walk: Walk) -> Iterator[tuple[Box, Int64Array]]:
+def _boxes(traced: MemoryExecute, walk: MemoryWalk) -> Iterator[tuple[Box, Int64Array]]:
     """Each box of an operand, with the distinct starts of the cores that have it."""
     boxes = core_boxes(traced.op, walk.tensor)
     for box in {id(box): box for box in boxes if box is not None}.values():
@@ -348,8 +335,8 @@ def _boxes(traced: TracedExecute, walk: Walk) -> Iterator[tuple[Box, Int64Array]
         yield box, np.unique(walk.offsets[:, cores])
 
 
-def _scratchpads(traced: TracedExecute, tensor: Tensor) -> Iterator[Finding]:
-    """A core whose part of a tensor in LX lies elsewhere than in the other cores' scratchpads."""
+def _scratchpads(traced: MemoryExecute, tensor: Tensor) -> Iterator[Finding]:
+    """A core that has a tensor at another LX address than the other cores (SPY706)."""
     if tensor.component is not Component.LX or tensor.own_core_slices:
         return
     starts = np.array([tensor.starts], np.int64)
@@ -375,8 +362,10 @@ def _scratchpads(traced: TracedExecute, tensor: Tensor) -> Iterator[Finding]:
 # --- texts ------------------------------------------------------------------------------------
 
 
-def _location(traced: TracedExecute, walk: Walk, instance: int | None = None) -> DeviceLocation:
-    """Of one execution, or (None) of all."""
+def _location(
+    traced: MemoryExecute, walk: MemoryWalk, instance: int | None = None
+) -> DeviceLocation:
+    """The location of one execution, or (None) of all."""
     loops = () if instance is None else tuple(int(i) for i in traced.loops[instance])
     return DeviceLocation(
         traced.sdsc,
@@ -385,6 +374,26 @@ def _location(traced: TracedExecute, walk: Walk, instance: int | None = None) ->
         loop_indices=loops,
         source=traced.execute.location,
     )
+
+
+def core_offsets(op: Operation, tensor: Tensor) -> Int64Array | None:
+    """Offset in bytes of each core's work slice in ``tensor``, from slice 0 of all dims.
+
+    None for windows, slices of parts of a stick, and tensors with other slices than the work.
+    """
+    if tensor.own_core_slices or any(op.window_of(tensor, dim) for dim in op.dims):
+        return None
+    sticks, pitches = stick_elements(tensor), footprint(op, tensor).pitch_bytes
+    total = np.zeros(len(op.cores), np.int64)
+    for dim in dict.fromkeys(tensor.dims):
+        if not tensor.holds(dim) or op.slices.get(dim, 1) == 1:
+            continue
+        steps, rest = divmod(op.core_extent(dim), sticks.get(dim, 1))
+        if rest:
+            return None
+        indices = [slices.get(dim, 0) for slices in op.core_slices]
+        total += np.array(indices, np.int64) * (steps * pitches[dim])
+    return total
 
 
 def _most_common(bases: Int64Array) -> Int64Array:
@@ -398,16 +407,10 @@ def _most_common(bases: Int64Array) -> Int64Array:
 
 
 def _slice_text(op: Operation, position: int) -> str:
-    """Which work slice a core has."""
+    """The work slice of a core in words."""
     slices = op.core_slices[position]
     shown = [f"slice {slices.get(d, 0)} of {n} along {d}" for d, n in op.slices.items() if n > 1]
     return ", ".join(shown) or "the only slice"
-
-
-def _layout_text(memory: WalkedMemory) -> str:
-    """The layout's dims, outermost first."""
-    dims = " x ".join(f"{axis.extent:,} of {axis.pitches[0]:,} bytes" for axis in memory.dims)
-    return f"{memory.name} is laid out as {dims}"
 
 
 def _tile_text(tile: Tile) -> str:

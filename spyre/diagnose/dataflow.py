@@ -1,8 +1,8 @@
 """Intermediate tensors between executes, in the pool and in LX: read as they were written?
 
-No layout says where an intermediate lies; who wrote it does. A reader that takes as many sticks
-from the same place but other ones, a result that is overwritten before anybody reads it, and a read
-of what is not written yet, are worth telling.
+No layout describes an intermediate, but the execute that wrote it does. Reported are readers that
+take the same number of sticks from the same range in another layout, results that are overwritten
+before they are read, and reads before the first write.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.access import core_boxes, is_indirect
+from spyre.hw.sanitizer import UNWRITTEN_READ
 from spyre.layout import AccessMap, Axis
 from spyre.mlir.operation import Component, Tensor
-from spyre.runtime.addresses.operands import TracedExecute
-from spyre.runtime.addresses.tiles import make_tile
+from spyre.runtime.tracing import MemoryExecute, make_tile
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """What an execute touches of an intermediate in its first execution.
+    """An intermediate operand of an execute, in the execute's first execution.
 
-    ``place``: LX, or the id of the memory. ``walk``: its sticks, bytes from the start of the memory
-    or of a core's scratchpad: of one core in LX, of all together elsewhere.
+    ``memory``: LX, or the id of the memory. ``walk``: the sticks it accesses, in bytes from the
+    start of the memory, by all cores; in LX from the start of a scratchpad, by one core.
     """
 
-    traced: TracedExecute
+    traced: MemoryExecute
     tensor: Tensor
     is_output: bool
-    place: object
+    memory: object
     walk: AccessMap
 
     def meets(self, other: Use) -> bool:
         """True if their ranges overlap."""
-        if self.place != other.place:
+        if self.memory != other.memory:
             return False
         mine, others = self.walk, other.walk
         return (
@@ -44,17 +44,13 @@ class Use:
         )
 
     def contains(self, other: Use) -> bool:
-        """True if the range of ``other`` lies in this one's."""
+        """True if this range includes the range of ``other``."""
         inside = self.walk.lowest() <= other.walk.lowest()
         return inside and other.walk.highest() <= self.walk.highest()
 
-    def is_like(self, other: Use) -> bool:
-        """True if both touch the same sticks."""
-        return self.walk == other.walk
-
     @property
     def name(self) -> str:
-        """The execute."""
+        """The execute in reports."""
         return f"execute {self.traced.number} ({self.traced.op.name}, {self.traced.sdsc})"
 
     def __str__(self) -> str:
@@ -62,12 +58,12 @@ class Use:
         return f"{', '.join(axes)} from byte {self.walk.lowest():,}"
 
 
-def uses_of(executes: Sequence[TracedExecute]) -> tuple[Use, ...]:
+def intermediate_uses(executes: Sequence[MemoryExecute]) -> tuple[Use, ...]:
     """Uses of intermediates in program order, reads of an execute first."""
     return tuple(use for traced in executes for use in _uses(traced))
 
 
-def _uses(traced: TracedExecute) -> Iterator[Use]:
+def _uses(traced: MemoryExecute) -> Iterator[Use]:
     op = traced.op
     for operand, tensor in enumerate(op.tensors):
         if is_indirect(tensor) or tensor.own_core_slices:
@@ -80,45 +76,45 @@ def _uses(traced: TracedExecute) -> Iterator[Use]:
                 start = tensor.starts[0] + walk.first[0]
                 moved = AccessMap((start,), walk.axes)
                 yield Use(traced, tensor, is_output, Component.LX, moved)
-        elif (walked := traced.walk_of(operand)) is not None and walked.memory.layout is None:
-            tile = make_tile(op, tensor, walked.memory)
+        elif (memory := traced.walks[operand].owner) is not None and memory.layout is None:
+            tile = make_tile(op, tensor, memory)
             if tile is not None:
                 axes = tuple(Axis(d.steps, (d.pitch_bytes,)) for d in tile.dims)
-                first = (int(walked.tile_starts[0]),)
+                first = (int(traced.walks[operand].tile_starts[0]),)
                 whole = AccessMap(first, axes).canonical(0)
-                yield Use(traced, tensor, is_output, id(walked.memory), whole)
+                yield Use(traced, tensor, is_output, id(memory), whole)
 
 
-def misread(uses: Sequence[Use]) -> Iterator[Finding]:
-    """Intermediates that are read in another way than they were written."""
+def layout_mismatches(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Reads of as many sticks as were written, but with another start, gaps or extents (SPY707)."""
     for position, use in enumerate(uses):
         if use.is_output:
             continue
         writers = [w for w in uses[:position] if w.is_output and w.meets(use)]
         alike = [w for w in writers if w.walk.count == use.walk.count]
-        if not alike or use.is_like(alike[-1]):
+        if not alike or use.walk == alike[-1].walk:
             continue
         writer = alike[-1]
         others = [u for u in uses if u not in (use, writer) and not u.is_output]
-        blamed = writer if any(use.is_like(u) for u in others) else use
+        blamed = writer if any(use.walk == u.walk for u in others) else use
         yield Finding(
             "SPY707",
             Severity.WARNING,
-            f"{use.traced.op.name} reads {use.tensor.name} otherwise than {writer.name} "
-            "has written it",
+            f"{use.traced.op.name} reads other sticks of {use.tensor.name} than {writer.name} "
+            "wrote",
             _location(blamed),
             f"sticks as written: {writer}",
             f"sticks read by {use.name}: {use}",
         )
 
 
-def unread(uses: Sequence[Use]) -> Iterator[Finding]:
-    """Results that are overwritten before anybody reads them."""
+def dead_writes(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Results that are overwritten before they are read (SPY708)."""
     for position, use in enumerate(uses):
         if not use.is_output:
             continue
         later = [u for u in uses[position + 1 :] if u.meets(use)]
-        # A loop comes round to what stands before.
+        # The next iteration of a loop begins with the executes before this one.
         again = [u for u in uses[:position] if u.meets(use)]
         following = (*later, *again)
         if following and following[0].is_output and following[0].contains(use):
@@ -126,30 +122,28 @@ def unread(uses: Sequence[Use]) -> Iterator[Finding]:
             yield Finding(
                 "SPY708",
                 Severity.WARNING,
-                f"{use.traced.op.name}: nobody reads {use.tensor.name} before "
-                f"{first.name} overwrites it",
+                f"{use.traced.op.name}: {first.name} overwrites {use.tensor.name} before it is "
+                "read",
                 _location(use),
                 "a result that a later execute reads",
                 f"{use}",
             )
 
 
-def unfed(uses: Sequence[Use]) -> Iterator[Finding]:
-    """Reads in the first iteration of what nobody has written until then, but somebody writes, in
-    memory that is a scratchpad or where results are left.
+def reads_before_write(uses: Sequence[Use]) -> Iterator[Finding]:
+    """Reads in the first iteration of memory that no execute has written yet (SPY710).
+
+    Only memory that some execute writes is checked: the pool, allocations, scratchpads.
     """
-    written = {use.place for use in uses if use.is_output}
+    written = {use.memory for use in uses if use.is_output}
     for position, use in enumerate(uses):
         before = [u for u in uses[:position] if u.is_output and u.meets(use)]
-        if use.is_output or before or use.place not in written:
+        if use.is_output or before or use.memory not in written:
             continue
         later = next((u for u in uses[position:] if u.is_output and u.meets(use)), None)
-        yield Finding(
-            "SPY710",
+        yield UNWRITTEN_READ.of(use.traced.op.name, use.tensor.name).finding(
             Severity.WARNING,
-            f"{use.traced.op.name} reads {use.tensor.name} before anybody has written it",
             _location(use),
-            "a result of an earlier execute",
             "no execute that writes it"
             if later is None
             else f"{later.name}, which writes it later",
