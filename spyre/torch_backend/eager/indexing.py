@@ -148,8 +148,8 @@ def embedding(args: Arguments) -> torch.Tensor:
 def _filled_by_index(
     table: torch.Tensor, index: torch.Tensor, dim: int, out: torch.Tensor
 ) -> torch.Tensor:
-    call(_SELECTION, table, index, dim, out=out)
-    return out
+    filled: torch.Tensor = call(_SELECTION, table, index, dim, out=out)
+    return filled  # a recorder's node, not ``out``
 
 
 def _fill_by_index(args: Arguments) -> torch.Tensor:
