@@ -22,7 +22,6 @@ from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.program import Execute, Parameter
 from spyre.mlir.program.schedule import Schedule
 from spyre.mlir.program.values import ParameterAtom, of_atom
-from spyre.runtime.addresses import bundle_launches
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
@@ -30,6 +29,7 @@ from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.kernel.runners import run_recorded
 from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.tracing import bundle_launches
 from tests.hw.harness import map_tensors
 
 ROWS, COLUMNS, CORES = 16, 64, 2
