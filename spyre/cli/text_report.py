@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.entry import print_coloured
-from spyre.cli.options import Options
+from spyre.cli.options import DiagnoseOptions, ExecuteOptions
 from spyre.errors import Finding, Severity
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Column, Table
 
-    from spyre.cli.commands import ComparedRun
-    from spyre.cli.diagnose import Diagnosis
+    from spyre.cli.results import ComparedRun, Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.run import ExecuteReport, RunResult
 
@@ -181,7 +180,7 @@ FILE_WIDTH = 200
 """Columns of tables: at least MIN_WIDTH on a terminal, FILE_WIDTH elsewhere."""
 
 
-def print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
+def print_diagnosis(diagnosis: Diagnosis, options: DiagnoseOptions) -> None:
     """Findings, the explanations asked for, and a summary."""
     for finding in diagnosis.findings:
         if not (options.quiet and finding.severity is Severity.WARNING):
@@ -233,7 +232,7 @@ def print_run(compared: ComparedRun) -> None:
     _print_verification(result, options)
 
 
-def _print_verification(result: RunResult, options: Options) -> None:
+def _print_verification(result: RunResult, options: ExecuteOptions) -> None:
     """How many executes agree; with ``-q`` only where some were left out."""
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
@@ -283,7 +282,7 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
     from spyre.runtime.compare import format_comparison
 
     lines = []
-    for k, comparison in compared.comparisons.items():
+    for k, comparison in compared.result.comparisons.items():
         if comparison.ok and compared.options.quiet:
             continue
         name, location = compared.result.output_tensors[k].name, compared.result.places[k]
@@ -291,7 +290,7 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
     return lines
 
 
-def _print_executes(result: RunResult, options: Options) -> None:
+def _print_executes(result: RunResult, options: ExecuteOptions) -> None:
 
     print_table(make_table(rows_of(result.executes, options.verbose)))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from spyre.errors import SpyreError, SweepError
+from spyre.files import import_file
 from spyre.sweep.definition import AUTO_TILES, BundleSubject, FunctionSubject, SweepTask, read_tiles
 
 if TYPE_CHECKING:
@@ -47,15 +47,8 @@ def _module(subject: FunctionSubject) -> ModuleType:
             raise SweepError(
                 "SPY744", f"there is no module {subject.module}", found=str(error)
             ) from error
-    name = f"spyre_sweep_{Path(subject.module).stem}"
-    # Sweeps name files too, which need be in no package: loaded by path, under a name of ours.
-    spec = importlib.util.spec_from_file_location(name, subject.module)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Dynamo imports it by this name
-    spec.loader.exec_module(module)
-    return module
+    # Sweeps also name files that are in no package.
+    return import_file(subject.module, f"spyre_sweep_{Path(subject.module).stem}")
 
 
 Record = dict[str, Any]
@@ -170,16 +163,11 @@ def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[LaunchCounts, f
     """Counts of the linked bundle, which is not run unless its host time is asked for."""
     from spyre.hw.counters import LaunchCounts
     from spyre.hw.device import Device
-    from spyre.runtime.arguments import read_arguments
-    from spyre.runtime.kernel import Launch
-    from spyre.runtime.run import Session, placed
+    from spyre.runtime.run import Session
 
     session = Session(Device())
-    prepared = session.prepare(subject.directory)
-    prepared.check()
-    arguments = read_arguments(prepared.bundle)
-    with placed(session.device, arguments, prepared.bundle.program) as placement:
-        linked = prepared.kernel.kernel.link(Launch(placement.tensors, placement.pool))
+    with session.placed(session.describe(subject.directory)) as placement:
+        linked = placement.link(0)
         counts = LaunchCounts([linked.view])
         run = partial(session.device.executor.run, linked)
         return counts, _median_us(run, rounds)

@@ -8,7 +8,7 @@ why. What is odd but may be meant is a suspicion, told only where outputs are kn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,12 +27,9 @@ from spyre.runtime.addresses.operands import (
     TracedLaunch,
     Walk,
     WalkedMemory,
-    argument_memories,
     trace_executes,
 )
 from spyre.runtime.addresses.tiles import Tile, TiledExecutes, core_offsets, tile_groups
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.program import LoweredBundle
 
 _CHUNK = 1 << 22
 """Stick addresses computed at once."""
@@ -293,15 +290,6 @@ def check_addresses(
     found = check.findings()
     odd = check.suspicions() if is_wrong else ()
     return (*found, *(finding for finding in odd if finding not in found))
-
-
-def bundle_launches(
-    bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
-) -> list[TracedLaunch]:
-    """One launch of a bundle; none where its layouts are derived from its own addresses."""
-    if arguments.is_derived:
-        return []
-    return [TracedLaunch(bundle, argument_memories(arguments), values)]
 
 
 # --- coverage ---------------------------------------------------------------------------------

@@ -176,11 +176,6 @@ def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]
     return replace(case, spec=msgspec.structs.replace(case.spec, outputs=outputs))
 
 
-def with_options(case: Case, options: Mapping[str, Any]) -> Case:
-    """``case`` with the options of the command line that a replay is to use."""
-    return replace(case, spec=msgspec.structs.replace(case.spec, run=dict(options)))
-
-
 def _check_names(file: Path, spec: CaseFile) -> None:
     """Every buffer that launches and outputs name exists, and outputs are tensors."""
     for k, launch in enumerate(spec.launches):

@@ -9,12 +9,14 @@ from .executes import (
     writers as writers,
 )
 from .outputs import (
+    DEFAULT_VERIFY_POINTS as DEFAULT_VERIFY_POINTS,
     EXACT as EXACT,
     Comparison as Comparison,
     Index as Index,
     OutputLocation as OutputLocation,
     StickWriter as StickWriter,
     Tolerance as Tolerance,
+    Verification as Verification,
     WriterLookup as WriterLookup,
     compare as compare,
     default_tolerance as default_tolerance,
@@ -25,7 +27,10 @@ from .outputs import (
 from .reference_check import (
     ReferenceCheck as ReferenceCheck,
 )
-from .verification import (
-    DEFAULT_VERIFY_POINTS as DEFAULT_VERIFY_POINTS,
-    Verification as Verification,
+from .stepping import (
+    ExecuteObserver as ExecuteObserver,
+    Parts as Parts,
+    execution_parts as execution_parts,
+    run_parts as run_parts,
+    stepping_runner as stepping_runner,
 )

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import canonical_dtype_name
-from spyre.errors import MismatchError
+from spyre.errors import Finding, MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.plans import PlanRun
@@ -389,3 +389,30 @@ class WriterLookup:
         places = np.flatnonzero(schedule.order == static)
         chosen = places[np.isin(schedule.instance[places], rows)]
         return int(schedule.instance[chosen[-1]]), int(chosen[-1])
+
+
+# --- verification of executes -----------------------------------------------------------------
+
+DEFAULT_VERIFY_POINTS = 1 << 23
+"""Points of the iteration space up to which an execute is verified; the reference is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Executes that agreed, and a warning per execute statement too large to be verified."""
+
+    verified: int
+    not_verified: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    def __add__(self, other: Verification) -> Verification:
+        return Verification(
+            self.verified + other.verified,
+            self.not_verified + other.not_verified,
+            self.findings + other.findings,
+        )
+
+    def __str__(self) -> str:
+        text = f"{self.verified} of {self.verified + self.not_verified} executes agree"
+        text += " with the reference implementation"
+        return f"{text}, {self.not_verified} were too large" if self.not_verified else text

@@ -6,81 +6,51 @@ comes from the program's own addresses; nothing is run, and no numba is imported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from spyre.errors import ProfileError
 from spyre.files import atomic_write
-from spyre.runtime.addresses import AddressCheck, TracedLaunch, argument_memories, case_launches
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.cases import CaseFile
+from spyre.runtime.addresses import AddressCheck
 from spyre.runtime.pictures.drawing import Picture
 from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
 from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
 from spyre.runtime.profile.report import Markup, document, tag, theme_button
-from spyre.runtime.program import LoweredBundle
+from spyre.runtime.run import Run, traced_launches
 
 MAX_GROUPS = 24
 """Executes (those of one loop count once) whose cores and tiles are drawn."""
 
 
-@dataclass(frozen=True)
-class PicturedProgram:
-    """What is drawn: launches with their memory, and the tensors of the host."""
-
-    name: str
-    launches: Sequence[TracedLaunch]
-    tensors: Sequence[PicturedTensor]
-
-
-def pictured_bundle(
-    name: str, bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
-) -> PicturedProgram:
-    """One launch of a bundle."""
-    tensors = [
-        PicturedTensor(a.name, a.shape, a.strides, a.dtype_name, a.layout)
-        for a in arguments.arguments
-    ]
-    launch = TracedLaunch(bundle, argument_memories(arguments), values)
-    return PicturedProgram(name, [launch], tensors)
-
-
-def pictured_case(
-    name: str, spec: CaseFile, load: Callable[[str], LoweredBundle]
-) -> PicturedProgram:
-    """The launches of a case; ``load`` gives the bundle of a directory."""
-    tensors = [
-        PicturedTensor(key, buffer.dma_sizes, buffer.dma_strides, buffer.dtype, layout.to_layout())
-        for key, buffer in spec.buffers.items()
-        if (layout := buffer.layout) is not None
-    ]
-    return PicturedProgram(name, case_launches(spec, load), tensors)
-
-
-def pictures_of(program: PicturedProgram) -> Iterator[Picture]:
+def pictures_of(run: Run) -> Iterator[Picture]:
     """The graph first, then every layout, then cores and tiles of the executes in order.
 
     LaunchError for parameters without value, and layouts that do not fit their tensors.
     """
-    groups = AddressCheck(program.launches).groups
+    groups = AddressCheck(traced_launches(run)).groups
     yield graph_picture(groups)
-    for tensor in program.tensors:
-        yield layout_picture(tensor)
+    for buffer in run.buffers.values():
+        spec = buffer.spec
+        if spec is not None:
+            tensor = PicturedTensor(
+                spec.name, spec.shape, spec.strides, spec.dtype_name, spec.layout
+            )
+            yield layout_picture(tensor)
     for group in groups[:MAX_GROUPS]:
         yield cores_picture(group)
         if group.nest:
             yield tiles_picture(group)
 
 
-def write_pictures(program: PicturedProgram, directory: Path) -> list[Path]:
-    """Write every picture as SVG, and ``index.html`` with all of them; the files, that one first.
+def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
+    """Write each picture as an SVG file and ``index.html`` with all of them; returns that first.
 
-    ProfileError SPY782 where they cannot be written; other errors as of `pictures_of`.
+    ``title``: name of the program on the page. ProfileError SPY782 if they cannot be written;
+    other errors as of `pictures_of`.
     """
-    pictures = list(pictures_of(program))
+    pictures = list(pictures_of(run))
     files = {f"{each.name}.svg": each.svg for each in pictures}
-    files = {"index.html": _page(program.name, pictures), **files}
+    files = {"index.html": _page(title, pictures), **files}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,13 +12,9 @@ import pytest
 from spyre.hw.access import per_core
 from spyre.hw.device.device import Device
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation.operation import Component, Indirection
-from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.compare.outputs import StickWriter, WriterLookup
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.run.session import placed
+from spyre.runtime.run.session import PlacedRun, Session
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -52,16 +49,17 @@ def offsets(op, access):
     return map(sum, product(*walks))
 
 
+def placed(bundle: Path) -> AbstractContextManager[PlacedRun]:
+    session = Session(Device(threads=1))
+    return session.placed(session.describe(bundle))
+
+
 def check(directory: Path) -> int:
-    bundle, device = load_bundle(directory), Device(threads=1)
-    arguments = read_arguments(bundle)
-    with placed(device, arguments, bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        launch = Launch(placement.tensors, placement.pool)
-        lookup = WriterLookup(kernel.link(launch))
+    with placed(directory) as placement:
+        lookup = WriterLookup(placement.link(0))
         expected = writers(lookup)
-        for spec in arguments.outputs:
-            base = placement.tensors[spec.arg_index].address_bytes
+        for spec in placement.run.output_arguments:
+            base = placement.tensors[spec.name].address_bytes
             for stick in range(spec.layout.num_sticks):
                 address = base + stick * STICK_BYTES
                 assert lookup.writer(address) == expected.get(address, StickWriter(None))
@@ -91,27 +89,21 @@ def test_real_bundles(shared_dir, name):
 
 
 def test_a_place_nobody_writes():
-    bundle, device = load_bundle(EXAMPLES / "add_loop"), Device(threads=1)
-    with placed(device, read_arguments(bundle), bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        launch = Launch(placement.tensors)
-        lookup = WriterLookup(kernel.link(launch))
-        assert lookup.writer(placement.tensors[0].address_bytes) == StickWriter(None)
+    with placed(EXAMPLES / "add_loop") as placement:
+        lookup = WriterLookup(placement.link(0))
+        assert lookup.writer(placement.tensors["arg_0"].address_bytes) == StickWriter(None)
 
 
 def test_scattering_leaves_it_open():
     """Where an index decides, nobody can be named from addresses alone."""
-    bundle, device = load_bundle(EXAMPLES / "add_loop"), Device(threads=1)
-    with placed(device, read_arguments(bundle), bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        launch = Launch(placement.tensors)
-        plan = kernel.link(launch).plans[0][0]
+    with placed(EXAMPLES / "add_loop") as placement:
+        linked = placement.link(0)
+        plan = linked.plans[0][0]
         output = replace(plan.op.outputs[0], indirection=Indirection.VALUE)
         scattering = replace(plan, op=replace(plan.op, outputs=(output,)))
-        linked = kernel.link(launch)
         places = replace(
             linked.places.origin, runs=((replace(linked.runs[0][0], plan=scattering),),)
         )
         linked = replace(linked, places=places)
         lookup = WriterLookup(linked)
-        assert lookup.writer(placement.tensors[0].address_bytes) is None
+        assert lookup.writer(placement.tensors["arg_0"].address_bytes) is None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spyre.runtime.expect import Deviation, ExecuteVerdict, FirstWrong
+from spyre.runtime.first_divergence import Deviation, ExecuteVerdict, FirstDivergence
 from spyre.runtime.profile.kernels import Float64Array
 from spyre.runtime.profile.report.html import Frame, Markup, chart, inside, tag
 
@@ -15,8 +15,8 @@ _CORES = Frame(height=64.0, left=110.0, bottom=30.0)
 _ELEMENTS = Frame(height=360.0, left=110.0)
 
 
-def mismatch_section(watched: FirstWrong) -> Markup:
-    """What `FirstWrong` has found; that nothing is known to be wrong where it has not."""
+def mismatch_section(watched: FirstDivergence) -> Markup:
+    """What `FirstDivergence` has found; that nothing is known to be wrong where it has not."""
     found = watched.found
     if found is None:
         return tag("p", "No execute deviates from a value that the function has.")
@@ -88,7 +88,7 @@ def _cells(frame: Frame, shares: Float64Array, names: Sequence[str] = ()) -> Ite
         )
 
 
-def _before(watched: FirstWrong) -> Iterator[ExecuteVerdict]:
+def _before(watched: FirstDivergence) -> Iterator[ExecuteVerdict]:
     for verdict in watched.verdicts.values():
         if verdict.deviated:
             return

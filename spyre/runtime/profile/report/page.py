@@ -14,7 +14,7 @@ import numpy as np
 
 from spyre import __version__
 from spyre.hw.cost import CAVEAT, Bound
-from spyre.runtime.expect import FirstWrong
+from spyre.runtime.first_divergence import FirstDivergence
 from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
 from spyre.runtime.profile.collectives import (
     CELLS as COLLECTIVE_CELLS,
@@ -224,7 +224,7 @@ def write_report(
     path: Path | str,
     profile: ProfileData,
     title: str = "spyre profile",
-    watched: FirstWrong | None = None,
+    watched: FirstDivergence | None = None,
 ) -> None:
     """Write the page; the file appears whole or not at all. ProfileError SPY782.
 
@@ -234,7 +234,7 @@ def write_report(
 
 
 def report_page(
-    profile: ProfileData, title: str = "spyre profile", watched: FirstWrong | None = None
+    profile: ProfileData, title: str = "spyre profile", watched: FirstDivergence | None = None
 ) -> str:
     """The page as text."""
     sections = list(_sections(profile))
