@@ -17,9 +17,9 @@ from spyre import config
 from spyre.cli.debugging import debug_run, print_debugging
 from spyre.cli.dump import Dump, with_recorded
 from spyre.cli.options import (
+    ComparisonOptions,
     DeviceOptions,
     ExecuteOptions,
-    NumericsOptions,
     Options,
     WarmOptions,
 )
@@ -57,11 +57,9 @@ from spyre.runtime.compare import (
 )
 from spyre.runtime.run import Run, RunOptions, RunResult, Session, address_findings
 
-ToleranceOptions = ExecuteOptions | NumericsOptions
-
 
 def run_and_report(options: ExecuteOptions) -> int:
-    """Run a bundle or case, write and print what was asked for; returns the exit code."""
+    """Run a bundle or case, write and print the reports; returns the exit code."""
     recorder = Recorder(options)
     compared = run_compared(options, recorder)
     recorder.write_trace()
@@ -124,7 +122,8 @@ def describe(
 
 def is_bundle_run(options: Options) -> bool:
     """True if a directory with a case.json is to be run as the bundle that it also is."""
-    return bool(options.inputs or options.shapes or getattr(options, "expected", ()))
+    expected = isinstance(options, ComparisonOptions) and options.expected
+    return bool(options.inputs or options.shapes or expected)
 
 
 def with_tensors(options: ExecuteOptions, session: Session, run: Run, dump: Dump) -> Run:
@@ -253,14 +252,14 @@ def _tolerance(options: ExecuteOptions, dtype_name: str, device_dtype: str) -> T
     return override_tolerance(options, default_tolerance(dtype_name, stored))
 
 
-def override_limits(options: ToleranceOptions, limits: CaseTolerance) -> CaseTolerance:
+def override_limits(options: ComparisonOptions, limits: CaseTolerance) -> CaseTolerance:
     """The limits of a case, replaced by those of the command line."""
     tolerance = override_tolerance(options, Tolerance(limits.rtol, limits.atol))
     merged_nan = limits.merged_nan and not options.exact
     return CaseTolerance(tolerance.atol, tolerance.rtol, merged_nan)
 
 
-def override_tolerance(options: ToleranceOptions, default: Tolerance) -> Tolerance:
+def override_tolerance(options: ComparisonOptions, default: Tolerance) -> Tolerance:
     """``default``, replaced by the tolerances of the command line."""
     if options.exact:
         return EXACT

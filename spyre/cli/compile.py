@@ -92,7 +92,7 @@ def _print_warnings(findings: Sequence[Finding]) -> None:
 
 
 def process() -> NoReturn:
-    """The console script: `main` as a process of its own."""
+    """The console script."""
     run_process(main)
 
 

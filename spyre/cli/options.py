@@ -82,14 +82,20 @@ class WarmOptions(DeviceOptions):
 
 
 @dataclass(frozen=True)
-class NumericsOptions(DeviceOptions):
-    """Options of the comparison of two number modes, ``numerics`` and ``against``."""
+class ComparisonOptions(DeviceOptions):
+    """Options of commands that compare outputs with expected ones."""
 
-    against: str = ""
     expected: tuple[str, ...] = ()
     rtol: float | None = None
     atol: float | None = None
     exact: bool = False
+
+
+@dataclass(frozen=True)
+class NumericsOptions(ComparisonOptions):
+    """Options of the comparison of two number modes, ``numerics`` and ``against``."""
+
+    against: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,27 +103,18 @@ class CompareOptions(DeviceOptions):
     """Options of the comparison of two profiles."""
 
     compare: tuple[str, str] = ("", "")
-    sanitize: str | None = None
-    expected: tuple[str, ...] = ()
-    rtol: float | None = None
-    atol: float | None = None
-    exact: bool = False
     cost_model: str = "calibrated"
     machine: str | None = None
     overlap: str = "overlapped"
 
 
 @dataclass(frozen=True)
-class ExecuteOptions(DeviceOptions):
+class ExecuteOptions(ComparisonOptions):
     """Options of ``run`` and ``profile``.
 
     ``sanitize``: names of checks, "" for all. ``break_at``: number of an execute and loop indices.
     """
 
-    expected: tuple[str, ...] = ()
-    rtol: float | None = None
-    atol: float | None = None
-    exact: bool = False
     save_output: str | None = None
     verify: bool = False
     verify_points: int | None = None
@@ -196,7 +193,7 @@ execute does not measure."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that guesses what an option that does not exist was meant to be."""
+    """An argument parser that suggests an existing option for an unknown one."""
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -120,7 +120,7 @@ class Recorder:
         }
 
     def report_after(self, error: SpyreError) -> None:
-        """Print and write what was recorded before ``error``.
+        """Print the commands and write the trace of a run that ended in ``error``.
 
         If the trace cannot be written, ``error.observed`` gets that finding too.
         """

@@ -17,11 +17,11 @@ from .outputs import (
     StickWriter as StickWriter,
     Tolerance as Tolerance,
     Verification as Verification,
-    WriterLookup as WriterLookup,
     compare as compare,
     default_tolerance as default_tolerance,
     describe_location as describe_location,
     format_comparison as format_comparison,
+    last_writer_of_stick as last_writer_of_stick,
     require_equal_shapes as require_equal_shapes,
 )
 from .reference_check import (

@@ -32,7 +32,7 @@ _SAMPLES = 24
 
 
 def is_constant(values: Array) -> bool:
-    """True if all numbers are equal. Such a tile cannot be told from any other."""
+    """True if all numbers are equal. Such a tile matches too many others to be located."""
     return bool(values.size) and bool((values == values.flat[0]).all())
 
 

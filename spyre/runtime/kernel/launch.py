@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +32,6 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.program import LoopProgram, Parameter
 from spyre.runtime.program import POOL, owner_of, require_no_size
-
-if TYPE_CHECKING:
-    from spyre.runtime.compare import Verification
 
 _MAX_SLOTS = 4096
 
@@ -265,8 +261,7 @@ class ExecutedLaunch:
 
     ``elapsed_ns``: None where it ran in one go. ``name``: of the kernel, where it is known.
     ``label``: how its executes are numbered and its
-    SDSC files named. ``verification``: how it agreed with the reference, where that was asked for.
-    ``interpreted``: how many dispatches ran while their kernels were being compiled.
+    SDSC files named. ``interpreted``: dispatches that ran while their kernels were being compiled.
     """
 
     linked: LinkedProgram
@@ -274,7 +269,6 @@ class ExecutedLaunch:
     elapsed_ns: npt.NDArray[np.int64] | None = None
     label: ExecuteLabels = UNLABELLED
     name: str = ""
-    verification: Verification | None = None
     interpreted: int = 0
 
 

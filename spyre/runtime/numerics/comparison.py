@@ -52,7 +52,7 @@ HALF = "SEN169_FP16"
 
 @dataclass(frozen=True, slots=True)
 class WorstElement:
-    """The element that differs most: ULP, what is explained there (ULP), both values, place."""
+    """The element that differs most: difference and explained part (ULP), values, location."""
 
     units: float
     explained_units: float
@@ -63,12 +63,12 @@ class WorstElement:
 
 @dataclass(frozen=True, slots=True)
 class ExecuteDifference:
-    """What two modes make of one execute statement, over all its executions.
+    """Differences of one execute statement in two modes, over all its executions.
 
     ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
     ``unexplained``: elements that differ by more than rounding explains. ``beyond``: elements
-    that are too large for binary16. ``adjusted_operands``: operands held numbers that binary16
-    cannot, and both sides got what it makes of them.
+    that are too large for binary16. ``adjusted_operands``: operands held numbers beyond
+    binary16, which were rounded to binary16 on both sides.
     """
 
     index: int
@@ -118,7 +118,8 @@ def _badness(extreme: WorstElement) -> tuple[bool, float]:
 class Recoder:
     """16-bit float codes of one mode as codes of another, and as numbers in both, by table.
 
-    ``lossy``: numbers the other mode cannot hold; ``rounded``: codes of what it makes of them.
+    ``lossy``: True for numbers that the other mode cannot hold; ``rounded``: codes of the numbers
+    that they become there.
     """
 
     def __init__(self, source: Numerics, target: Numerics) -> None:
@@ -334,8 +335,8 @@ class Verdict(StrEnum):
 class OutputDifference:
     """An output after two whole runs; ULP of its format, at the larger magnitude.
 
-    ``worst_units`` is infinite where one run's worst element is no number. ``place``: core and
-    address of the worst element. ``agrees``: whether each mode agrees with what was expected.
+    ``worst_units`` is infinite if the worst element of a run is not a number. ``place``: core and
+    address of the worst element. ``agrees``: whether each mode agrees with the expected output.
     """
 
     name: str
@@ -362,7 +363,7 @@ class NumericsReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Quantisation, unless an execute differs by more, or both modes miss what is expected."""
+        """Quantisation, unless an execute differs by more or both modes miss an expected output."""
         wrong_in_both = any(o.agrees == (False, False) for o in self.outputs)
         if wrong_in_both or not all(e.is_explained for e in self.executes):
             return Verdict.NOT_QUANTISATION
@@ -382,7 +383,7 @@ class NumericsReport:
 def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
     """Run one program in the modes of two devices; both runs are placed and filled alike.
 
-    Raises what the kernels raise.
+    Errors as of running the kernels.
     """
     modes = first.device.numerics, second.device.numerics
     swapped = second_leads(*modes)

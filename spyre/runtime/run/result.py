@@ -22,12 +22,9 @@ from spyre.hw.device import Device
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
 from spyre.runtime.compare import Comparison, OutputLocation, Verification
 from spyre.runtime.kernel import ExecutedLaunch
-from spyre.runtime.program import Role
-from spyre.runtime.run.runs import required_sticks
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer import ExpectedOutput, SanitizerFinding
-    from spyre.runtime.run.session import PlacedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +189,3 @@ def take_findings(
             uncovered = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
             sanitizer.add(uncovered)
     return sanitizer.take()
-
-
-def expected_outputs(placement: PlacedRun) -> Iterator[ExpectedOutput]:
-    """Outputs whose memory is undefined before the run, with the sticks that it must write."""
-    from spyre.hw.sanitizer import ExpectedOutput
-
-    for output in placement.run.outputs:
-        spec = placement.run.buffers[output.buffer].spec
-        if spec is not None and spec.role is Role.OUTPUT:
-            sticks = required_sticks(spec, output)
-            yield ExpectedOutput(placement.tensors[output.buffer], sticks)

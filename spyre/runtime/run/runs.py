@@ -122,7 +122,7 @@ class Run:
 
     @property
     def arguments(self) -> tuple[ArgumentSpec, ...]:
-        """Arguments that have memory of their own, in order."""
+        """Arguments in order, without aliases."""
         specs = ((b.spec, b.alias_of) for b in self.buffers.values())
         return tuple(spec for spec, alias in specs if spec is not None and alias is None)
 

@@ -41,6 +41,7 @@ from spyre.runtime.compare import (
     OutputLocation,
     StickWriter,
     compare,
+    last_writer_of_stick,
 )
 from spyre.runtime.flex import LoadedKernel, flex_device_of
 from spyre.runtime.kernel import (
@@ -50,11 +51,10 @@ from spyre.runtime.kernel import (
     PoolBuffer,
     timed_runner,
 )
-from spyre.runtime.program import POOL, LoweredBundle, load_source, read_bundle_files
+from spyre.runtime.program import POOL, LoweredBundle, Role, load_source, read_bundle_files
 from spyre.runtime.run.result import (
     PlacedArgument,
     RunResult,
-    expected_outputs,
     next_record,
     observed,
     take_findings,
@@ -65,11 +65,13 @@ from spyre.runtime.run.runs import (
     RunOutput,
     check_bundle,
     describe_run,
+    required_sticks,
     view_of,
     zeroed_storage,
 )
 
 if TYPE_CHECKING:
+    from spyre.hw.sanitizer import ExpectedOutput
     from spyre.runtime.compare import ExecuteObserver
 
 BundleLike = LoweredBundle | str | os.PathLike[str]
@@ -140,7 +142,7 @@ class PlacedRun:
         return tuple(transferred)
 
     def read(self, output: RunOutput, dtype: str | None = None) -> HostTensor:
-        """Transfer an output to the host, as ``dtype`` (default: as the output says)."""
+        """Transfer an output to the host, as ``dtype`` (default: ``output.read_as``)."""
         tensor, kind = self.tensors[output.buffer], find_host_dtype(dtype or output.read_as)
         storage = zeroed_storage(tensor.sizes, tensor.strides, kind.storage_dtype)
         host = HostTensor(tensor.name, kind.name, tensor.sizes, tensor.strides, 0, storage)
@@ -163,13 +165,21 @@ class PlacedRun:
             0 if is_whole else output.view[2],
         )
 
+    def expected_outputs(self) -> Iterator[ExpectedOutput]:
+        """Outputs whose memory is undefined before the run, with the sticks that it must write."""
+        from spyre.hw.sanitizer import ExpectedOutput
+
+        for output in self.run.outputs:
+            spec = self.run.buffers[output.buffer].spec
+            if spec is not None and spec.role is Role.OUTPUT:
+                sticks = required_sticks(spec, output)
+                yield ExpectedOutput(self.tensors[output.buffer], sticks)
+
     def _last_writer(self, tensor: DeviceTensor, stick: Sequence[int]) -> StickWriter | None:
         """The last execute of all launches that wrote a stick; None if that is not known."""
-        from spyre.runtime.compare import WriterLookup
-
         for number in reversed(range(len(self.launches))):
-            lookup = WriterLookup(self.link(number))
-            writer = lookup.writer_of_stick(tensor.layout, tensor.address_bytes, stick)
+            linked, base_address = self.link(number), tensor.address_bytes
+            writer = last_writer_of_stick(linked, tensor.layout, base_address, stick)
             if writer is None:
                 return None
             if writer.execute is not None:
@@ -298,7 +308,7 @@ class Session:
                     for number in range(len(run.launches))
                 )
             outputs = tuple(placement.read(output) for output in run.outputs)
-            sanitizer = take_findings(device, expected_outputs(placement), first_record)
+            sanitizer = take_findings(device, placement.expected_outputs(), first_record)
             hbm_bytes = device.allocated_bytes
         values = tuple(tensor.to_values() for tensor in outputs)
         verification = None if check is None else check.verification

@@ -11,17 +11,18 @@ import pytest
 
 from spyre.hw.access import per_core
 from spyre.hw.device.device import Device
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.operation.operation import Component, Indirection
-from spyre.runtime.compare.outputs import StickWriter, WriterLookup
+from spyre.runtime.compare.outputs import StickWriter, last_writer
 from spyre.runtime.run.session import PlacedRun, Session
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-def writers(lookup: WriterLookup) -> dict[int, StickWriter]:
+def writers(linked: LinkedProgram) -> dict[int, StickWriter]:
     """Last writer of every stick in HBM, by address: one Python step per stick written."""
-    linked, found = lookup.linked, {}
+    found = {}
     pairs = zip(linked.schedule.order.tolist(), linked.schedule.instance.tolist(), strict=True)
     for static, instance in pairs:
         plan = linked.plans[static][0]
@@ -56,13 +57,13 @@ def placed(bundle: Path) -> AbstractContextManager[PlacedRun]:
 
 def check(directory: Path) -> int:
     with placed(directory) as placement:
-        lookup = WriterLookup(placement.link(0))
-        expected = writers(lookup)
+        linked = placement.link(0)
+        expected = writers(linked)
         for spec in placement.run.output_arguments:
             base = placement.tensors[spec.name].address_bytes
             for stick in range(spec.layout.num_sticks):
                 address = base + stick * STICK_BYTES
-                assert lookup.writer(address) == expected.get(address, StickWriter(None))
+                assert last_writer(linked, address) == expected.get(address, StickWriter(None))
     return len(expected)
 
 
@@ -90,8 +91,8 @@ def test_real_bundles(shared_dir, name):
 
 def test_a_place_nobody_writes():
     with placed(EXAMPLES / "add_loop") as placement:
-        lookup = WriterLookup(placement.link(0))
-        assert lookup.writer(placement.tensors["arg_0"].address_bytes) == StickWriter(None)
+        address = placement.tensors["arg_0"].address_bytes
+        assert last_writer(placement.link(0), address) == StickWriter(None)
 
 
 def test_scattering_leaves_it_open():
@@ -105,5 +106,4 @@ def test_scattering_leaves_it_open():
             linked.places.origin, runs=((replace(linked.runs[0][0], plan=scattering),),)
         )
         linked = replace(linked, places=places)
-        lookup = WriterLookup(linked)
-        assert lookup.writer(placement.tensors["arg_0"].address_bytes) is None
+        assert last_writer(linked, placement.tensors["arg_0"].address_bytes) is None
