@@ -201,51 +201,51 @@ class FirstDivergence:
         row = step.instance if len(group.members) == 1 else member
         checked = _CheckedTile(step, operand, tile, verdict, group, row)
         key = id(group), operand
-        ways = self._paths.get(key)
-        alive = self._begin(checked) if ways is None else self._go_on(checked, ways)
+        paths = self._paths.get(key)
+        alive = self._begin(checked) if paths is None else self._go_on(checked, paths)
         self._paths[key] = alive
         return alive[0].layout.value.name if alive else None
 
     def _begin(self, checked: _CheckedTile) -> tuple[TilePath, ...]:
         """Paths that begin with a loop's first tile. A tile read from an input must have one."""
-        ways = find_paths(self._positions(checked.tile, self.known), checked.group.nest)
-        guess = self._closest(checked) if checked.is_read and not ways else None
+        paths = find_paths(self._positions(checked.tile, self.known), checked.group.nest)
+        guess = self._closest(checked) if checked.is_read and not paths else None
         if guess is not None:
             self.found = checked.deviation(*guess, self.order)
-        return ways
+        return paths
 
-    def _go_on(self, checked: _CheckedTile, ways: tuple[TilePath, ...]) -> tuple[TilePath, ...]:
+    def _go_on(self, checked: _CheckedTile, paths: tuple[TilePath, ...]) -> tuple[TilePath, ...]:
         """The paths that a later tile is on. If the last path ends, that is a deviation."""
         nest, row = checked.group.nest, checked.row
         values = checked.tile.values
         alive = tuple(
-            way for way in ways if not way.layout.wrong(values, way.coords(nest, row)).any()
+            path for path in paths if not path.layout.wrong(values, path.coords(nest, row)).any()
         )
-        if ways and not alive and len(checked.group.members) > 1:
+        if paths and not alive and len(checked.group.members) > 1:
             # Executes that look like an unrolled loop may compute another value each.
-            others = [v for v in self.known if all(v is not w.layout.value for w in ways)]
+            others = [v for v in self.known if all(v is not path.layout.value for path in paths)]
             alive = find_paths(self._positions(checked.tile, others), nest)
-        if ways and not alive:
-            way = ways[0]
-            self.found = checked.deviation(way.layout, way.coords(nest, row), self.order)
+        if paths and not alive:
+            path = paths[0]
+            self.found = checked.deviation(path.layout, path.coords(nest, row), self.order)
         return alive
 
     def _positions(
         self, tile: OperandTile, known: Sequence[ReferenceValue]
     ) -> list[tuple[TileLayout, Coords]]:
         return [
-            (way, coords)
+            (layout, coords)
             for value in known
-            for way in tile_layouts(value, tile.values.shape)
-            for coords in way.positions(tile.values)
+            for layout in tile_layouts(value, tile.values.shape)
+            for coords in layout.positions(tile.values)
         ]
 
     def _closest(self, checked: _CheckedTile) -> tuple[TileLayout, Coords] | None:
         """The first tile of the input, in the layout in which it differs least."""
         name = _owner(checked.step, checked.operand)
         values = [value for value in self.known if value.name == name]
-        ways = [w for value in values for w in tile_layouts(value, checked.tile.values.shape)]
-        starts = [(way, (0,) * len(way.grid)) for way in ways]
+        layouts = [x for value in values for x in tile_layouts(value, checked.tile.values.shape)]
+        starts = [(layout, (0,) * len(layout.grid)) for layout in layouts]
 
         def distance(pair: tuple[TileLayout, Coords]) -> int:
             return int(pair[0].wrong(checked.tile.values, pair[1]).sum())
@@ -327,12 +327,12 @@ class _CheckedTile:
     def is_read(self) -> bool:
         return self.operand < len(self.step.op.inputs)
 
-    def deviation(self, way: TileLayout, coords: Coords, order: str) -> Deviation:
+    def deviation(self, layout: TileLayout, coords: Coords, order: str) -> Deviation:
         """The deviation from the tile of ``layout`` at ``coords``."""
         step, tile = self.step, self.tile
-        wrong = way.wrong(tile.values, coords)
+        wrong = layout.wrong(tile.values, coords)
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        cores = np.array(step.op.cores)[tile.cores[tuple(slice(n) for n in way.tile_shape)]]
+        cores = np.array(step.op.cores)[tile.cores[tuple(slice(n) for n in layout.tile_shape)]]
         location = DeviceLocation(
             self.verdict.sdsc,
             self.verdict.number,
@@ -345,11 +345,11 @@ class _CheckedTile:
             location,
             step.op.name,
             self.is_read,
-            way.value.name,
+            layout.value.name,
             tile.dims,
             wrong,
             cores,
-            float(way.tiles[coords][at]),
+            float(layout.tiles[coords][at]),
             float(tile.values[at]),
             order=order,
         )
