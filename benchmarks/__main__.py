@@ -93,7 +93,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write the result")
     parser.add_argument("--compare", metavar="FILE", help="say what changed since this result")
     parser.add_argument("--report", metavar="FILE", help="write one page: .html, or tables: .md")
-    parser.add_argument("--plot", metavar="DIR", help="write pictures (extra plot)")
+    parser.add_argument("--plot", metavar="DIR", help="write pictures as .svg")
     parser.add_argument("--quick", action="store_true", help="small sizes, less than a minute")
     parser.add_argument("--ktir", metavar="DIR", help="a checkout of ktir-cpu")
     given = parser.parse_args(arguments)

@@ -1,5 +1,5 @@
 """A result as text on the terminal, or as one file: an HTML page with tables and pictures, or
-tables in Markdown; and pictures (extra plot).
+tables in Markdown; and pictures as SVG files.
 
 The page looks like the profiler's: its style and script are inside, it loads nothing. Tiled
 against untiled comes first, a row per form and a picture per workload and dim; the other sections
@@ -12,10 +12,9 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
-from math import ceil, log2
+from math import ceil, floor, log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -24,21 +23,33 @@ from rich.table import Table
 from benchmarks.comparison import Change, compare, machine_factors, missing
 from benchmarks.results import TIMES, Measurement, Results
 from spyre.files import atomic_write
-from spyre.runtime.profile.report.html import (
+from spyre.runtime.drawing import (
+    Block,
+    Column,
     Frame,
+    Line,
     Markup,
+    Scale,
     chart,
+    chart_block,
     document,
+    grid_block,
+    html_table,
     inside,
-    linear_ticks,
+    legend,
+    legend_block,
+    line_chart,
+    linear_scale,
+    log_scale,
+    picture,
+    rectangle,
+    stack,
     tag,
+    text_block,
     theme_button,
+    value_scale,
     x_axis,
-    y_axis,
 )
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
 
 SECTION = "tiled"
 
@@ -105,35 +116,37 @@ def by_title(rows: Iterable[Form]) -> dict[str, list[Form]]:
     return groups
 
 
-LEFT = ("workload", "dim")
-HEADS = (
-    *LEFT, "tiles", "host ms", "±", "faster", "torch CPU ms", "sim. µs", "sim. faster",
-    "HBM MB", "LX KiB",
-)  # fmt: skip
-"""``faster``: times of the untiled form over those of this one, ``sim.``: simulated."""
+FormPair = tuple[Form, Form]
+"""A form and the untiled form of its workload."""
 
 
-def cells(form: Form, untiled: Form) -> tuple[str | float, ...]:
-    """Values under HEADS: text or numbers."""
-    return (
-        form.workload,
-        form.dim,
-        form.tiles,
-        form.host_ms,
-        form.host_deviation_ms / form.host_ms,
-        form.faster,
-        form.torch_ms,
-        form.simulated_us,
-        untiled.simulated_us / form.simulated_us,
-        form.hbm_bytes / 1e6,
-        form.lx_peak_bytes / 1024,
-    )
+def _form_column(head: str, value: Callable[[Form, Form], float]) -> Column[FormPair]:
+    return Column(head, lambda pair: shown(head, value(*pair)), lambda pair: float(value(*pair)))
 
 
-def shown(head: str, value: str | float) -> str:
-    """A value as text: three significant digits of times, more of what is exact."""
-    if isinstance(value, str):
-        return value
+FORM_COLUMNS: tuple[Column[FormPair], ...] = (
+    Column("workload", lambda pair: pair[0].workload),
+    Column("dim", lambda pair: pair[0].dim),
+    _form_column("tiles", lambda form, untiled: form.tiles),
+    _form_column("host ms", lambda form, untiled: form.host_ms),
+    _form_column("±", lambda form, untiled: form.host_deviation_ms / form.host_ms),
+    _form_column("faster", lambda form, untiled: form.faster),
+    _form_column("torch CPU ms", lambda form, untiled: form.torch_ms),
+    _form_column("sim. µs", lambda form, untiled: form.simulated_us),
+    _form_column("sim. faster", lambda form, untiled: untiled.simulated_us / form.simulated_us),
+    _form_column("HBM MB", lambda form, untiled: form.hbm_bytes / 1e6),
+    _form_column("LX KiB", lambda form, untiled: form.lx_peak_bytes / 1024),
+)
+"""``faster``: time of the untiled form over that of this one. ``sim.``: simulated."""
+
+
+def form_pairs(rows: Iterable[Measurement]) -> list[FormPair]:
+    """Every form with the untiled form of its workload and dim."""
+    return [(form, group[0]) for group in by_title(forms(rows)).values() for form in group]
+
+
+def shown(head: str, value: float) -> str:
+    """A value as text: three significant digits of times, more of exact values."""
     if head == "±":
         return f"{value:.0%}"
     if head in ("tiles", "sim. µs", "LX KiB"):
@@ -146,7 +159,6 @@ def shown(head: str, value: str | float) -> str:
 WIDTH = 124
 SEEN = 1.5
 """Sections in half of whose times a change of this factor would not be seen are named."""
-LEFT_TEXT_HEADS = (*LEFT, "", "unit")
 
 
 def show(results: Results) -> None:
@@ -169,20 +181,19 @@ def section_table(section: str, rows: Sequence[Measurement]) -> Table:
 
 def tiled_table(rows: Sequence[Measurement]) -> Table:
     """A row per workload, dim and number of tiles."""
-    table = _text_table(SECTION, HEADS)
-    for group in by_title(forms(rows)).values():
-        for form in group:
-            values = zip(HEADS, cells(form, group[0]), strict=True)
-            table.add_row(*(shown(head, value) for head, value in values))
-        table.add_section()
+    table = _text_table(SECTION, [column.name for column in FORM_COLUMNS])
+    for pair in form_pairs(rows):
+        if pair[0] is pair[1]:
+            table.add_section()
+        table.add_row(*(column.text(pair) for column in FORM_COLUMNS))
     return table
 
 
 def _text_table(title: str, heads: Sequence[str]) -> Table:
     table = Table(title=title, box=SIMPLE, pad_edge=False)
     for head in heads:
-        justify: JustifyMethod = "left" if head in LEFT_TEXT_HEADS else "right"
-        table.add_column(head, justify=justify, no_wrap=True)
+        is_text = head in ("workload", "dim", "", "unit")
+        table.add_column(head, justify="left" if is_text else "right", no_wrap=True)
     return table
 
 
@@ -236,8 +247,16 @@ def describe(change: Change) -> str:
     )
 
 
-ROW_HEADS = ("quantity", "median", "unit", "of", "better", "deviation", "target")
-LEFT_HEADS = (*LEFT, "quantity", "unit", "of", "better")
+ROW_COLUMNS: tuple[Column[Measurement], ...] = (
+    Column("quantity", lambda row: row.name),
+    Column("median", lambda row: row.shown, lambda row: row.median),
+    Column("unit", lambda row: row.unit),
+    Column("of", lambda row: "model" if row.exact else "host"),
+    Column("better", lambda row: "higher" if row.higher_is_better else "lower"),
+    Column("deviation", lambda row: row.shown_deviation, lambda row: row.deviation),
+    Column("target", lambda row: row.shown_target,
+           lambda row: -1.0 if row.target is None else row.target),
+)  # fmt: skip
 FRAME = Frame(width=480.0, height=280.0, left=60.0)
 LINES = ("host time", "simulated time", "HBM bytes", "LX peak")
 STYLE = """
@@ -245,11 +264,8 @@ STYLE = """
   display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(24rem, 100%), 1fr));
 }
 .panels figure { margin: 0; }
-.line { fill: none; stroke: var(--own); stroke-width: 2; }
-.one { stroke: var(--faint); }
 pre { overflow-x: auto; }
 """
-Cell = tuple[str, float | None]
 
 
 def write_report(results: Results, path: Path, before: Results | None = None) -> Path:
@@ -273,13 +289,13 @@ def about(results: Results) -> list[str]:
     ]
 
 
-def tables(results: Results) -> Iterator[tuple[str, Sequence[str], list[list[Cell]]]]:
-    """Section, headings and cells of every table: text, and the number it sorts by."""
+def tables(results: Results) -> Iterator[tuple[str, Sequence[Column[Any]], Sequence[Any]]]:
+    """Section, columns and rows of every table."""
     for section, rows in results.sections.items():
         if section == SECTION:
-            yield section, HEADS, list(_form_rows(rows))
+            yield section, FORM_COLUMNS, form_pairs(rows)
         else:
-            yield section, ROW_HEADS, [_row(row) for row in rows]
+            yield section, ROW_COLUMNS, rows
 
 
 def heading(section: str, rows: Sequence[Measurement]) -> str:
@@ -293,27 +309,6 @@ def heading(section: str, rows: Sequence[Measurement]) -> str:
     return f"{section}: {both}; {better} is better"
 
 
-def _form_rows(rows: Iterable[Measurement]) -> Iterator[list[Cell]]:
-    for group in by_title(forms(rows)).values():
-        for form in group:
-            yield [
-                (shown(head, value), None if isinstance(value, str) else float(value))
-                for head, value in zip(HEADS, cells(form, group[0]), strict=True)
-            ]
-
-
-def _row(row: Measurement) -> list[Cell]:
-    return [
-        (row.name, None),
-        (row.shown, row.median),
-        (row.unit, None),
-        ("model" if row.exact else "host", None),
-        ("higher" if row.higher_is_better else "lower", None),
-        (row.shown_deviation, row.deviation),
-        (row.shown_target, row.target if row.target is not None else -1.0),
-    ]
-
-
 # --- Markdown -----------------------------------------------------------------------------------
 
 
@@ -322,11 +317,11 @@ def markdown(results: Results, before: Results | None = None) -> str:
     lines = ["# Benchmarks", "", *(f"- {line}" for line in about(results))]
     if before is not None:
         lines += ["", "```", *comparison_lines(before, results), "```"]
-    for section, heads, rows in tables(results):
+    for section, columns, rows in tables(results):
         title = heading(section, results.sections[section])
-        lines += ["", f"## {title}", "", _line(heads)]
-        lines.append(_line(["---" if head in LEFT_HEADS else "---:" for head in heads]))
-        lines += [_line([text for text, _ in row]) for row in rows]
+        lines += ["", f"## {title}", "", _line([column.name for column in columns])]
+        lines.append(_line(["---" if column.number is None else "---:" for column in columns]))
+        lines += [_line([column.text(row) for column in columns]) for row in rows]
     lines += ["", *(f"**{name} failed**: {text}" for name, text in results.errors.items())]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -361,39 +356,14 @@ def _section(results: Results, name: str, content: Markup) -> Markup:
 def _sections(results: Results, before: Results | None) -> Iterator[tuple[str, Markup]]:
     if before is not None:
         yield "changes", tag("pre", "\n".join(comparison_lines(before, results)))
-    for section, heads, rows in tables(results):
-        content = [_html_table(section, heads, rows)]
+    for section, columns, rows in tables(results):
+        content = [html_table(f"{section}-table", section, columns, rows, "")]
         if section == SECTION:
             content = [_pictures(results.sections[section]), *content]
         yield section, inside(content)
     if results.errors:
         failed = [tag("li", f"{name}: {text}") for name, text in results.errors.items()]
         yield "failed", tag("ul", failed)
-
-
-def _html_table(section: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Markup:
-    arrow = tag("span", "", class_="arrow", aria_hidden="true")
-    head = [
-        tag("th", tag("button", [name, arrow], type="button"), scope="col", class_=_class(name))
-        for name in heads
-    ]
-    body = [
-        tag("tr", [_cell(name, cell) for name, cell in zip(heads, row, strict=True)])
-        for row in rows
-    ]
-    content = [tag("caption", section), tag("thead", tag("tr", head)), tag("tbody", body)]
-    table = tag("table", content, class_="sortable", id=f"{section}-table")
-    return tag("div", table, class_="wide", role="region", tabindex="0", aria_label=section)
-
-
-def _cell(head: str, cell: Cell) -> Markup:
-    text, number = cell
-    value = None if number is None else repr(number)
-    return tag("td", text, data_value=value, class_=_class(head))
-
-
-def _class(head: str) -> str | None:
-    return None if head in LEFT_HEADS else "number"
 
 
 # --- pictures -----------------------------------------------------------------------------------
@@ -405,34 +375,30 @@ def _pictures(rows: Iterable[Measurement]) -> Markup:
         tag("figure", [tag("figcaption", title), _panel(title, group)])
         for title, group in by_title(forms(rows)).items()
     ]
-    names = [
-        tag("li", [tag("span", "", class_=f"swatch colour-{k}", aria_hidden="true"), name])
-        for k, name in enumerate(LINES)
-    ]
     text = (
         "By number of tiles, as parts of the untiled form's; the peak of LX as a part of the "
         "highest of its row."
     )
-    legend = tag("ul", names, class_="legend")
-    return inside([tag("p", text), legend, tag("div", panels, class_="panels")])
+    names = legend((f"colour-{k}", name) for k, name in enumerate(LINES))
+    return inside([tag("p", text), names, tag("div", panels, class_="panels")])
 
 
 def _panel(title: str, group: Sequence[Form]) -> Markup:
-    lines = relative(group)
-    most = max(1.0, *(max(line) for line in lines))
-    last = max(log2(group[-1].tiles), 1.0)
-    places = [log2(form.tiles) / last for form in group]
-    ticks = [(x, str(form.tiles)) for x, form in zip(places, group, strict=True)]
-    pieces: list[str] = [
-        x_axis(FRAME, ticks, "tiles"),
-        y_axis(FRAME, linear_ticks(most, lambda value: f"{value:g}"), "of untiled"),
+    return chart(FRAME, f"{title}, by tiles", _tiled_lines(group))
+
+
+def _tiled_lines(group: Sequence[Form]) -> Markup:
+    found = relative(group)
+    tiles = [form.tiles for form in group]
+    x = value_scale("tiles", tiles, is_log=True)
+    y = linear_scale("of untiled", max(1.0, *(max(line) for line in found)))
+    one = FRAME.y(y.part(1.0))
+    drawn = [
+        Line.numbered(name, list(zip(tiles, line, strict=True)), number)
+        for number, (name, line) in enumerate(zip(LINES, found, strict=True))
     ]
-    one = FRAME.y(1 / most)
-    pieces.append(tag("line", x1=FRAME.left, x2=FRAME.end, y1=one, y2=one, class_="one"))
-    for number, line in enumerate(lines):
-        points = [(FRAME.x(x), FRAME.y(y / most)) for x, y in zip(places, line, strict=True)]
-        pieces += _drawn(points, f"colour-{number}", LINES[number], line)
-    return chart(FRAME, f"{title}, by tiles", pieces)
+    whole = tag("line", x1=FRAME.left, x2=FRAME.end, y1=one, y2=one, class_="one")
+    return inside([whole, line_chart(FRAME, drawn, x, y)])
 
 
 def relative(group: Sequence[Form]) -> list[list[float]]:
@@ -446,126 +412,118 @@ def relative(group: Sequence[Form]) -> list[list[float]]:
     ]
 
 
-def _drawn(
-    points: Sequence[tuple[float, float]], style: str, name: str, values: Sequence[float]
-) -> Iterator[Markup]:
-    for (x1, y1), (x2, y2) in pairwise(points):
-        yield tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=f"line {style}")
-    for (x, y), value in zip(points, values, strict=True):
-        told = tag("title", f"{name}: {value:.3g}")
-        yield tag("circle", told, cx=x, cy=y, r=3.5, class_=f"point {style}")
-
-
-# --- pictures of their own (extra plot) -----------------------------------------------------------
+# --- picture files --------------------------------------------------------------------------------
 
 Rows = Sequence[Measurement]
 
 
 def write_plots(results: Results, directory: Path) -> list[Path]:
-    """A PNG per section there is a picture of; paths of those written."""
-    from matplotlib.figure import Figure
-
+    """Write an SVG per section that has a picture; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawers: dict[str, Callable[[Any, Rows], None]] = {
-        "tiled": _draw_tiled,
-        "kernels": _draw_ratios,
-        "scaling": _draw_scaling,
+    blocks: dict[str, Callable[[Rows], Block]] = {
+        "tiled": _tiled_block,
+        "kernels": _ratio_block,
+        "scaling": _scaling_block,
     }
     written = []
-    for section, draw in drawers.items():
+    for section, block_of in blocks.items():
         rows = results.sections.get(section)
         if not rows:
             continue
-        figure = Figure(layout="constrained")
-        draw(figure, rows)
-        figure.suptitle(f"{heading(section, rows)}\ncommit {results.commit[:10]}", fontsize="small")
-        written.append(directory / f"{section}.png")
-        figure.savefig(written[-1], dpi=100)
+        body = block_of(rows)
+        about_run = text_block(f"commit {results.commit[:10]}", "faint", body.width)
+        drawn = picture(section, heading(section, rows), [about_run, body], body.width)
+        written.append(directory / f"{section}.svg")
+        with atomic_write(written[-1]) as place:
+            place.write_text(drawn.svg, encoding="utf-8")
     return written
 
 
-def _grid(figure: Any, count: int, size: tuple[float, float] = (4.5, 3.5)) -> list[Any]:
-    across = min(count, 3)
-    down = ceil(count / across)
-    figure.set_size_inches(size[0] * across, size[1] * down)
-    places = list(figure.subplots(down, across, squeeze=False).flat)
-    for unused in places[count:]:
-        unused.set_axis_off()
-    return places[:count]
+def _tiled_block(rows: Rows) -> Block:
+    """Every form relative to the untiled one."""
+    panels = [
+        stack([text_block(title, "", FRAME.width), chart_block(FRAME, _tiled_lines(group))])
+        for title, group in by_title(forms(rows)).items()
+    ]
+    names = [(f"colour-{k}", name) for k, name in enumerate(LINES)]
+    grid = grid_block(panels, min(len(panels), 3))
+    return stack([legend_block(names, grid.width), grid])
 
 
-def _draw_tiled(figure: Any, rows: Rows) -> None:
-    """Times and traffic of every form, as parts of the untiled one's; LX peak on its own axis."""
-    groups = by_title(forms(rows))
-    for panel, (title, group) in zip(_grid(figure, len(groups)), groups.items(), strict=True):
-        tiles, whole = [form.tiles for form in group], group[0]
-        lines = {
-            "host": [form.host_ms / whole.host_ms for form in group],
-            "simulated": [form.simulated_us / whole.simulated_us for form in group],
-            "HBM": [form.hbm_bytes / whole.hbm_bytes for form in group],
-        }
-        for kind, line in lines.items():
-            panel.plot(tiles, line, "o-", label=kind)
-        other = panel.twinx()
-        other.plot(tiles, [f.lx_peak_bytes / 1024 for f in group], "s:", color="grey", alpha=0.6)
-        other.set(ylabel="LX peak, KiB (dotted)", ylim=(0, None))
-        panel.axhline(1.0, color="grey", linewidth=0.5)
-        panel.set_xscale("log", base=2)
-        panel.set(xlabel="tiles", ylabel="of untiled", ylim=(0, None))
-        panel.set_title(title, fontsize="small")
-        panel.legend(fontsize="x-small")
-
-
-def _draw_ratios(figure: Any, rows: Rows) -> None:
+def _ratio_block(rows: Rows) -> Block:
+    """A bar per ratio."""
     ratios = [row for row in rows if row.unit == "x"]
-    (panel,) = _grid(figure, 1, (8, 0.35 * len(ratios) + 1))
-    names = [row.name for row in ratios]
-    panel.barh(names, [row.median for row in ratios])
-    panel.axvline(1.0, color="grey", linewidth=0.5)
-    panel.set_xscale("log")
-    panel.invert_yaxis()
-    panel.set(xlabel="times faster than the reference")
+    frame = Frame(width=960.0, height=18.0 * len(ratios) + 60.0, left=330.0)
+    x = _log_scale("times faster than the reference", [1.0, *(row.median for row in ratios)])
+    pieces = [x_axis(frame, x.ticks, x.title)]
+    one = frame.x(x.part(1.0))
+    for number, row in enumerate(ratios):
+        y, end = frame.top + 18.0 * number, frame.x(x.part(row.median))
+        pieces.append(tag("text", row.name, x=frame.left - 6, y=y + 13, class_="tick end"))
+        title = f"{row.name}: {row.median:.3g}"
+        pieces.append(rectangle(min(one, end), y + 3, abs(end - one), 12, "bar", title))
+    pieces.append(tag("line", x1=one, x2=one, y1=frame.top, y2=frame.base, class_="mean"))
+    return chart_block(frame, pieces)
 
 
-def _draw_forms(panel: Any, rows: Rows, axis: str) -> None:
-    """A line for each form of a quantity, over ``axis``; what a model says is dashed, in the colour
-    of what was measured.
-    """
-    colours: dict[str, Any] = {}
+def _log_scale(title: str, values: Iterable[float]) -> Scale:
+    """A logarithmic scale between the powers of ten around ``values``."""
+    logs = [log10(value) for value in values]
+    low, high = floor(min(logs)), ceil(max(logs))
+    return log_scale(title, 10.0**low, 10.0 ** max(high, low + 1))
+
+
+def _lines_block(title: str, unit: str, axis: str, drawn: Sequence[Line]) -> Block:
+    """Lines over ``axis``, both scales logarithmic."""
+    x = value_scale(axis, [a for line in drawn for a, _ in line.points], is_log=True)
+    y = _log_scale(unit, [b for line in drawn for _, b in line.points])
+    names = {line.name: line.style for line in drawn if line.name}
+    return stack(
+        [
+            text_block(title, "", FRAME.width),
+            chart_block(FRAME, line_chart(FRAME, drawn, x, y)),
+            legend_block([(style, name) for name, style in names.items()], FRAME.width),
+        ]
+    )
+
+
+def _forms_block(rows: Rows, axis: str) -> Block:
+    """A line for each form of a quantity, over ``axis``; modelled ones are dashed."""
+    colours: dict[str, int] = {}
+    drawn = []
     for form in dict.fromkeys(row.labels["form"] for row in rows):
         line = [(row.labels[axis], row.median) for row in rows if row.labels["form"] == form]
         name, _, kind = form.partition(", ")
-        label, style = (None, "--") if kind == "modelled" else (form, "o-")
-        (drawn,) = panel.plot(*zip(*line, strict=True), style, label=label, color=colours.get(name))
-        colours[name] = drawn.get_color()
-    panel.set_xscale("log")
-    panel.set_yscale("log")
-    panel.set(xlabel=axis, ylabel=rows[0].unit if rows else "")
-    if any(row.labels["form"].endswith("modelled") for row in rows):
-        panel.set_title("dashed: modelled", fontsize="small")
-    panel.legend(fontsize="x-small")
+        style = f"colour-{colours.setdefault(name, len(colours))}"
+        drawn.append(
+            Line("", line, f"{style} dashed") if kind == "modelled" else Line(form, line, style)
+        )
+    is_modelled = any(line.style.endswith("dashed") for line in drawn)
+    title = f"host, {axis}{'; dashed: modelled' if is_modelled else ''}"
+    return _lines_block(title, rows[0].unit, axis, drawn)
 
 
-def _draw_scaling(figure: Any, rows: Rows) -> None:
+def _scaling_block(rows: Rows) -> Block:
+    """Times by size, cores, executes and threads."""
     others = [row for row in rows if "form" in row.labels]
     rows = [row for row in rows if "form" not in row.labels]
-    kinds = [(kind, axis) for axis in ("size", "cores") for kind in ("host", "simulated")]
-    panels = _grid(figure, len(kinds) + 2)
-    _draw_forms(panels[-2], [row for row in others if "executes" in row.labels], "executes")
-    _draw_forms(panels[-1], [row for row in others if "threads" in row.labels], "threads")
     most = max(row.labels["cores"] for row in rows)
     fixed = sorted({row.labels["size"] for row in rows})[-2]
-    for panel, (kind, axis) in zip(panels[:-2], kinds, strict=True):
-        at = {"size": ("cores", most), "cores": ("size", fixed)}[axis]
-        for operation in dict.fromkeys(row.labels["operation"] for row in rows):
-            line = sorted(
-                (row.labels[axis], row.median) for row in rows
-                if row.name.endswith(kind) and row.labels[at[0]] == at[1]
-                and row.labels["operation"] == operation
-            )  # fmt: skip
-            panel.plot([x for x, _ in line], [y for _, y in line], "o-", label=operation)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set(xlabel=axis, ylabel="ms" if kind == "host" else "us")
-        panel.set_title(f"{kind}, {at[0]} {at[1]}", fontsize="small")
-        panel.legend(fontsize="x-small")
+    panels = []
+    for axis, other, at in (("size", "cores", most), ("cores", "size", fixed)):
+        for kind in ("host", "simulated"):
+            drawn = []
+            for operation in dict.fromkeys(row.labels["operation"] for row in rows):
+                line = sorted(
+                    (row.labels[axis], row.median) for row in rows
+                    if row.name.endswith(kind) and row.labels[other] == at
+                    and row.labels["operation"] == operation
+                )  # fmt: skip
+                drawn.append(Line.numbered(operation, line, len(drawn)))
+            unit = "ms" if kind == "host" else "us"
+            panels.append(_lines_block(f"{kind}, {other} {at}", unit, axis, drawn))
+    panels += [
+        _forms_block([row for row in others if axis in row.labels], axis)
+        for axis in ("executes", "threads")
+    ]
+    return grid_block(panels, 3)

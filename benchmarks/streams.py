@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.results import Figure, run
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.flex.job import JobPlan, kernel_launch
+from spyre.runtime.flex.steps import JobPlan
 from spyre.runtime.memory.storage import SpyreTensor
 from tests.runtime.flex import kernels
 
@@ -76,7 +76,7 @@ def one_stick(directory: Path) -> list[Figure]:
 
 
 def _linked(plan: JobPlan, card: FlexDevice, tensors: list[SpyreTensor]):
-    launch = kernel_launch(plan.bind(card, tensors))
+    launch = plan.bind(card, tensors)
     launch_plan = launch.launch_plan
     return launch_plan.kernel.link_at(launch_plan.signature, launch.bases, launch_plan.names)
 
@@ -102,7 +102,7 @@ def tiles(directory: Path) -> list[Figure]:
 
 
 def _tiled(name: str, card: FlexDevice, plan: JobPlan, tensors: list[SpyreTensor]) -> Figure:
-    launch = kernel_launch(plan.bind(card, tensors))
+    launch = plan.bind(card, tensors)
     launch_plan, executor = launch.launch_plan, card.device.executor
     kernel, signature, names = launch_plan.kernel, launch_plan.signature, launch_plan.names
     rows = launch.addresses(0, TILES).tolist()

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.device.device import Device
-from spyre.hw.device.transfer import HostView
 from spyre.hw.linking.binding import Allocation, Binding
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import Linker
@@ -73,7 +72,7 @@ def upload(device: Device, region: int, values: Array) -> DeviceTensor:
     tensor = DeviceTensor(
         f"region {region}", region * REGION_BYTES, layout, "float16", half.shape, strides
     )
-    device.upload(tensor, HostView.dense(half.ravel(), "float16", half.shape, strides))
+    device.upload(tensor, half.ravel(), "float16")
     return tensor
 
 
@@ -204,18 +203,25 @@ class Workloads:
         """Host ↔ device copies with conversion against a conversion of the same elements."""
         half = self.a.astype(np.float16)
         tensor = upload(self.device, 0, half)
-        source = HostView.dense(half.ravel(), "float16", tensor.sizes, tensor.strides)
-        sink = HostView.dense(
-            np.empty(half.size, np.float16), "float16", tensor.sizes, tensor.strides
-        )
+        source, sink = half.ravel(), np.empty(half.size, np.float16)
         moved = 4 * half.size
         reference = lambda: half.astype(np.float32)  # noqa: E731
         device = self.device
         yield Workload(
-            "host to device", lambda: device.upload(tensor, source), reference, "numpy", 6, moved
+            "host to device",
+            lambda: device.upload(tensor, source, "float16"),
+            reference,
+            "numpy",
+            6,
+            moved,
         )
         yield Workload(
-            "device to host", lambda: device.download(tensor, sink), reference, "numpy", 6, moved
+            "device to host",
+            lambda: device.download(tensor, sink, "float16"),
+            reference,
+            "numpy",
+            6,
+            moved,
         )
 
     def matmuls(self) -> Iterator[Workload]:

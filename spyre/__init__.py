@@ -1,10 +1,10 @@
 """spyre: the open, hardware-free IBM Spyre accelerator.
 
-`run` runs a bundle, `load_bundle` reads one, `Device` is a card, `errors` holds what can go wrong.
+`run` runs a bundle, `load_bundle` reads one, `Device` is a card, `errors` holds the exceptions.
 `FlexDevice` is a card with streams; `prepare_kernel` and `launch_kernel` run kernels on it.
-`explain` shows how a function is compiled for the PyTorch device, `profile` what a run would cost
-on a card.
-Everything is imported on first use: ``import spyre`` itself loads neither numpy nor numba.
+`explain` shows how a function is compiled for the PyTorch device, `profile` models the time of a
+run on a card.
+Every name is imported on first use: ``import spyre`` loads neither numpy nor numba.
 """
 
 from __future__ import annotations

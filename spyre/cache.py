@@ -112,9 +112,9 @@ def kept() -> tuple[tuple[str, int, int], ...]:
 
 
 def clear() -> tuple[Path, int]:
-    """Remove everything this package keeps in the cache directory; the directory, and the bytes.
+    """Remove this package's files from the cache directory; return it and the bytes removed.
 
-    Other files in it stay. OSError for what cannot be removed.
+    Other files in it stay. OSError if a file cannot be removed.
     """
     cache = config.cache_directory()
     removed_bytes = 0
@@ -152,9 +152,10 @@ def digest_of_sources(paths: Iterable[str]) -> str:
 
 
 def digest_of_found_sources(name: str, find: Callable[[], Iterable[str]]) -> str:
-    """As `digest_of_sources`, of what ``find`` lists; it is called again only after an edit.
+    """Return `digest_of_sources` of the files that ``find`` lists.
 
-    ``name``: what is looked for. The list may depend on nothing but the contents of its files.
+    The list is cached under ``name`` and made again only after one of its files was edited, so it
+    must depend on the contents of these files alone.
     """
     stamps = _kept_file(f"{PACKAGE}\0{name}")
     listed = _kept_lines(stamps)[1:]

@@ -1,7 +1,7 @@
 """The only reader of environment variables; ``docs/environment.md`` lists them.
 
-A value is read when it is asked for, so a test may change the environment. Importing this module
-costs nothing and imports nothing of ours.
+A variable is read at each use, so tests may change the environment. This module imports no other
+module of the package.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its name, default (as text) and what it does."""
+    """An environment variable: its name, its default as text, and its meaning."""
 
     name: str
     default: str
     description: str
 
     def read(self) -> str:
-        """The variable's value, or its default when unset or empty."""
+        """Return the variable's value, or its default if it is unset or empty."""
         return os.environ.get(self.name, "") or self.default
 
 
@@ -32,7 +32,7 @@ PLAN_CACHE = Variable(
 MEANWHILE = Variable(
     "SPYRE_MEANWHILE",
     "1",
-    "0: programs wait until their kernels are compiled; 1: small ones are interpreted meanwhile",
+    "1: small programs are interpreted while their kernels are compiled; 0: they wait",
 )
 NUMERICS = Variable(
     "SPYRE_NUMERICS",
@@ -50,11 +50,11 @@ SCHEDULER = Variable(
 FRONTEND = Variable(
     "SPYRE_FRONTEND",
     "spyre",
-    "who the PyTorch device belongs to: `spyre`, this package's own, or `torch-spyre`, which is "
-    "run unmodified on the simulator",
+    "backend of the PyTorch device: `spyre` (this package) or `torch-spyre`, which is run "
+    "unmodified on the simulator",
 )
 LAUNCH_BLOCKING = Variable(
-    "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy waits until it is done"
+    "SPYRE_LAUNCH_BLOCKING", "0", "1: every launch and copy blocks until it is complete"
 )
 SANITIZE = Variable(
     "SPYRE_SANITIZE",
@@ -63,7 +63,7 @@ SANITIZE = Variable(
     "default: none",
 )
 PROGRESS = Variable(
-    "SPYRE_PROGRESS", "1", "0: what takes more than a second does not say so on standard error"
+    "SPYRE_PROGRESS", "1", "0: no progress messages on standard error for work of over a second"
 )
 
 FLEX_DEVICE = Variable(
@@ -72,7 +72,7 @@ FLEX_DEVICE = Variable(
 FLEX_MOCK_DEVICE_MEMORY_SIZE = Variable(
     "FLEX_MOCK_DEVICE_MEMORY_SIZE",
     str(8 * (12 << 30)),
-    "bytes of device memory in MOCK mode, shared out evenly over the eight regions",
+    "bytes of device memory in MOCK mode, divided evenly among the eight regions",
 )
 AIU_WORLD_SIZE = Variable(
     "AIU_WORLD_SIZE", "", "number of simulated cards, 1 to 8; default: LOCAL_WORLD_SIZE, else 1"
@@ -81,7 +81,7 @@ LOCAL_WORLD_SIZE = Variable(
     "LOCAL_WORLD_SIZE", "", "ranks on this machine, as torchrun sets it: see AIU_WORLD_SIZE"
 )
 LOCAL_RANK = Variable(
-    "LOCAL_RANK", "", "number among them, as torchrun sets it: the card every thread begins with"
+    "LOCAL_RANK", "", "rank on this machine, as torchrun sets it: the initial card of each thread"
 )
 SPYRE_DEVICES = Variable(
     "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
@@ -117,7 +117,7 @@ SENCORES = Variable(
 GLOBAL_STICK_OPTIMIZER = Variable(
     "GLOBAL_STICK_OPTIMIZER",
     "1",
-    "compiled graphs: where sticks run is chosen for a whole bundle; 0: operation by operation",
+    "compiled graphs: stick dims are chosen for a whole bundle; 0: operation by operation",
 )
 LX_FRACTION_KEPT = Variable(
     "DXP_LX_FRAC_AVAIL",
@@ -138,7 +138,7 @@ TORCH_DEBUG = Variable(
 WITHOUT_PATCHES = Variable(
     "SPYRE_WITHOUT_PATCHES",
     "",
-    "changes of torch that importing it leaves out, such as printing,pinning: see PyTorch; "
+    "changes to torch that are not made at import, such as printing,pinning: see PyTorch; "
     "default: none",
 )
 KEEP = Variable(
@@ -148,32 +148,18 @@ KEEP = Variable(
     "`spyre-run`; default: none is written",
 )
 
-WORK_DIVISION = Variable(
-    "WORK_DIVISION", "june", "planner of matmul divisions in compiled functions: `june` or `august`"
-)
 K_FAST_EMISSION = Variable(
     "SPYRE_CORE_ID_K_FAST_EMISSION",
     "1",
     "1: cores that add up one tile of a compiled matmul have neighbouring numbers",
 )
 LX_PLANNING = Variable(
-    "LX_PLANNING", "1", "1: intermediate results of compiled kernels may lie in scratchpads"
-)
-LX_SOLVER = Variable(
-    "LX_SOLVER",
-    "greedy",
-    "who places them there: `greedy`, `first_fit`, `best_fit` or `optimal`",
-)
-LX_RULE = Variable(
-    "LX_RULE", "all", "results of which operations may lie there: `june`, `august` or `all`"
-)
-ALLOW_ALL_OPS_IN_LX_PLANNING = Variable(
-    "ALLOW_ALL_OPS_IN_LX_PLANNING", "0", "1: those of all operations, whatever LX_RULE says"
+    "LX_PLANNING", "1", "1: intermediate results of compiled kernels may be placed in scratchpads"
 )
 COARSE_TILING = Variable(
-    "COARSE_TILING", "1", "1: compiled functions run in tiles where hints ask for it"
+    "COARSE_TILING", "1", "1: compiled functions run in tiles where hints request it"
 )
-AUTO_TILE = Variable("SPYRE_AUTO_TILE", "0", "1: tiles are chosen where no hints ask for any")
+AUTO_TILE = Variable("SPYRE_AUTO_TILE", "0", "1: tiles are chosen where no hints request any")
 UNROLL_LOOPS = Variable(
     "UNROLL_LOOPS", "0", "1: loops over tiles are written out in compiled bundles"
 )
@@ -181,7 +167,7 @@ SYMBOLIC_SIZES = Variable(
     "SPYRE_SYMBOLIC_SIZES",
     "asked",
     "compiled functions: 1: once for all sizes; 0: once per size; asked: as dynamic=True and "
-    "mark_dynamic ask",
+    "mark_dynamic request",
 )
 BUNDLE_SYMBOLIC_ARGS = Variable(
     "BUNDLE_SYMBOLIC_ARGS", "1", "1: addresses in compiled bundles are launch arguments"
@@ -189,27 +175,43 @@ BUNDLE_SYMBOLIC_ARGS = Variable(
 DUMP_PASSES = Variable(
     "SPYRE_DUMP_PASSES",
     "",
-    "directory for compiled graphs as text: the FX graph after every pass, operations before and "
-    "after each of theirs; default: none",
+    "directory for compiled graphs as text: the FX graph after each of its passes, the operations "
+    "before and after each of theirs; default: none",
 )
 
 VARIABLES = tuple(value for value in list(globals().values()) if isinstance(value, Variable))
-"""Every variable, in the order of this file."""
+"""All variables, in the order of this file."""
+
+_ONE_PACKER = "buffers are packed in the order of their first use"
+_ALL_OPERATIONS = "results of all operations may be placed in scratchpads"
+REMOVED = {
+    "WORK_DIVISION": "matmuls are divided by the cost model that was called `june`",
+    "LX_SOLVER": _ONE_PACKER,
+    "LX_RULE": _ALL_OPERATIONS,
+    "ALLOW_ALL_OPS_IN_LX_PLANNING": _ALL_OPERATIONS,
+}
+"""Variables of the compiler that earlier versions documented: the behaviour that replaces each."""
+
+
+def removed_variables() -> list[str]:
+    """Return a message for each variable of `REMOVED` that is set; it has no effect."""
+    names = [name for name in REMOVED if os.environ.get(name)]
+    return [f"{name} was removed and is ignored: {REMOVED[name]}; unset it" for name in names]
 
 
 def launch_blocking() -> bool:
-    """True if submissions are to wait: SPYRE_LAUNCH_BLOCKING."""
+    """Return True if submissions block: SPYRE_LAUNCH_BLOCKING."""
     return LAUNCH_BLOCKING.read() != "0"
 
 
 def sanitizer_checks() -> bool | str:
-    """SPYRE_SANITIZE: True for all checks, names, or False for none."""
+    """Return SPYRE_SANITIZE: True for all checks, their names, or False for none."""
     text = SANITIZE.read().strip()
     return text if text.lower() not in ("", "0", "off", "1", "all") else text in ("1", "all")
 
 
 def thread_count() -> int:
-    """Host threads kernels may use: SPYRE_NUM_THREADS, else the CPUs this process may run on."""
+    """Return the host threads for kernels: SPYRE_NUM_THREADS, else the usable CPUs."""
     text = THREADS.read()
     if text.isdigit() and int(text) > 0:
         return int(text)
@@ -217,22 +219,22 @@ def thread_count() -> int:
 
 
 def shows_progress() -> bool:
-    """False when SPYRE_PROGRESS says so."""
+    """Return whether progress is written to standard error: SPYRE_PROGRESS."""
     return PROGRESS.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def interprets_meanwhile() -> bool:
-    """False when SPYRE_MEANWHILE says so."""
+    """Return whether small programs are interpreted meanwhile: SPYRE_MEANWHILE."""
     return MEANWHILE.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def keeps_plans() -> bool:
-    """False when SPYRE_PLAN_CACHE says so."""
+    """Return whether compiled plans are read and written: SPYRE_PLAN_CACHE."""
     return PLAN_CACHE.read().lower() not in ("off", "0", "no", "false")
 
 
 def cache_directory() -> Path:
-    """Directory for compiled kernels and plans (not created here)."""
+    """Return the directory for compiled kernels and plans, which may not exist yet."""
     text = CACHE_DIR.read()
     if text:
         return Path(text)
@@ -241,27 +243,27 @@ def cache_directory() -> Path:
 
 
 def tiled_launch_allowed() -> bool:
-    """SPYRE_ALLOW_TILED_LAUNCH: whether launches over larger tensors are run tile by tile."""
+    """Return whether launches over larger tensors run in tiles: SPYRE_ALLOW_TILED_LAUNCH."""
     return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def warns_of_downcasts() -> bool:
-    """TORCH_SPYRE_DOWNCAST_WARN: whether the first int64 tensor on a card gets a warning."""
+    """Return whether the first int64 tensor on a card warns: TORCH_SPYRE_DOWNCAST_WARN."""
     return DOWNCAST_WARN.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def keep_directory() -> Path | None:
-    """SPYRE_KEEP: where compiled programs are written (not created here); None: nowhere."""
+    """Return SPYRE_KEEP, the directory for compiled programs, which may not exist; None: unset."""
     text = KEEP.read()
     return Path(text) if text else None
 
 
 def logs_torch_operations() -> bool:
-    """TORCH_SPYRE_DEBUG: whether operations and copies of the PyTorch device are logged."""
+    """Return whether operations and copies of the device are logged: TORCH_SPYRE_DEBUG."""
     return TORCH_DEBUG.read().strip().lower() not in ("0", "false", "off", "no")
 
 
 def dump_passes_directory() -> Path | None:
-    """SPYRE_DUMP_PASSES: where operations around passes are written; None: nowhere."""
+    """Return SPYRE_DUMP_PASSES, the directory for graphs around passes; None: unset."""
     text = DUMP_PASSES.read()
     return Path(text) if text else None

@@ -1,7 +1,7 @@
-"""The error tree of spyre: what is wrong, where, what was expected, what was found.
+"""The exceptions of spyre. Each names the fault, its location, the expected and the found value.
 
 Every error carries a stable code (``SPY…``, listed with cause and fix in ``codes/codes.toml``).
-This module imports nothing of ours, so every layer may raise from it.
+This module imports no other module of the package, so every layer may raise from it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ Location = SourceLocation | JsonLocation | DeviceLocation
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosis: a code of `spyre.codes.diagnostic_codes`, its place, and what was found."""
+    """One diagnosis: a code of `spyre.codes.diagnostic_codes`, its location and its message."""
 
     code: str
     severity: Severity
@@ -125,9 +125,9 @@ def render(finding: Finding) -> str:
 class SpyreError(RuntimeError):
     """Base of every error this package raises on purpose.
 
-    ``finding`` holds the diagnosis, ``code`` its stable code, ``exit_code`` what ``spyre-run``
-    returns: 2 when the program could not run, 1 when the card would have done harm or numbers
-    are wrong. ``observed``: what the sanitizer had found until then.
+    ``finding`` holds the diagnosis, ``code`` its stable code, ``exit_code`` the exit code of
+    ``spyre-run``: 2 when the program could not run, 1 when the device would have faulted or
+    numbers are wrong. ``observed``: the sanitizer's findings before the error.
     """
 
     exit_code = 2
@@ -166,7 +166,7 @@ class MlirSyntaxError(BundleError):
 
 
 class SdscError(BundleError):
-    """An SDSC file is not what the format says; the location is a JSON path."""
+    """An SDSC file violates the format; the location is a JSON path."""
 
 
 class ValidationError(BundleError):
@@ -197,11 +197,11 @@ class LaunchError(SpyreError):
 
 
 class TilingError(LaunchError):
-    """The tensors given cannot be walked in tiles of what the kernel was compiled for."""
+    """The tensors of a launch cannot be divided into tiles of the kernel's compiled shapes."""
 
 
 class StreamError(SpyreError):
-    """A stream cannot do what is asked, because something in it failed before."""
+    """A stream refuses work because earlier work in it failed."""
 
     exit_code = 1
 
@@ -222,7 +222,7 @@ class DeviceFault(SpyreError):
 
 
 class MachineError(SpyreError):
-    """A file of a machine's constants is not what the cost models take."""
+    """A machine file lacks constants of the cost models, or has invalid ones."""
 
 
 class ProfileError(SpyreError):
@@ -230,10 +230,10 @@ class ProfileError(SpyreError):
 
 
 class SweepError(SpyreError):
-    """A design-space run cannot be as it is asked for."""
+    """The definition of a design-space sweep, or one of its points, is invalid."""
 
 
 class MismatchError(SpyreError):
-    """Outputs differ from what was expected by more than the tolerance."""
+    """Outputs differ from the expected values by more than the tolerance."""
 
     exit_code = 1

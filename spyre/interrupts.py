@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment leaves nothing half done.
+"""Deferred Ctrl-C, and finalizers that Ctrl-C cannot interrupt.
 
-Python calls its signal handlers between any two lines, in finalizers too. What belongs together is
-done with `interrupts` held off; what an object leaves behind when it is collected is noted by
-`Departures` without a line of Python.
+Python calls signal handlers between any two bytecodes, also within finalizers. `interrupts` defers
+Ctrl-C around operations that must not stop halfway. `FinalizerQueue` queues the work of a finalizer
+without running Python code.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import Any, Generic, TypeVar
 V = TypeVar("V")
 
 
-class Interrupts:
-    """Holds Ctrl-C off: ``with interrupts:``, or `begin` and `end`; they nest.
+class DeferredSigint:
+    """Defers Ctrl-C in blocks: ``with interrupts:``, or `begin` and `end`; blocks nest.
 
-    What comes meanwhile is noted, and the handler called at the end of the outermost block, by
-    `poll`, or in an `allowed` block. Only the main thread gets any; in others nothing is done.
-    The handler is exchanged by the outermost block alone: that takes system calls.
+    A signal that arrives meanwhile is remembered; its handler is called at the end of the outermost
+    block, by `poll`, or in an `allowed` block. Only the main thread receives signals; in other
+    threads nothing is done. Only the outermost block exchanges the handler, since that takes system
+    calls.
     """
 
     def __init__(self) -> None:
@@ -36,129 +37,128 @@ class Interrupts:
         self.find_main_thread()
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._owner: int | None = None  # the main thread, within blocks
-        self._held: list[bool] = []  # per block: whether they were held off around it
-        self._holds = False
-        self._came = False
+        self._outer: list[bool] = []  # per block: whether signals were deferred around it
+        self._defers = False
+        self._pending = False
 
     def find_main_thread(self) -> None:
-        """It is another one in a child that was forked by another."""
+        """Update the main thread: in a forked child it is the thread that forked."""
         self._main = threading.main_thread().ident
 
-    # Every operation on the card begins and ends a block: there is one call for each.
+    # Every operation on the card begins and ends a block, so each takes a single call.
 
     def begin(self) -> bool:
-        """Hold interrupts off; False where they are ignored or end the process."""
+        """Defer signals; returns False if there is no Python handler, or on other threads."""
         thread = threading.get_ident()
         if self._owner is None:
-            return thread == self._main and self._take_place(thread)
+            if thread != self._main:
+                return False
+            handler = _signal.getsignal(SIGINT)
+            if not callable(handler):
+                return False
+            # Before the exchange, so that a signal right after it is remembered.
+            self._defers, self._pending = True, False
+            _signal.signal(SIGINT, self._receive)
+            self._outer.append(False)
+            self._handler, self._owner = handler, thread
+            return True
         if self._owner != thread:
             return False
-        self._held.append(self._holds)
-        self._holds = True
+        self._outer.append(self._defers)
+        self._defers = True
         return True
 
     __enter__ = begin
 
-    def _take_place(self, thread: int) -> bool:
-        handler = _signal.getsignal(SIGINT)
-        if not callable(handler):
-            return False
-        # Before the exchange: what comes right after it is noted.
-        self._holds, self._came = True, False
-        _signal.signal(SIGINT, self._note)
-        self._held.append(False)
-        self._handler, self._owner = handler, thread
-        return True
-
     def end(self, *_: object) -> None:
-        """End the innermost block, if it has begun; that of the outermost one calls the handler if
-        need be.
-        """
+        """End the innermost block, if any. The outermost one delivers a pending signal."""
         if self._owner != threading.get_ident():
             return
-        handler, held = self._handler, self._held.pop()
-        if self._held:
-            self._holds = held
+        handler, deferred_around = self._handler, self._outer.pop()
+        if self._outer:
+            self._defers = deferred_around
         else:
             self._handler, self._owner = None, None
-            if _signal.getsignal(SIGINT) == self._note:  # else somebody installed one, which stays
+            # A handler that was installed within the block stays.
+            if _signal.getsignal(SIGINT) == self._receive:
                 _signal.signal(SIGINT, handler)
-        if self._came and not held:
+        if self._pending and not deferred_around:
             self._deliver(handler)
 
     __exit__ = end
 
     def poll(self) -> None:
-        """Call the handler for what has come: here it does no harm."""
-        if self._came and self._owner == threading.get_ident():
+        """Call the handler of a pending signal, at a point where interrupting is safe."""
+        if self._pending and self._owner == threading.get_ident():
             self._deliver(self._handler)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """A block that may be interrupted at any line, whatever holds interrupts off around it."""
-        held = self._holds and self._owner == threading.get_ident()
-        if held:
-            self._holds = False
+        """A block that may be interrupted anywhere, even if signals are deferred around it."""
+        defers = self._defers and self._owner == threading.get_ident()
+        if defers:
+            self._defers = False
             self._deliver(self._handler)
         try:
             yield
         finally:
-            if held:
-                self._holds = True
+            if defers:
+                self._defers = True
 
     def _deliver(self, handler: Callable[[int, FrameType | None], Any] | None) -> None:
-        if self._came and handler is not None:
-            self._came = False
+        if self._pending and handler is not None:
+            self._pending = False
             handler(SIGINT, None)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._holds or self._handler is None:
-            self._came = True
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._defers or self._handler is None:
+            self._pending = True
         else:
             self._handler(number, frame)
 
 
-interrupts = Interrupts()
+interrupts = DeferredSigint()
 os.register_at_fork(after_in_child=interrupts.find_main_thread)
 
 
-class _Departure(weakref.ref[Any], Generic[V]):
-    """Of one object: what is to be done about ``value`` when it is gone. ``key``: its number."""
+class _Finalizer(weakref.ref[Any], Generic[V]):
+    """Weak reference to an object, with the value to queue when the object is collected."""
 
     __slots__ = ("key", "value")
     key: int
     value: V
 
 
-class Departures(Generic[V]):
-    """Values of objects that have been collected. Any thread; collection takes no lock."""
+class FinalizerQueue(Generic[V]):
+    """Values registered for objects that have been collected. Any thread; takes no lock."""
 
-    # A finalizer in Python may be hit by Ctrl-C before its first line, and is not called again.
+    # A Python finalizer could be interrupted by Ctrl-C before its first line, and is not repeated.
+    # The callback here is a method in C.
     def __init__(self) -> None:
-        self.gone: deque[_Departure[V]] = deque()
-        """Empty where `taken` has nothing to give."""
-        self._awaited: dict[int, _Departure[V]] = {}
+        self.pending: deque[_Finalizer[V]] = deque()
+        """Finalizers of collected objects; if empty, `drain` yields nothing."""
+        self._registered: dict[int, _Finalizer[V]] = {}
         self._keys = count(1)
 
-    def watch(self, owner: object, value: V) -> int:
-        """Have `taken` give ``value`` once ``owner`` is gone; a number for `cancel`."""
-        departure: _Departure[V] = _Departure(owner, self.gone.append)
-        departure.value = value
-        departure.key = key = next(self._keys)
-        self._awaited[key] = departure
+    def register(self, owner: object, value: V) -> int:
+        """Let `drain` yield ``value`` once ``owner`` is collected; returns a key for `cancel`."""
+        finalizer: _Finalizer[V] = _Finalizer(owner, self.pending.append)
+        finalizer.value = value
+        finalizer.key = key = next(self._keys)
+        self._registered[key] = finalizer
         return key
 
     def cancel(self, key: int) -> V | None:
-        """The value that `taken` will not give now; None if it has, or was cancelled before."""
-        departure = self._awaited.pop(key, None)
-        return None if departure is None else departure.value
+        """Unregister; returns the value, or None if it was drained or cancelled before."""
+        finalizer = self._registered.pop(key, None)
+        return None if finalizer is None else finalizer.value
 
-    def taken(self) -> Iterator[V]:
-        """The values of objects that are gone, each once."""
-        while self.gone:
+    def drain(self) -> Iterator[V]:
+        """The values of collected objects, each once."""
+        while self.pending:
             try:
-                departure = self.gone.popleft()
-            except IndexError:  # another thread was faster
+                finalizer = self.pending.popleft()
+            except IndexError:  # another thread took it
                 return
-            if self._awaited.pop(departure.key, None) is not None:
-                yield departure.value
+            if self._registered.pop(finalizer.key, None) is not None:
+                yield finalizer.value

@@ -1,4 +1,4 @@
-"""`LruCache`: the one cache of bounded size, whose hits cost what a dict's do."""
+"""`LruCache`: a cache of bounded size whose hits are as fast as those of a dict."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LruCache(Generic[K, V]):
             self._young, self._old = {}, {}
 
     def values(self) -> Iterator[V]:
-        """All values; what was put last comes last."""
+        """All values, in the order in which they were put."""
         with self._lock:
             return iter([*self._old.values(), *self._young.values()])
 

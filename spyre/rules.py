@@ -1,7 +1,8 @@
-"""Rules as data: the codes that checks may report, how grave each is, and the checks themselves.
+"""Rules as data: the codes that checks may report, the severity of each, and the check functions.
 
-Modules, SDSC files and operations are each checked by a `RuleSet`. The place of a fault is whatever
-the check knows: an offset in a text, a JSON path, a tensor; who applies the set says where that is.
+Modules, SDSC files and operations are each checked by a `RuleSet`. A check reports the place of a
+fault in its terms (an offset in a text, a JSON path, a tensor); the caller of the set turns it into
+a location.
 """
 
 from __future__ import annotations

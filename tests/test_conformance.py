@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.__main__ import main
-from tests.conformance.cases import find_cases
+from qa.conformance.__main__ import main
+from qa.conformance.cases import find_cases
 
 
 @pytest.mark.shared

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from qa.mutations import mutate
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
@@ -21,7 +22,6 @@ from spyre.mlir.bundle import BundleContents, load_bundle, write_bundle
 from spyre.mlir.explain import explain_operation
 from spyre.runtime.run.session import RunOptions, Session
 from tests.mlir.sample_bundles import SAMPLES
-from tests.mutations import mutate
 
 COUNT = 120
 MOST_STICKS = 1 << 16

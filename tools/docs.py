@@ -20,7 +20,8 @@ from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
 from spyre.hw import spec_choices
-from spyre.hw.ops.table import OPS, Family, OpDefinition
+from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.table import OPS
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables
 from tools.error_page import FRAME, CodeKind, code_sections, error_classes, find_code_kinds
@@ -251,7 +252,7 @@ def eager_kernels() -> str:
     rows = []
     for module in MODULES:
         what = (module.__doc__ or "").partition("\n")[0].rstrip(".")
-        full = [*module.KERNELS, *getattr(module, "PROMOTIONS", ())]
+        full = [*(row.name for row in module.KERNELS), *getattr(module, "PROMOTIONS", ())]
         names = sorted({name.partition(".")[0] for name in full})
         rows.append((what, " ".join(map(_code, names))))
     return table(("what", "operations, all their overloads"), rows)

@@ -1,7 +1,7 @@
 """How much of the specification's operation list runs: ``python -m tools.op_table``.
 
-A name is implemented when it has a row in the op table, refused when :mod:`spyre.hw.ops.names`
-gives a reason, and otherwise missing.
+A name is implemented when it has a row in the op table, refused when `spyre.hw.ops.REFUSED` gives a
+reason, and otherwise missing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spyre.hw.ops.names import SPEC_NAMES, Category, SpecName
-from spyre.hw.ops.table import OPS, OpDefinition, find_op
+from spyre.hw.ops import OPS, REFUSED, SPEC_NAMES, Category, OpDefinition, find_op
 
 
 class Status(StrEnum):
@@ -33,19 +32,21 @@ class Coverage:
 
 
 def coverage(
-    names: Mapping[str, SpecName] = SPEC_NAMES, ops: Mapping[str, OpDefinition] = OPS
+    names: Mapping[str, Category] = SPEC_NAMES,
+    ops: Mapping[str, OpDefinition] = OPS,
+    refused: Mapping[str, tuple[Category, str]] = REFUSED,
 ) -> tuple[Coverage, ...]:
     """One line per name of the specification, in its order."""
-    return tuple(_cover(spec, ops) for spec in names.values())
-
-
-def _cover(spec: SpecName, ops: Mapping[str, OpDefinition]) -> Coverage:
-    row = find_op(spec.name, ops)
-    if row is not None:
-        return Coverage(spec.name, spec.category, Status.IMPLEMENTED, row.definition)
-    if spec.refused:
-        return Coverage(spec.name, spec.category, Status.REFUSED, spec.refused)
-    return Coverage(spec.name, spec.category, Status.MISSING, "not simulated yet")
+    lines = []
+    for name, category in names.items():
+        row = find_op(name, ops)
+        if row is not None:
+            lines.append(Coverage(name, category, Status.IMPLEMENTED, row.definition))
+        elif name in refused:
+            lines.append(Coverage(name, category, Status.REFUSED, refused[name][1]))
+        else:
+            lines.append(Coverage(name, category, Status.MISSING, "not simulated yet"))
+    return tuple(lines)
 
 
 def count_line(lines: tuple[Coverage, ...]) -> str:

@@ -25,8 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 from spyre.hw.kernels import dl16_vectors
-from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS, Floats, of_numbers
-from spyre.hw.kernels.dl16_vectors import CODE_OPERATIONS, HOST_CODES
+from spyre.hw.kernels.dl16_functions import (
+    CODE_OPERATIONS,
+    Vector,
+    multiply_add,
+    of_numbers,
+)
+from spyre.hw.kernels.dl16_vectors import HOST_CODES
 from spyre.hw.kernels.microkernel import LANES
 
 STICK = 64
@@ -155,12 +160,17 @@ def cycles_of(loop: Loop, operands: int) -> float:
 
 
 CHAINS, LENGTH = 8, 32
+FUNCTIONS = (
+    *("neg", "add", "mul", "exp", "log", "sqrt", "rsqrt", "reciprocal"),
+    *("tanh", "sigmoid", "gelu", "silu"),
+)
 
 
-def _much_arithmetic(x: Floats) -> Floats:
-    chains = [x + float(k) for k in range(CHAINS)]
+def _much_arithmetic(x: Vector) -> Vector:
+    half, one = np.float32(0.5), np.float32(1.0)
+    chains = [x + np.float32(k) for k in range(CHAINS)]
     for _ in range(LENGTH):
-        chains = [chain.times_plus(0.5, 1.0) for chain in chains]
+        chains = [multiply_add(chain, half, one) for chain in chains]
     total = chains[0]
     for chain in chains[1:]:
         total = total + chain
@@ -178,8 +188,8 @@ def main() -> None:
     columns = ("function", "float", "vector", "load", "div", "bound", "cycles", "ratio")
     title = f"instructions for a stick of {STICK}, bound and cycles for one"
     table = Table(*columns, title=title)
-    for name in ("neg", "add", "mul", *CODE_FUNCTIONS):
-        operation = {**CODE_OPERATIONS, **CODE_FUNCTIONS}[name]
+    for name in FUNCTIONS:
+        operation = CODE_OPERATIONS[name]
         operands = 2 if name in ("add", "mul") else 1
         loop = compiled(operation, operands)
         counts = counts_of(loop)

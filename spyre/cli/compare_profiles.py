@@ -13,7 +13,7 @@ from spyre.cli.recorder import Recorder, check_machine
 
 def run_compare_profiles(options: CompareOptions) -> int:
     """Profile both, or read saved profiles; print the differences. Errors as of `spyre.run`."""
-    from spyre.runtime.profile.files import compare_profiles, comparison_object, comparison_table
+    from spyre.runtime.profile import compare_profiles, comparison_object, comparison_table
 
     check_machine(options)
     first, second = options.compare
@@ -32,7 +32,7 @@ def run_compare_profiles(options: CompareOptions) -> int:
 def _profile_of(options: CompareOptions, path: str) -> dict[str, Any]:
     """The saved profile, or that of a run of a bundle or case."""
     if path.endswith(".json") and Path(path).name != "case.json":
-        from spyre.runtime.profile.files import read_kept_run
+        from spyre.runtime.profile import read_kept_run
 
         return read_kept_run(Path(path))
     names = {f.name for f in fields(options)} & {f.name for f in fields(ExecuteOptions)}

@@ -567,7 +567,7 @@ def _add_profiling(parser: argparse.ArgumentParser) -> None:
 
 def _add_drawings(group: argparse._ActionsContainer) -> None:
     group.add_argument("--report", metavar="FILE", help="write the profile as one HTML page")
-    group.add_argument("--roofline", metavar="FILE", help="write a .png (extra plot)")
+    group.add_argument("--roofline", metavar="FILE", help="write the roofline as .svg")
     group.add_argument(
         "--modelled-trace",
         metavar="FILE",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spyre.hw.device import Device
     from spyre.runtime.first_divergence import FirstDivergence
     from spyre.runtime.flex import CommandStream
-    from spyre.runtime.profile.profile import Profile
+    from spyre.runtime.profile import Profile
 
 
 class Recorder:
@@ -70,7 +70,7 @@ class Recorder:
         """Write the trace; nothing where nothing was recorded. LaunchError SPY886."""
         if self._options.trace is None or not self._commands:
             return
-        from spyre.runtime.profile.trace import modelled_events
+        from spyre.runtime.profile import modelled_events
         from spyre.runtime.trace import write_trace
 
         more = modelled_events(self.profile, self._device_index)
@@ -80,7 +80,7 @@ class Recorder:
     def profile(self) -> Profile:
         """Modelled time of the recorded launches."""
         from spyre.runtime.flex import CommandStream
-        from spyre.runtime.profile.profile import profile_of_recording
+        from spyre.runtime.profile import profile_of_recording
 
         commands = CommandStream() if self._commands is None else self._commands
         options, model = self._options, cast("Model", self._options.cost_model)
@@ -100,7 +100,7 @@ class Recorder:
         """Print the table and the lines under it, if they were asked for."""
         if self._options.profile:
             from spyre.cli.text_report import print_table
-            from spyre.runtime.profile.table import summary_lines
+            from spyre.runtime.profile import summary_lines
 
             print_table(self.profile.table(self._options.verbose))
             for line in summary_lines(self.profile):
@@ -133,15 +133,15 @@ class Recorder:
 
 
 def check_profile_files(options: ExecuteOptions) -> None:
-    """ProfileError SPY780 or SPY782, or MachineError, before anything runs."""
+    """ProfileError SPY782, or MachineError, before anything runs."""
     if options.report is not None:
-        from spyre.runtime.profile.files import check_target
+        from spyre.runtime.profile import check_target
 
         check_target(options.report)
     if options.roofline is not None:
-        from spyre.runtime.profile.roofline import require_plot
+        from spyre.runtime.profile import check_roofline_file
 
-        require_plot(options.roofline)
+        check_roofline_file(options.roofline)
     check_machine(options)
 
 

@@ -4,8 +4,8 @@
 4xx faults on the device · 5xx not simulated · 6xx comparison of results · 7xx sanitizer ·
 8xx the runtime · 9xx the PyTorch device.
 
-Errors carry code and message only, so nothing reads the table before somebody asks for it: docs and
-tests do, which also see to it that every code in the sources is listed.
+Errors carry code and message only, so the table is read on demand: by ``spyre explain CODE``, docs
+and the tests, which also check that every code in the sources is listed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticCode:
-    """``cause``: what makes the code appear, and why it matters. ``fix``: what to do about it."""
+    """``cause``: the condition that raises the code, and why it matters. ``fix``: the remedy."""
 
     code: str
     title: str

@@ -24,10 +24,14 @@ from .codecs import (
 from .formats import (
     FORMATS as FORMATS,
     HOST_DTYPES as HOST_DTYPES,
+    INTEGER_STORAGE as INTEGER_STORAGE,
+    NO_CODE as NO_CODE,
     STICK_BYTES as STICK_BYTES,
     DataFormat as DataFormat,
     FormatKind as FormatKind,
     HostDtype as HostDtype,
+)
+from .lookup import (
     canonical_dtype_name as canonical_dtype_name,
     find_format as find_format,
     find_host_dtype as find_host_dtype,

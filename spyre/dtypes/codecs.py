@@ -15,19 +15,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spyre.dtypes.formats import (
-    DataFormat,
-    FormatKind,
-    HostDtype,
-    find_host_dtype,
-    find_stored_format,
-)
+from spyre.dtypes.formats import DataFormat, FormatKind, HostDtype
+from spyre.dtypes.lookup import find_host_dtype, find_stored_format
 
 Rounding = Literal["away", "trunc", "even"]
 """Nearest with ties away from zero, towards zero, or nearest with ties to even."""
 
 NinfView = Literal["inf", "nan"]
-"""What DL16's merged NaN-or-infinity code is read as: ±inf (the ALU) or NaN (strict)."""
+"""Value of DL16's merged NaN-or-infinity code: ±inf (the ALU) or NaN (strict)."""
 
 UInt16Array = NDArray[np.uint16]
 UInt8Array = NDArray[np.uint8]
@@ -72,7 +67,7 @@ def encode_dl16(
 
 
 def decode_dl16(codes: ArrayLike, ninf: NinfView = "inf") -> Float32Array:
-    """float32 values of DL16 codes, exact; 0x7FFF/0xFFFF become ±inf or NaN as ``ninf`` says."""
+    """float32 values of DL16 codes, exact; 0x7FFF/0xFFFF become ±inf or NaN, by ``ninf``."""
     code = np.asarray(codes, dtype=np.uint16).astype(np.uint32)
     magnitude = code & 0x7FFF
     bits = (magnitude << 14) + (_REBIAS << 23)
@@ -112,7 +107,7 @@ def decode_bfloat16(codes: ArrayLike) -> Float32Array:
 
 @dataclass(frozen=True, slots=True)
 class _Minifloat:
-    """An 8-bit format: the values of codes 0.. in order, and what lies beyond the largest.
+    """An 8-bit format: the values of codes 0.. in order, and the codes of NaN and zero.
 
     ``magnitudes[c]`` is the value of code c, for every finite code without sign and, last, the
     value the next code would have; rounding up to that one is overflow.
@@ -204,12 +199,12 @@ Mode = Literal["dl16", "dl16-chunk", "ieee"]
 
 @dataclass(frozen=True, slots=True)
 class NumericRules:
-    """How numbers change form between host and card; sources leave several points open.
+    """Rules of conversions between host and card; the sources leave several of them open.
 
-    ``numerics``: "dl16", "dl16-chunk", which stores alike, or "ieee", where SEN169_FP16
-    storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: what
-    DL16's NaN-or-infinity code is on the host. ``bfloat16_rounding``: DL16 → bfloat16, seen to
-    truncate on cards (hardware reference §1.2).
+    ``numerics``: "dl16", "dl16-chunk" (the same storage), or "ieee", where SEN169_FP16
+    storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: value on
+    the host of DL16's NaN-or-infinity code. ``bfloat16_rounding``: DL16 → bfloat16, which truncates
+    on cards (hardware reference §1.2).
     """
 
     numerics: Mode = "dl16"
@@ -272,8 +267,8 @@ def decode_device(codes: Codes, format_name: str, rules: NumericRules = DEFAULT_
 def encode_device(values: Values, format_name: str, rules: NumericRules = DEFAULT_RULES) -> Codes:
     """Device codes (``code_dtype`` of the format) of values; integers keep their low bits.
 
-    Floating values going into an integer format are truncated towards zero; NaN becomes 0 and
-    what does not fit becomes the nearest representable integer. SEN143_FP8 saturates at ±448, as
+    Floating values converted to an integer format are truncated towards zero; NaN becomes 0, and
+    values out of range become the nearest representable integer. SEN143_FP8 saturates at ±448, as
     torch 2.13's cast and the quantisation of hardware reference §1.3 do.
     """
     data_format = find_stored_format(format_name)
@@ -335,7 +330,7 @@ def _cast_to_numpy(values: Values, dtype: HostDtype) -> Codes:
         return np.asarray(values != 0)
     if target.kind in "iu" and values.dtype.kind == "f":
         kind = FormatKind.SIGNED if target.kind == "i" else FormatKind.UNSIGNED
-        values = _as_integers(values, DataFormat("", 8 * target.itemsize, kind, 0, target.name))
+        values = _as_integers(values, DataFormat("", 8 * target.itemsize, kind))
     with np.errstate(over="ignore", under="ignore"):
         return values.astype(target)
 

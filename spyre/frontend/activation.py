@@ -30,10 +30,10 @@ _CHOICES = ("spyre", TORCH_SPYRE)
 
 
 def autoload() -> None:
-    """What ``import torch`` runs: the device of the frontend that SPYRE_FRONTEND names.
+    """Entry point of ``import torch``: register the device of the frontend in SPYRE_FRONTEND.
 
     LaunchError SPY990 for another name, SPY991 where torch-spyre cannot be imported, SPY992 where
-    PrivateUse1 is somebody else's already.
+    another package has registered PrivateUse1.
     """
     chosen = config.FRONTEND.read()
     if chosen not in _CHOICES:

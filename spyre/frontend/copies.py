@@ -45,10 +45,6 @@ PAIRS = frozenset((a, b) for a, targets in _PAIRS_BY_SOURCE.items() for b in tar
 """Formats that a copy converts between: (source, target)."""
 
 
-_DIRECT_FLOATS = frozenset(("SEN169_FP16", "IEEE_FP32"))
-"""Floats of the card that DMA converts from and to those of the host."""
-
-
 def _is_direct(on_host: str, stored: str) -> bool:
     """Whether DMA converts; the other pairs go by way of a dtype on the host."""
     host, card = FORMATS[on_host], FORMATS[stored]
@@ -56,7 +52,7 @@ def _is_direct(on_host: str, stored: str) -> bool:
     if host.kind in integers and card.kind in integers:
         return True
     of_host = host.kind is FormatKind.BOOLEAN or (host.is_float and host.bits > 8)
-    return on_host == stored or (stored in _DIRECT_FLOATS and of_host)
+    return on_host == stored or (card.computed and of_host)
 
 
 def _way(cpu: torch.Tensor, card: torch.Tensor) -> torch.dtype:
@@ -64,7 +60,7 @@ def _way(cpu: torch.Tensor, card: torch.Tensor) -> torch.dtype:
     on_host, stored = formats_of(cpu.dtype)[0].name, formats_of(card.dtype)[1].name
     if _is_direct(on_host, stored):
         return cpu.dtype
-    return torch.float32 if stored in _DIRECT_FLOATS else card.dtype
+    return torch.float32 if FORMATS[stored].computed else card.dtype
 
 
 def _converted(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -178,7 +174,7 @@ def _download(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> No
 
 
 def _part(parent: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """The elements of ``view`` in what its memory holds."""
+    """The elements of ``view`` among those of its memory."""
     return parent.as_strided(view.size(), view.stride(), view.storage_offset())
 
 

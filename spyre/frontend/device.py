@@ -1,7 +1,6 @@
-"""Cards, streams, random numbers and memory as ``torch_spyre._C`` has them.
+"""Cards, streams, random numbers and memory with the interface of ``torch_spyre._C``.
 
-The simulator's own, under the extension's names: what `spyre.torch_backend.device` does, with the
-extension's signatures and texts.
+Adapters of `spyre.torch_backend.device` with the extension's names, signatures and messages.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def default_stream(device: Any) -> FrontendStream:
 
 def set_current_stream(stream: FrontendStream) -> FrontendStream:
     """Make a stream the calling thread's on its card; returns the one before."""
-    card = stream.flex.device
+    card = card_at(stream.flex.device.index)
     return FrontendStream(card.streams.set_current(stream.flex))
 
 

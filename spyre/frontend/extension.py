@@ -1,7 +1,7 @@
-"""The module that stands for ``torch_spyre._C``, and what loading it registers with torch.
+"""The replacement of ``torch_spyre._C``, and the kernels it registers with torch.
 
-`EXPORTS` is the list of everything in it. torch-spyre's own Python renames PrivateUse1, gives it
-its module and registers most kernels; what is left are the parts it has in C++.
+`EXPORTS` lists all its members. torch-spyre's Python renames PrivateUse1, sets its module and
+registers most kernels; this module replaces the parts that are C++.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def attention(
 ) -> torch.Tensor:
     """aten::scaled_dot_product_attention, always in one operation, as torch-spyre chooses.
 
-    ATen asks for the choice in C++ only, and takes devices that have not answered there apart.
+    ATen asks for the choice in C++ only, and decomposes the operation for other devices.
     """
     bias = attn_mask
     if bias is not None and bias.dtype is torch.bool:

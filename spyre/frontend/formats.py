@@ -1,7 +1,7 @@
 """Enums, dtypes and constants of ``torch_spyre._C``.
 
-Their texts and numbers are part of code and cache keys that torch-spyre generates, so they are as
-its extension has them. What a dtype is on the card says `spyre.dtypes`.
+Their texts and numbers equal those of the extension, since torch-spyre puts them into generated
+code and cache keys. `spyre.dtypes` defines the formats on the card.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ DataFormats.__module__ = EXTENSION
 
 @named_as_extension("ElementArrangement")
 class ElementArrangement(ExtensionEnum):
-    """How the elements of a tensor stand in its sticks; the numbers are part of pickles."""
+    """The order of a tensor's elements within its sticks; the numbers are part of pickles."""
 
     STANDARD = 0
     DL16_TO_FP32 = 1
@@ -102,7 +102,7 @@ class SpyreStreamError(ExtensionEnum):
 
 @named_as_extension("SpyreDeviceState")
 class SpyreDeviceState(ExtensionEnum):
-    """What the runtime says of its card."""
+    """States of a card, as the runtime reports them."""
 
     Ok = 0
     NotInitialized = 1

@@ -40,7 +40,7 @@ its name the file comes after those of editable installs, which this package may
 
 @dataclass(frozen=True)
 class Report:
-    """What was done, and what is not as torch-spyre has it; both in sentences."""
+    """Actions taken, and differences from torch-spyre; sentences for users."""
 
     done: tuple[str, ...]
     warnings: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def install(checkout: Path, target: Path | None = None) -> Report:
     """Make ``torch_spyre`` of a checkout importable; replaces an earlier link of this command.
 
     ``target``: site-packages, by default this environment's. LaunchError SPY993 for a path that is
-    no checkout, SPY994 where somebody else has installed the package.
+    no checkout, SPY994 where the package is installed by other means.
     """
     folder = site_packages() if target is None else target
     source = _source(checkout)
@@ -78,7 +78,7 @@ def install(checkout: Path, target: Path | None = None) -> Report:
 
 
 def uninstall(target: Path | None = None) -> Report:
-    """Undo `install`; what somebody else installed stays. LaunchError SPY994 where that is all."""
+    """Undo `install`. LaunchError SPY994 if the package was installed by other means only."""
     folder = site_packages() if target is None else target
     removed = _remove(folder)
     if not removed:
@@ -88,7 +88,7 @@ def uninstall(target: Path | None = None) -> Report:
 
 
 def check(target: Path | None = None) -> Report:
-    """What is there, and what is missing."""
+    """Report the installed parts and the missing ones."""
     folder = site_packages() if target is None else target
     link = folder / PACKAGE
     if not _is_there(link):
@@ -137,7 +137,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> tuple[str, ...]:
-    """Take away what this command has made."""
+    """Delete the files that this command has written."""
     done = []
     for record in folder.glob(f"{PACKAGE}-*.dist-info"):
         installer = record / "INSTALLER"
@@ -195,7 +195,7 @@ def _warnings(source: Path) -> list[str]:
     if sys.version_info < (3, 12):
         found.append(
             "torch-spyre uses Python 3.12; on 3.11 its warnings are translated, and its tests need "
-            "the plugin of `python -m tests.frontend`"
+            "the plugin of `python -m qa.frontend`"
         )
     for names, use in ((REQUIRED, "torch-spyre needs"), (FOR_TESTS, "its tests need")):
         missing = [name for name in names if _installed(name) is None]

@@ -1,8 +1,8 @@
 """``prepare_kernel`` and ``launch_jobplan``: SpyreCode directories on the card.
 
-A job plan's steps are those of spyrecode.json, whoever compiled it. Running them needs a program
-that this package compiled; a directory with another binary gives a plan whose device computations
-are refused when it is launched.
+A job plan's steps are those of spyrecode.json, from any compiler. Only programs that this package
+compiled can run; a directory with another binary gives a plan whose device computations are refused
+at launch.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class PreparedKernel:
         return "Compute" if isinstance(command, ComputeOnDevice) else "HostCompute"
 
     def get_step_pipeline_barrier(self, idx: int) -> bool:
-        """False for what the host may do while the card computes."""
+        """False for steps that the host may run while the card computes."""
         return not isinstance(self._command(idx), ComputeOnHost)
 
     def get_step_name(self, idx: int) -> str | None:
-        """What a profiler calls a device computation; None for other steps."""
+        """The name of a device computation in profiles; None for other steps."""
         self._command(idx)
         return self.names[idx]
 
@@ -128,9 +128,9 @@ class PreparedKernel:
         keep_alive = [buffer.memory for buffer in buffers]
         with profiled(launch_range(loaded.name)):
             context = loaded.bind_at(
-                card, plan, launch.addresses, keep_alive, is_corrected=card.is_recorded
+                plan, launch.addresses, keep_alive, is_corrected=card.is_recorded
             )
-            card.streams.current.submit_launch(context)
+            card.streams.current.submit(context.work())
 
 
 def _step_names(code: CodeDirectory, profiler_name: str | None) -> list[str | None]:
@@ -164,12 +164,12 @@ def prepare_kernel(
 ) -> PreparedKernel:
     """The kernel of a SpyreCode directory on the current card, or on that of ``stream``.
 
-    ``profiler_name``: what profiles call it. Errors as of `read_code_directory` and `load_code`,
+    ``profiler_name``: its name in profiles. Errors as of `read_code_directory` and `load_code`,
     RuntimeError for a name that is too long.
     """
     code = read_code_directory(Path(spyrecode_dir))
     _check_transfers(code)
-    card = card_at(-1) if stream is None else stream.flex.device
+    card = card_at(-1 if stream is None else stream.flex.device.index)
     plan = PreparedKernel(code, card, profiler_name)
     if all(map(holds_program, code.binaries)):
         on_stream = card.streams.current if stream is None else stream.flex
@@ -178,7 +178,10 @@ def prepare_kernel(
 
 
 def _check_transfers(code: CodeDirectory) -> None:
-    """With addresses as launch arguments nobody knows which tensor a segment is."""
+    """LaunchError SPY828 for a copy from a tensor's segment if addresses are launch arguments.
+
+    Segments do not identify tensors then.
+    """
     if config.BUNDLE_SYMBOLIC_ARGS.read() != "1":
         return
     for command in code.code.execution:
@@ -202,8 +205,8 @@ def launch_jobplan(job_plan: PreparedKernel, args: Sequence[torch.Tensor]) -> No
     """Enqueue a kernel on the current stream of its card.
 
     ``args``: its pool first, if it has one, then its tensors. Addresses are those of allocations,
-    whatever views the tensors are. RuntimeError for tensors elsewhere; what linking finds wrong is
-    raised here, what goes wrong later by whoever waits for the stream.
+    whatever views the tensors are. RuntimeError for tensors elsewhere. Errors of linking are raised
+    here, those of the run when the stream is synchronized.
     """
     tensors = list(args)
     for k, tensor in enumerate(tensors):

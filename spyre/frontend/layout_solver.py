@@ -1,4 +1,4 @@
-"""``NativePermutationLayoutSolver``: where buffers lie in a scratchpad, in a given order.
+"""``NativePermutationLayoutSolver``: addresses of buffers in a scratchpad, in a given order.
 
 torch-spyre has that solver twice, bit for bit the same: in Python, and in the extension for speed.
 Here the one in Python does the work behind the extension's interface: its order can be read but not
@@ -19,7 +19,7 @@ MODULE = "torch_spyre._inductor.scratchpad.permutation_layout"
 
 @named_as_extension("PermutationView")
 class OrderView(Sequence[int]):
-    """The order of a solver's buffers as it is now, whatever was moved since the view was taken."""
+    """A live view of the order of a solver's buffers."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -83,7 +83,7 @@ class LayoutSolver:
         return float(self._solver.resize(idx, new_size))
 
     def set_eligible(self, idx: int, flag: bool) -> float:
-        """Whether a buffer may lie in the scratchpad; returns the change of quality."""
+        """Allow or forbid a buffer in the scratchpad; return the change of quality."""
         self._check(idx)
         return float(self._solver.set_eligible(idx, flag))
 

@@ -30,9 +30,9 @@ class FrontendLayout:
     """A layout: from host sizes, from a dim order, or from device extents.
 
     (host_size, dtype); (host_size, host_strides, dtype, dim_order[, element_arrangement]);
-    (device_size, stride_map, device_dtype[, element_arrangement]). Elements all. RuntimeErrors say
-    what does not go together, TypeError that the arguments are those of no constructor.
-    ``inner``: what the simulator makes of it.
+    (device_size, stride_map, device_dtype[, element_arrangement]). All in elements. RuntimeError
+    for arguments that disagree, TypeError for those of no constructor. ``inner``: the simulator's
+    layout.
     """
 
     __slots__ = ("inner",)
@@ -217,7 +217,7 @@ def _check_order(size: Sequence[int], order: Sequence[int]) -> None:
 def _stride_map(
     dims: Sequence[int], extents: Sequence[int], size: Sequence[int], strides: Sequence[int]
 ) -> list[int]:
-    """Host stride per device dim: what the dims of the same host dim inside of it advance."""
+    """Host stride per device dim: the number of elements in the inner dims of the same host dim."""
     steps = [-1] * len(dims)
     reach: dict[int, int] = {}
     for k in reversed(range(len(dims))):

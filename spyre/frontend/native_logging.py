@@ -77,7 +77,7 @@ class LoggingConfig:
         return int(self.get_log_level(component)) <= int(level)
 
     def get_components(self) -> list[str]:
-        """Components with a level of their own."""
+        """Components whose level is set."""
         return list(self._levels)
 
     def set_log_file(self, path: str) -> None:

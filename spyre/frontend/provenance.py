@@ -1,4 +1,4 @@
-"""Kernel provenance: which operations of the user's program a compiled kernel stands for.
+"""Kernel provenance: the operations of the user's program that a compiled kernel computes.
 
 torch-spyre names kernels ``spyre_kernel_v1_DISPLAY_KEY``, where KEY is 16 characters of base 32,
 and registers the debug handles of their operations under the key. Profiles show the names.
@@ -16,7 +16,7 @@ _EVENT_NAME = re.compile(r"spyre_kernel_v1_[A-Za-z0-9_]+_([a-z2-7]{16})(#[0-9]+)
 
 
 class _Registry:
-    """Debug handles by key; what is registered first stays."""
+    """Debug handles by key; later ones for the same key are ignored."""
 
     def __init__(self) -> None:
         self.entries: dict[str, list[str]] = {}

@@ -1,10 +1,10 @@
-"""Tensors of torch-spyre on the card: made, viewed, resized, and what each is in device memory.
+"""Tensors of torch-spyre on the card: new ones, views, resizing, and layout records.
 
 torch-spyre keeps a layout, and the host extents it was made for, per tensor rather than per
 storage: a compiled function may see one piece of memory in several layouts. Here that is a
-`TensorRecord`, an attribute of the tensor. Aliases that C++ makes by itself (``detach``,
-``Parameter(x)``, ``x.data``) have none; they are what the storage was last seen as by a tensor of
-their extents, else what it was made for.
+`TensorRecord`, an attribute of the tensor. Aliases made in C++ (``detach``, ``Parameter(x)``,
+``x.data``) have none; they get the storage's last record for a tensor of their extents, or the one
+it was created with.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ class TensorRecord:
 
 
 @dataclass(eq=False, slots=True)
-class _Home:
-    """What is known of a storage: what it was made for, and what it was last seen as by tensors of
-    given sizes, strides and offset that are not that."""
+class _StorageRecords:
+    """Layout records of a storage: the one it was created with, and the last one used by each view
+    whose extents differ."""
 
-    made_for: TensorRecord
-    seen_as: dict[tuple[Any, ...], TensorRecord] = field(default_factory=dict)
+    created_with: TensorRecord
+    by_extents: dict[tuple[Any, ...], TensorRecord] = field(default_factory=dict)
 
 
-_homes: WeakKeyDictionary[DeviceBuffer, _Home] = WeakKeyDictionary()
+_records: WeakKeyDictionary[DeviceBuffer, _StorageRecords] = WeakKeyDictionary()
 
 
 def record_of(tensor: torch.Tensor) -> TensorRecord:
-    """What a tensor on the card is there. RuntimeError for a storage nobody laid out."""
+    """The layout record of a tensor. RuntimeError for a storage without one."""
     buffer = buffer_of(tensor)
     own = tensor.__dict__.get("_spyre_record")
     # ``x.data = y`` and ``set_`` give a tensor another storage and leave its attributes.
     if own is not None and own[0] == buffer.pointer:
         record: TensorRecord = own[1]
         return record
-    home = _homes.get(buffer)
+    home = _records.get(buffer)
     if home is None:
         if tensor.numel():
             raise RuntimeError("Error: Device tensor does not have SpyreTensorLayout")
         return _default_record(tensor)
-    return home.seen_as.get(_extents(tensor), home.made_for)
+    return home.by_extents.get(_extents(tensor), home.created_with)
 
 
 def _extents(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -93,19 +93,19 @@ def _default_record(tensor: torch.Tensor) -> TensorRecord:
 
 
 def set_record(tensor: torch.Tensor, record: TensorRecord) -> torch.Tensor:
-    """From now on ``tensor`` is ``record`` on the card; returns it."""
+    """Set the layout record of ``tensor`` and return the tensor."""
     buffer = buffer_of(tensor)
     tensor._spyre_record = (buffer.pointer, record)
-    home = _homes.get(buffer)
+    home = _records.get(buffer)
     if home is None:
-        _homes[buffer] = _Home(record)
-    elif record != home.made_for or home.seen_as:
-        home.seen_as[_extents(tensor)] = record
+        _records[buffer] = _StorageRecords(record)
+    elif record != home.created_with or home.by_extents:
+        home.by_extents[_extents(tensor)] = record
     return tensor
 
 
 def on_card(tensor: torch.Tensor) -> DeviceTensor:
-    """A tensor that has memory, for copies and launches: the whole allocation as its record says.
+    """A tensor's whole allocation in the layout of its record, for copies and launches.
 
     Tensors of rank 0 are rows of one element.
     """
@@ -136,7 +136,7 @@ def new_tensor(
     base = StorageLayout.of(sizes, strides, NAMES[dtype], layout.inner)
     buffer = DeviceBuffer(card, base.size_bytes)
     if base.size_bytes:
-        buffer.place(base)
+        buffer.allocate(base)
     elements = base.size_bytes // dtype.itemsize
     whole = tensor_at(buffer.pointer, (elements,), (1,), dtype, card.index)
     attach(whole.untyped_storage(), buffer)
@@ -365,7 +365,7 @@ def _check_resized_format(memory_format: Any) -> None:
 
 
 def _fits_in_place(tensor: torch.Tensor, record: TensorRecord) -> bool:
-    """Longer rows would make what was padding of a stick elements."""
+    """Longer rows would turn padding of a stick into elements."""
     elements = prod(record.sizes)
     size_bytes = max(record.layout.device_bytes, elements * tensor.itemsize)
     rows_fit = not record.sizes or not tensor.dim() or record.sizes[-1] <= tensor.size(-1)
@@ -385,4 +385,4 @@ KERNELS: dict[str, Any] = {
     "as_strided": as_strided,
     "unfold": unfold,
 }
-"""What the extension registers with torch's dispatcher, by aten name and overload."""
+"""Kernels that the extension registers with torch's dispatcher, by aten name and overload."""

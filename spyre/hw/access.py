@@ -1,4 +1,4 @@
-"""Where a tensor's elements lie, and which of them a core touches.
+"""Addresses of a tensor's elements, and the sticks that a core touches.
 
 The rule is that of :mod:`spyre.mlir.operation.footprint` (SDSC reference §5.2). A *pitch* is the
 distance in bytes between neighbours along a dim: of sticks for a dim in the tensor's stick, of
@@ -120,12 +120,12 @@ def per_core(op: Operation, dim: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What a core touches of a tensor: whole sticks, relative to the core's start.
+    """The sticks of a tensor that a core touches, relative to the core's start.
 
     ``walk`` steps from stick to stick, in bytes and in the coordinate along each dim of ``dims``
-    (in the core's share, of the stick's first element). Its axes are those of the dims by falling
-    pitch, with those of one step; a dim may have two of them: windows with gaps between them. It
-    starts before the core does where windows reach back into the input.
+    (in the core's part, of the stick's first element). Its axes are those of the dims by falling
+    pitch, those of one step included; a dim has two for windows with gaps between them. It starts
+    before the core's start if windows reach back into the input.
     """
 
     walk: AccessMap
@@ -162,18 +162,17 @@ _Steps = tuple[int, tuple[tuple[int, int], ...]]
 
 
 def core_boxes(op: Operation, tensor: Tensor) -> tuple[Box | None, ...]:
-    """The box of every core, in the order of ``op.cores``; None where a core touches nothing.
+    """The box of every core, in the order of ``op.cores``; None for a core that touches nothing.
 
-    The address rule of SDSC reference §5.2, restricted to what the operation visits: a restickify
-    stops at the stored extents, windows read what they cover of the stored input (operations
-    reference §7). An indexed dim of a value tensor is left out: only the index tensor knows where
-    it leads.
+    The address rule of SDSC reference §5.2, restricted to the iteration: a restickify stops at the
+    stored extents, windows read the stored elements they cover (operations reference §7). Indexed
+    dims of a value tensor are left out, since their coordinates are known only at run time.
     """
     pitches = footprint(op, tensor).pitch_bytes
     skipped = indexed_dims(op, tensor)
     walked = dict.fromkeys(d for d in tensor.dims if tensor.holds(d) and d not in skipped)
     dims = tuple(sorted(walked, key=lambda d: -pitches[d]))
-    # shares are of one size; only here it matters which of them a core has
+    # parts have one size; only along these dims the box depends on the slice index
     uneven = [d for d in dims if op.name == RESTICKIFY or op.window_of(tensor, d) is not None]
     if not uneven:
         box = _box(tensor, dims, [_steps(op, tensor, dim, 0) for dim in dims], pitches)
@@ -216,7 +215,7 @@ def _box(
 
 
 def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | None:
-    """What the core at ``position`` visits along ``dim``."""
+    """Steps of the core at ``position`` along ``dim``; None for none."""
     size = stick_elements(tensor).get(dim, 1)
     if (window := op.window_of(tensor, dim)) is not None:
         return _windowed(op, tensor, dim, window, position, size)
@@ -227,7 +226,7 @@ def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | N
 def _windowed(
     op: Operation, tensor: Tensor, dim: str, window: Window, position: int, size: int
 ) -> _Steps | None:
-    """Stored input under a core's windows, counted from its start (operations reference §7)."""
+    """Steps over the stored input under a core's windows (operations reference §7)."""
     positions = op.tensor_extent(tensor, dim)
     places = np.arange(op.extents.get(window.window_dim, 1), dtype=np.int64) * window.dilation
     slides = np.arange(positions, dtype=np.int64) * window.stride
@@ -292,9 +291,9 @@ def covers(op: Operation, tensor: Tensor, offset_bytes: Int64Array) -> npt.NDArr
 
 
 def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[int, int]:
-    """First byte and end of what all cores touch; ``starts``: a start per core, in bytes.
+    """First byte and end of the range that all cores touch; ``starts``: a start per core, in bytes.
 
-    A core's share of an index tensor may start inside a stick, at whose end it ends.
+    A core's part of an index tensor may start within a stick, and then ends with it.
     """
     last_starts = starts - starts % STICK_BYTES if tensor in op.index_tensors else starts
     ranges = [
@@ -307,7 +306,7 @@ def touched_bytes(op: Operation, tensor: Tensor, starts: Int64Array) -> tuple[in
 
 
 def is_indirect(tensor: Tensor) -> bool:
-    """True if an index tensor moves every access: its sticks are known only while it runs."""
+    """True if an index tensor moves every access: its sticks are known only at run time."""
     return tensor.indirection is Indirection.VALUE
 
 
@@ -351,11 +350,10 @@ def _slice_step(op: Operation, tensor: Tensor, dim: str) -> int:
 def contradicting_dims(
     op: Operation, tensor: Tensor, device_dims: Sequence[tuple[int, int]]
 ) -> tuple[str, ...]:
-    """Dims of ``tensor`` along which it steps as the layout of its argument does not.
+    """Dims of ``tensor`` whose pitch is not possible in the layout of its argument.
 
-    ``device_dims``: extent and stride in bytes of the layout's dims above the stick. Along the
-    stick the next stick is a device dim of its own; any other dim may also be the outer part of
-    one.
+    ``device_dims``: extent and stride in bytes of the layout's dims above the stick. A stick dim
+    steps by one of these strides; any other dim may also be the outer part of a device dim.
     """
     pitches = footprint(op, tensor).pitch_bytes
     return tuple(d for d in tensor.dims if _contradicts(op, tensor, d, pitches[d], device_dims))

@@ -40,13 +40,14 @@ TEXT_FORM = (
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """How numbers are held and rounded.
+    """Storage and rounding of numbers.
 
     ``mode`` ``dl16``: 16-bit floats are DLFloat16, every operation computes in float32 and rounds
-    once. ``dl16-chunk``: stored alike, but matmuls and sums of 16-bit floats accumulate in DL16, in
-    chunks of 64. ``ieee``: as ``dl16`` with IEEE binary16 storage, to tell a bug from quantisation.
+    once. ``dl16-chunk``: the same storage, but matmuls and sums of 16-bit floats accumulate in
+    DL16, in chunks of 64. ``ieee``: as ``dl16`` with IEEE binary16 storage, which shows if an error
+    is a bug or quantisation.
 
-    ``ninf_to_host``: what DL16's merged NaN-infinity code becomes on a copy to the host.
+    ``ninf_to_host``: value of DL16's merged NaN-infinity code in copies to the host.
     ``dma_rounding``: host float → DL16 on copies to the device. ``alu_rounding``: DL16 results of
     operations. ``saturate``: copies to the device turn numbers beyond the largest into ±the
     largest; infinities and NaN stay NINF. ``bfloat16_rounding``: copies to a bfloat16 host tensor.
@@ -77,7 +78,7 @@ class Numerics:
 
     @property
     def half_format(self) -> int:
-        """FORMAT word of 16-bit floats, which also says how their stores round."""
+        """FORMAT word of 16-bit floats, which includes the rounding of their stores."""
         return tb.HALF if self.mode == "ieee" else _FORMAT_CODES[self.alu_rounding]
 
     @property
@@ -94,7 +95,7 @@ class Numerics:
 
     @property
     def alu_rules(self) -> NumericRules:
-        """Reference codec rules of what operations read and write."""
+        """Reference codec rules of the operands of operations."""
         return NumericRules(self.mode, self.alu_rounding)
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Numerics)}
 def parse_numerics(text: str) -> Numerics:
     """The value of a text such as ``dl16``, ``ieee`` or ``dl16:dma=trunc,alu=even,saturate``.
 
-    Raises UnsupportedError as `Numerics` does, naming what is allowed.
+    Raises UnsupportedError as `Numerics` does, with the allowed values.
     """
     mode, colon, listed = text.strip().partition(":")
     options: dict[str, Any] = {}

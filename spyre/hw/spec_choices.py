@@ -1,11 +1,11 @@
-"""Our readings: what the public text leaves open in an operation's mathematics, each said once.
+"""Assumptions ("our readings") where the public text leaves an operation's mathematics open.
 
-Planners, kernels and reference read the constants here; another position of one changes all.
-Kernels take them when they are compiled: they are no options of a run. The positions are those the
-operations reference proposes (§3, §4). `python -m tools.docs` lists this file in
-docs/operations.md: every constant with the text below it, in which operations stand in backquotes.
-Two more stand in the layers below: `spyre.dtypes.NIBBLE_SHIFTS` (order of 4-bit elements in a
-byte) and `spyre.mlir.operation.footprint.STORED_PADDING`.
+Planners, kernels and reference read the constants here; changing one changes all of them. Kernels
+are compiled with them, so they are no options of a run. The values are those that the operations
+reference proposes (§3, §4). `python -m tools.docs` lists this file in docs/operations.md: every
+constant with the text below it, in which operations are in backquotes. Two more are in the layers
+below: `spyre.dtypes.NIBBLE_SHIFTS` (order of 4-bit elements in a byte) and
+`spyre.mlir.operation.footprint.STORED_PADDING`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ WINDOW_MAX_OUTSIDE = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """An open question with only one answer simulated: ``meaning`` says which, for ``ops``."""
+    """An open question about ``ops`` of which one answer, ``meaning``, is simulated."""
 
     name: str
     ops: tuple[str, ...]

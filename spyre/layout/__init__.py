@@ -1,10 +1,9 @@
-"""Tiled tensor layouts: how a host tensor lies in sticks on the card, and who goes where.
+"""Tiled tensor layouts: the arrangement of a host tensor in sticks on the card.
 
-A leaf above `spyre.dtypes`: `tensor_layout` holds `SpyreTensorLayout` and the default layout
-algorithm, `geometry` derives from a layout which host element each device position holds,
-`conversion` says a copy as loop nests, which the device executes, `reference` moves whole tensors
-position by position, slowly and obviously; descriptors and copies are tested against it.
-Rules: runtime reference §1-3.
+`tensor_layout` contains `SpyreTensorLayout` and the default layout algorithm, `geometry` maps
+device positions to host elements, `conversion` describes a copy as loop nests, `device_view` the
+elements of a view of a tensor on the card, and `access_map` is the form of all these nests. Rules:
+runtime reference §1-3.
 """
 
 import lazy_loader

@@ -19,8 +19,8 @@ from .device_view import (
     Factor as Factor,
     device_view as device_view,
     row_major_view as row_major_view,
-    seen_through as seen_through,
     split as split,
+    strided_subview as strided_subview,
 )
 from .geometry import (
     TransferGeometry as TransferGeometry,
@@ -33,10 +33,6 @@ from .geometry import (
     occupied_sticks as occupied_sticks,
     transfer_geometry as transfer_geometry,
     viewed_sticks as viewed_sticks,
-)
-from .reference import (
-    device_to_host_reference as device_to_host_reference,
-    host_to_device_reference as host_to_device_reference,
 )
 from .tensor_layout import (
     ELEMENT_ARRANGEMENTS as ELEMENT_ARRANGEMENTS,

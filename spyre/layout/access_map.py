@@ -1,10 +1,10 @@
-"""Where elements lie: nests of axes that walk several spaces in step.
+"""Positions of elements: nests of axes that walk several spaces in parallel.
 
-A *space* is whatever positions are counted in: bytes of an operand's memory, elements of a host
-storage, coordinates along a dim. An axis is a loop that moves by a constant pitch in each of them,
-a map is a nest of axes, the outermost first. With one space it says where the pieces of a tensor
-lie, with bytes and coordinates which elements they hold, with two memories where what lies in one
-is in the other. Planners, checks, copies and launches over tiles all describe memory in this form.
+A *space* is a kind of position: bytes of an operand's memory, elements of a host storage,
+coordinates along a dim. An axis is a loop that moves by a constant pitch in each space; a map is a
+nest of axes, the outermost first. A map with one space gives the addresses of a tensor's pieces; a
+map of bytes and coordinates also gives their elements; a map of two memories relates their
+addresses. Planners, checks, copies and tiled launches all use this form.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Axis:
     pitches: tuple[int, ...]
 
     def split(self, inner: int) -> tuple[Axis, Axis]:
-        """Outer and inner axis of the same walk; ``inner`` steps, a divisor of the extent."""
+        """Split into an outer and an inner axis of ``inner`` steps, a divisor of the extent."""
         outer = tuple(inner * pitch for pitch in self.pitches)
         return Axis(self.extent // inner, outer), Axis(inner, self.pitches)
 
     def continues(self, inner: Axis) -> bool:
-        """True if, in every space, a step of this axis goes on where ``inner`` ends."""
+        """Whether a step of this axis is as long as the whole of ``inner``, in every space."""
         pairs = zip(self.pitches, inner.pitches, strict=True)
         return all(mine == its * inner.extent for mine, its in pairs)
 
@@ -44,7 +44,7 @@ def drop_unit_axes(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def join_axes(axes: Sequence[Axis]) -> list[Axis]:
-    """Neighbours (outer first) that are one walk in all spaces become one axis."""
+    """Join neighbouring axes (outer first) where the outer one continues the inner one."""
     joined: list[Axis] = []
     for axis in axes:
         if joined and joined[-1].continues(axis):
@@ -55,17 +55,17 @@ def join_axes(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def sort_axes(axes: Sequence[Axis], space: int) -> list[Axis]:
-    """Outermost first by the pitch in ``space`` (usually the output's), then by the others."""
+    """Sort axes by falling pitch in ``space`` (usually the output's), then in the other spaces."""
     return sorted(axes, key=lambda a: (-abs(a.pitches[space]), tuple(-abs(p) for p in a.pitches)))
 
 
 def canonical_axes(axes: Sequence[Axis], space: int) -> list[Axis]:
-    """Without unit axes, sorted by the pitch in ``space``, neighbours joined."""
+    """Drop unit axes, sort by the pitch in ``space`` and join neighbours."""
     return join_axes(sort_axes(drop_unit_axes(axes), space))
 
 
 def pad_axes(axes: Sequence[Axis], rank: int, spaces: int) -> list[Axis]:
-    """Unit axes in front until there are ``rank``."""
+    """Add unit axes in front until there are ``rank`` axes."""
     missing = rank - len(axes)
     return [Axis(1, (0,) * spaces)] * missing + list(axes)
 
@@ -74,8 +74,8 @@ def pad_axes(axes: Sequence[Axis], rank: int, spaces: int) -> list[Axis]:
 class AccessMap:
     """Positions of all steps of a nest: ``first`` in each space, plus the pitches of the steps.
 
-    Questions that take positions apart (`steps_of`, `locate`, `contains`) ask that the pitches
-    nest: each is larger than all the way that the axes inside of it make.
+    `steps_of`, `locate` and `contains` require nested pitches: each is larger than the distance
+    that all axes inside of it cover.
     """
 
     first: tuple[int, ...]
@@ -105,7 +105,7 @@ class AccessMap:
         return self._extents[space][1]
 
     def at(self, steps: Sequence[int]) -> tuple[int, ...]:
-        """Position in every space after so many steps along each axis."""
+        """Return the position in every space after the given steps along each axis."""
         moves = [(n, axis.pitches) for n, axis in zip(steps, self.axes, strict=True)]
         return tuple(
             start + sum(n * pitches[space] for n, pitches in moves)
@@ -113,7 +113,7 @@ class AccessMap:
         )
 
     def offsets(self, space: int = 0) -> Int64Array:
-        """Positions of all steps, in the order of the walk."""
+        """Return the positions of all steps in the order of the nest."""
         total = np.full(1, self.first[space], np.int64)
         for axis in self.axes:
             steps = np.arange(axis.extent, dtype=np.int64) * axis.pitches[space]
@@ -123,9 +123,9 @@ class AccessMap:
     def steps_of(
         self, offsets: Int64Array, space: int = 0, *, beyond: bool = False
     ) -> tuple[Int64Array, Int64Array]:
-        """Steps along every axis, [..., axis], of the pieces at or before ``offsets``; the rest.
+        """Return the steps, [..., axis], of the last piece at or before each offset, and the rest.
 
-        ``beyond``: the outermost axis goes on past its extent, in both directions.
+        ``beyond``: the outermost axis continues past its extent, in both directions.
         """
         rest = offsets - self.first[space]
         steps = np.zeros((*rest.shape, len(self.axes)), np.int64)
@@ -140,9 +140,9 @@ class AccessMap:
     def locate(
         self, offsets: Int64Array, source: int, target: int, *, beyond: bool = False
     ) -> Int64Array:
-        """Positions in space ``target`` of what lies at ``offsets`` in space ``source``.
+        """Convert ``offsets`` of space ``source`` to positions in space ``target``.
 
-        What is left below the innermost pitch is added unchanged.
+        The rest below the innermost pitch is added unchanged. ``beyond``: as of `steps_of`.
         """
         steps, rest = self.steps_of(offsets, source, beyond=beyond)
         pitches = np.array([axis.pitches[target] for axis in self.axes], np.int64)
@@ -150,13 +150,13 @@ class AccessMap:
         return located
 
     def contains(self, offsets: Int64Array, size: int = 1, space: int = 0) -> npt.NDArray[np.bool_]:
-        """True where an offset lies in one of the pieces of ``size``."""
+        """Return for each offset whether it is inside a piece of ``size``."""
         _, rest = self.steps_of(offsets, space)
         inside: npt.NDArray[np.bool_] = (rest >= 0) & (rest < size)
         return inside
 
     def part(self, spans: Sequence[tuple[int, int]]) -> AccessMap:
-        """Of each axis the steps of a span: the first of them, and how many."""
+        """Return the part of the nest with one span (first step, number of steps) per axis."""
         starts = [first for first, _ in spans]
         axes = [
             axis if steps == axis.extent else Axis(steps, axis.pitches)
@@ -165,12 +165,12 @@ class AccessMap:
         return AccessMap(self.at(starts) if any(starts) else self.first, tuple(axes))
 
     def shifted(self, distances: Sequence[int]) -> AccessMap:
-        """The same walk from a place so far away in each space."""
+        """Return the map moved by ``distances``, one per space."""
         first = (start + way for start, way in zip(self.first, distances, strict=True))
         return AccessMap(tuple(first), self.axes)
 
     def picked(self, spaces: Sequence[int]) -> AccessMap:
-        """The walk in some of the spaces, in the order given."""
+        """Return the map of the given spaces, in this order."""
         axes = (Axis(a.extent, tuple(a.pitches[k] for k in spaces)) for a in self.axes)
         return AccessMap(tuple(self.first[k] for k in spaces), tuple(axes))
 
@@ -182,25 +182,25 @@ class AccessMap:
         return AccessMap(self.first, tuple(axes) or (Axis(1, (0,) * len(self.first)),))
 
     def joined(self) -> AccessMap:
-        """The same walk in fewer axes: those of one step vanish, neighbours that go on join.
+        """Return the same walk without unit axes and with neighbouring axes joined.
 
-        One axis stays at least, of one step where there is nothing to walk.
+        At least one axis is left, of one step if there are no others.
         """
         return self._with(join_axes(drop_unit_axes(self.axes)))
 
-    def expanded(self, place: int, inner: int) -> AccessMap:
-        """The same walk with the axis at ``place`` as two of them, see `Axis.split`."""
+    def expanded(self, index: int, inner: int) -> AccessMap:
+        """Return the same walk with the axis at ``index`` split in two, see `Axis.split`."""
         axes = self.axes
-        return AccessMap(self.first, (*axes[:place], *axes[place].split(inner), *axes[place + 1 :]))
+        return AccessMap(self.first, (*axes[:index], *axes[index].split(inner), *axes[index + 1 :]))
 
     def moved(self, step: int) -> AccessMap:
-        """What is left of the walk at ``step`` of the outermost axis."""
+        """Return the rest of the nest at ``step`` of the outermost axis."""
         outer, *inner = self.axes
         pairs = zip(self.first, outer.pitches, strict=True)
         return AccessMap(tuple(start + step * pitch for start, pitch in pairs), tuple(inner))
 
     def unrolled(self, rank: int) -> Iterator[AccessMap]:
-        """The walk in parts of at most ``rank`` axes: outermost ones are unrolled."""
+        """Yield the walk in parts of at most ``rank`` axes, unrolling the outermost ones."""
         if len(self.axes) <= rank:
             yield self
             return

@@ -31,9 +31,9 @@ Box = tuple[Span, ...]
 def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], list[Box]]:
     """Boxes of the indices that hold one of ``size`` elements, and of all others; all disjoint.
 
-    ``axes``: (multiplier, extent), see `coarse_to_fine` of the geometry: within a step of one, the
-    axes after it hold as many elements as its multiplier says. The boxes of whole steps come
-    first, those of the rest after them.
+    ``axes``: (multiplier, extent), from the coarsest to the finest, see `coarse_to_fine` of the
+    geometry: each step of an axis contains ``multiplier`` elements of the axes after it. Boxes of
+    whole steps come before those of the rest.
     """
     if not axes:
         return ([()], []) if size > 0 else ([], [()])
@@ -126,7 +126,7 @@ class DataConversionInfo:
         }
 
     def __str__(self) -> str:
-        """Readable text: what is copied, then a block per nest; no newline at the end."""
+        """Return readable text: formats and shapes, then a block per nest; no final newline."""
         way = "host to device" if self.to_device else "device to host"
         source, destination = self.formats
         lines = [f"{self.name}: {way}, {source} to {destination}"]
@@ -171,7 +171,7 @@ def _nest_json(nest: AccessMap, dst: int, src: int | None = None) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A device dim, or a digit of one: its steps, its stride, and what it walks on the host.
+    """A device dim, or a digit of one: its steps, its stride, and the host dim it walks.
 
     ``multiplier``: host coordinates per step of ``host_dim`` (−1: none); ``limit``: how many steps
     hold host elements where there is no host dim. ``in_stick``: it counts lanes.
@@ -338,7 +338,7 @@ def _unwalked(axis: _Axis, k: int) -> _Group:
 
 
 def _walk_over(axes: Sequence[_Axis], host_strides: Sequence[int], host_offset: int) -> AccessMap:
-    """All device positions, padding included, and the host elements that would lie there."""
+    """Return the map of all device positions, padding included, and host elements."""
     host_pitches = [
         axis.multiplier * host_strides[axis.host_dim] if axis.host_dim >= 0 else 0 for axis in axes
     ]

@@ -16,8 +16,9 @@ from spyre.layout.tensor_layout import SpyreTensorLayout
 class Factor:
     """A piece of a dim that one pitch describes.
 
-    ``extent``: elements. ``pitch_bytes``: from one element to the next; 0 where all steps read the
-    same element; with ``lane`` elements lie side by side in sticks, and it is from stick to stick.
+    ``extent``: number of elements. ``pitch_bytes``: distance of consecutive elements, 0 if all
+    steps read the same one. ``lane``: elements are adjacent in sticks, and ``pitch_bytes`` is the
+    distance of consecutive sticks.
     """
 
     extent: int
@@ -26,7 +27,10 @@ class Factor:
 
 
 def take(factors: list[Factor], size: int, lanes: int) -> tuple[Factor, ...] | None:
-    """The innermost ``size`` elements, taken off the end of ``factors``."""
+    """Remove the innermost ``size`` elements from the end of ``factors`` and return them.
+
+    None if constant pitches cannot describe them.
+    """
     taken: list[Factor] = []
     while size > 1:
         last = factors.pop()
@@ -44,7 +48,7 @@ def take(factors: list[Factor], size: int, lanes: int) -> tuple[Factor, ...] | N
 
 
 def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | None:
-    """Two factors, of which the inner one has ``inner`` elements; None if pitches cannot."""
+    """Split a factor so that the inner one has ``inner`` elements; None if that is impossible."""
     if factor.extent % inner:
         return None
     outer = factor.extent // inner
@@ -57,14 +61,14 @@ def split(factor: Factor, inner: int, lanes: int) -> tuple[Factor, Factor] | Non
 
 
 def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
-    """The factors of a dim with neighbours that one pitch describes as one.
+    """Join neighbouring factors of a dim that one pitch describes.
 
-    So whole sticks at even distances are one factor along the lanes, wherever they came from.
+    Whole sticks at equal distances always become one lane factor, however they were split.
     """
     factors: list[Factor] = []
     for factor in dim:
         outer = factors[-1] if factors else None
-        if outer is not None and not outer.lane and _goes_on(outer, factor, lanes):
+        if outer is not None and not outer.lane and _continues(outer, factor, lanes):
             one_stick = factor.lane and factor.extent == lanes
             pitch = outer.pitch_bytes if one_stick else factor.pitch_bytes
             factors[-1] = replace(factor, extent=outer.extent * factor.extent, pitch_bytes=pitch)
@@ -73,8 +77,8 @@ def joined(dim: Sequence[Factor], lanes: int) -> tuple[Factor, ...]:
     return tuple(factors)
 
 
-def _goes_on(outer: Factor, inner: Factor, lanes: int) -> bool:
-    """True if ``outer`` steps from where ``inner`` ends."""
+def _continues(outer: Factor, inner: Factor, lanes: int) -> bool:
+    """Whether a step of ``outer`` is as long as the whole of ``inner``."""
     if not inner.lane:
         return outer.pitch_bytes == inner.extent * inner.pitch_bytes
     if inner.extent % lanes or not outer.pitch_bytes:
@@ -88,12 +92,12 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """Where the elements of a tensor lie on the card.
+    """The addresses of a tensor's elements on the card.
 
-    ``dims``: per host dim its factors, the outermost first, none for a dim of size 1.
+    ``dims``: the factors of each host dim, the outermost first, none for a dim of size 1.
     ``device_format``: of an element. ``offset_bytes``: of element 0 from the start of the storage;
-    always the first of its stick. Without a lane factor every element is the first of a stick of
-    its own. ``writable``: the sticks hold nothing but elements of this view, and padding.
+    it is the first element of its stick. Without a lane factor there is one element per stick, the
+    first. ``writable``: the sticks contain only elements of this view and padding.
     """
 
     dims: tuple[tuple[Factor, ...], ...]
@@ -103,17 +107,17 @@ class DeviceView:
 
     @property
     def sizes(self) -> Ints:
-        """Host extents, elements."""
+        """Host extents in elements."""
         return tuple(prod(f.extent for f in dim) for dim in self.dims)
 
     @property
     def elements_per_stick(self) -> int:
-        """Elements of its format in a stick."""
+        """Number of elements in a stick."""
         return find_stored_format(self.device_format).elements_per_stick
 
     @property
     def lane_dim(self) -> int:
-        """The host dim along the lanes of the sticks; -1 where there is none."""
+        """The host dim along the lanes of the sticks; -1 if there is none."""
         for k, dim in enumerate(self.dims):
             if dim and dim[-1].lane:
                 return k
@@ -121,13 +125,13 @@ class DeviceView:
 
     @property
     def lane_extent(self) -> int:
-        """Elements of the lane factor; 1 where there is none."""
+        """Elements of the lane factor; 1 if there is none."""
         k = self.lane_dim
         return 1 if k < 0 else self.dims[k][-1].extent
 
     @property
     def span_bytes(self) -> int:
-        """From its first stick to the end of its last."""
+        """Bytes from the first stick to the end of the last one."""
         span = STICK_BYTES
         for factor in (f for dim in self.dims for f in dim):
             steps = -(-factor.extent // self.elements_per_stick) if factor.lane else factor.extent
@@ -135,15 +139,15 @@ class DeviceView:
         return span
 
     def permuted(self, order: Sequence[int]) -> DeviceView:
-        """The view with its dims in ``order``."""
+        """Return the view with its dims in ``order``."""
         return replace(self, dims=tuple(self.dims[k] for k in order))
 
     def unsqueezed(self, dim: int) -> DeviceView:
-        """A dim of size 1 more, in front of ``dim``."""
+        """Insert a dim of size 1 before ``dim``."""
         return replace(self, dims=(*self.dims[:dim], (), *self.dims[dim:]))
 
     def expanded(self, sizes: Sequence[int]) -> DeviceView:
-        """Broadcast to ``sizes``: dims of size 1 are repeated, missing ones stand in front."""
+        """Broadcast to ``sizes``: dims of size 1 are repeated, missing ones are added in front."""
         missing = len(sizes) - len(self.dims)
         dims = ((),) * missing + self.dims
         repeated = tuple(
@@ -153,7 +157,7 @@ class DeviceView:
         return replace(self, dims=repeated, writable=self.writable and repeated == dims)
 
     def reshaped(self, sizes: Sequence[int]) -> DeviceView | None:
-        """The same elements in row-major order under other ``sizes``; None if pitches cannot."""
+        """Return the elements, in row-major order, with other ``sizes``; None if impossible."""
         factors = [f for dim in self.dims for f in dim]
         dims: list[tuple[Factor, ...]] = []
         for size in reversed(sizes):
@@ -166,7 +170,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """How the elements of one host dim lie on the card: ``stride`` host elements per step."""
+    """One device dim of the elements of a host dim: ``stride`` host elements per step."""
 
     stride: int
     extent: int
@@ -183,10 +187,11 @@ def device_view(
     strides: Ints,
     offset: int,
 ) -> DeviceView | None:
-    """The view ``sizes``, ``strides``, ``offset`` (host elements) of a tensor with ``layout``.
+    """Return the view ``sizes``, ``strides``, ``offset`` (host elements) of a tensor.
 
-    ``base_sizes``, ``base_strides``: what the layout was made for. None where no pitches describe
-    it: elements that begin within a stick, dims that cross rows, unusual layouts.
+    ``base_sizes``, ``base_strides``: host extents that ``layout`` was made for. None if constant
+    pitches cannot describe the view: it begins within a stick, a dim crosses rows, or the layout is
+    unusual.
     """
     walks = _walks(layout, base_sizes, base_strides)
     if walks is None:
@@ -194,11 +199,12 @@ def device_view(
     return _walked(walks, layout.device_dtype, layout.elements_per_stick, sizes, strides, offset)
 
 
-def seen_through(
+def strided_subview(
     view: DeviceView, sizes: Sequence[int], strides: Sequence[int], offset: int
 ) -> DeviceView | None:
-    """``sizes``, ``strides``, ``offset`` (elements) over the elements of ``view`` in row-major
-    order; None where no pitches describe it.
+    """Return the view ``sizes``, ``strides``, ``offset`` over the row-major elements of ``view``.
+
+    All in elements. None if constant pitches cannot describe it.
     """
     walks, stride = [], 1
     for factor in reversed([f for dim in view.dims for f in dim]):
@@ -214,7 +220,7 @@ def seen_through(
 
 
 def _merged(walks: Sequence[_Walk]) -> list[_Walk]:
-    """Walks by falling stride, neighbours that go on where the inner one ends as one."""
+    """Join neighbouring walks, sorted by falling stride, where the outer continues the inner."""
     merged: list[_Walk] = []
     for walk in walks:
         outer = merged[-1] if merged else None
@@ -245,7 +251,7 @@ def _walked(
 
 
 def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk] | None:
-    """Host dims by falling stride; None for layouts that are not one device dim per host dim."""
+    """Return the walks by falling stride; None unless each host dim has one device dim."""
     if layout.element_arrangement != "STANDARD":
         return None
     item_bytes = layout.data_format.bits // 8
@@ -275,7 +281,7 @@ def _walks(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> list[_Walk]
 
 
 def _begin(walks: list[_Walk], offset: int) -> tuple[dict[int, int], int]:
-    """Coordinate of the first element along every walk, by stride."""
+    """Return the coordinate of element ``offset`` along every walk, by stride, and the rest."""
     begin = {}
     for walk in walks:
         begin[walk.stride], offset = divmod(offset, walk.stride)
@@ -285,7 +291,7 @@ def _begin(walks: list[_Walk], offset: int) -> tuple[dict[int, int], int]:
 def _factors(
     walks: list[_Walk], size: int, stride: int, lanes: int, reached: dict[int, int]
 ) -> tuple[Factor, ...] | None:
-    """Factors of one dim of a view; ``reached`` grows by the coordinates it takes."""
+    """Return the factors of one dim of a view, and add its last coordinates to ``reached``."""
     if size == 1:
         return ()
     if stride == 0:
@@ -329,7 +335,7 @@ def _checked(
     rest: int,
     offset: int,
 ) -> DeviceView | None:
-    """The view, if it stays within every dim and begins with a stick."""
+    """Return the view if it is inside every dim and begins with a stick, else None."""
     if rest or any(reached[walk.stride] >= walk.extent for walk in walks):
         return None
     begin, _ = _begin(walks, offset)
@@ -352,7 +358,7 @@ def _checked(
 
 
 def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bool:
-    """True if all elements of the view's sticks belong to the view."""
+    """Whether all elements of the view's sticks belong to the view."""
     lane = next((f for dim in dims for f in dim if f.lane), None)
     if lane is None:
         return extent == 1
@@ -360,7 +366,7 @@ def _covers_lanes(dims: list[tuple[Factor, ...]], extent: int, lanes: int) -> bo
 
 
 def _is_nested(view: DeviceView) -> bool:
-    """True if sorted pitches divide each other, so that no two elements share a place."""
+    """Whether the sorted pitches divide each other, so that no two elements share an address."""
     lanes = view.elements_per_stick
     steps = sorted(
         (f.pitch_bytes, -(-f.extent // lanes) if f.lane else f.extent)
@@ -385,11 +391,11 @@ def row_major_view(
     lane_dim: int,
     lane_elements: int = 0,
 ) -> DeviceView:
-    """The view of a fresh tensor: dims of ``order`` from the innermost outwards, lanes innermost.
+    """Return the view of a new tensor with the dims of ``order`` from the innermost outwards.
 
-    ``lane_dim`` -1: every element is the first of a stick of its own. Sticks of the lane dim stand
-    at its place in ``order``. ``lane_elements``: round the lane dim up to a multiple of this
-    (default: a stick); without a lane dim, the elements of each one's place.
+    The lanes are innermost; the sticks of the lane dim are at its position in ``order``.
+    ``lane_dim`` -1: one element per stick. ``lane_elements``: the lane dim is rounded up to a
+    multiple of it (default: a stick); without a lane dim, the room of each element.
     """
     lanes = find_stored_format(device_format).elements_per_stick
     unit = lane_elements or lanes

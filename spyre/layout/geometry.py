@@ -1,9 +1,8 @@
-"""Transfer geometry: which element of a host tensor each device position of a layout holds.
+"""Transfer geometry: the host element at each device position of a layout.
 
-Computed once per copy from a layout and the host extents it was made for; the compiled copies
-of the runtime and the reference copies of this package walk it, reports use its inverse to
-name the device address of a host element, and the sanitizer asks which sticks of an output have to
-be written. Rule: runtime reference §1 and §3.
+It is computed from a layout and the host extents it was made for. Copies use it to plan their
+nests (:mod:`spyre.layout.conversion`), reports to find the device address of a host element, and
+the sanitizer to find the sticks of an output that must be written. Rule: runtime reference §1, §3.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ class TransferGeometry:
         return tuple(dim < 0 and limit > 1 for dim, limit in dims)
 
     def logical_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Logical device coordinates of physical ones; the first axis counts device dims."""
+        """Convert physical to logical device coordinates; the first axis is the device dim."""
         return self._permute(coordinates, logical_columns(self.arrangement))
 
     def physical_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Physical device coordinates of logical ones; the first axis counts device dims."""
+        """Convert logical to physical device coordinates; the first axis is the device dim."""
         return self._permute(coordinates, arrangement_positions(self.arrangement))
 
     def _permute(
@@ -87,7 +86,7 @@ class TransferGeometry:
 
 @dataclass(frozen=True, slots=True)
 class DevicePosition:
-    """Where one element lies in a device tensor.
+    """The position of one element in a device tensor.
 
     ``stick``: device coordinates but the last; ``lane``: position in the stick;
     ``byte_offset`` from the start of the tensor.
@@ -125,7 +124,7 @@ def transfer_geometry(
 def exact_geometry(
     layout: SpyreTensorLayout, dma_sizes: Sequence[int], dma_strides: Sequence[int]
 ) -> TransferGeometry:
-    """As `transfer_geometry`, for those who reckon with single host dims: only ``exact`` ones.
+    """As `transfer_geometry`, but only ``exact`` ones, for callers that need single host dims.
 
     LaunchError SPY322 and SPY810 for the others.
     """
@@ -143,7 +142,7 @@ def exact_geometry(
 
 
 def fold_sizes(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Host sizes after each dim that another one continues was made part of it, then of size 1."""
+    """Return the host sizes with dims that continue each other folded into the innermost one."""
     folded = [1] * len(sizes)
     for dim, inner in enumerate(_folded_into(sizes, strides)):
         folded[inner] *= sizes[dim]
@@ -151,7 +150,7 @@ def fold_sizes(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_parted(geometry: TransferGeometry, host_strides: Sequence[int]) -> bool:
-    """Whether dims that the geometry walks as one do not continue each other in such a storage."""
+    """Whether a storage with ``host_strides`` separates dims that the geometry walks as one."""
     sizes, strides = geometry.folded_sizes, geometry.host_strides
     return any(
         host_strides[dim] * strides[inner] != host_strides[inner] * strides[dim]
@@ -161,7 +160,7 @@ def is_parted(geometry: TransferGeometry, host_strides: Sequence[int]) -> bool:
 
 
 def _folded_into(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """The innermost dim of those that continue each other, per host dim."""
+    """Return for each host dim the innermost dim that it continues."""
     innermost = list(range(len(sizes)))
     reach, inner = 0, -1
     for dim in sorted(range(len(sizes)), key=lambda d: strides[d]):
@@ -185,7 +184,7 @@ def _geometry_over(
 
 
 def coarse_to_fine(multipliers: Sequence[int], dims: Iterable[int]) -> list[int]:
-    """Device dims of one host dim from the coarsest step to the finest.
+    """Sort the device dims of one host dim from the coarsest step to the finest.
 
     A step of one ends before the next step of the one before it. Among equal steps the innermost
     dim takes them and the others stay at their first, but for the stick: it is always finest, and
@@ -201,9 +200,9 @@ def device_coordinate(
     dma_strides: Sequence[int],
     index: Sequence[int],
 ) -> DevicePosition:
-    """Device position of the host element with coordinates ``index`` (one per host dim).
+    """Return the device position of the host element at ``index`` (a coordinate per host dim).
 
-    LaunchError SPY322 when the layout has no place for it.
+    LaunchError SPY322 if the layout does not contain it.
     """
     geometry = transfer_geometry(layout, dma_sizes, dma_strides)
     logical = np.zeros(len(layout.device_size), dtype=np.int64)
@@ -218,7 +217,7 @@ def device_coordinate(
 
 
 def _folded_index(geometry: TransferGeometry, index: Sequence[int]) -> tuple[int, ...]:
-    """Host coordinates along the folded dims of an element at ``index`` of the host tensor."""
+    """Return the coordinates along the folded dims of the element at ``index``."""
     if not geometry.folded_sizes:
         return tuple(index)
     offset = sum(i * s for i, s in zip(index, geometry.host_strides, strict=True))
@@ -228,9 +227,9 @@ def _folded_index(geometry: TransferGeometry, index: Sequence[int]) -> tuple[int
 def host_coordinate_of_offset(
     offset: int, dma_sizes: Sequence[int], dma_strides: Sequence[int]
 ) -> tuple[int, ...]:
-    """Host coordinates of the element ``offset`` elements into a host tensor's storage.
+    """Return the host coordinates of the element at ``offset`` of a host tensor's storage.
 
-    Turns an index of a view into one of its parent. LaunchError SPY322 when the host tensor has
+    It converts an index of a view into one of its base. LaunchError SPY322 if the host tensor has
     no element there.
     """
     coordinate = [0] * len(dma_sizes)
@@ -295,9 +294,9 @@ def _check_coverage(
     sizes: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> bool:
-    """Every host coordinate must be reached, or elements would be lost without a word.
+    """Check that every host coordinate is reached, so that no elements are lost silently.
 
-    True if no device dim of a host dim steps into what a finer one holds.
+    Returns True if no device dim steps into the elements of a finer one of its host dim.
     """
     exact = True
     for host_dim, size in enumerate(sizes):
@@ -317,9 +316,9 @@ def _check_tiling(
     host_dim: int,
     size: int,
 ) -> bool:
-    """A step of an axis beyond the end of the finer axes of its host dim skips elements.
+    """Raise LaunchError SPY810 if a step is longer than the finer axes of its host dim.
 
-    One before their end cuts them short: True if there is none.
+    Such a step skips elements. Returns True if no step is shorter, which would cut them short.
     """
     covered, exact = 1, True
     walked = [k for k, h in enumerate(host_dims) if h == host_dim]
@@ -347,9 +346,9 @@ def _check_tiling(
 def _find_stick_axis(
     layout: SpyreTensorLayout, host_dims: tuple[int, ...], multipliers: tuple[int, ...]
 ) -> tuple[str, int]:
-    """Arrangement that matters for the copy, and the stick count dim it spreads over (or −1).
+    """Return the arrangement of the copy, and the dim of the stick count it includes (or −1).
 
-    One value per stick (no host dim along the stick) is never moved: it is lane 0 of each.
+    With one value per stick (no host dim along the stick) it is STANDARD: the value is in lane 0.
     """
     check_arrangement(layout.element_arrangement, layout.device_dtype)
     if layout.element_arrangement == "STANDARD" or host_dims[-1] < 0:
@@ -375,7 +374,7 @@ def _find_stick_axis(
 def _split_coordinate(
     geometry: TransferGeometry, host_dim: int, coordinate: int, logical: NDArray[np.int64]
 ) -> int:
-    """Write the device coordinates that add up to ``coordinate``; return what is left over."""
+    """Write the device coordinates that add up to ``coordinate``; return the remainder."""
     rest = coordinate
     dims = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
     for k in coarse_to_fine(geometry.multipliers, dims):
@@ -385,13 +384,13 @@ def _split_coordinate(
 
 
 def occupied_sticks(geometry: TransferGeometry) -> NDArray[np.bool_]:
-    """True per stick, shape ``device_size[:-1]``, where a copy to the host reads an element."""
+    """Return whether a copy to the host reads each stick, shape ``device_size[:-1]``."""
     _, occupied = _first_lanes(geometry)
     return occupied
 
 
 def host_coordinates_of_stick(geometry: TransferGeometry, stick: Sequence[int]) -> tuple[int, ...]:
-    """Host coordinates of the first element of a stick."""
+    """Return the host coordinates of the first element of a stick."""
     host, _ = _first_lanes(geometry)
     coordinates = tuple(int(coordinate[tuple(stick)]) for coordinate in host)
     if not geometry.folded_sizes:
@@ -403,7 +402,10 @@ def host_coordinates_of_stick(geometry: TransferGeometry, stick: Sequence[int]) 
 def viewed_sticks(
     geometry: TransferGeometry, shape: Sequence[int], strides: Sequence[int], offset: int
 ) -> NDArray[np.bool_]:
-    """As `occupied_sticks`, for the elements of a view of the host storage only (all elements)."""
+    """As `occupied_sticks`, limited to the elements of a view of the host storage.
+
+    ``shape``, ``strides`` and ``offset`` of the view are in elements.
+    """
     host, valid = host_positions(geometry)
     offsets = np.zeros(geometry.device_size, np.int64)
     for coordinate, stride in zip(host, geometry.host_strides, strict=True):
@@ -418,7 +420,7 @@ def viewed_sticks(
 def _first_lanes(
     geometry: TransferGeometry,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """`_host_coordinates` of lane 0 of every stick, of the first copy where there are several."""
+    """Return `_host_coordinates` of lane 0 of every stick; only of the first copy if expanded."""
     extents = geometry.device_size[:-1]
     physical = np.zeros((len(geometry.device_size), *extents), np.int64)
     if extents:
@@ -434,9 +436,9 @@ def _first_lanes(
 def host_positions(
     geometry: TransferGeometry,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Host coordinates of every device position, and whether it holds a host element.
+    """Return the host coordinates of every device position, and whether it has a host element.
 
-    Shapes: (host dims, *device_size) and device_size. Coordinates of padding mean nothing.
+    Shapes: (host dims, *device_size) and device_size. Coordinates of padding are undefined.
     """
     return _host_coordinates(geometry, np.indices(geometry.device_size, dtype=np.int64))
 
@@ -444,7 +446,7 @@ def host_positions(
 def _host_coordinates(
     geometry: TransferGeometry, physical: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Host coordinates at physical device coordinates [dim, ...], and where elements are held."""
+    """As `host_positions`, for physical device coordinates [dim, ...]."""
     device = geometry.logical_coordinates(physical)
     host = np.zeros((len(geometry.host_sizes), *device.shape[1:]), dtype=np.int64)
     valid = np.ones(device.shape[1:], dtype=np.bool_)

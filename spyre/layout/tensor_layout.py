@@ -99,7 +99,7 @@ class SpyreTensorLayout:
         *,
         rule: StrideRule = StrideRule.CLAMPED,
     ) -> SpyreTensorLayout:
-        """Layout with the host dims in ``dim_order``, the last of which lies along the stick.
+        """Return the layout with the host dims in ``dim_order``, the last one along the stick.
 
         A trailing −1 means sparse: one value per stick. Errors: SPY311 for the dtype, SPY321
         when sizes, strides and order do not go together.

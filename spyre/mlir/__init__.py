@@ -1,1 +1,1 @@
-"""What a bundle says: bundle.mlir and SDSC JSON, read, checked, lowered and written."""
+"""Read, check, lower and write bundles: bundle.mlir and SDSC JSON."""

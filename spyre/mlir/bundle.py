@@ -1,4 +1,4 @@
-"""A bundle directory as one value: bundle.mlir, its SDSC files, and what they say together.
+"""A bundle directory as one value: the parsed bundle.mlir and its decoded SDSC files.
 
 ``load_bundle`` reads a directory, :meth:`Bundle.check` diagnoses it (the module's rules, the
 SDSCs' rules, and the rules between them), ``write_bundle`` writes one. The runtime and
@@ -36,7 +36,7 @@ class Bundle:
     """A loaded bundle: ``sdscs`` by the file name the execute statements use.
 
     ``unexecuted``: names of SDSC files in the directory that no statement executes.
-    ``extra_files``: what `write_bundle` writes beside them; nothing is read into it.
+    ``extra_files``: further files that `write_bundle` writes; `load_bundle` leaves it empty.
     """
 
     directory: Path
@@ -111,7 +111,8 @@ def read_bundle(source: BundleSource) -> Bundle:
 
 
 def _module_path(path: Path) -> Path:
-    """os.path says False where pathlib raises: names that are too long, closed directories."""
+    """Return the path of bundle.mlir for a directory or a file; BundleError SPY270 to SPY274."""
+    # os.path returns False where pathlib raises: names that are too long, closed directories.
     if os.path.isdir(path):
         if not os.path.lexists(path / MODULE_FILE):
             message = f"{path} holds no {MODULE_FILE}"
@@ -227,7 +228,7 @@ def _same_names(bundle: Bundle) -> Iterator[Finding]:
 
 
 class BundleContents(Protocol):
-    """What a bundle directory is made of; ``extra_files`` may hold launch_spec.json and others."""
+    """The parts of a bundle directory; ``extra_files`` may hold launch_spec.json and others."""
 
     @property
     def module(self) -> Module:

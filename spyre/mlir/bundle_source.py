@@ -1,6 +1,7 @@
-"""Where a bundle's files come from: a directory, or memory (read ahead, or a program binary).
+"""Sources of a bundle's files: a directory, or memory (read ahead, or a program binary).
 
-Apart from :mod:`.bundle`, which loads the parser: a launch whose plan is kept needs names only.
+Separate from :mod:`.bundle`, which imports the parser: a launch whose plan is cached needs only
+the names of the files.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ SDSC_PATTERN = "sdsc_*.json"
 
 
 class BundleSource(Protocol):
-    """Where a bundle's files come from: a directory, or memory."""
+    """A source of a bundle's files: a directory, or memory."""
 
     @property
     def directory(self) -> Path:
-        """Where messages say the files are."""
+        """The directory that messages name."""
 
     @property
     def module_name(self) -> str:
-        """Name of the file that is bundle.mlir."""
+        """Name of the module's file, usually bundle.mlir."""
 
     def read(self, name: str) -> bytes:
         """Contents of a file. BundleError SPY274 when it cannot be read."""
@@ -71,11 +72,11 @@ class DirectorySource:
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """A bundle's files by name, relative to ``directory``, which is where messages say they are.
+    """A bundle's files in memory, by name relative to ``directory``.
 
-    ``module_name``: bundle.mlir, unless another file was given. ``is_complete``: False where it is
-    not known which files belong to the bundle: a name in bundle.mlir is spelled with escapes, or
-    an SDSC is no plain file.
+    ``module_name``: bundle.mlir, unless the caller named another file. ``is_complete``: False if
+    some files of the bundle may be missing, because bundle.mlir spells a name with escapes or an
+    SDSC is not a regular file.
     """
 
     directory: Path
@@ -85,7 +86,7 @@ class BundleFiles:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hexadecimal) of all of it, wherever it lies."""
+        """SHA-256 (hexadecimal) of all files; it does not depend on ``directory``."""
         return digest_of_files(self.files, self.module_name)
 
     def read(self, name: str) -> bytes:

@@ -62,7 +62,7 @@ class DimExplanation:
 
 @dataclass(frozen=True, slots=True)
 class WindowExplanation:
-    """A window over a spatial dim; ``size`` in elements of its own dim."""
+    """A window over the spatial dim ``dim``; ``size`` in elements of the window's dim."""
 
     dim: str
     size: int
@@ -78,8 +78,11 @@ class WindowExplanation:
 
 @dataclass(frozen=True, slots=True)
 class TensorExplanation:
-    """One operand. ``layout`` runs from outermost to innermost, the stick last; ``allocation`` is
-    the whole tensor in HBM and one core's in LX, ``touched`` what one core spans.
+    """One operand.
+
+    ``layout`` lists dims from outermost to innermost, the stick last. ``allocation_bytes`` counts
+    the whole tensor in HBM, or one core's tensor in LX; ``touched_bytes`` the bytes from the first
+    to the last that one core accesses.
     """
 
     name: str
@@ -118,7 +121,7 @@ class ConstantExplanation:
 
 @dataclass(frozen=True, slots=True)
 class OperationExplanation:
-    """Everything ``--explain`` says of one operation."""
+    """The description of one operation that ``--explain`` prints."""
 
     sdsc_name: str
     operation: str

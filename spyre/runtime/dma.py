@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.hw.device import Device, HostView, plan_transfer
+from spyre.hw.device import Device, plan_transfer
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
 from spyre.layout import DataConversionInfo
@@ -34,11 +35,11 @@ class DmaDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DmaCopy:
-    """One copy that was made.
+    """A completed copy.
 
-    ``size_bytes``: of device memory, padding included; ``address_bytes``: where it starts there;
-    ``name``: of the tensor, where there is one. ``descriptor``: None for raw bytes, else what was
-    executed, with host elements counted from the first one of the host tensor.
+    ``address_bytes``, ``size_bytes``: range in device memory, padding included. ``name``: of the
+    tensor, "" for raw bytes. ``descriptor``: None for raw bytes; it counts host elements from the
+    first one of the host tensor.
     """
 
     direction: DmaDirection
@@ -51,9 +52,9 @@ class DmaCopy:
 class DmaEngine:
     """Copies between the host and the memory of one device.
 
-    Holds no state of its own: any thread may call it, several at once for different memory, and a
-    device may have several engines. ``record`` is told of every copy that was made, on the thread
-    that made it, so it must be safe to call from several.
+    It has no state: several threads may call it at once for different memory, and a device may have
+    several engines. ``record`` is called after every copy, on the thread that made it, so it must
+    be thread-safe.
     """
 
     def __init__(self, device: Device, record: Callable[[DmaCopy], None] | None = None) -> None:
@@ -61,36 +62,36 @@ class DmaEngine:
         self._record = record
 
     def to_device(self, host: HostTensor, tensor: DeviceTensor) -> DmaCopy:
-        """Host tensor, whatever its strides and dtype, → device tensor; padding becomes zero.
+        """Copy a host tensor of any strides and dtype to a device tensor; padding becomes zero.
 
         LaunchError SPY333 unless ``host`` has the sizes that the tensor's layout was made for,
-        SPY322 and SPY810 when layout and strides do not go together, SPY324 when the host storage
-        is short; UnsupportedError SPY528 for a pair of formats that is not converted, SPY323 for an
-        element arrangement, SPY529 for too many dims.
+        SPY322 and SPY810 if layout and strides do not fit together, SPY324 if the host storage is
+        too small; UnsupportedError SPY528 for a pair of formats that is not converted, SPY323 for
+        an element arrangement, SPY529 for too many dims.
         """
         _check_sizes(host, tensor)
-        info = self.device.upload(tensor, _view(host, tensor))
+        info = self.device.upload(tensor, *_storage_of(host))
         return self._made(DmaDirection.TO_DEVICE, tensor, info)
 
     def to_host(self, tensor: DeviceTensor, out: HostTensor | None = None) -> HostTensor:
-        """Device tensor → ``out``, of any dtype the device format converts to and any strides.
+        """Copy a device tensor to ``out``, which may have any strides and convertible dtype.
 
-        Without ``out``: a new tensor of the device tensor's dtype, with the strides its layout was
-        made for. Errors as of `to_device`, and LaunchError SPY811 when elements of ``out`` share
-        memory.
+        Without ``out``, it returns a new tensor with the device tensor's dtype and the strides its
+        layout was made for. Errors as of `to_device`, and LaunchError SPY811 if elements of ``out``
+        share memory.
         """
         target = host_like(tensor) if out is None else out
         _check_sizes(target, tensor)
-        info = self.device.download(tensor, _view(target, tensor))
+        info = self.device.download(tensor, *_storage_of(target))
         self._made(DmaDirection.FROM_DEVICE, tensor, info)
         return target
 
     def write_bytes(
         self, address_bytes: int, content: bytes | NDArray[np.uint8], name: str = ""
     ) -> DmaCopy:
-        """Raw bytes → device memory: a program, a correction tensor.
+        """Copy raw bytes, such as a program or a correction tensor, to device memory.
 
-        LaunchError SPY403 when they do not lie within one memory region.
+        LaunchError SPY403 if they are not within one memory region.
         """
         data = np.frombuffer(content, np.uint8)
         _check_region(address_bytes, data.size)
@@ -98,7 +99,7 @@ class DmaEngine:
         return self._finish(DmaCopy(DmaDirection.TO_DEVICE, address_bytes, data.size, name))
 
     def read_bytes(self, address_bytes: int, size_bytes: int, name: str = "") -> NDArray[np.uint8]:
-        """A copy of ``size_bytes`` bytes of device memory (uint8); errors as of `write_bytes`."""
+        """Return ``size_bytes`` bytes of device memory (uint8); errors as of `write_bytes`."""
         _check_region(address_bytes, size_bytes)
         data = self.device.memory.read(address_bytes, size_bytes)
         self._finish(DmaCopy(DmaDirection.FROM_DEVICE, address_bytes, data.size, name))
@@ -107,9 +108,9 @@ class DmaEngine:
     def describe(
         self, direction: DmaDirection, tensor: DeviceTensor, host: HostTensor | None = None
     ) -> DataConversionInfo:
-        """Descriptor of a copy without making it, host elements counted from the storage's first.
+        """Return the descriptor of a copy, with host elements counted from the storage's first.
 
-        ``host`` None: what `to_host` makes by itself. Errors as of `to_device`, but for SPY324.
+        ``host`` None: the tensor that `to_host` makes. Errors as of `to_device`, but for SPY324.
         """
         if host is not None:
             _check_sizes(host, tensor)
@@ -132,15 +133,12 @@ class DmaEngine:
         return copy
 
 
-def _view(host: HostTensor, tensor: DeviceTensor) -> HostView:
-    extents = (tensor.sizes, tensor.strides, host.strides)
-    return HostView(host.storage, host.dtype_name, *extents, host.storage_offset)
+def _storage_of(host: HostTensor) -> tuple[NDArray[Any], str, tuple[int, ...], int]:
+    return host.storage, host.dtype_name, host.strides, host.storage_offset
 
 
 def host_like(tensor: DeviceTensor) -> HostTensor:
-    """A zeroed host tensor for the elements of ``tensor``, with the strides its layout was made
-    for.
-    """
+    """Return a host tensor of zeros for ``tensor``, with the strides its layout was made for."""
     dtype = find_host_dtype(tensor.dtype)
     pairs = zip(tensor.sizes, tensor.strides, strict=True)
     elements = 0 if 0 in tensor.sizes else 1 + sum((n - 1) * step for n, step in pairs)

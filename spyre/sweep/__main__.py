@@ -1,6 +1,6 @@
-"""``python -m spyre.sweep``: the command line of design-space runs; docs/sweep.md describes it.
+"""``python -m spyre.sweep``: the command line of sweeps, see docs/sweep.md.
 
-Only argparse is imported before a command line is right, so that ``--help`` costs nothing.
+Heavy modules are imported after the command line has been parsed, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from spyre.sweep.point import Record
     from spyre.sweep.run import Runner
 
-DESCRIPTION = "Weigh bundles and functions over machines, core counts, LX sizes, planners, tiles."
+DESCRIPTION = "Model bundles and functions over machines, core counts, LX sizes, tiles."
 EPILOG = """\
-lists are separated by blanks; every combination is a point. Options replace what FILE says.
+lists are separated by blanks; every combination is a point. Options replace entries of FILE.
 examples:
-  python -m spyre.sweep examples/sweep/sweep.toml --out sweep.csv --plot sweep.png
+  python -m spyre.sweep examples/sweep/sweep.toml --out sweep.csv --plot sweep.svg
   python -m spyre.sweep --bundle examples/softmax --set hardware.hbm_peak_gbps 100 204.8 --model ideal
   python -m spyre.sweep --function "m.py:softmax rows=4096x4096" --cores 8 16 32 --tiles none rows=8
 exit codes: 0 done; 1 some points have errors (column error); 2 it could not run.
@@ -41,9 +41,9 @@ def make_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", metavar="FILE", nargs="?", help="TOML file with the sweep")
-    _add_definition(parser.add_argument_group("what is run"))
+    _add_definition(parser.add_argument_group("targets and machines"))
     _add_functions(parser.add_argument_group("how functions are compiled"))
-    _add_running(parser.add_argument_group("where, and what comes out"))
+    _add_running(parser.add_argument_group("running and output"))
     return parser
 
 
@@ -69,10 +69,6 @@ def _add_functions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--lx-kept", metavar="X", nargs="+", type=float, help="share of LX plans leave free, 0 to 1"
     )
-    group.add_argument("--planner", metavar="NAME", nargs="+", help="june, august")
-    group.add_argument(
-        "--solver", metavar="NAME", nargs="+", help="greedy, first_fit, best_fit, optimal"
-    )
     group.add_argument(
         "--tiles", metavar="TILES", nargs="+", help="none, auto, or loops such as rows=8,heads=2"
     )
@@ -80,8 +76,8 @@ def _add_functions(group: argparse._ArgumentGroup) -> None:
 
 def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--out", metavar="FILE", default="sweep.csv", help=".csv or .parquet")
-    group.add_argument("--plot", metavar="FILE", help="write a picture (extra plot)")
-    group.add_argument("--x", metavar="COLUMN", help="what the picture has along x")
+    group.add_argument("--plot", metavar="FILE", help="write a picture as .svg")
+    group.add_argument("--x", metavar="COLUMN", help="column along the x axis of the picture")
     group.add_argument(
         "--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)),
         help="processes on this machine; default: usable CPUs",
@@ -90,10 +86,10 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         "--scheduler", metavar="ADDRESS", help="run on a Dask cluster instead (extra cluster)"
     )
     group.add_argument(
-        "--resume", action="store_true", help="go on with the journal beside --out (the default)"
+        "--resume", action="store_true", help="resume from the journal beside --out (the default)"
     )
     group.add_argument("--retry", action="store_true", help="run points with errors again")
-    group.add_argument("--anew", action="store_true", help="throw the journal away")
+    group.add_argument("--anew", action="store_true", help="erase the journal")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
 
 
@@ -108,7 +104,7 @@ def parse_options(
     if options.jobs < 1:
         parser.error("--jobs is at least 1")
     if options.anew and (options.resume or options.retry):
-        parser.error("--anew throws away what --resume and --retry need")
+        parser.error("--anew erases the journal that --resume and --retry need")
     if Path(options.out).suffix not in (".csv", ".parquet"):
         parser.error("--out ends in .csv or .parquet")
     for name, *values in options.set:
@@ -130,12 +126,12 @@ def _number(text: str) -> int | float:
 
 
 def document_of(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, Any]:
-    """``base``, a sweep as TOML gives it, with what the command line says instead."""
+    """Return the TOML document ``base`` with the entries that the command line replaces."""
     names = {
         "bundles": options.bundle, "functions": options.function, "model": options.model,
         "machine_file": options.machine, "host_rounds": options.host_rounds,
     }  # fmt: skip
-    settings = ("cores", "lx_kept", "planner", "solver", "tiles")
+    settings = ("cores", "lx_kept", "tiles")
     chosen = {name: getattr(options, name) for name in settings}
     constants = {name: [_number(value) for value in values] for name, *values in options.set}
     return {
@@ -175,7 +171,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _definition(options: argparse.Namespace) -> Definition:
-    """The sweep. Paths in FILE are relative to it, those of options to here."""
+    """Return the sweep. Paths in FILE are relative to it, paths of options to the current one."""
     from spyre.sweep.definition import make_definition, read_document
 
     here = Path.cwd()
@@ -185,29 +181,29 @@ def _definition(options: argparse.Namespace) -> Definition:
     base = read_document(file) if file is not None else {}
     if file is not None:
         options.bundle = options.bundle and [str(here / path) for path in options.bundle]
-        options.function = options.function and [_placed(text, here) for text in options.function]
+        options.function = options.function and [_absolute(text, here) for text in options.function]
     document = document_of(options, base)
     return make_definition(
         document, str(file or "command line"), file.parent.resolve() if file else here
     )
 
 
-def _placed(function: str, here: Path) -> str:
-    """A function's text, the path of its file made absolute."""
+def _absolute(function: str, here: Path) -> str:
+    """Return the text of a function with an absolute path."""
     module, _, name = function.partition(":")
     return f"{here / module}:{name}" if module.endswith(".py") else function
 
 
 def _check_outputs(options: argparse.Namespace, definition: Definition, out: Path) -> None:
-    """Refuse before hours of work what could not be written after it."""
+    """Refuse output files that cannot be written before the sweep runs for hours."""
     from spyre.errors import SweepError
-    from spyre.sweep.results import check_picture, require_parquet
+    from spyre.sweep.results import check_plot_file, require_parquet
 
     if options.x is not None and options.x not in definition.columns:
         columns = ", ".join(definition.columns)
-        raise SweepError("SPY740", "--x is no column", expected=columns, found=options.x)
+        raise SweepError("SPY740", "--x is not a column", expected=columns, found=options.x)
     if options.plot:
-        check_picture(Path(options.plot))
+        check_plot_file(Path(options.plot))
     if out.suffix == ".parquet":
         require_parquet()
 

@@ -1,8 +1,8 @@
-"""What a sweep runs: subjects, compile settings and machine constants, as lists of values.
+"""The definition of a sweep: targets, compile settings and machine constants, as lists of values.
 
-It is written in a TOML file, on the command line, or both; every combination is a point. Subjects
-are bundle directories and functions with example sizes. Compile settings are of functions: a
-bundle is compiled already, so it has a point per machine.
+It comes from a TOML file, the command line, or both; every combination of values is a point.
+Targets are bundle directories and functions with example sizes. Compile settings apply to functions
+only: a bundle is already compiled and has one point per machine.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 import spyre
 from spyre.errors import JsonLocation, SweepError
@@ -27,8 +29,8 @@ FUNCTION_FORM = "MODULE:FUNCTION SIZES ..., with SIZES such as rows=1024x4096 or
 
 
 @dataclass(frozen=True, slots=True)
-class BundleSubject:
-    """A bundle, by its directory; ``text`` is what the sweep calls it."""
+class BundleTarget:
+    """A bundle directory. ``text``: its name in the sweep and in the result."""
 
     text: str
     directory: str
@@ -44,7 +46,7 @@ class TensorText:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionSubject:
+class FunctionTarget:
     """A function of tensors. ``module``: a dotted name, or the path of a Python file."""
 
     text: str
@@ -54,38 +56,41 @@ class FunctionSubject:
 
     @property
     def is_file(self) -> bool:
-        """Whether the module is given by its path."""
+        """Whether ``module`` is the path of a file."""
         return self.module.endswith(".py")
 
 
-Subject = BundleSubject | FunctionSubject
+SweepTarget = BundleTarget | FunctionTarget
 
 
-def read_bundle_subject(text: str, base: Path) -> BundleSubject:
-    """A bundle directory relative to ``base``. SweepError SPY744 if it has no bundle.mlir."""
+def read_bundle_target(text: str, base: Path) -> BundleTarget:
+    """Return the bundle at ``text``, a path relative to ``base``.
+
+    SweepError SPY744 if the directory has no bundle.mlir.
+    """
     directory = (base / text).resolve()
     if not (directory / "bundle.mlir").is_file():
         raise SweepError(
-            "SPY744", "a bundle of the sweep is not there", expected=f"{directory}/bundle.mlir"
+            "SPY744", "a bundle of the sweep does not exist", expected=f"{directory}/bundle.mlir"
         )
-    return BundleSubject(text, str(directory))
+    return BundleTarget(text, str(directory))
 
 
-def read_function_subject(text: str, base: Path) -> FunctionSubject:
-    """``MODULE:FUNCTION SIZES ...``; files relative to ``base``. SweepError SPY744."""
+def read_function_target(text: str, base: Path) -> FunctionTarget:
+    """Parse ``MODULE:FUNCTION SIZES ...``; files are relative to ``base``. SweepError SPY744."""
     target, *sizes = text.split()
     module, _, function = target.rpartition(":")
     if not module or not function.isidentifier() or not sizes:
         raise SweepError(
-            "SPY744", "a function of the sweep is not given right", expected=FUNCTION_FORM,
+            "SPY744", "a function of the sweep has the wrong form", expected=FUNCTION_FORM,
             found=text,
         )  # fmt: skip
     if module.endswith(".py"):
         path = (base / module).resolve()
         if not path.is_file():
-            raise SweepError("SPY744", "a module of the sweep is not there", expected=str(path))
+            raise SweepError("SPY744", "a module of the sweep does not exist", expected=str(path))
         module = str(path)
-    return FunctionSubject(text, module, function, tuple(_tensor_text(one, text) for one in sizes))
+    return FunctionTarget(text, module, function, tuple(_tensor_text(one, text) for one in sizes))
 
 
 def _tensor_text(text: str, function: str) -> TensorText:
@@ -102,13 +107,13 @@ def _tensor_text(text: str, function: str) -> TensorText:
     )  # fmt: skip
 
 
-def content_digest(subject: Subject) -> str:
-    """SHA-256 of the files a subject consists of; of a dotted module its name only.
+def content_digest(target: SweepTarget) -> str:
+    """Return the SHA-256 of the files of a target; modules given by a dotted name have none.
 
-    SweepError SPY744 when one cannot be read.
+    SweepError SPY744 if a file cannot be read.
     """
     digest = hashlib.sha256()
-    for path in _subject_files(subject):
+    for path in _target_files(target):
         digest.update(path.name.encode() + b"\0" + _content(path))
     return digest.hexdigest()
 
@@ -122,11 +127,11 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def _subject_files(subject: Subject) -> list[Path]:
-    if isinstance(subject, BundleSubject):
-        directory = Path(subject.directory)
+def _target_files(target: SweepTarget) -> list[Path]:
+    if isinstance(target, BundleTarget):
+        directory = Path(target.directory)
         return [directory / "bundle.mlir", *sorted(directory.glob("*.json"))]
-    return [Path(subject.module)] if subject.is_file else []
+    return [Path(target.module)] if target.is_file else []
 
 
 Number = int | float
@@ -134,23 +139,15 @@ Setting = str | int | float
 Settings = tuple[tuple[str, Setting], ...]
 Machine = tuple[tuple[str, Number], ...]
 
-COMPILE_AXES: Mapping[str, type | tuple[type, ...]] = {
-    "cores": int,
-    "lx_kept": (int, float),
-    "planner": str,
-    "solver": str,
-    "tiles": str,
-}
-"""Axes of functions, in the order of the result's columns, with the type of their values."""
 MODELS = ("calibrated", "ideal")
 NO_TILES, AUTO_TILES = "none", "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepTask:
-    """What is compiled or read once: a subject with its settings, weighed on ``machines``."""
+    """A target with its settings, compiled or read once and modelled on all ``machines``."""
 
-    subject: Subject
+    target: SweepTarget
     settings: Settings
     machines: tuple[Machine, ...]
     model: str
@@ -159,17 +156,17 @@ class SweepTask:
 
     @property
     def point_keys(self) -> tuple[str, ...]:
-        """What names the task's points in the journal, in the order of ``machines``."""
+        """The keys of the task's points in the journal, in the order of ``machines``."""
         return tuple(
-            json.dumps([self.subject.text, self.settings, machine]) for machine in self.machines
+            json.dumps([self.target.text, self.settings, machine]) for machine in self.machines
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A whole sweep. ``machine``: values per constant, by names such as hardware.cores."""
+    """A whole sweep. ``machine``: the values of each constant, by names such as hardware.cores."""
 
-    subjects: tuple[Subject, ...]
+    targets: tuple[SweepTarget, ...]
     compile: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
     machine: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
     model: str = "calibrated"
@@ -177,29 +174,29 @@ class Definition:
     host_rounds: int = 0
 
     def tasks(self) -> Iterator[SweepTask]:
-        """All of them, in the order of the result."""
+        """Yield the tasks in the order of the result."""
         machines = tuple(_product(self.machine))
-        for subject in self.subjects:
-            settings = self.compile if isinstance(subject, FunctionSubject) else {}
+        for target in self.targets:
+            settings = self.compile if isinstance(target, FunctionTarget) else {}
             for chosen in _product(settings):
                 yield SweepTask(
-                    subject, chosen, machines, self.model, self.machine_file, self.host_rounds
+                    target, chosen, machines, self.model, self.machine_file, self.host_rounds
                 )
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that say which point a row is."""
+        """The columns that identify the point of a row."""
         return ("subject", *COMPILE_AXES, *self.machine, "model")
 
     def text(self) -> str:
-        """The definition, what its files hold, and the version, as JSON."""
+        """Return the definition, digests of its files, and the version of spyre as JSON."""
         return json.dumps(
             {**asdict(self), "version": spyre.__version__, "contents": self._contents()},
             sort_keys=True,
         )
 
     def _contents(self) -> list[str]:
-        digests = [content_digest(subject) for subject in self.subjects]
+        digests = [content_digest(target) for target in self.targets]
         if self.machine_file:
             digests.append(hashlib.sha256(_content(Path(self.machine_file))).hexdigest())
         return digests
@@ -214,7 +211,7 @@ def _product(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[tuple[str, Any
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A TOML file. SweepError SPY740."""
+    """Read a TOML file. SweepError SPY740."""
     try:
         return tomllib.loads(read_regular(path).decode())
     except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
@@ -223,98 +220,122 @@ def read_document(path: Path) -> dict[str, Any]:
         ) from error
 
 
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Numbers = Annotated[list[int | float], msgspec.Meta(min_length=1)]
+_Texts = Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
+class _CompileTable(msgspec.Struct, forbid_unknown_fields=True):
+    """The table ``[compile]``. Its fields are axes, in the order of the columns of the result."""
+
+    cores: Annotated[list[int], msgspec.Meta(min_length=1)] = []
+    lx_kept: _Numbers = []
+    tiles: _Texts = []
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    """The TOML document. `make_definition` checks the values of ``machine``, for their names."""
+
+    bundles: list[_Text] = []
+    functions: list[_Text] = []
+    compile: _CompileTable = msgspec.field(default_factory=_CompileTable)
+    machine: dict[str, Any] = {}
+    model: Literal["calibrated", "ideal"] = "calibrated"
+    machine_file: str = ""
+    host_rounds: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+COMPILE_AXES = _CompileTable.__struct_fields__
+"""Axes of functions, in the order of the columns of the result."""
+
+
 def make_definition(document: Mapping[str, Any], file: str, base: Path) -> Definition:
-    """The sweep of a document as :func:`read_document` gives it; paths relative to ``base``.
+    """Return the sweep of a document from :func:`read_document`; paths are relative to ``base``.
 
-    SweepError SPY740 for a key or value that cannot be, SPY744 for a subject.
+    SweepError SPY740 for wrong keys and values, SPY744 for wrong targets.
     """
-    known = ("bundles", "functions", "compile", "machine", "model", "machine_file", "host_rounds")
-    for key in document:
-        if key not in known:
-            raise _wrong(file, key, f"one of {', '.join(known)}", key)
-    subjects = _subjects(document, file, base)
-    machine_file = document.get("machine_file", "")
-    rounds = document.get("host_rounds", 0)
-    if not isinstance(machine_file, str):
-        raise _wrong(file, "machine_file", "a path", machine_file)
-    if type(rounds) is not int or rounds < 0:
-        raise _wrong(file, "host_rounds", "a number of calls", rounds)
-    if document.get("model", "calibrated") not in MODELS:
-        raise _wrong(file, "model", " or ".join(MODELS), document["model"])
-    return Definition(
-        subjects,
-        _compile_axes(document.get("compile", {}), file),
-        _machine_axes(document.get("machine", {}), file),
-        document.get("model", "calibrated"),
-        str((base / machine_file).resolve()) if machine_file else "",
-        rounds,
-    )
-
-
-def _subjects(document: Mapping[str, Any], file: str, base: Path) -> tuple[Subject, ...]:
-    kinds: tuple[tuple[str, Callable[[str, Path], BundleSubject | FunctionSubject]], ...] = (
-        ("bundles", read_bundle_subject),
-        ("functions", read_function_subject),
-    )
-    subjects: list[Subject] = []
-    for kind, read in kinds:
-        texts = document.get(kind, [])
-        if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
-            raise _wrong(file, kind, "a list of texts", texts)
-        subjects += [read(text, base) for text in texts]
-    if not subjects:
-        raise _wrong(file, "bundles", "bundles or functions", "neither")
-    return tuple(dict.fromkeys(subjects))
-
-
-def _compile_axes(tables: Any, file: str) -> dict[str, tuple[Setting, ...]]:
-    if not isinstance(tables, dict):
-        raise _wrong(file, "compile", "a table", tables)
-    for name in tables:
-        if name not in COMPILE_AXES:
-            raise _wrong(file, f"compile.{name}", f"one of {', '.join(COMPILE_AXES)}", name)
-    axes = {
-        name: _values(tables[name], COMPILE_AXES[name], file, f"compile.{name}")
-        for name in COMPILE_AXES
-        if name in tables
+    compile_table = document.get("compile", {})
+    if isinstance(compile_table, dict):
+        compile_table = {name: _as_list(value) for name, value in compile_table.items()}
+    found = _converted({**document, "compile": compile_table}, _Document, file)
+    axes = {name: tuple(dict.fromkeys(getattr(found.compile, name))) for name in COMPILE_AXES}
+    for text in axes["tiles"]:
+        read_tiles(text, file)
+    constants = {
+        name: _converted(_as_list(value), _Numbers, file, f".machine.{name}")
+        for name, value in _dotted(found.machine).items()
     }
-    for text in axes.get("tiles", ()):
-        read_tiles(str(text), file)
-    return axes
+    targets: list[SweepTarget] = [read_bundle_target(text, base) for text in found.bundles]
+    targets += [read_function_target(text, base) for text in found.functions]
+    if not targets:
+        raise _wrong(file, ".bundles", "bundles or functions", "neither")
+    return Definition(
+        tuple(dict.fromkeys(targets)),
+        {name: values for name, values in axes.items() if values},
+        {name: tuple(dict.fromkeys(values)) for name, values in constants.items()},
+        found.model,
+        str((base / found.machine_file).resolve()) if found.machine_file else "",
+        found.host_rounds,
+    )
 
 
-def _machine_axes(tables: Any, file: str) -> dict[str, tuple[Number, ...]]:
-    """Constants by dotted name, written as ``hardware.cores = [..]`` or in quotes."""
-    if not isinstance(tables, dict):
-        raise _wrong(file, "machine", "a table", tables)
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _dotted(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return machine constants by dotted name; in TOML the part before the dot may be a table."""
     flat: dict[str, Any] = {}
     for name, value in tables.items():
         inner = value if isinstance(value, dict) else {"": value}
         flat |= {f"{name}.{key}" if key else name: one for key, one in inner.items()}
-    return {
-        name: _values(value, get_args(Number), file, f"machine.{name}")
-        for name, value in flat.items()
-    }
+    return flat
 
 
-def _values(given_values: Any, kind: Any, file: str, path: str) -> tuple[Any, ...]:
-    values = given_values if isinstance(given_values, list) else [given_values]
-    fits = all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
-    if not values or not fits:
-        names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-        raise _wrong(file, path, f"values of {names}", given_values)
-    return tuple(dict.fromkeys(values))
+_Kind = TypeVar("_Kind")
+_PROBLEM = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_EXPECTED = re.compile(r"Expected (?P<expected>.*?)(?:, got .*)?", re.DOTALL)
+
+
+def _converted(value: Any, kind: type[_Kind], file: str, path: str = "") -> _Kind:
+    """Return ``value`` as ``kind``. SweepError SPY740 with the path of the field that is wrong.
+
+    ``path``: of ``value`` in the document, "" for the whole document.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem = _PROBLEM.fullmatch(str(error))
+        assert problem is not None
+        inner, text = problem["path"] or "", problem["text"]
+        if unknown := _UNKNOWN.fullmatch(text):
+            table = _CompileTable if inner else _Document
+            expected = f"one of {', '.join(table.__struct_fields__)}"
+            raise _wrong(
+                file, f"{path}{inner}.{unknown['name']}", expected, unknown["name"]
+            ) from None
+        match = _EXPECTED.fullmatch(text)
+        expected = match["expected"].replace("`", "") if match else " or ".join(MODELS)
+        raise _wrong(file, path + inner, expected, _value_at(value, inner)) from None
+
+
+def _value_at(value: Any, path: str) -> Any:
+    """Return the part of ``value`` at a path such as ``.compile.cores[0]``."""
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        value = value[key] if key else value[int(index)]
+    return value
 
 
 def read_tiles(text: str, file: str = "--tiles") -> dict[str, int]:
-    """Loops of ``rows=4`` or ``rows=4,heads=2``; {} for none and auto. SweepError SPY740."""
+    """Parse loops such as ``rows=4,heads=2``; {} for "none" and "auto". SweepError SPY740."""
     if text in (NO_TILES, AUTO_TILES):
         return {}
     counts: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.partition("=")
         if not name.isidentifier() or not count.isdecimal() or int(count) < 1 or name in counts:
-            raise _wrong(file, "compile.tiles", "none, auto, or DIM=COUNT,...", text)
+            raise _wrong(file, ".compile.tiles", "none, auto, or DIM=COUNT,...", text)
         counts[name] = int(count)
     return counts
 
@@ -322,8 +343,8 @@ def read_tiles(text: str, file: str = "--tiles") -> dict[str, int]:
 def _wrong(file: str, path: str, expected: str, found: object) -> SweepError:
     return SweepError(
         "SPY740",
-        "a sweep says something it cannot",
-        JsonLocation(file, f"$.{path}"),
+        "a sweep has a wrong key or value",
+        JsonLocation(file, f"${path}"),
         expected=expected,
         found=str(found),
     )

@@ -1,6 +1,6 @@
-"""One task of a sweep, measured: a record per machine. Runs in worker processes.
+"""Measure one task of a sweep, with a record per machine. Runs in worker processes.
 
-Nothing is raised: what goes wrong is in the column ``error`` of the records.
+Errors are not raised but written into the column ``error`` of the records.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spyre.errors import SpyreError, SweepError
 from spyre.files import import_file
-from spyre.sweep.definition import AUTO_TILES, BundleSubject, FunctionSubject, SweepTask, read_tiles
+from spyre.sweep.definition import AUTO_TILES, BundleTarget, FunctionTarget, SweepTask, read_tiles
 
 if TYPE_CHECKING:
     from spyre.hw.cost import MachineSpec, Model
     from spyre.hw.counters import LaunchCounts
 
 
-def load_function(subject: FunctionSubject) -> Callable[..., Any]:
-    """What is compiled. SweepError SPY744 if there is no such module or function."""
-    module = _module(subject)
-    function = getattr(module, subject.function, None)
+def load_function(target: FunctionTarget) -> Callable[..., Any]:
+    """Import the function to compile. SweepError SPY744 if its module or it does not exist."""
+    module = _module(target)
+    function = getattr(module, target.function, None)
     if not callable(function):
         raise SweepError(
             "SPY744",
-            f"{subject.module} has no function {subject.function}",
+            f"{target.module} has no function {target.function}",
             found=", ".join(name for name in vars(module) if not name.startswith("_")),
         )
     typed: Callable[..., Any] = function
     return typed
 
 
-def _module(subject: FunctionSubject) -> ModuleType:
-    if not subject.is_file:
+def _module(target: FunctionTarget) -> ModuleType:
+    if not target.is_file:
         try:
-            return importlib.import_module(subject.module)
+            return importlib.import_module(target.module)
         except ModuleNotFoundError as error:
             raise SweepError(
-                "SPY744", f"there is no module {subject.module}", found=str(error)
+                "SPY744", f"there is no module {target.module}", found=str(error)
             ) from error
-    # Sweeps also name files that are in no package.
-    return import_file(subject.module, f"spyre_sweep_{Path(subject.module).stem}")
+    # A file may be outside every package.
+    return import_file(target.module, f"spyre_sweep_{Path(target.module).stem}")
 
 
 Record = dict[str, Any]
@@ -66,19 +66,17 @@ MEASURED = (
     "seconds",
     "error",
 )
-"""Columns of what was found; empty where there is none."""
+"""The measured columns; a cell without a value is empty."""
 _one_at_a_time = threading.Lock()
-"""Workers with several threads: compiling is one function at a time."""
+"""Only one function is compiled at a time in a worker with several threads."""
 SETTING_NAMES = {
     "cores": "sencores",
     "lx_kept": "lx_fraction_kept",
-    "planner": "work_division",
-    "solver": "lx_solver",
 }
 
 
 def measure(task: SweepTask) -> list[Record]:
-    """A record per machine of ``task``. ``seconds``: host time of the whole task."""
+    """Return a record per machine of ``task``. ``seconds``: host time of the whole task."""
     with _one_at_a_time:
         begin = time.perf_counter()
         records = _measured(task)
@@ -89,24 +87,24 @@ def measure(task: SweepTask) -> list[Record]:
 def _measured(task: SweepTask) -> list[Record]:
     try:
         counts, host_us = _counts(task)
-    except Exception as error:  # a worker reports whatever it meets
+    except Exception as error:  # a worker reports every exception in its records
         return [failed(error)] * len(task.machines)
-    weigh = [partial(_weighed, task, dict(values), counts, host_us) for values in task.machines]
-    return [_guarded(one) for one in weigh]
+    models = [partial(_modelled, task, dict(values), counts, host_us) for values in task.machines]
+    return [_guarded(one) for one in models]
 
 
 def complete(task: SweepTask, records: list[Record]) -> list[Record]:
-    """``records``, one per machine of ``task``, with the columns that say which point they are."""
+    """Return ``records``, one per machine of ``task``, with the columns that identify the point."""
     empty = dict.fromkeys(MEASURED, "")
     return [
-        {"subject": task.subject.text, **dict(task.settings), **dict(machine),
+        {"subject": task.target.text, **dict(task.settings), **dict(machine),
          "model": task.model, **empty, **record}
         for machine, record in zip(task.machines, records, strict=True)
     ]  # fmt: skip
 
 
 def failed(error: BaseException) -> Record:
-    """The record of a point that gave an error."""
+    """Return the record of a point that failed with ``error``."""
     if isinstance(error, SpyreError):
         return {"error": f"{error.code}: {error.finding.message}"}
     lines = str(error).splitlines()
@@ -116,11 +114,11 @@ def failed(error: BaseException) -> Record:
 def _guarded(call: Callable[[], Record]) -> Record:
     try:
         return call()
-    except Exception as error:  # one machine's error is not the others'
+    except Exception as error:  # the other machines of the task are still measured
         return failed(error)
 
 
-def _weighed(
+def _modelled(
     task: SweepTask, values: Mapping[str, Any], counts: LaunchCounts, host_us: float | None
 ) -> Record:
     from spyre.hw.cost import kernel_ns
@@ -142,31 +140,30 @@ def _weighed(
 
 
 def machine_of(task: SweepTask, values: Mapping[str, Any]) -> MachineSpec:
-    """The machine a point is weighed on. SweepError SPY740 for a constant there is none of."""
-    from spyre.errors import SweepError
+    """Return the machine of a point. SweepError SPY740 for an unknown constant."""
     from spyre.hw.cost import default_machine, load_machine
 
     machine = load_machine(task.machine_file) if task.machine_file else default_machine()
     for name in values:
         if name not in machine.constants:
-            raise SweepError("SPY740", f"{name} is no constant of a machine", found=name)
+            raise SweepError("SPY740", f"{name} is not a constant of a machine", found=name)
     return machine.with_values(values, "sweep")
 
 
 def _counts(task: SweepTask) -> tuple[LaunchCounts, float | None]:
-    if isinstance(task.subject, BundleSubject):
-        return _bundle_counts(task.subject, task.host_rounds)
-    return _function_counts(task.subject, dict(task.settings), task.host_rounds)
+    if isinstance(task.target, BundleTarget):
+        return _bundle_counts(task.target, task.host_rounds)
+    return _function_counts(task.target, dict(task.settings), task.host_rounds)
 
 
-def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[LaunchCounts, float | None]:
-    """Counts of the linked bundle, which is not run unless its host time is asked for."""
+def _bundle_counts(target: BundleTarget, rounds: int) -> tuple[LaunchCounts, float | None]:
+    """Return the counts of the linked bundle, which runs only if its host time is requested."""
     from spyre.hw.counters import LaunchCounts
     from spyre.hw.device import Device
     from spyre.runtime.run import Session
 
     session = Session(Device())
-    with session.placed(session.describe(subject.directory)) as placement:
+    with session.placed(session.describe(target.directory)) as placement:
         linked = placement.link(0)
         counts = LaunchCounts([linked.view])
         run = partial(session.device.executor.run, linked)
@@ -174,7 +171,7 @@ def _bundle_counts(subject: BundleSubject, rounds: int) -> tuple[LaunchCounts, f
 
 
 def _function_counts(
-    subject: FunctionSubject, settings: Mapping[str, Any], rounds: int
+    target: FunctionTarget, settings: Mapping[str, Any], rounds: int
 ) -> tuple[LaunchCounts, float | None]:
     from spyre.torch_backend.inductor import design_point as design
 
@@ -182,9 +179,9 @@ def _function_counts(
     options = {SETTING_NAMES[name]: v for name, v in settings.items() if name in SETTING_NAMES}
     if tiles == AUTO_TILES:
         options["auto_tile"] = True
-    examples = [design.ExampleTensor(t.sizes, t.names, t.dtype) for t in subject.tensors]
+    examples = [design.ExampleTensor(t.sizes, t.names, t.dtype) for t in target.tensors]
     tensors = design.example_tensors(examples)
-    compiled = design.compiled_with(load_function(subject), options, read_tiles(tiles))
+    compiled = design.compiled_with(load_function(target), options, read_tiles(tiles))
     try:
         counts = design.counted_call(compiled, tensors)
         return counts, _median_us(partial(design.call_seconds, compiled, tensors), rounds)
@@ -193,7 +190,7 @@ def _function_counts(
 
 
 def _median_us(call: Callable[[], object], rounds: int) -> float | None:
-    """Median microseconds of ``rounds`` calls after a first one."""
+    """Return the median time of ``rounds`` calls in microseconds; a first call is not counted."""
     if not rounds:
         return None
     call()

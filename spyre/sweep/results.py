@@ -1,25 +1,40 @@
-"""The result of a sweep: a table with a row per point, as CSV or Parquet, and a picture of it."""
+"""The result of a sweep: a table with a row per point, as CSV or Parquet, and an SVG picture."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 from spyre.errors import SweepError
 from spyre.files import atomic_write
+from spyre.runtime.drawing import (
+    Block,
+    Frame,
+    Line,
+    Scale,
+    category_scale,
+    chart_block,
+    grid_block,
+    legend_block,
+    line_chart,
+    linear_scale,
+    picture,
+    stack,
+    text_block,
+    value_scale,
+)
 from spyre.sweep.point import MEASURED, Record
 
 SUFFIXES = (".csv", ".parquet")
 
 
 def write_results(path: Path, columns: Sequence[str], records: Sequence[Record]) -> None:
-    """Write ``records`` with ``columns`` and those of what was measured; the ending says how.
+    """Write ``records`` with ``columns`` and the measured columns as .csv or .parquet.
 
-    SweepError SPY743 for Parquet without pyarrow, SPY746 when it cannot be written.
+    SweepError SPY743 for Parquet without pyarrow, SPY746 if the file cannot be written.
     """
     names = (*columns, *MEASURED)
     rows = [[record.get(name, "") for name in names] for record in records]
@@ -30,7 +45,7 @@ def write_results(path: Path, columns: Sequence[str], records: Sequence[Record])
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Makes the directory of ``path``; SweepError SPY746 for an OSError there or in the block."""
+    """Make the directory of ``path``. SweepError SPY746 for an OSError there or in the block."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -48,7 +63,7 @@ def _write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) 
 
 
 def require_parquet() -> Any:
-    """pyarrow with its parquet module. SweepError SPY743 if it is not installed."""
+    """Return pyarrow with its parquet module. SweepError SPY743 if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -71,36 +86,19 @@ def _write_parquet(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any
 
 MOST_PANELS = 11
 MOST_LINES = 16
-"""Lines that get an entry in the legend."""
+"""Lines of a panel with an entry in the legend."""
+FRAME = Frame(width=480.0, height=300.0, left=60.0)
+TIME = "modelled time, µs"
 
 
-def check_picture(path: Path) -> None:
-    """SweepError SPY743 without matplotlib, SPY740 where its ending names no format."""
-    require_matplotlib()
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
-        expected = f"a name in one of .{', .'.join(known)}"
-        raise SweepError("SPY740", "--plot is no picture", expected=expected, found=str(path))
-
-
-def require_matplotlib() -> Any:
-    """matplotlib without a display. SweepError SPY743 if it is not installed."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise SweepError(
-            "SPY743",
-            "--plot needs matplotlib, which is not installed",
-            hint="pip install 'spyre[plot]'",
-        ) from error
-    matplotlib.use("Agg")
-    return matplotlib
+def check_plot_file(path: Path) -> None:
+    """SweepError SPY740 if the name of a picture does not end in .svg."""
+    if path.suffix.lower() != ".svg":
+        raise SweepError("SPY740", "--plot is no SVG", expected="a name in .svg", found=str(path))
 
 
 def plot_axis(columns: Sequence[str], records: Sequence[Record]) -> str:
-    """The column, other than the subject, with the most values; the first one of equals."""
+    """Return the column, other than the subject, with the most values; of equals the first."""
     axes = [name for name in columns if name != "subject"]
     return max(axes, key=lambda name: len({str(r.get(name, "")) for r in records}))
 
@@ -108,64 +106,73 @@ def plot_axis(columns: Sequence[str], records: Sequence[Record]) -> str:
 def write_plot(
     path: Path, columns: Sequence[str], records: Sequence[Record], axis: str | None = None
 ) -> None:
-    """Draw ``records`` over the column ``axis``; a line per combination of the others.
+    """Draw modelled time over the column ``axis`` (default: `plot_axis`) as SVG.
 
-    A panel per subject, of which the first MOST_PANELS are shown, and one of time and traffic.
-    Points with errors are left out. The ending of ``path`` says the format, as of matplotlib.
-    SweepError SPY746 when it cannot be written.
+    There is a panel per subject, at most `MOST_PANELS`, with a line per combination of the other
+    columns, and a panel of time over HBM traffic. Points with errors are left out. SweepError
+    SPY746 if the file cannot be written.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     chosen = axis or plot_axis(columns, records)
-    drawn = [record for record in records if record.get("modelled_us") not in ("", None)]
     subjects: dict[str, list[Record]] = {}
-    for record in drawn:
-        subjects.setdefault(str(record["subject"]), []).append(record)
+    for record in records:
+        if record.get("modelled_us") not in ("", None):
+            subjects.setdefault(str(record["subject"]), []).append(record)
     shown = list(subjects.items())[:MOST_PANELS]
-    across = min(len(shown) + 1, 3)
-    down = ceil((len(shown) + 1) / across)
-    figure = Figure(figsize=(5 * across, 4 * down), layout="constrained")
-    places = figure.subplots(down, across, squeeze=False).flat
-    *panels, last = places[: len(shown) + 1]
-    for unused in places[len(shown) + 1 :]:
-        unused.set_axis_off()
-    for panel, (subject, rows) in zip(panels, shown, strict=True):
-        _draw_subject(panel, subject, rows, columns, chosen)
-    _draw_traffic(last, subjects)
+    panels = [_subject_panel(subject, rows, columns, chosen) for subject, rows in shown]
+    panels.append(_traffic_panel(subjects))
+    grid = grid_block(panels, min(len(panels), 3))
+    drawn = picture(path.stem, f"Modelled time over {chosen}", [grid], grid.width)
     with writing(path), atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=100)
+        temporary.write_text(drawn.svg, encoding="utf-8")
 
 
-def _draw_subject(
-    panel: Any, subject: str, records: Sequence[Record], columns: Sequence[str], axis: str
-) -> None:
-    for number, (label, rows) in enumerate(lines(columns, records, axis).items()):
-        xs, ys = [row.get(axis, "") for row in rows], [row["modelled_us"] for row in rows]
-        panel.plot(xs, ys, "o-", label=label if number < MOST_LINES else None)
-    panel.set(xlabel=axis, ylabel="modelled time, µs", ylim=(0, None))
-    panel.set_title(subject, fontsize="small")
-    if panel.get_legend_handles_labels()[1]:
-        _legend(panel)
+def _subject_panel(
+    subject: str, records: Sequence[Record], columns: Sequence[str], axis: str
+) -> Block:
+    found = lines(columns, records, axis)
+    values = [record.get(axis, "") for record in records]
+    names = list(dict.fromkeys(map(str, values)))
+    is_numeric = all(isinstance(value, (int, float)) for value in values)
+    x = value_scale(axis, values) if is_numeric else category_scale(axis, names)
+
+    def position(value: Any) -> float:
+        return float(value) if is_numeric else names.index(str(value))
+
+    drawn = [
+        Line.numbered(
+            label or subject, [(position(r.get(axis, "")), r["modelled_us"]) for r in rows], number
+        )
+        for number, (label, rows) in enumerate(found.items())
+    ]
+    return _panel(subject, drawn, x, drawn[:MOST_LINES] if len(drawn) > 1 else ())
 
 
-def _draw_traffic(panel: Any, subjects: dict[str, list[Record]]) -> None:
-    for subject, rows in subjects.items():
-        xs, ys = [row["hbm_bytes"] / 1e6 for row in rows], [row["modelled_us"] for row in rows]
-        panel.scatter(xs, ys, label=subject, alpha=0.6)
-    panel.set(xlabel="HBM traffic, MB", ylabel="modelled time, µs")
-    panel.set_title("all subjects", fontsize="small")
-    if subjects:
-        _legend(panel)
+def _traffic_panel(subjects: Mapping[str, Sequence[Record]]) -> Block:
+    drawn = [
+        Line.numbered(subject, [(r["hbm_bytes"] / 1e6, r["modelled_us"]) for r in rows], number)
+        for number, (subject, rows) in enumerate(subjects.items())
+    ]
+    most = max((x for line in drawn for x, _ in line.points), default=1.0)
+    return _panel("all subjects", drawn, linear_scale("HBM traffic, MB", most), drawn, False)
 
 
-def _legend(panel: Any) -> None:
-    """Below the panel, where it covers no line; the layout makes room for it."""
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize="xx-small")
+def _panel(
+    title: str, drawn: Sequence[Line], x: Scale, named: Sequence[Line], is_joined: bool = True
+) -> Block:
+    most = max((y for line in drawn for _, y in line.points), default=1.0)
+    content = line_chart(FRAME, drawn, x, linear_scale(TIME, 1.05 * most), is_joined)
+    blocks = [text_block(title, "", FRAME.width), chart_block(FRAME, content)]
+    if named:
+        blocks.append(legend_block([(line.style, line.name) for line in named], FRAME.width))
+    return stack(blocks)
 
 
 def lines(columns: Sequence[str], records: Sequence[Record], axis: str) -> dict[str, list[Record]]:
-    """Records by what they have in common, along ``axis``: numbers rising, texts as they come."""
+    """Return the records of each line of a panel, by its label.
+
+    A label names the values of all columns that vary, but for ``axis``. The points of a line are
+    sorted along ``axis`` if its values are numbers.
+    """
     varying = [
         name
         for name in columns

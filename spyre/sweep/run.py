@@ -1,11 +1,10 @@
-"""A whole sweep: what is left of it is measured by a runner, noted in the journal, and returned
-as records.
+"""Run a sweep: a runner measures the points that are not in the journal yet.
 
-Runners are processes of this machine, or the workers of a Dask cluster. Both give (task, records)
-in the order in which tasks end, and a record for every point whatever happens: a worker that dies
-leaves an error. The journal is a line of JSON per finished point, so that a sweep can go on
-later; its first line is the sweep's definition. Lines are written whole; what a process that was
-killed left of its last one is cut off. One process at a time has a journal.
+Runners are processes of this machine, or the workers of a Dask cluster. Both yield (task, records)
+in the order in which tasks end, with a record for every point: a worker that dies produces records
+with an error. The journal has a line of JSON per finished point, so that a sweep can be resumed;
+its first line is the sweep's definition. An incomplete last line, of a process that was killed, is
+cut off. The journal is locked: only one process can use it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Journal:
         self.finished = finished
 
     def add(self, key: str, record: Record) -> None:
-        """Write a finished point. SweepError SPY746 when it cannot be."""
+        """Write a finished point. SweepError SPY746 if writing fails."""
         with writing(self._path):
             _append(self._descriptor, {"key": key, "record": record})
         self.finished[key] = record
@@ -50,10 +49,10 @@ class Journal:
 
 @contextmanager
 def opened_journal(path: Path, definition: str, anew: bool = False) -> Iterator[Journal]:
-    """The journal of the sweep ``definition`` at ``path``, made if there is none.
+    """Open or create the journal of the sweep ``definition`` at ``path``.
 
-    ``anew``: what is there is thrown away. SweepError SPY741 for the journal of another sweep,
-    SPY742 if another process has it, or it is none, SPY746 if it cannot be written.
+    ``anew``: an existing journal is erased. SweepError SPY741 for the journal of another sweep,
+    SPY742 if another process uses it or the file is not a journal, SPY746 if it cannot be written.
     """
     with writing(path):
         if os.path.lexists(path) and not path.is_file():
@@ -72,18 +71,18 @@ def opened_journal(path: Path, definition: str, anew: bool = False) -> Iterator[
 
 def _lock(descriptor: int, path: Path) -> None:
     try:
-        # The kernel lets go of the lock when the process ends, however it does.
+        # The kernel releases the lock when the process ends, also if it is killed.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise SweepError("SPY742", f"another process writes {path}") from error
 
 
 def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]:
-    """Points of the journal, and its first line written if it is empty."""
+    """Return the points in the journal; write the first line of an empty one."""
     complete, end, torn = read_regular(path).rpartition(b"\n")
     if not end and not json.dumps({"sweep": definition}).encode().startswith(torn):
         raise _no_journal(path)
-    # A line without its end was being written when its process died.
+    # A process died while it wrote the last line, which therefore has no end.
     if torn:
         os.ftruncate(descriptor, len(complete) + len(end))
     if not end:
@@ -109,18 +108,18 @@ class _Head(msgspec.Struct):
 
 
 class _Point(msgspec.Struct):
-    """Any other line."""
+    """A finished point: any other line of a journal."""
 
     key: str
     record: Record
 
 
 def _no_journal(path: Path) -> SweepError:
-    return SweepError("SPY742", f"{path} is no journal of a sweep", hint="--anew throws it away")
+    return SweepError("SPY742", f"{path} is not a journal of a sweep", hint="--anew erases it")
 
 
 def _append(descriptor: int, line: Record) -> None:
-    """One write: a line is there as a whole or, if the process is killed in it, cut off later."""
+    """Append a line of JSON; if the process is killed here, the next one cuts the line off."""
     data = json.dumps(line).encode() + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
@@ -132,18 +131,18 @@ def _other_sweep(path: Path, found: str, wanted: str) -> SweepError:
         f"{path} was written by another sweep",
         expected=_changed(wanted, found),
         found=_changed(found, wanted),
-        hint="--anew throws it away; another --out leaves it",
+        hint="--anew erases it; another --out leaves it unchanged",
     )
 
 
 def _changed(text: str, other: str) -> str:
-    """What ``text`` says otherwise than ``other``."""
+    """Return the fields of the object ``text`` that differ in ``other``, as JSON."""
     mine, theirs = _as_object(text), _as_object(other)
     return json.dumps({key: mine[key] for key in mine if mine[key] != theirs.get(key)})
 
 
 def _as_object(text: str) -> Record:
-    """Nothing of a text that is damaged."""
+    """Parse JSON; a damaged text gives an empty object."""
     try:
         return dict(json.loads(text))
     except (ValueError, TypeError, RecursionError):
@@ -154,11 +153,11 @@ Measure = Callable[[SweepTask], list[Record]]
 CONNECT_SECONDS = 10
 Outcome = tuple[SweepTask, list[Record]]
 Runner = Callable[[Sequence[SweepTask]], Iterator[Outcome]]
-"""Measures tasks and gives every one with its records, as they end; called by one thread."""
+"""Measures tasks and yields each with its records when it ends; called by one thread."""
 
 
 def process_runner(jobs: int, work: Measure = measure) -> Runner:
-    """In ``jobs`` processes, which share the host's threads evenly."""
+    """Return the runner with ``jobs`` processes, which share the host's threads evenly."""
 
     def run(tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
         with _WorkerProcesses(min(jobs, len(tasks)), max(1, thread_count() // jobs)) as client:
@@ -168,9 +167,9 @@ def process_runner(jobs: int, work: Measure = measure) -> Runner:
 
 
 def dask_runner(address: str, work: Measure = measure) -> Runner:
-    """On the workers of a Dask scheduler, which see the same files and packages.
+    """Return the runner on the workers of a Dask scheduler, which need the same files and packages.
 
-    It raises SweepError SPY743 without Dask, SPY745 without a scheduler.
+    It raises SweepError SPY743 without Dask, SPY745 if no scheduler answers.
     """
 
     def run(tasks: Sequence[SweepTask]) -> Iterator[Outcome]:
@@ -193,14 +192,14 @@ def gather(
     tasks: Sequence[SweepTask],
     work: Measure,
 ) -> Iterator[Outcome]:
-    """Submit all of ``tasks`` to a client of Dask's shape, and yield them as they end."""
+    """Submit ``tasks`` to a client with the interface of Dask's, and yield them as they end."""
     futures = {client.submit(work, task, pure=False, retries=0): task for task in tasks}
     for future in as_completed(list(futures)):
         yield futures[future], _records_of(futures[future], future)
 
 
 def _records_of(task: SweepTask, future: Future[list[Record]]) -> list[Record]:
-    """Records of a task that has ended, however it did."""
+    """Return the records of a task that has ended, with its error if it failed."""
     error = future.exception()
     if error is None:
         return future.result()
@@ -213,8 +212,8 @@ def _records_of(task: SweepTask, future: Future[list[Record]]) -> list[Record]:
 class _WorkerProcesses:
     """A client of worker processes, each with ``threads`` threads.
 
-    Every process is a pool of its own: a pool whose process dies fails all that it was given, and
-    so a task that kills its process fails alone.
+    Every process is a pool with one worker: if a process dies, all tasks of its pool fail, so only
+    the task that killed it does.
     """
 
     def __init__(self, jobs: int, threads: int) -> None:
@@ -235,11 +234,11 @@ class _WorkerProcesses:
     def submit(
         self, work: Measure, task: SweepTask, pure: bool, retries: int
     ) -> Future[list[Record]]:
-        """The records of ``task``; the other parameters are Dask's."""
+        """Run ``work`` on ``task``; the other parameters exist for Dask's interface."""
         return self._waiting.submit(self._measure, work, task)
 
     def _measure(self, work: Measure, task: SweepTask) -> list[Record]:
-        # no more threads than processes: one is idle
+        # There are as many threads as processes, so one is idle.
         process = self._idle.get()
         try:
             return process.submit(work, task).result()
@@ -250,14 +249,14 @@ class _WorkerProcesses:
             self._idle.put(process)
 
     def _process(self) -> ProcessPoolExecutor:
-        """Started when it is first given something."""
+        """Return a worker, whose process starts with its first task."""
         return ProcessPoolExecutor(
             1, get_context("spawn"), initializer=_begin, initargs=(self._threads,)
         )
 
 
 def _begin(threads: int) -> None:
-    """In a new process, before anything heavy is imported."""
+    """Set the number of threads in a new process, before numba and torch are imported."""
     for name in (THREADS.name, "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
 
@@ -286,10 +285,11 @@ def run_sweep(
     retry: bool = False,
     progress: Progress | None = None,
 ) -> list[Record]:
-    """Records of all points in the order of the definition; finished ones are not run again.
+    """Return the records of all points in the order of the definition.
 
-    ``retry``: those with an error are. ``progress``: called with points done and in all. Errors as
-    of `opened_journal` and the runner.
+    Points in the journal are not run again; ``retry``: those with an error are. ``progress``:
+    called with the number of finished points and of all. Errors as of `opened_journal` and the
+    runner.
     """
     keys = [key for task in definition.tasks() for key in task.point_keys]
     with opened_journal(journal_path, definition.text(), anew) as journal:
@@ -305,7 +305,7 @@ def run_sweep(
 
 
 def remaining(definition: Definition, journal: Journal, retry: bool = False) -> Iterator[SweepTask]:
-    """Tasks with those of their machines that are not finished."""
+    """Yield the tasks with the machines whose points are not finished."""
 
     def is_done(key: str) -> bool:
         record = journal.finished.get(key)

@@ -18,8 +18,8 @@ _loaded = False
 def autoload() -> None:
     """Register the device "spyre"; does nothing the second time.
 
-    Where another backend has taken PrivateUse1 already, it warns and leaves torch as it is. Where
-    the device is to be torch-spyre's (SPYRE_FRONTEND), it does nothing.
+    If another backend has already taken PrivateUse1, this warns and does not change torch. If
+    SPYRE_FRONTEND selects torch-spyre's device, this does nothing.
     """
     global _loaded
     if _loaded or config.FRONTEND.read() != "spyre":
@@ -59,7 +59,7 @@ def _register() -> None:
 
 
 def _register_process_groups() -> None:
-    """Backend ``spyreccl``; what it consists of is imported when a group is made."""
+    """Register backend ``spyreccl``; its modules are imported when a group is made."""
     import torch.distributed
 
     from spyre.torch_backend.registration import patches
@@ -77,7 +77,7 @@ def _register_process_groups() -> None:
 
 
 def _register_exceptions() -> None:
-    """What torch would take apart in a way the card cannot follow, and what it has no form for."""
+    """Register operations whose decomposition the card cannot run, and unsupported layouts."""
     from spyre.torch_backend.registration import (
         cpu_operations,
         pass_autocast,
@@ -121,7 +121,7 @@ _RECURRENT_CELLS = {
 _KERNELS = {
     "spyre.torch_backend.eager.factories": _FACTORIES,
     "spyre.torch_backend.registration.cpu_operations": _HOST_OPERATIONS,
-    "spyre.torch_backend.eager.recurrent_cells": _RECURRENT_CELLS,
+    "spyre.torch_backend.eager.recurrent": _RECURRENT_CELLS,
     "spyre.torch_backend.tensors.storages": {"resize_": "resize_tensor"},
 }
 """Functions by aten name and overload, by the module that has them."""

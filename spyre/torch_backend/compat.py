@@ -1,7 +1,7 @@
-"""Everything private of torch 2.13 that this package touches, each symbol once.
+"""Every private interface of torch 2.13 that this package uses, each symbol once.
 
-``tests/torch_backend/test_compat.py`` has a canary per symbol: what a new release of torch takes
-away is named there, and nowhere else.
+``tests/torch_backend/test_compat.py`` has one test per symbol, so that a new release of torch that
+removes a symbol fails the test that names it.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
 
 
 def is_traced() -> bool:
-    """True where torch's Python decompositions stand for operations that are made of others."""
+    """True while torch's Python dispatcher replaces composite operations by decompositions."""
     key = torch._C.DispatchKey.PythonDispatcher
     return bool(torch._C._dispatch_tls_is_dispatch_key_included(key))
 
 
 def is_observed() -> bool:
-    """True where somebody is to see every operation: a dispatch mode, or forward derivatives."""
+    """True if a dispatch mode or forward-mode differentiation has to see every operation."""
     return is_traced() or bool(
         torch._C._len_torch_dispatch_stack() or _forward_ad._current_level >= 0
     )
@@ -128,9 +128,9 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def skip_in_dynamo(function: Any) -> Any:
-    """Make Dynamo leave ``function``, and what it calls, to Python; returns it.
+    """Make Dynamo skip ``function`` and the functions it calls; returns ``function``.
 
-    What Dynamo's skip lists do for torch's own files; loads nothing of Dynamo.
+    Dynamo's skip lists do this for torch's files; this needs no import of Dynamo.
     """
     from torch._C._dynamo import eval_frame
 
@@ -192,7 +192,7 @@ def in_range(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-# --- places where torch asks nobody -------------------------------------------------------------
+# --- functions of torch without a hook ----------------------------------------------------------
 
 
 def install_config_module(module: Any) -> None:
@@ -203,9 +203,9 @@ def install_config_module(module: Any) -> None:
 
 
 def add_inductor_options(prefix: str, module: Any) -> None:
-    """Have Inductor's config know the settings of a config module, as ``prefix.name``.
+    """Add the settings of a config module to Inductor's config, as ``prefix.name``.
 
-    They are the same entries under another name: what is set or patched here is so there.
+    Both names refer to the same entries, so a change under one name is a change under the other.
     ``torch.compile(options=…)`` takes them like those of Inductor, and refuses unknown ones.
     """
     from torch._inductor import config
@@ -269,9 +269,9 @@ def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
 
 
 def ignore_in_overrides(method: Callable[..., Any]) -> None:
-    """A method of tensors is in torch's list of what ``__torch_function__`` is not asked about.
+    """Add a tensor method to torch's list of functions that ``__torch_function__`` ignores.
 
-    The list is made when it is first asked for: it names functions that importing parts of torch
+    The list is made at its first use, because it names functions that importing parts of torch
     replaces.
     """
     original = torch.overrides.get_ignored_functions
@@ -349,10 +349,10 @@ def replace_accelerator(functions: dict[str, Callable[..., Any]]) -> None:
 
 
 def redirect_constructor(name: str, make: Callable[..., Any]) -> None:
-    """``torch.NAME(…)`` is what ``make(…)`` returns, or the original's where that is None.
+    """Make ``torch.NAME(…)`` return ``make(…)``, or call the original if that returns None.
 
-    For types written in C, which cannot be changed: the name stands for a subclass from now on that
-    has every instance of the original as its own.
+    For types written in C, which cannot be changed: the name then refers to a subclass that counts
+    every instance of the original as an instance.
     """
     original: Any = getattr(torch, name)
 

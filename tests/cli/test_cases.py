@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from spyre.layout import device_to_host_reference
+from qa.conformance.cases import find_cases
 from spyre.runtime.cases.case import Case, CaseBuffer, CaseOutput, read_case
 from spyre.runtime.program.launch_spec import Role, find_launch_spec, read_launch_spec
-from tests.conformance.cases import find_cases
+from tests.layout.copies_reference import device_to_host_reference
 
 Array = npt.NDArray[Any]
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from spyre.hw.linking.binding import Allocation
-from spyre.hw.ops.names import SPEC_NAMES
-from spyre.hw.ops.table import OPS
+from spyre.hw.ops.table import OPS, SPEC_NAMES
 from spyre.mlir.builder.operations import build_sdsc
 from spyre.mlir.operation.operation import Component, Operation
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc

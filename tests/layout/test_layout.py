@@ -20,14 +20,13 @@ from spyre.layout import (
     arrangement_positions,
     contiguous_strides,
     device_coordinate,
-    device_to_host_reference,
     host_coordinate_of_offset,
     host_positions,
-    host_to_device_reference,
     storage_bytes,
     transfer_geometry,
 )
 from tests.conftest import accepted_files
+from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
 
 UNCLAMPED = StrideRule.UNCLAMPED
 

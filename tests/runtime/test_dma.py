@@ -18,14 +18,13 @@ from spyre.layout import (
     HOST,
     SpyreTensorLayout,
     contiguous_strides,
-    device_to_host_reference,
-    host_to_device_reference,
 )
 from spyre.runtime.arguments.host_tensor import HostTensor, random_tensor
 from spyre.runtime.dma import DmaCopy, DmaDirection, DmaEngine
 from tests.hw.harness import Array
 from tests.hw.strategies import examples, seeds
 from tests.layout.conversion_reference import walk
+from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
 from tests.layout.transfer_cases import DTYPES, Case, cases
 
 ADDRESS = 3 * REGION_BYTES + 4096

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from qa.sanitize_mutants.touched import visited_offsets
 from spyre.errors import UnsupportedError
 from spyre.hw.access import Box, canonical_cores, core_boxes, global_coordinate
 from spyre.hw.device.device import Device
@@ -19,7 +20,6 @@ from spyre.mlir.operation.operation import Indirection, Operation
 from tests.hw.harness import link, small_numbers, windows
 from tests.hw.movement_strategies import conversion_specs, copy_specs, gathers, restickify_specs
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
-from tests.sanitize_mutants.touched import visited_offsets
 from tests.sanitizer.test_twin import REGIONS
 
 specs = st.one_of(

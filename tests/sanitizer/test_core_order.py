@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from spyre.errors import LaunchError
 from spyre.hw.device.device import Device, parse_core_order
 from spyre.hw.linking.linker import Linker
-from spyre.hw.plans.core_plan import plan_operation, shares
+from spyre.hw.plans.core_plan import plan_operation, reduction_groups
 from spyre.hw.reference import literal_starts, run_reference
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul
@@ -37,7 +37,7 @@ def test_parse():
 def test_combining_cores_stay_together():
     a, b, c = (HostOperand(k << 34) for k in range(3))
     op = build_operation(matmul(8, 256, 64, a, b, c, (), {"mb": 4, "in": 2}))
-    assert sorted(len(share) for share in shares(op)) == [2, 2, 2, 2]
+    assert sorted(len(share) for share in reduction_groups(op)) == [2, 2, 2, 2]
 
 
 def test_another_seed_is_another_order():

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from qa.sanitize_mutants import __main__ as mutants
+from qa.sanitize_mutants.touched import Outside, find_outside
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, PoolBuffer
-from tests.sanitize_mutants import __main__ as mutants
-from tests.sanitize_mutants.touched import Outside, find_outside
 from tests.sanitizer.programs import NBYTES, right
 from tests.sanitizer.test_sanitizer import tensor, too_far
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from qa.conformance.cases import find_cases
 from spyre.errors import Severity
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
 from spyre.runtime.run.session import run
-from tests.conformance.cases import find_cases
 
 SYMPTOMS = {
     "j_ct_bmm_nested_B_K": {"SPY720", "SPY702"},

@@ -9,7 +9,6 @@ import pytest
 
 from spyre.errors import LaunchError, Severity, UnsupportedError
 from spyre.hw.device.device import Device
-from spyre.hw.device.transfer import HostView
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.memory.device_memory import POISON, DeviceTensor
 from spyre.hw.sanitizer.findings import ALL_CHECKS, Check, SanitizerFinding, parse_checks
@@ -37,7 +36,7 @@ def tensor(device: Device, name: str, fill: bool = True, region: int = 0) -> Dev
     made = DeviceTensor(name, address, layout, "float16", SHAPE, strides)
     if fill:
         values = np.ones(SHAPE, np.float16).ravel()
-        device.upload(made, HostView.dense(values, "float16", SHAPE, strides))
+        device.upload(made, values, "float16")
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 from spyre.errors import SweepError
 from spyre.sweep import __main__ as entry
 from spyre.sweep.__main__ import document_of, parse_options
-from spyre.sweep.definition import make_definition, read_document, read_function_subject, read_tiles
+from spyre.sweep.definition import make_definition, read_document, read_function_target, read_tiles
 from tests.test_imports import HEAVY, loaded_after
 
 ROOT = Path(__file__).parents[2]
@@ -66,8 +66,34 @@ def test_what_cannot_be_is_refused(document, code):
     assert caught.value.code == code
 
 
-def test_function_subjects():
-    found = read_function_subject("os.path:join rows=64x2 8:int32", EXAMPLES)
+@pytest.mark.parametrize(
+    ("document", "path", "expected", "found"),
+    [
+        ({"bundles": "softmax"}, "$.bundles", "array", "softmax"),
+        ({"bundles": ["softmax", 1]}, "$.bundles[1]", "str", "1"),
+        ({"nonsense": 1}, "$.nonsense", "one of bundles, functions, compile", "nonsense"),
+        ({"a\nb": 1}, "$.a\nb", "one of bundles", "a\nb"),
+        ({"model": "be\nst"}, "$.model", "calibrated or ideal", "be\nst"),
+        ({"model": "best"}, "$.model", "calibrated or ideal", "best"),
+        ({"host_rounds": -1}, "$.host_rounds", "int >= 0", "-1"),
+        ({"compile": {"cores": [8, "x"]}}, "$.compile.cores[1]", "int", "x"),
+        ({"compile": {"nonsense": 1}}, "$.compile.nonsense", "one of cores, lx_kept", "nonsense"),
+        ({"machine": {"a": {"b": "c"}}}, "$.machine.a.b[0]", "int | float", "c"),
+        ({"machine": {"a.b": []}}, "$.machine.a.b", "array of length >= 1", "[]"),
+        ({"machine": 1}, "$.machine", "object", "1"),
+    ],
+)
+def test_errors_name_the_field(document, path, expected, found):
+    with pytest.raises(SweepError, match="SPY740") as caught:
+        definition({"bundles": ["softmax"], **document})
+    finding = caught.value.finding
+    assert str(finding.location) == f"sweep.toml at {path}"
+    assert finding.expected.startswith(expected)
+    assert finding.found == found
+
+
+def test_function_targets():
+    found = read_function_target("os.path:join rows=64x2 8:int32", EXAMPLES)
     assert (found.module, found.function) == ("os.path", "join")
     assert [(t.sizes, t.names, t.dtype) for t in found.tensors] == [
         ((64, 2), ("rows", ""), "float16"),
@@ -101,7 +127,7 @@ def test_paths_of_options_are_relative_to_here(tmp_path, monkeypatch):
     given = parse_options(
         [str(EXAMPLES / "sweep" / "sweep.toml"), "--function", "m.py:f 64", "os.path:join 64"]
     )
-    found = entry._definition(given).subjects
+    found = entry._definition(given).targets
     assert [getattr(one, "module", one.text) for one in found] == [
         "../softmax", str(tmp_path / "m.py"), "os.path",
     ]  # fmt: skip

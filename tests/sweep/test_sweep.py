@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -15,11 +17,12 @@ from spyre.hw.cost.machine import default_machine
 from spyre.sweep import __main__ as entry
 from spyre.sweep.definition import make_definition
 from spyre.sweep.point import measure
-from spyre.sweep.results import lines, plot_axis, write_plot, write_results
+from spyre.sweep.results import FRAME, lines, plot_axis, write_plot, write_results
 from spyre.sweep.run import dask_runner, gather, opened_journal, process_runner, run_sweep
 from tests.sweep.workers import deadly, quick, raising
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SVG = "{http://www.w3.org/2000/svg}"
 BANDWIDTHS = [50, 100, 200]
 
 
@@ -144,7 +147,7 @@ def test_errors_are_retried_where_asked_for(tmp_path):
 
 def test_a_dying_worker_is_an_error_of_its_points_only():
     found = list(process_runner(2, deadly)(list(definition().tasks())))
-    errors = {task.subject.text: {row["error"] for row in rows} for task, rows in found}
+    errors = {task.target.text: {row["error"] for row in rows} for task, rows in found}
     assert errors == {"matmul": {""}, "softmax": {"the worker process died"}, "add_loop": {""}}
     assert [len(rows) for _, rows in found] == [3, 3, 3]
 
@@ -210,21 +213,17 @@ def test_parquet(tmp_path):
     assert table[0]["error"] is None
 
 
-@pytest.mark.parametrize(
-    ("module", "option"),
-    [("matplotlib", ["--plot", "s.png"]), ("pyarrow", ["--out", "s.parquet"])],
-)
-def test_missing_packages_are_named_before_the_work(module, option, monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(sys.modules, module, None)
+def test_missing_packages_are_named_before_the_work(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.chdir(tmp_path)
-    assert entry.main(["--bundle", str(EXAMPLES / "softmax"), *option]) == 2
+    assert entry.main(["--bundle", str(EXAMPLES / "softmax"), "--out", "s.parquet"]) == 2
     assert "SPY743" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_column_there_is_none_of(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = ["--bundle", str(EXAMPLES / "softmax"), "--plot", "s.png", "--x", "nonsense"]
+    arguments = ["--bundle", str(EXAMPLES / "softmax"), "--plot", "s.svg", "--x", "nonsense"]
     assert entry.main(arguments) == 2
     assert "SPY740" in capsys.readouterr().err
 
@@ -236,29 +235,38 @@ def test_lines_of_a_picture(tmp_path):
     by_label = lines(found.columns, records[::-1], "hardware.hbm_peak_gbps")
     assert list(by_label) == ["subject add_loop", "subject softmax", "subject matmul"]
     assert [row["modelled_us"] for row in by_label["subject matmul"]] == [20, 10, 5]
-    pytest.importorskip("matplotlib")
-    write_plot(tmp_path / "s.png", found.columns, [*records, {"error": "x"}])
-    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    write_plot(tmp_path / "s.svg", found.columns, [*records, {"error": "x"}])
+    root = ElementTree.parse(tmp_path / "s.svg").getroot()
+    joined = [each for each in root.iter(f"{SVG}line") if "line" in each.get("class", "").split()]
+    points = list(root.iter(f"{SVG}circle"))
+    assert (len(joined), len(points)) == (3 * 2, 2 * 3 * 3)  # each point in two panels
 
 
-def test_legends_of_a_picture_cover_no_line(tmp_path, monkeypatch):
-    figures = pytest.importorskip("matplotlib.figure")
-    drawn = []
-
-    def keep(figure, path, **_):
-        drawn.append(figure)
-        path.touch()
-
-    monkeypatch.setattr(figures.Figure, "savefig", keep)
+def test_legends_of_a_picture_cover_no_chart(tmp_path):
     found = definition()
-    write_plot(tmp_path / "s.png", found.columns, [r for t in found.tasks() for r in quick(t)])
-    drawn[0].canvas.draw()
-    legends = [(panel, panel.get_legend()) for panel in drawn[0].axes if panel.get_legend()]
-    assert legends
-    for panel, legend in legends:
-        label = panel.xaxis.label.get_window_extent()
-        assert not legend.get_window_extent().overlaps(panel.get_window_extent())
-        assert not legend.get_window_extent().overlaps(label)
+    write_plot(tmp_path / "s.svg", found.columns, [r for t in found.tasks() for r in quick(t)])
+    boxes = list(drawn_boxes(ElementTree.parse(tmp_path / "s.svg").getroot()))
+    charts = [box for kind, *box in boxes if kind == "chart"]
+    swatches = [box for kind, *box in boxes if kind == "run"]
+    assert len(charts) == 4
+    assert swatches
+    for left, top, right, base in charts:
+        assert not any(left < x < right and top < y < base for x, y, _, _ in swatches)
+
+
+def drawn_boxes(element, x=0.0, y=0.0):
+    """Kind, left, top, right and lower edge of charts and of the squares of legends."""
+    moved = re.match(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform", ""))
+    if moved:
+        x, y = x + float(moved[1]), y + float(moved[2])
+    if element.get("class") == "chart":
+        yield "chart", x, y, x + FRAME.width, y + FRAME.height
+        return
+    if "run" in element.get("class", "").split():
+        left, top = x + float(element.get("x")), y + float(element.get("y"))
+        yield "run", left, top, left + 11, top + 11
+    for child in element:
+        yield from drawn_boxes(child, x, y)
 
 
 def test_the_command_line_sweeps_bundles_and_functions(tmp_path, monkeypatch, capsys):
@@ -340,7 +348,6 @@ def test_a_bundle_that_cannot_be_read(tmp_path):
 
 
 def test_a_picture_of_no_format(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     words = ["--bundle", str(EXAMPLES / "softmax"), "--out", str(tmp_path / "s.csv")]
-    assert entry.main([*words, "--plot", "x.nonsense"]) == 2
-    assert "error SPY740: --plot is no picture" in capsys.readouterr().err
+    assert entry.main([*words, "--plot", "x.png"]) == 2
+    assert "error SPY740: --plot is no SVG" in capsys.readouterr().err

@@ -17,12 +17,12 @@ def quick(task: SweepTask) -> list[Record]:
 
 
 def deadly(task: SweepTask) -> list[Record]:
-    """Kills its process on the subject that says so."""
-    if "softmax" in task.subject.text:
+    """Kills its process on the target named softmax."""
+    if "softmax" in task.target.text:
         os._exit(3)
     return quick(task)
 
 
 def raising(task: SweepTask) -> list[Record]:
     """As an error that a measurement does not catch."""
-    raise ValueError(task.subject.text)
+    raise ValueError(task.target.text)

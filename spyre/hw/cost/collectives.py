@@ -20,9 +20,9 @@ CAVEAT = "modelled from unmeasured constants"
 class CollectiveTime:
     """Nanoseconds of one collective, by term; ``steps``: exchanges one after the other.
 
-    ``adds``: of them, those behind which cards add what came. ``sent_bytes``: by each rank (by the
-    root in a broadcast). ``bus_factor``: bytes over the bandwidth of the bus, per byte of the
-    tensor, as nccl-tests counts them.
+    ``adds``: number of exchanges after which the cards add the received data. ``sent_bytes``: by
+    each rank (by the root in a broadcast). ``bus_factor``: bytes over the bus per byte of the
+    tensor, as defined by nccl-tests.
     """
 
     steps: int

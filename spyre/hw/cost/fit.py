@@ -1,7 +1,7 @@
 """Fitting the calibrated model's free constants on the fitted half of the measured kernels.
 
-`python -m spyre.hw.cost.fit` prints what it finds; ``spyre.toml`` ships these values, and a test
-fits them again. Levenberg's method on relative errors, over logarithms of the constants.
+`python -m spyre.hw.cost.fit` prints the constants; ``spyre.toml`` ships these values, and a test
+repeats the fit. Levenberg's method on relative errors, over logarithms of the constants.
 """
 
 from __future__ import annotations

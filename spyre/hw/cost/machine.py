@@ -1,11 +1,9 @@
-"""The machine a cost model speaks of: constants read from a TOML file, ``spyre.toml`` by
-default.
+"""The machine of a cost model: constants from a TOML file, ``spyre.toml`` by default.
 
-Every constant of a file has a value, a unit, where it is from (``source``) and how it is known
-(``kind``). Values are plain numbers on :class:`Hardware` and :class:`Calibration`;
-``MachineSpec.constants`` has the whole record by name, such as ``hardware.cores``. A file may
-leave out constants: they are those of the shipped one. What it says must be known, in the unit of
-the field, and of its type.
+Every constant has a value, a unit, its origin (``source``) and how it is known (``kind``). Values
+are plain numbers on :class:`Hardware` and :class:`Calibration`; ``MachineSpec.constants`` has the
+whole record by name, such as ``hardware.cores``. Constants that a file leaves out are those of the
+shipped file. Its entries must be known constants, with the unit and the type of the field.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ def _unit(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What the hardware is said to do; units are those of the file."""
+    """Published properties of the hardware, in the units of the file."""
 
     cores: int = _unit("cores")
     corelets: int = _unit("corelets/core")
@@ -89,7 +87,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Terms of the calibrated model (``docs/cost-model.md`` says which is used where)."""
+    """Constants of the calibrated model; ``docs/cost-model.md`` lists their uses."""
 
     stream_gbps: float = _unit("GB/s")
     turnaround_ns_per_byte: float = _unit("ns/B")

@@ -1,9 +1,9 @@
-"""Measured kernels, what each of them counts, and how far the models are from them.
+"""Measured kernels, their operation counts, and the errors of the models.
 
-``measured_kernels.csv`` has a row per kernel: extents in elements, cores, microseconds on a card;
-one half of the rows is what constants are fitted on. Tensors are fp16 in default layouts, in HBM
-unless a row says otherwise. Where the published report leaves open what ran, the reading is
-stated at the function.
+``measured_kernels.csv`` has a row per kernel: extents in elements, cores, microseconds on a card.
+Constants are fitted on one half of the rows. Tensors are fp16 in default layouts, in HBM unless a
+row has another place. If the published report does not define a kernel, its function states the
+assumption.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ Counts = tuple[OperationCounts, ...]
 
 
 def counts_of(row: MeasuredKernel, machine: MachineSpec) -> Counts:
-    """The operations of a measured kernel; ``machine`` says what fits into LX."""
+    """Return the operations of a measured kernel; ``machine``: for the size of LX."""
     return _GROUPS[row.group](row, machine)
 
 
@@ -167,11 +167,11 @@ def _broadcast(row: MeasuredKernel, _: MachineSpec) -> Counts:
 
 
 def _cat(row: MeasuredKernel, _: MachineSpec) -> Counts:
-    """A copy per input. Behind one another (dim 0) they lie in parts of every plane of sticks;
-    beside one another (dim 1) each is one range of the result.
+    """A copy per input. Along dim 0 an input is written to a part of every plane of sticks, along
+    dim 1 to one contiguous range.
     """
-    apart = row.kernel == "cat_dim0"
-    kind = CostClass.CONCATENATION if apart else CostClass.POINTWISE
+    is_scattered = row.kernel == "cat_dim0"
+    kind = CostClass.CONCATENATION if is_scattered else CostClass.POINTWISE
     return (_operation(row, "identity", kind, 1, 1),) * row.inputs
 
 
@@ -281,14 +281,14 @@ _GROUPS: Mapping[str, Callable[[MeasuredKernel, MachineSpec], Counts]] = {
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A measured kernel and what a model says; ``error``: predicted over measured, less 1."""
+    """A measured kernel and its modelled time ``us``, in microseconds."""
 
     row: MeasuredKernel
     us: float
 
     @property
     def error(self) -> float:
-        """Relative error, positive where the model is too slow."""
+        """Relative error: predicted over measured, minus 1."""
         return self.us / self.row.us - 1.0
 
 
@@ -312,7 +312,7 @@ def predictions(
     model: Model = "calibrated",
     rows: Sequence[MeasuredKernel] | None = None,
 ) -> tuple[Prediction, ...]:
-    """What ``model`` says of ``rows``, by default all measured kernels, in their order."""
+    """Return the predictions of ``model`` for ``rows``, by default all measured kernels."""
     return tuple(
         Prediction(row, kernel_ns(counts_of(row, machine), machine, model).total_ns / 1e3)
         for row in (measured_kernels() if rows is None else rows)

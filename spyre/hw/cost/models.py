@@ -1,18 +1,18 @@
-"""How long a kernel takes on a card, by one of two models: :func:`kernel_ns`.
+"""The modelled time of a kernel on a card, by one of two models: :func:`kernel_ns`.
 
-*Ideal* is what the hardware's parameters allow (hardware reference §3.5 A): per operation the
-busiest core's units and the memory interface, which all cores share, are either overlapped (the
-slowest counts) or serial (they add up).
+*Ideal* is the limit of the hardware's parameters (hardware reference §3.5 A): for each operation,
+the units of the busiest core and the memory interface, which all cores share, are either overlapped
+(the slowest counts) or serial (they add up).
 
-*Calibrated* are published terms of measured kernels (hardware reference §3.3, §3.5 B): an
-operation's memory time has a rate by its class; a product adds its pt time, of which a part is
-hidden behind memory, and what its division costs. SFU, LX and ring take what the ideal model says
-and run beside memory. Turning between reading and writing is a property of the whole kernel,
-whose operations in a loop alternate. So is what short runs of a loop cost: low tiles, as
-published, or beginning runs, as measured for tiles that are not low, whichever is more; the one
+*Calibrated* uses published terms of measured kernels (hardware reference §3.3, §3.5 B). The memory
+time of an operation has a rate by its class. A product adds its pt time, partly hidden behind
+memory, and the cost of its division. SFU, LX and ring have the times of the ideal model and overlap
+with memory. Two terms are properties of the whole kernel: the turnaround between reading and
+writing, because the operations of a loop alternate, and the cost of short runs of a loop. That is
+the larger of the published cost of low tiles and the measured cost of beginning runs, since one
 contains the other.
 
-Operations follow one another.
+Operations run one after another.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Terms:
 
     ``memory``: HBM traffic without the next three. ``turnaround``: changes between reading and
     writing. ``tile``: row tiles of an unfavourable height. ``spill``: accumulators of a product
-    that do not stay. ``split``: what a product's division costs beyond its traffic. ``pt``,
-    ``sfu``, ``lx``, ``ring``: the busiest core. ``runs``: beginning the runs of a loop.
-    ``overlap``: what of the above happens at the same time, zero or negative.
+    that do not fit the arrays. ``split``: cost of a product's division beyond its traffic. ``pt``,
+    ``sfu``, ``lx``, ``ring``: units of the busiest core. ``runs``: beginning the runs of a loop.
+    ``overlap``: the overlapping time of these terms, zero or negative.
     """
 
     memory: float = 0.0
@@ -237,7 +237,7 @@ def _streams(
 def _further_runs_part(
     operations: Sequence[OperationCounts], streams: Sequence[_Streams], cal: Calibration
 ) -> float:
-    """Of what beginning the runs of a kernel takes, the part that its low tiles have not got."""
+    """Return the part of the cost of beginning runs that the cost of low tiles does not contain."""
     low = sum(stream.low_ns for stream in streams)
     begun = sum(runs_ns(counts, cal) for counts in operations)
     return max(begun - low, 0.0) / begun if begun else 0.0
@@ -288,7 +288,7 @@ def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> fl
 
 
 def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
-    """HBM traffic at the rate of the operation's class; what is read again is cheaper."""
+    """Return the time of HBM traffic at the rate of the operation's class; re-reads are cheaper."""
     if not counts.hbm_bytes:
         return 0.0
     size_bytes = counts.hbm_bytes - (1.0 - cal.reread_ratio) * counts.hbm_reread_bytes
@@ -296,7 +296,7 @@ def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
 
 
 def _share(counts: OperationCounts, cal: Calibration) -> float:
-    """Part of the card's bandwidth that so many cores can take; straight lines between points."""
+    """Return the part of the card's bandwidth that the cores can use, interpolated linearly."""
     before = cal.core_share[0]
     for point in cal.core_share:
         if counts.cores <= point[0]:
@@ -430,8 +430,8 @@ MODELS: Mapping[Model, Callable[[Sequence[OperationCounts], MachineSpec], Kernel
 def kernel_ns(
     operations: Sequence[OperationCounts], machine: MachineSpec, model: Model = "calibrated"
 ) -> KernelTime:
-    """Time of one launch of a kernel on the card, without what the host adds to a launch.
+    """Return the time of one launch of a kernel on the card, without the host's share.
 
-    ``operations``: in program order, a record per execute statement. Of no operations it is 0.
+    ``operations``: in program order, a record per execute statement.
     """
     return MODELS[model](operations, machine)

@@ -1,12 +1,11 @@
-"""When what happens on a card: tasks with durations, which wait for each other and for
-resources.
+"""The timeline of a card: tasks with durations, which wait for each other and for resources.
 
-A task begins when everything it waits for has ended and its resource is free; of several that
-could begin the one submitted first does. Nobody has published what the card overlaps; the
-policies span what is possible. `SERIAL`: one thing at a time. `OVERLAPPED`: as streams and events
-have it, copies of one stream beside the computing of another. `DOUBLE_BUFFERED`: what
-`OVERLAPPED` would be if every launch of a stream had two sets of buffers in turn: copies in and
-launches run ahead of the cores by one launch, copies out fall behind by one.
+A task begins when all tasks it waits for have ended and its resource is free; if several tasks
+could begin, the one submitted first does. It is not published which tasks overlap on the card; the
+policies are the possible cases. `SERIAL`: one task at a time. `OVERLAPPED`: as ordered by streams
+and events, so that copies of one stream overlap with computing in another. `DOUBLE_BUFFERED`: as
+`OVERLAPPED` with two sets of buffers that the launches of a stream use in turn: copies in and
+launches are one launch ahead of the cores, copies out one behind.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class Overlap(StrEnum):
 
 
 def ordered(tasks: Sequence[Task], overlap: Overlap) -> tuple[Task, ...]:
-    """The tasks, waiting for what they have to under a policy."""
+    """Return the tasks with the dependences of a policy."""
     return POLICIES[overlap](tasks)
 
 
@@ -187,9 +186,9 @@ Time = TypeVar("Time", int, float)
 
 
 class VirtualClock(Generic[Item, Time]):
-    """What runs in virtual time, and when it ends. ``now``: the time, that of the last end.
+    """Running items in virtual time. ``now``: the time of the last end.
 
-    Whoever owns it says what begins; of what ends at the same time the first begun comes first.
+    The owner begins the items; of items with the same end the one begun first comes first.
     """
 
     now: Time
@@ -207,19 +206,19 @@ class VirtualClock(Generic[Item, Time]):
         return end
 
     def end(self) -> tuple[Item, Time]:
-        """Go on to the next end: what has ended then, and when it had begun."""
+        """Advance to the next end; return the item that ends, and its begin."""
         self.now, _, begin, item = heapq.heappop(self._running)
         return item, begin
 
     def drain(self) -> Iterator[tuple[Item, Time]]:
-        """What still runs, in the order it would end, with when it began; time stands still."""
+        """Yield the running items with their begins, by their ends; the time does not advance."""
         while self._running:
             _, _, begin, item = heapq.heappop(self._running)
             yield item, begin
 
     @property
     def next_end(self) -> Time | None:
-        """When something ends next; None if nothing runs."""
+        """The time of the next end; None if nothing is running."""
         return self._running[0][0] if self._running else None
 
 
@@ -233,7 +232,7 @@ def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Ti
 
 
 class _Simulation:
-    """The state while it runs: who waits for whom, what is ready, what has begun."""
+    """The state of a simulation: waiting, ready and running tasks."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks

@@ -1,4 +1,4 @@
-"""What programs move and compute: counts of executes, of scratchpads, of launches."""
+"""Counts of work and traffic: of executes, of scratchpads, of launches."""
 
 import lazy_loader
 

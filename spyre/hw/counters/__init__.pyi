@@ -11,7 +11,6 @@ from .execute import (
     CORE_COLUMNS as CORE_COLUMNS,
     CORE_TRAFFIC as CORE_TRAFFIC,
     CORE_WORK as CORE_WORK,
-    TRANSCENDENTAL as TRANSCENDENTAL,
     count_cores as count_cores,
     count_execute as count_execute,
     count_operation as count_operation,

@@ -1,9 +1,7 @@
-"""What is counted: the work of executes, and what the cost models need to know of an operation
-beside it.
+"""Data of counting: the work of executes, and the terms of an operation in the cost models.
 
 `Counters` add up; an `OperationCounts` is one operation of a kernel, all its runs in one launch.
-:mod:`.execute` makes them from what a launched kernel executed; a planner that weighs tilings
-makes them itself.
+:mod:`.execute` computes them from an executed launch; planners that compare tilings make their own.
 """
 
 from __future__ import annotations
@@ -16,17 +14,6 @@ from operator import attrgetter
 from typing import TypeVar
 
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.operation import Component
-
-
-@dataclass(frozen=True, slots=True)
-class OperandTraffic:
-    """Bytes all cores together move for one operand of one execute."""
-
-    tensor: str
-    component: Component
-    is_output: bool
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +22,8 @@ class Counters:
 
     ``multiply_adds`` run on the pt array (matmul, convolution), ``element_operations`` on the
     sfp: one per point of the iteration space, whatever the operation. Byte counts are sums over
-    cores. ``rdmem_bytes`` and ``wrmem_bytes`` are what crosses the memory interface (aiu-smi's
-    names): a stick several cores read at once, or write the sum of, counts once. ``ring_bytes``
+    cores. ``rdmem_bytes`` and ``wrmem_bytes`` cross the memory interface (aiu-smi's names): a stick
+    that several cores read at once, or write the sum of, counts once. ``ring_bytes``
     leave a core for another one, ``ring_byte_hops`` counts each once per link. ``executions``:
     trips of the loops around the execute.
     """
@@ -99,10 +86,10 @@ class CostClass(StrEnum):
     """Which terms of the calibrated model an operation has."""
 
     POINTWISE = "pointwise"
-    """Reads and writes in order: elementwise, copies, conversions, and everything without a term
-    of its own."""
+    """Reads and writes in order: elementwise, copies, conversions, and operations without another
+    class."""
     BROADCAST = "broadcast"
-    """Elementwise, with an operand in HBM that lacks a dim the result has."""
+    """Elementwise, with an operand in HBM that lacks a dim of the result."""
     ROW_REDUCTION = "row reduction"
     """Reduces the stick dim: one value of a row is left."""
     COLUMN_REDUCTION = "column reduction"
@@ -138,8 +125,8 @@ class OperationCounts:
     """One operation of a kernel, all its runs of one launch together.
 
     ``counters``: its work; a run is one of their executions, one per trip of the loops around it.
-    The models look at what crosses the memory interface, not at what cores move to and from HBM.
-    ``hbm_reread_bytes``: the part of what is read from HBM that an earlier run read already.
+    The models take bytes over the memory interface, not the bytes that cores move to and from HBM.
+    ``hbm_reread_bytes``: bytes read from HBM that an earlier run has already read.
     ``transcendental``: an element operation is a function like exp.
 
     ``largest_share``: part of the work of the busiest core, 0 for an even division among
@@ -181,7 +168,7 @@ class OperationCounts:
 
     @property
     def through_lx(self) -> bool:
-        """True if an operand or the result lies in LX."""
+        """True if an operand or the result is in LX."""
         return self.lx_bytes > 0
 
     @property
@@ -201,10 +188,10 @@ Dim = TypeVar("Dim")
 def product_dims(
     dims: Sequence[Dim], first: Collection[Dim], second: Collection[Dim], result: Collection[Dim]
 ) -> dict[str, list[Dim]]:
-    """``dims`` of a product by what they are: m, n, k, batch. The others: which of them each has.
+    """``dims`` of a product by role (m, n, k, batch), from the dims of its operands and its result.
 
     Rows (m) are dims of the first operand and the result, columns (n) of the second and the result,
-    batches of all three; what the result lacks is reduced.
+    batches of all three; dims that the result lacks are reduced (k).
     """
     by_kind: dict[str, list[Dim]] = {"m": [], "n": [], "k": [], "batch": []}
     for dim in dims:

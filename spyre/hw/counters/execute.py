@@ -1,18 +1,17 @@
-"""What one execute statement moved and computed in a launch, over all its executions and per
-core.
+"""Counts of one execute statement in a launch: work and traffic, in all and per core.
 
 Pure functions of plans; nothing is measured while a program runs. Every core counts the sticks it
-touches itself, once each, so a stick that several cores read counts several times. What depends
-on where the cores' shares lie is added: sticks that several cores read at once cross the memory
-interface once; partial sums of cores that share a reduction, and what a core reads of another
-one's scratchpad, go over the ring. Our readings: partial sums go from core to core in the order
-of their numbers, in the format of the result, and whoever has the last writes; other traffic
-takes the shorter way. Last come the terms of the calibrated model, read off the operation and its
-tensors.
+touches, once each, so a stick that several cores read counts several times. Counts that depend on
+the addresses of the cores' parts are added to these: sticks that several cores read at once cross
+the memory interface once; partial sums of cores that reduce together, and reads from another core's
+scratchpad, go over the ring. Assumptions: partial sums go from core to core in the order of their
+numbers, in the format of the result, and the core with the last one writes; other traffic takes the
+shorter way. The terms of the calibrated model follow from the operation and its tensors.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -25,7 +24,6 @@ from spyre.hw.access import TensorAccess, core_boxes, per_core
 from spyre.hw.counters.counts import (
     CostClass,
     Counters,
-    OperandTraffic,
     OperationCounts,
     ProductShape,
     is_broadcast,
@@ -33,7 +31,7 @@ from spyre.hw.counters.counts import (
     product_shape,
 )
 from spyre.hw.ops import Family
-from spyre.hw.plans import CorePlan, PlanRun, shares
+from spyre.hw.plans import CorePlan, PlanRun, reduction_groups
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
@@ -50,31 +48,25 @@ from spyre.mlir.operation import (
 
 def count_plan(plan: CorePlan) -> Counters:
     """The work of one execute of ``plan``, without memory interface, ring and executions."""
-    traffic = operand_traffic(plan)
+    moved: Counter[tuple[Component, bool]] = Counter()
+    for access, size_bytes in zip(plan.accesses, operand_bytes(plan), strict=True):
+        moved[access.tensor.component, access.tensor in plan.op.outputs] += size_bytes
     points = prod(plan.op.extents.values())
     is_matmul = plan.spec.unit == "pt"
     return Counters(
-        _traffic_bytes(traffic, Component.HBM, False),
-        _traffic_bytes(traffic, Component.HBM, True),
-        _traffic_bytes(traffic, Component.LX, False),
-        _traffic_bytes(traffic, Component.LX, True),
+        moved[Component.HBM, False],
+        moved[Component.HBM, True],
+        moved[Component.LX, False],
+        moved[Component.LX, True],
         points if is_matmul else 0,
         0 if is_matmul else points,
     )
 
 
-def operand_traffic(plan: CorePlan) -> tuple[OperandTraffic, ...]:
-    """Bytes per operand, in the order of ``Operation.tensors``."""
+def operand_bytes(plan: CorePlan) -> list[int]:
+    """Bytes that all cores move for each operand, in the order of ``Operation.tensors``."""
     op = plan.op
-    return tuple(
-        OperandTraffic(
-            access.tensor.name,
-            access.tensor.component,
-            access.tensor in op.outputs,
-            sticks_per_core(op, access) * len(op.cores) * STICK_BYTES,
-        )
-        for access in plan.accesses
-    )
+    return [sticks_per_core(op, a) * len(op.cores) * STICK_BYTES for a in plan.accesses]
 
 
 def sticks_per_core(op: Operation, access: TensorAccess) -> int:
@@ -112,13 +104,6 @@ def _indirect_sticks(op: Operation, access: TensorAccess) -> int:
     return prod(steps)
 
 
-def _traffic_bytes(
-    traffic: tuple[OperandTraffic, ...], component: Component, is_output: bool
-) -> int:
-    chosen = (t for t in traffic if t.component is component and t.is_output is is_output)
-    return sum(t.size_bytes for t in chosen)
-
-
 CORE_COLUMNS = (
     "hbm_read_bytes",
     "hbm_written_bytes",
@@ -133,8 +118,10 @@ CORE_TRAFFIC = slice(CORE_COLUMNS.index("ring_bytes"))
 """Columns of bytes a core moves to and from HBM and LX, in sticks."""
 CORE_WORK = slice(CORE_COLUMNS.index("multiply_adds"), len(CORE_COLUMNS))
 """Columns of what a core computes."""
-Share = tuple[int, ...]
-"""What tells the shares of two cores apart: where they begin, and what leads on from there."""
+SliceKey = tuple[int, ...]
+"""Equal for two cores that have the same part of an operand: its start, then the slice indices of
+the index tensor's dims.
+"""
 
 
 def count_execute(runs: Sequence[PlanRun]) -> Counters:
@@ -190,19 +177,19 @@ def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
 
 def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
     """Sticks of an operand in HBM that one execution touches, each once; ``runs``: its parts."""
-    sticks = {share: count for run in runs for share, count in _shares(run, operand)}
-    # Shares that begin apart have nothing in common unless windows or index tensors overlap, so
-    # counting them is enough; listing the sticks one by one is much slower.
+    sticks = {key: count for run in runs for key, count in _slice_sticks(run, operand)}
+    # Parts with different starts are disjoint unless windows or index tensors overlap, so counting
+    # them is enough; listing the sticks one by one is much slower.
     if not any(_overlaps(run, operand) for run in runs):
         return sum(sticks.values())
     return len(np.unique(np.concatenate([_stick_numbers(run, operand) for run in runs])))
 
 
-def _shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
-    """Where the cores' shares of an operand begin, and how many sticks they have."""
+def _slice_sticks(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
+    """Key and number of sticks of every core's part of an operand."""
     op, access = run.plan.op, run.plan.accesses[operand]
     if access.tensor.indirection is Indirection.VALUE:
-        yield from _indexed_shares(run, operand)
+        yield from _indexed_slices(run, operand)
         return
     starts = run.bases[0, operand] + run.pattern[operand]
     if op.name == RESTICKIFY:
@@ -215,8 +202,8 @@ def _shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
         yield (start,), count
 
 
-def _indexed_shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
-    """Cores read the same of a value tensor if their indices and starts are the same."""
+def _indexed_slices(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
+    """The same of a value tensor: equal indices and starts read the same sticks."""
     op = run.plan.op
     dims = [dim for dim in op.dims if any(t.holds(dim) for t in op.index_tensors)]
     count = sticks_per_core(op, run.plan.accesses[operand])
@@ -226,7 +213,7 @@ def _indexed_shares(run: PlanRun, operand: int) -> Iterator[tuple[Share, int]]:
 
 
 def _overlaps(run: PlanRun, operand: int) -> bool:
-    """True if shares that begin apart may have sticks in common: these are counted one by one."""
+    """True if parts with different starts may share sticks, which are then counted one by one."""
     op, tensor = run.plan.op, run.plan.op.tensors[operand]
     if tensor.indirection is Indirection.VALUE:
         return False
@@ -266,26 +253,26 @@ def _partial_sums(run: PlanRun) -> tuple[int, int]:
 
 
 def _reducing(run: PlanRun) -> list[Int64Array]:
-    """Cores that share a reduction, group by group."""
+    """Numbers of the cores of each group that reduces together."""
     cores = np.array(run.plan.op.cores)
-    return [cores[positions] for positions in shares(run.plan.op) if len(positions) > 1]
+    return [cores[positions] for positions in reduction_groups(run.plan.op) if len(positions) > 1]
 
 
 def _sum_bytes(run: PlanRun) -> int:
-    """What a core hands on of partial sums."""
-    return sum(_share_bytes(run, access) for access in _outputs(run))
+    """Bytes of the partial sums that one core sends to the next."""
+    return sum(_slice_bytes(run, access) for access in _outputs(run))
 
 
 def _outputs(run: PlanRun) -> list[TensorAccess]:
     return [a for a in run.plan.accesses if a.tensor in run.plan.op.outputs]
 
 
-def _share_bytes(run: PlanRun, access: TensorAccess) -> int:
+def _slice_bytes(run: PlanRun, access: TensorAccess) -> int:
     return sticks_per_core(run.plan.op, access) * STICK_BYTES
 
 
 def chain_hops(cores: Int64Array) -> int:
-    """Links a chain through all of ``cores`` passes, begun behind the widest gap of the ring."""
+    """Links of a chain through all of ``cores`` that begins after the widest gap of the ring."""
     gaps = _gaps(cores)
     return int(gaps.sum() - gaps.max())
 
@@ -304,12 +291,12 @@ def _gaps(cores: Int64Array) -> Int64Array:
 
 
 def _other_scratchpads(run: PlanRun) -> tuple[int, int]:
-    """Shares of operands that lie in the scratchpad of another core than the one that works."""
+    """Bytes, and bytes times links, of operands in the scratchpads of other cores."""
     moved = hops = 0
     cores = np.array(run.plan.op.cores)
     for operand, access in _in_scratchpads(run):
         way = np.abs(_owners(run, operand) - cores)
-        size_bytes = _share_bytes(run, access)
+        size_bytes = _slice_bytes(run, access)
         moved += size_bytes * int(np.count_nonzero(way))
         hops += size_bytes * int(np.minimum(way, CORES - way).sum())
     return moved, hops
@@ -322,27 +309,25 @@ def _in_scratchpads(run: PlanRun) -> Iterator[tuple[int, TensorAccess]]:
 
 
 def _owners(run: PlanRun, operand: int) -> Int64Array:
-    """Cores in whose scratchpads the shares of an operand lie."""
+    """Number of the core whose scratchpad holds each core's part of an operand."""
     starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
     owners: Int64Array = starts // LX_BYTES
     return owners
 
 
 def _sent_bytes(run: PlanRun) -> Int64Array:
-    """Bytes that leave each core for another one in one execution, [CORES].
+    """Bytes that each core sends to others in one execution, [CORES].
 
-    Of what lies in another core's scratchpad that one sends what is read, the working core what is
-    written.
+    Reads from another core's scratchpad are sent by its owner, writes to it by the working core.
     """
     sent = np.zeros(CORES, np.int64)
     cores = np.array(run.plan.op.cores)
     for group in _reducing(run):
         sent[group[group != chain_end(group)]] += _sum_bytes(run)
-    # Reading from another scratchpad, its core sends; writing to one, the working core does.
     for operand, access in _in_scratchpads(run):
         owners = _owners(run, operand)
         senders = cores if access.tensor in run.plan.op.outputs else owners
-        np.add.at(sent, senders[owners != cores], _share_bytes(run, access))
+        np.add.at(sent, senders[owners != cores], _slice_bytes(run, access))
     return sent
 
 
@@ -352,8 +337,8 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
 def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     """Work of every core in all executions, int64 [CORES, len(CORE_COLUMNS)].
 
-    Bytes add up to those of :func:`count_execute`, those over the ring counted where they are sent.
-    Points do not where cores do the same work: it counts there once, here for each of them.
+    Bytes add up to those of :func:`count_execute`; ring bytes count at the sender. Points do not
+    add up if cores repeat the same work, which counts here for each of them.
     """
     counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
     for run in runs:
@@ -366,12 +351,6 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
         np.add.at(counts, np.array(op.cores), row * len(run.instances))
         counts[:, CORE_COLUMNS.index("ring_bytes")] += _sent_bytes(run) * len(run.instances)
     return counts
-
-
-TRANSCENDENTAL = frozenset(
-    ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "gelu", "silu", "mish", "softplus")
-)
-"""Kernel operations that take several cycles per element (which, nobody has published)."""
 
 
 def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
@@ -391,7 +370,7 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
         cores=int(np.count_nonzero(work)) or len(set(op.cores)),
         counters=counters,
         hbm_reread_bytes=reread_bytes(runs),
-        transcendental=plan.spec.kernel_op in TRANSCENDENTAL,
+        transcendental=plan.spec.transcendental,
         largest_share=float(work.max() / work.sum()) if work.any() else 0.0,
         mac_format=op.inputs[0].data_format,
         rows=points // inner,
@@ -429,7 +408,7 @@ def _is_broadcast(op: Operation, tensor: Tensor) -> bool:
 
 
 def _is_scattered(tensor: Tensor) -> bool:
-    """Memory goes on, along a dim that is not the outermost, behind what is written."""
+    """True if the tensor has a gap along a dim other than the outermost."""
     return any(gap > 0 for dim, gap in tensor.gap_elements.items() if dim != tensor.dims[-1])
 
 
@@ -452,7 +431,7 @@ def _columns(op: Operation) -> int:
 
 
 def _product(op: Operation, counters: Counters) -> ProductShape:
-    """Its shape, with the rows that ran."""
+    """Shape of a matrix product, with the rows that were executed."""
     operands = (*op.inputs[:2], op.outputs[0])
     first, second, out = ([dim for dim in op.dims if t.holds(dim)] for t in operands)
     shape = product_shape(product_dims(op.dims, first, second, out), op.extents, op.slices)

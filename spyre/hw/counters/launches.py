@@ -28,21 +28,21 @@ class ExecuteLabels:
 
 
 class LaunchCounts:
-    """How often each program ran to its end, and what that comes to.
+    """Number of finished launches of each program, and the counts of all of them.
 
-    `Executor` notes on the thread that runs launches; read it when nothing runs. Counts are
+    `Executor` adds launches on the thread that runs them; read it when nothing runs. Counts are
     computed when they are read, once per program.
     """
 
     def __init__(self, launched: Iterable[ProgramView] = ()) -> None:
         self._launches: dict[int, int] = {}
-        """id of a view → launches; the views are kept alive in ``_views``, so ids stay theirs."""
+        """Launches by id of the view, which ``_views`` keeps alive, so that ids are not reused."""
         self._views: dict[int, ProgramView] = {}
         for view in launched:
             self.note(view)
 
     def note(self, view: ProgramView, launches: int = 1) -> None:
-        """A program ran, ``launches`` times."""
+        """Add ``launches`` of a program."""
         key = id(view)
         if key in self._launches:
             self._launches[key] += launches
@@ -63,7 +63,7 @@ class LaunchCounts:
 
     @property
     def operations(self) -> tuple[OperationCounts, ...]:
-        """What the cost models take of all launches, program by program."""
+        """Operations of all launches, program by program, for the cost models."""
         return tuple(
             counts for view, count in self._counted() for counts in operation_counts(view) * count
         )
@@ -99,7 +99,7 @@ class LaunchCounts:
 
 
 def operation_counts(view: ProgramView) -> tuple[OperationCounts, ...]:
-    """What the cost models take of one launch: a record per statement that ran."""
+    """Operations of one launch for the cost models: one per statement that ran."""
     return tuple(s.operation_counts for s in view.statements if s.counters.executions)
 
 

@@ -1,8 +1,8 @@
-"""A program as observers see it.
+"""The interface of a program to its observers.
 
-Counters, cost models, profiles, traces and the sanitizer's messages take a `ProgramView` and
-nothing else of what was linked. So whatever a compute engine runs can be counted, profiled and
-traced by saying this much about itself; :mod:`spyre.hw.linking.view` says it of linked bundles.
+Counters, cost models, profiles, traces and the sanitizer's messages depend on `ProgramView` only,
+not on linked programs. The programs of any compute engine that implements it can be counted,
+profiled and traced; :mod:`spyre.hw.linking.view` implements it for linked bundles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StatementView(Protocol):
 
     @property
     def name(self) -> str:
-        """The operation, as its source calls it."""
+        """Name of the operation in its source."""
 
     @property
     def shape(self) -> str:
@@ -38,11 +38,11 @@ class StatementView(Protocol):
 
     @property
     def source(self) -> str:
-        """The file that says what it computes."""
+        """The file that defines the operation."""
 
     @property
     def location(self) -> SourceLocation | None:
-        """Where the program executes it, if that is written in a file."""
+        """Location of the execute statement, if the program is a file."""
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class StatementView(Protocol):
 
     @property
     def operation_counts(self) -> OperationCounts:
-        """The same with its class and shape: what the cost models take."""
+        """The same with class and shape of the operation, for the cost models."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Executions:
 
 @dataclass(frozen=True, eq=False)
 class Dispatches:
-    """What the engine is given at once, one behind another: executions, or parts of them.
+    """Units of work that the engine runs one after another: executions, or parts of them.
 
     ``statement``, ``instance``: of which execution, int64 [dispatch]; ``part``: which of the
     program's parts it is, int64 [dispatch]; ``cores``: by part, the cores that take part.
@@ -95,7 +95,7 @@ class Dispatches:
 class ProgramView(Protocol):
     """A linked program. Immutable; any thread may read it.
 
-    Launches with the same view differ by addresses only: one object stands for all of them.
+    Launches of the same view differ by addresses only.
     """
 
     @property

@@ -1,10 +1,10 @@
-"""What a launch has in the scratchpads when: accesses, how full they are, lifetimes of contents.
+"""Use of the scratchpads over a launch: accesses, occupancy, lifetimes of contents.
 
-A range of LX is *live* during an execution that touches it, and while a later one will read what it
-holds: from being written to the last read before it is written again, from the beginning for what
-was there before. Ranges are those operands touch, counted from where a core's scratchpad begins
-and taken together over the cores, which planners give the same addresses; cores that use
-different ones are shown together, from the lowest to the highest.
+A range of LX is *live* during an execution that touches it, and while a later one will read its
+content: from a write to the last read before the next write, or from the beginning for content from
+before the launch. Ranges are those of operands, relative to the begin of a core's scratchpad and
+merged over the cores, to which planners give the same addresses; if addresses differ, the range is
+from the lowest to the highest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LxLifetimes:
     """Contents of ranges of LX, from the execution that writes them to the last that reads them.
 
     ``first``, ``last``: positions of executions; ``writer``, ``reader``: indices of their
-    statements. What was there before the launch begins at its first use; ``written`` is 0 for it.
+    statements. Content from before the launch begins at its first use; ``written`` is 0 for it.
     """
 
     low: Int64Array
@@ -79,7 +79,7 @@ def is_live(written: Int64Array, read: Int64Array, count: int) -> Int64Array:
     ``written``, ``read``: executions that write and that read it, ascending.
     """
     touched = np.union1d(written, read)
-    # whatever is next touched by a read holds something until then; nothing comes after the last
+    # a range whose next access is a read is live until then; after its last access it is not
     reads = np.append(np.isin(touched, read), False)
     live: Int64Array = reads[np.searchsorted(touched, np.arange(count), side="right")] * np.int64(1)
     live[touched] = 1

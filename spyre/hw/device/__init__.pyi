@@ -9,7 +9,6 @@ from .executor import (
     Progress as Progress,
 )
 from .transfer import (
-    HostView as HostView,
     plan_transfer as plan_transfer,
 )
 from .warming import (

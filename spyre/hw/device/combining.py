@@ -16,8 +16,9 @@ import numpy.typing as npt
 from spyre.dtypes import find_format, find_host_dtype
 from spyre.errors import UnsupportedError
 from spyre.hw.numerics import Numerics
+from spyre.hw.ops import CODE_FORMS, OPCODES
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import BINARY, FUSED_BINARY, plan as tb
+from spyre.hw.table import plan as tb
 
 Bytes = npt.NDArray[np.uint8]
 Operator = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
@@ -77,7 +78,7 @@ class Combiner:
     @property
     def is_float(self) -> bool:
         """True for what the card adds as numbers and rounds."""
-        return self.dtype in ("float16", "bfloat16", "float32")
+        return find_host_dtype(self.dtype).computed_as_float
 
     @property
     def _words(self) -> str | None:
@@ -103,11 +104,11 @@ class Combiner:
         from spyre.hw.kernels import families
 
         name = _FLOATS[self.operator]
-        fused = self._format_code == tb.DL16 and name in FUSED_BINARY
+        fused = self._format_code == tb.DL16 and name in CODE_FORMS
         sticks = out.size // STICK_BYTES
         addresses = [run.ctypes.data for run in (x, y, out)]
         kernel: Any = families.combine
-        kernel(BINARY.index(name), self._format_code, fused, *addresses, sticks)
+        kernel(OPCODES[name], self._format_code, fused, *addresses, sticks)
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
         """``out`` = the sum of all runs, added in float32 in their order and rounded once.

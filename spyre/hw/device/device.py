@@ -8,7 +8,7 @@ freed from several; all else is driven from one thread at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from spyre import config
 from spyre.errors import LaunchError
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
-from spyre.hw.device.transfer import HostView, copy_to_device, copy_to_host
+from spyre.hw.device.transfer import execute_transfer, plan_transfer
 from spyre.hw.memory import (
     KEEP_BYTES,
     DeviceMemory,
@@ -158,21 +158,49 @@ class Device:
         """The tensor's device bytes, as a view of device memory."""
         return self.memory.view(tensor.address_bytes, tensor.size_bytes)
 
-    def upload(self, tensor: DeviceTensor, host: HostView) -> DataConversionInfo:
-        """Host → device copy with format and layout conversion; padding becomes zero.
+    def upload(
+        self,
+        tensor: DeviceTensor,
+        storage: npt.NDArray[Any],
+        dtype: str,
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> DataConversionInfo:
+        """Copy a host tensor to the device, with format and layout conversion.
 
-        Returns what was executed; see `copy_to_device`.
+        ``storage``: 1-D, of torch dtype ``dtype``; ``strides``: default those of the layout;
+        ``offset``: of the first element. Padding becomes zero. Returns the descriptor; errors as of
+        `plan_transfer` and `execute_transfer`.
         """
-        memory = self.bytes_of(tensor)
-        info = copy_to_device(host, tensor.layout, memory, self.numerics, self.pool)
+        info = self._transfer(tensor, storage, dtype, strides, offset, True)
         if self.sanitizer is not None:
             self.sanitizer.written(tensor.address_bytes, tensor.size_bytes, tensor.name)
         return info
 
-    def download(self, tensor: DeviceTensor, host: HostView) -> DataConversionInfo:
-        """Device → host copy into ``host.storage``; returns what was executed."""
-        memory = self.bytes_of(tensor)
-        return copy_to_host(host, tensor.layout, memory, self.numerics, self.pool)
+    def download(
+        self,
+        tensor: DeviceTensor,
+        storage: npt.NDArray[Any],
+        dtype: str,
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> DataConversionInfo:
+        """Copy a device tensor to a host tensor; parameters and errors as of `upload`."""
+        return self._transfer(tensor, storage, dtype, strides, offset, False)
+
+    def _transfer(
+        self,
+        tensor: DeviceTensor,
+        storage: npt.NDArray[Any],
+        dtype: str,
+        strides: tuple[int, ...] | None,
+        offset: int,
+        to_device: bool,
+    ) -> DataConversionInfo:
+        memory, host_strides = self.bytes_of(tensor), strides or tensor.strides
+        extents = (tensor.layout, tensor.sizes, tensor.strides, host_strides)
+        plan = plan_transfer(*extents, dtype, self.numerics, to_device)
+        return execute_transfer(plan, storage, offset, memory, self.pool)
 
 
 def _sanitizer(choice: CheckChoice) -> Sanitizer | None:

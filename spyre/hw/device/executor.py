@@ -160,12 +160,12 @@ class Executor:
         """
         if self.sanitizer is not None:  # its checks are in the compiled driver
             return False
-        from spyre.hw.interpreter import interpreted_seconds, meanwhile
+        from spyre.hw.interpreter import background_compiler, interpreted_seconds
 
         if self._estimated[0] is not rows:
             self._estimated = rows, interpreted_seconds(linked.tables, rows[:, 0])
         names = [KERNEL_NAMES[kind] for kind in linked.code.kinds]
-        return meanwhile.stands_in((*names, *further), self._estimated[1])
+        return background_compiler.should_interpret((*names, *further), self._estimated[1])
 
     def _interpret(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
         from spyre.hw import interpreter
@@ -202,7 +202,7 @@ def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[obje
     """The compiled driver to call, and what it takes at the end."""
     if sanitizer is None:
         return _plain_driver(), ()
-    from spyre.hw.kernels.sanitizing import drive_checked
+    from spyre.hw.kernels.checked_driver import drive_checked
 
     return drive_checked, sanitizer.arguments()
 

@@ -1,22 +1,22 @@
 """Host ↔ device copies: descriptors of loop nests, executed by compiled kernels.
 
-The way of a copy: layout and host strides → `DataConversionInfo` (:mod:`spyre.layout.conversion`)
-→ transfer table (kept) → kernel. Padding is zero-filled on the way in and skipped on the way out.
-The slow reference is :mod:`spyre.layout.reference`. Copies to different memory may run in several
-threads at once. Rules: runtime reference §3, SDSC reference §6.3.
+Layout and host strides give a `DataConversionInfo` (:mod:`spyre.layout.conversion`), this gives the
+cached table that a kernel executes. Padding is filled with zeros on the way to the device and
+skipped on the way to the host. Copies to different memory may run in several threads at once.
+Rules: runtime reference §3, SDSC reference §6.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import Rounding, find_format, find_host_dtype
+from spyre.dtypes import INTEGER_STORAGE, NO_CODE, Rounding, find_format, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.numerics import Numerics
@@ -37,83 +37,22 @@ from spyre.layout import (
 _PARALLEL_BYTES = 1 << 19
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """A host tensor to copy: 1-D storage, first element, strides of the layout's host dims.
+def execute_transfer(
+    plan: TransferPlan,
+    storage: npt.NDArray[Any],
+    offset: int,
+    device: npt.NDArray[np.uint8],
+    pool: ThreadPool,
+) -> DataConversionInfo:
+    """Copy between a host tensor and ``device``, the tensor's bytes, in the plan's direction.
 
-    ``dtype``: torch dtype name. ``sizes``/``layout_strides``: the extents and strides the layout
-    was made for; ``strides``: those of this storage. All in elements.
+    ``storage``: 1-D host storage; ``offset``: its element that is the first of the tensor. Padding
+    on the device becomes zero. Returns the descriptor, with host elements counted from the first
+    one of the tensor. LaunchError SPY324 if one side is too small.
     """
-
-    storage: npt.NDArray[Any]
-    dtype: str
-    sizes: tuple[int, ...]
-    layout_strides: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        ranks = {len(self.sizes), len(self.layout_strides), len(self.strides)}
-        if len(ranks) > 1:
-            raise LaunchError(
-                "SPY322",
-                "sizes and strides of a host tensor differ in rank",
-                expected=f"{len(self.sizes)} strides for sizes {list(self.sizes)}",
-                found=f"strides {list(self.strides)} and {list(self.layout_strides)}",
-            )
-
-    @classmethod
-    def dense(
-        cls,
-        storage: npt.NDArray[Any],
-        dtype: str,
-        sizes: Sequence[int],
-        strides: Sequence[int],
-    ) -> HostView:
-        """A storage that is laid out exactly as the device layout assumes."""
-        return cls(storage, dtype, tuple(sizes), tuple(strides), tuple(strides))
-
-
-def copy_to_device(
-    host: HostView,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
-    numerics: Numerics,
-    pool: ThreadPool,
-) -> DataConversionInfo:
-    """Fill ``device`` (the tensor's bytes) from ``host``; padding becomes zero.
-
-    Returns what was executed, host elements counted from the first of the tensor. LaunchError
-    SPY324 when one side is too small; other errors as in `plan_transfer`.
-    """
-    return _copy(host, layout, device, numerics, pool, True)
-
-
-def copy_to_host(
-    host: HostView,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
-    numerics: Numerics,
-    pool: ThreadPool,
-) -> DataConversionInfo:
-    """Write the tensor's elements from ``device`` into ``host.storage``; as `copy_to_device`."""
-    return _copy(host, layout, device, numerics, pool, False)
-
-
-def _copy(
-    host: HostView,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
-    numerics: Numerics,
-    pool: ThreadPool,
-    to_device: bool,
-) -> DataConversionInfo:
-    strides = (host.sizes, host.layout_strides, host.strides)
-    plan = plan_transfer(layout, *strides, host.dtype, numerics, to_device)
     if plan.units:
-        _check_bounds(host, plan, layout, device)
-        first = host.offset + plan.lowest
-        start = host.storage.ctypes.data + first * host.storage.itemsize
+        _check_bounds(plan, storage, offset, device)
+        start = storage.ctypes.data + (offset + plan.lowest) * storage.itemsize
         _run(plan, start, device.ctypes.data, pool)
     return plan.info
 
@@ -136,52 +75,52 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
 
 
 def _is_interpreted(plan: TransferPlan) -> bool:
-    """Whether the copy is made while what copies is compiled."""
-    from spyre.hw.interpreter import copy_seconds, meanwhile
-    from spyre.hw.kernels.together import TRANSFER
+    """Whether to interpret the copy because its kernel is still being compiled."""
+    from spyre.hw.interpreter import background_compiler, copy_seconds
+    from spyre.hw.kernels.parallel_compile import TRANSFER
 
-    return meanwhile.stands_in((TRANSFER,), copy_seconds(plan.size_bytes // STICK_BYTES))
+    return background_compiler.should_interpret(
+        (TRANSFER,), copy_seconds(plan.size_bytes // STICK_BYTES)
+    )
 
 
 def _check_bounds(
-    host: HostView,
-    plan: TransferPlan,
-    layout: SpyreTensorLayout,
-    device: npt.NDArray[np.uint8],
+    plan: TransferPlan, storage: npt.NDArray[Any], offset: int, device: npt.NDArray[np.uint8]
 ) -> None:
-    first, last = host.offset + plan.lowest, host.offset + plan.highest
-    if plan.info.nests and not (0 <= first <= last < host.storage.size):
+    first, last = offset + plan.lowest, offset + plan.highest
+    if plan.info.nests and not (0 <= first <= last < storage.size):
         raise LaunchError(
             "SPY324",
             "host storage is too small for the tensor",
             expected=f"elements {first} to {last}",
-            found=f"{host.storage.size} elements",
+            found=f"{storage.size} elements",
         )
     if device.size < plan.size_bytes:
         raise LaunchError(
             "SPY324",
             "device bytes do not match the tensor layout",
-            expected=f"{plan.size_bytes} bytes for {layout}",
+            expected=f"{plan.size_bytes} bytes",
             found=f"{device.size} bytes",
         )
 
 
 _TILE = 16
-"""Most runs that are neighbours on the device before the next ones on the host."""
+"""At most so many runs that are neighbours on the device are copied one after another."""
 _UNIT_RUNS = 2048
-"""Most runs of a unit, so that threads find several."""
+"""At most so many runs are a unit of work, so that several threads have some."""
 _FARTHEST = 1 << 56
 _TAIL = 2
-"""What the loops of a row walk besides elements: steps along the axis that a tail continues."""
+"""Third space of the loops of a row: steps along the axis of the tail."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferPlan:
-    """A copy ready to run: its descriptor, relative to the first element of the host tensor.
+    """A copy ready to run.
 
-    ``address``: of ``table``, in host memory. ``lowest``/``highest``: host elements it touches,
-    both 0 in a copy of nothing; the table counts host elements from ``lowest`` on, since kernels
-    take no negative ones. ``size_bytes``: of the device tensor.
+    ``info``: its descriptor, relative to the first element of the host tensor. ``address``: of
+    ``table``, in host memory. ``lowest``/``highest``: the first and the last host element that it
+    touches, both 0 for an empty copy; the table counts host elements from ``lowest``, because
+    kernels accept no negative ones. ``size_bytes``: of the device tensor.
     """
 
     info: DataConversionInfo
@@ -194,21 +133,19 @@ class TransferPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A nest with the zeros after each of its runs of ``count``; both 0 where there is none."""
+class _Row:
+    """A row of the table: runs of ``count`` elements, each followed by ``fill`` zeros.
+
+    ``nest`` walks the elements, or the zeros alone if ``count`` is 0. If ``tail_axis`` is not
+    negative, the walk has one more step along this axis, whose runs have the tail's sizes.
+    """
 
     nest: AccessMap
     count: int
     fill: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row to be: a run, and the run that goes on along ``tail_axis`` of its nest, if any."""
-
-    run: _Run
-    tail: _Run | None = None
-    tail_axis: int = 0
+    tail_axis: int = -1
+    tail_count: int = 0
+    tail_fill: int = 0
 
 
 @lru_cache(maxsize=1024)
@@ -221,10 +158,11 @@ def plan_transfer(
     numerics: Numerics,
     to_device: bool,
 ) -> TransferPlan:
-    """Plan of a copy; errors as in `conversion_info`, and UnsupportedError SPY528, SPY529.
+    """Return the cached plan of a copy.
 
     ``sizes``/``layout_strides``: host extents the layout was made for; ``strides``: those of the
-    host storage. Elements all. Kept for the copies to come.
+    host storage; all in elements. Errors as in `conversion_info`, and UnsupportedError SPY528 and
+    SPY529.
     """
     info = conversion_info(layout, sizes, layout_strides, dtype, to_device, strides)
     if not info.nests and not info.zero_fill:
@@ -233,23 +171,27 @@ def plan_transfer(
     if max(-lowest, highest) > _FARTHEST:
         raise LaunchError(
             "SPY322",
-            "the layout's strides lead out of any host memory",
+            "the layout's strides reach beyond any host memory",
             expected=f"host elements up to {_FARTHEST}",
             found=str(layout),
         )
-    rows = _rows(_runs(info.moved(-lowest)))
+    rows = _rows(info.moved(-lowest))
     table = _table(info, rows, dtype, numerics)
     units = int(table[len(table) - tt.ROW_WORDS + tt.END_UNIT])
     address = table.ctypes.data
     return TransferPlan(info, table, address, units, lowest, highest, layout.device_bytes)
 
 
-def _runs(info: DataConversionInfo) -> list[_Run]:
-    """One run per nest, with the zero fill that completes its sticks, and one per other fill."""
+def _rows(info: DataConversionInfo) -> list[_Row]:
+    """Return the rows of a copy.
+
+    Every nest is a row with the zero fill that completes its sticks, and a nest that continues the
+    one before is the tail of its row. Other zero fills are rows by themselves.
+    """
     lanes = (info.output_shape if info.to_device else info.input_shape)[0]
-    # all nests of a copy have the same device pitches
+    # All nests of a copy have the same device pitches.
     fills = {(f.first[0], *[a.extent for a in f.axes[:-1]]): f for f in info.zero_fill}
-    runs = []
+    rows: list[_Row] = []
     for nest in info.nests:
         count = nest.axes[-1].extent
         behind = nest.first[DEVICE] + count, *[axis.extent for axis in nest.axes[:-1]]
@@ -257,45 +199,36 @@ def _runs(info: DataConversionInfo) -> list[_Run]:
         fill = zeros if count + zeros <= lanes else 0
         if fill:
             del fills[behind]
-        runs.append(_Run(nest, count, fill))
+        axis = _continued_axis(rows[-1], nest) if rows else -1
+        if axis < 0:
+            rows.append(_Row(nest, count, fill))
+        else:
+            rows[-1] = replace(rows[-1], tail_axis=axis, tail_count=count, tail_fill=fill)
     for places in fills.values():
         axes = tuple(Axis(axis.extent, (0, *axis.pitches)) for axis in places.axes)
-        runs.append(_Run(AccessMap((0, *places.first), axes), 0, axes[-1].extent))
-    return runs
-
-
-def _rows(runs: Sequence[_Run]) -> list[_Row]:
-    """Rows of one run, or of two where the second one goes on where the first one ends."""
-    rows: list[_Row] = []
-    for run in runs:
-        axis = _continued_axis(rows[-1], run) if rows else None
-        if axis is None:
-            rows.append(_Row(run))
-        else:
-            rows[-1] = _Row(rows[-1].run, run, axis)
+        rows.append(_Row(AccessMap((0, *places.first), axes), 0, axes[-1].extent))
     return rows
 
 
-def _continued_axis(row: _Row, run: _Run) -> int | None:
-    """Axis along which ``run`` is one step more of ``row``; None if there is none."""
-    one, two = row.run.nest, run.nest
-    pairs = list(zip(one.axes[:-1], two.axes[:-1], strict=True))
+def _continued_axis(row: _Row, nest: AccessMap) -> int:
+    """Return the axis of ``row`` along which ``nest`` is one more step, or -1."""
+    pairs = list(zip(row.nest.axes[:-1], nest.axes[:-1], strict=True))
     differing = [k for k, (mine, its) in enumerate(pairs) if mine.extent != its.extent]
-    if row.tail is not None or not (row.run.count and run.count) or len(differing) != 1:
-        return None
+    if row.tail_axis >= 0 or len(differing) != 1:
+        return -1
     (k,) = differing
-    behind = one.at([axis.extent if n == k else 0 for n, axis in enumerate(one.axes)])
-    return k if behind == two.first and two.axes[k].extent == 1 else None
+    behind = row.nest.at([a.extent if n == k else 0 for n, a in enumerate(row.nest.axes)])
+    return k if behind == nest.first and nest.axes[k].extent == 1 else -1
 
 
 def _loops(row: _Row) -> list[Axis]:
-    """The loops above the runs that have more than one step, the innermost first.
+    """Return the loops around the runs that have more than one step, the innermost first.
 
-    They walk host elements, device elements, and steps along the axis that a tail continues.
+    Their spaces are host elements, device elements, and steps along the axis of the tail.
     """
     loops = []
-    for k, axis in enumerate(row.run.nest.axes[:-1]):
-        more = int(row.tail is not None and k == row.tail_axis)
+    for k, axis in enumerate(row.nest.axes[:-1]):
+        more = int(k == row.tail_axis)
         loops.append(Axis(axis.extent + more, (*axis.pitches, more)))
     return drop_unit_axes(loops[::-1])
 
@@ -320,14 +253,14 @@ def _table(
 
 
 def _write_run(words: Int64Array, row: _Row, element_bytes: int) -> None:
-    run, tail, nest = row.run, row.tail, row.run.nest
-    words[tt.COUNT], words[tt.FILL] = run.count, run.fill
+    nest = row.nest
+    words[tt.COUNT], words[tt.FILL] = row.count, row.fill
     words[tt.LANE_STRIDE] = nest.axes[-1].pitches[HOST]
     words[tt.HOST_OFFSET] = nest.first[HOST]
     words[tt.DEVICE_OFFSET] = nest.first[DEVICE] * element_bytes
     words[tt.TAIL_AT] = -1
-    if tail is not None:
-        words[tt.TAIL_COUNT], words[tt.TAIL_FILL] = tail.count, tail.fill
+    if row.tail_axis >= 0:
+        words[tt.TAIL_COUNT], words[tt.TAIL_FILL] = row.tail_count, row.tail_fill
         words[tt.TAIL_AT] = nest.axes[row.tail_axis].extent
 
 
@@ -343,9 +276,10 @@ def _write_axes(words: Int64Array, axes: Sequence[Axis], element_bytes: int) -> 
 
 
 def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
-    """Axes by falling host step, the last two of them a tile: see `tt.AXES`.
+    """Return the axes by falling host step; the last two of them are a tile, see `tt.AXES`.
 
-    Innermost is a part of the loop nearest on the device, before it one nearest on the host.
+    The innermost is part of the loop with the smallest device step, the one before it part of the
+    loop with the smallest host step.
     """
     if not loops:
         return []
@@ -359,7 +293,7 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
     near = min(loops, key=lambda loop: loop.pitches[DEVICE])
     others = [loop for loop in loops if loop is not near]
     others.sort(key=lambda loop: -abs(loop.pitches[HOST]))
-    # neighbours on the device innermost: a line of either side is touched once per tile
+    # Neighbours on the device are innermost, so that a tile touches each cache line only once.
     near, inner = near.split(_divisor(near, _TILE))
     if not others:
         return [near, Axis(1, (0, 0, 0)), inner]
@@ -368,7 +302,7 @@ def _tiled_axes(loops: Sequence[Axis]) -> list[Axis]:
 
 
 def _divisor(axis: Axis, most: int) -> int:
-    """The largest number of steps up to ``most`` that divides the axis."""
+    """Return the largest number of steps, at most ``most``, that divides the axis."""
     if axis.extent <= most:
         return axis.extent
     return next(n for n in range(most, 0, -1) if axis.extent % n == 0)
@@ -377,21 +311,21 @@ def _divisor(axis: Axis, most: int) -> int:
 def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numerics) -> None:
     row = find_host_dtype(dtype)
     host = row.name
-    table[tt.HOST_FORMAT] = tt.HOST_CODES[host]
+    table[tt.HOST_FORMAT] = row.transfer_code
+    stored = find_format(device)
     table[tt.NINF_IS_NAN] = numerics.ninf_to_host == "nan"
     table[tt.ROUND_ADD], table[tt.ROUND_ODD] = _rounding_rule(numerics.dma_rounding, 14)
     table[tt.LARGEST] = 0x7FFE if numerics.saturate else 0x7FFF
     table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD] = _rounding_rule(numerics.bfloat16_rounding, 16)
-    integers = device in tt.DEVICE_INTEGER_CODES
-    if {device, row.device_format} & tt.COPIED_FORMATS:
+    integers = stored.transfer_code != NO_CODE and not stored.computed
+    if stored.copied_only or find_format(row.device_format).copied_only:
         integers = device == row.device_format
-    floats = table[tt.HOST_FORMAT] <= tt.HOST_BOOL
-    if device == "SEN169_FP16" and floats:
-        table[tt.DEVICE_FORMAT] = _half_code(numerics)
-    elif device == "IEEE_FP32" and floats:
-        table[tt.DEVICE_FORMAT] = tb.FP32
+    floats = row.transfer_code < INTEGER_STORAGE
+    if stored.computed and floats:
+        is_half = stored.transfer_code == tb.DL16
+        table[tt.DEVICE_FORMAT] = _half_code(numerics) if is_half else stored.transfer_code
     elif integers and (not floats or host == "bool"):
-        table[tt.DEVICE_FORMAT] = tt.DEVICE_INTEGER_CODES[device]
+        table[tt.DEVICE_FORMAT] = stored.transfer_code
         table[tt.INTEGERS] = 1
     else:
         raise UnsupportedError(
@@ -403,7 +337,7 @@ def _write_formats(table: Int64Array, device: str, dtype: str, numerics: Numeric
 
 
 def _half_code(numerics: Numerics) -> int:
-    """Device code of 16-bit floats in copies; the default DL16 has the fastest kernel."""
+    """Return the code of 16-bit device floats; the default DL16 has the fastest kernel."""
     if numerics.mode == "ieee":
         return tb.HALF
     plain = numerics.dma_rounding == "away" and not numerics.saturate
@@ -411,6 +345,6 @@ def _half_code(numerics: Numerics) -> int:
 
 
 def _rounding_rule(rounding: Rounding, dropped_bits: int) -> tuple[int, int]:
-    """The two integers of a rule, see :mod:`spyre.hw.kernels.intrinsics`."""
+    """Return the two integers of a rounding rule, see :mod:`spyre.hw.kernels.intrinsics`."""
     half = 1 << (dropped_bits - 1)
     return {"away": (half, 0), "trunc": (0, 0), "even": (half - 1, 1)}[rounding]

@@ -9,7 +9,6 @@ import numpy as np
 
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
-from spyre.hw.device.transfer import HostView
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.table import KERNEL_NAMES
@@ -22,23 +21,23 @@ _ROWS = (1, 512)
 
 def warm_transfers(device: Device) -> None:
     """Compile or load the copies between host and ``device``, and its thread pool."""
-    from spyre.hw.kernels.together import TRANSFER, entry_of
+    from spyre.hw.kernels.parallel_compile import TRANSFER, entry_of
 
     _ = entry_of(TRANSFER).address  # what is loaded is what copies
     for rows in _ROWS:
         sizes, strides = (rows, _COLUMNS), (_COLUMNS, 1)
         layout = SpyreTensorLayout.from_host(sizes, "float16")
-        host = HostView.dense(np.zeros(rows * _COLUMNS, np.float16), "float16", sizes, strides)
+        storage = np.zeros(rows * _COLUMNS, np.float16)
         address = device.allocate(layout.device_bytes)
         tensor = DeviceTensor("warm", address, layout, "float16", sizes, strides)
-        device.upload(tensor, host)
-        device.download(tensor, host)
+        device.upload(tensor, storage, "float16")
+        device.download(tensor, storage, "float16")
         device.free(address)
 
 
 def warm_driver(device: Device) -> None:
     """Compile or load what runs and moves programs, whatever their kernels."""
-    from spyre.hw.kernels.together import compile_driver
+    from spyre.hw.kernels.parallel_compile import compile_driver
 
     device.pool.prepare()
     compile_driver()
@@ -53,7 +52,7 @@ def warm_program(
     program is. ``link`` may raise SpyreErrors, which are for who links it to run it.
     ``is_interpreted``: or begin to, in the background, if ``device`` can run it meanwhile.
     """
-    from spyre.hw.kernels.together import TRANSFER, compile_together, entry_of
+    from spyre.hw.kernels.parallel_compile import TRANSFER, compile_together, entry_of
 
     if entry_of(TRANSFER).is_ready:
         return
@@ -70,7 +69,7 @@ def warm_kernels() -> Iterator[str]:
     Where compiled kernels can be kept, a process for each CPU compiles some; this one loads them
     afterwards, and compiles what another could not.
     """
-    from spyre.hw.kernels.together import JOBS, compile_job, compiled_elsewhere, processes
+    from spyre.hw.kernels.parallel_compile import JOBS, compile_job, compiled_elsewhere, processes
 
     is_alone = processes() == 1
     if not is_alone:

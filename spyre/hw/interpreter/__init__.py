@@ -1,6 +1,6 @@
-"""Kernels run as they are written, by Python and numpy: slow, at once, and with the same bits.
+"""Interpretation of kernels by Python and numpy: slow, without compilation, with the same bits.
 
-Small programs are run so while their kernels are compiled.
+Small programs are interpreted while their kernels are compiled.
 """
 
 import lazy_loader

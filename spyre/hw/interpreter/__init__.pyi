@@ -1,8 +1,8 @@
 from .background import (
+    background_compiler as background_compiler,
     compiled_or_interpreted as compiled_or_interpreted,
     copy_seconds as copy_seconds,
     interpreted_seconds as interpreted_seconds,
-    meanwhile as meanwhile,
 )
 from .run import (
     drive as drive,

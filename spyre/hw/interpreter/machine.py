@@ -1,7 +1,7 @@
-"""What kernels have from LLVM, in numpy: bit casts, codecs, fused arithmetic, loops over codes.
+"""The intrinsics of kernels in numpy: bit casts, codecs, fused arithmetic, loops over codes.
 
-Each has the name, the arguments and the bits of its namesake in `spyre.hw.kernels`, of arrays
-element by element where that takes single numbers. Addresses are the host's, in bytes.
+Each has the name, the arguments and the bits of its namesake in `spyre.hw.kernels`, and works on
+arrays element by element if that takes single numbers. Addresses are the host's, in bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
+from spyre.hw.kernels.arguments import entry_source
+from spyre.hw.ops import CODE_FORMS, OPCODES, OpDefinition
+
 Array = npt.NDArray[Any]
 F = np.float32
 STICK = 64
@@ -22,7 +25,7 @@ STICK = 64
 
 
 class _Memory:
-    """Memory at an address, as numpy asks for it."""
+    """The array interface of numpy for memory at an address."""
 
     def __init__(self, address: int, count: int, code: str) -> None:
         self.__array_interface__ = {
@@ -99,6 +102,11 @@ def _number_extreme(is_better: Any, join_zeros: Any) -> Callable[[Any, Any], Any
 
 maximum_number = _number_extreme(np.greater, np.bitwise_and)
 minimum_number = _number_extreme(np.less, np.bitwise_or)
+
+
+def select(condition: Any, yes: Any, no: Any) -> Any:
+    """``yes`` where the condition is true, else ``no``."""
+    return np.where(condition, yes, no)[()]
 
 
 def multiply_add(left: Any, right: Any, addend: Any) -> Any:
@@ -180,7 +188,7 @@ def encode_half(value: Any) -> Any:
 
 
 def _added(magnitude: Any, add: int, odd: int, dropped: int) -> Any:
-    """Magnitude bits plus what a rule adds, unsigned."""
+    """Magnitude bits plus the increment of a rounding rule, unsigned."""
     bits = np.asarray(magnitude).astype(np.int64)
     return bits + int(add) + ((bits >> dropped) & int(odd))
 
@@ -242,61 +250,25 @@ def minimum_i16(left: Any, right: Any) -> Any:
 # --- loops over codes -------------------------------------------------------------------------
 
 
-def _negative(x: Array) -> Array:
-    return x ^ np.uint16(0x8000)
+def _operation_on_codes(row: OpDefinition, *codes: Array) -> Array:
+    """The staged arithmetic of the elementwise kernel, which gives the bits of the code form."""
+    from spyre.hw.interpreter.source import kernels_of
 
-
-def _absolute(x: Array) -> Array:
-    return x & np.uint16(0x7FFF)
-
-
-def _relu(x: Array) -> Array:
-    return np.where(x.view(np.int16) > 0, x, np.uint16(0))
-
-
-def _where(condition: Array, yes: Array, no: Array) -> Array:
-    return np.where(condition & np.uint16(0x7FFF) == 0, no, yes)
-
-
-def _extreme(choose: Any, x: Array, y: Array) -> Any:
-    return key_code(choose(order_key(x), order_key(y)))
-
-
-def _arithmetic(function: Any, x: Array, y: Array) -> Any:
-    return encode_dl16(function(decode_dl16(x), decode_dl16(y)))
+    kernel = kernels_of("spyre.hw.kernels.families.elementwise")
+    shape, opcode = codes[0].shape, OPCODES[row.kernel_op]
+    numbers = [decode_dl16(x).reshape(-1) for x in codes]
+    out, constants = np.empty_like(numbers[0]), np.zeros(2, F)
+    if row.inputs == 1:
+        kernel["apply_unary"](opcode, False, *numbers, out, constants)
+    elif row.inputs == 2:
+        kernel["apply_binary"](opcode, *numbers, out, constants)
+    else:
+        kernel["apply_many"](opcode, *numbers, *numbers[:2], out)
+    return np.asarray(encode_dl16(out)).reshape(shape)
 
 
 CODE_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "add": partial(_arithmetic, np.add),
-    "sub": partial(_arithmetic, np.subtract),
-    "mul": partial(_arithmetic, np.multiply),
-    "div": partial(_arithmetic, np.divide),
-    "max": partial(_extreme, np.maximum),
-    "min": partial(_extreme, np.minimum),
-    "neg": _negative,
-    "abs": _absolute,
-    "relu": _relu,
-    "where": _where,
-}
-
-
-def _function(name: str, x: Array) -> Any:
-    """Codes of what a function of single numbers gives."""
-    from spyre.hw.interpreter.source import kernels_of
-
-    return encode_dl16(kernels_of("spyre.hw.kernels.vector_math")[name](decode_dl16(x)))
-
-
-CODE_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": partial(_function, "half_exponential"),
-    "log": partial(_function, "logarithm"),
-    "sqrt": lambda x: encode_dl16(np.sqrt(decode_dl16(x))),
-    "rsqrt": partial(_function, "inverse_root"),
-    "reciprocal": lambda x: encode_dl16(F(1.0) / decode_dl16(x)),
-    "tanh": partial(_function, "hyperbolic_tangent"),
-    "sigmoid": partial(_function, "half_sigmoid"),
-    "gelu": partial(_function, "gelu"),
-    "silu": partial(_function, "half_silu"),
+    name: partial(_operation_on_codes, row) for name, row in CODE_FORMS.items()
 }
 
 
@@ -361,12 +333,12 @@ def row_product(operands: Sequence[int], count: int) -> None:
 
 LANES = 16
 WIDTH, TALL, SHORT = 64, 64, 4
-"""Shape of the blocks: which one changes no bit, every sum being one of its own."""
+"""Shape of the blocks, which does not change any sum."""
 _LOW_BITS = 0xFFF
 
 
 def _multiply(a: Array, b: Array, c: Array) -> None:
-    """c += a · b, a product at a time in order of k; of 12-bit fractions they are exact."""
+    """c += a · b, one product at a time in order of k; products of 12-bit fractions are exact."""
     is_exact = not any((side.view(np.uint32) & _LOW_BITS).any() for side in (a, b))
     for k in range(a.shape[1]):
         if is_exact:
@@ -395,7 +367,7 @@ def transpose_tile(source: int, source_pitch: int, target: int, target_pitch: in
 
 
 def prefetch_line(address: int) -> None:
-    """A hint that is not needed here."""
+    """Do nothing: it is a hint."""
 
 
 def call_entry(
@@ -403,6 +375,16 @@ def call_entry(
 ) -> int:
     """Call a kernel."""
     return function(table, bases, memory, scratch, *units)
+
+
+def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Callable[..., int]:
+    """The entry of a kernel, which takes addresses."""
+    code = kernel.__code__
+    parameters = code.co_varnames[: code.co_argcount]
+    names = {**globals(), "kernel": kernel}
+    exec(entry_source("run", parameters, reports_faults), names)
+    run: Callable[..., int] = names["run"]
+    return run
 
 
 def _prefetch_piece(address: int, piece: int) -> None:
@@ -417,16 +399,13 @@ IN_PLACE_OF: dict[str, dict[str, Any]] = {
 ELEMENTWISE = frozenset(
     {
         float_bits, bits_float, add_i32, sub_i32, shl_i32, sar_i32, and_i32, or_i32, maximum_f32,
-        minimum_f32, maximum_number, minimum_number, multiply_add, decode_dl16, decode_half,
+        minimum_f32, maximum_number, minimum_number, multiply_add, select, decode_dl16, decode_half,
         encode_dl16, encode_half, encode_dl16_as, encode_bfloat16_as, add_rounded,
         add_product_rounded, order_key, key_code, maximum_i16, minimum_i16, abs,
     }
 )  # fmt: skip
-"""What takes arrays where its namesake takes a number."""
+"""Functions that take arrays where their namesake takes a number."""
 
-ROUND_ADD = (0x2000, 0, 0, 0, 0, 0x1FFF)
-ROUND_ODD = (0, 0, 0, 0, 0, 1)
-LARGEST = 0x7FFF
 DROPPED = _DROPPED
 
 OFFERED = [

@@ -1,4 +1,4 @@
-"""Programs and copies run by interpreted kernels, and which are small enough for that."""
+"""Programs and copies run by interpreted kernels."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from spyre.hw.interpreter.background import meanwhile
+from spyre.hw.interpreter.background import background_compiler
 from spyre.hw.interpreter.source import interpreted, kernels_of
-from spyre.hw.table import DISPATCH_BASES, KERNELS, plan as tb
+from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
 
-_ENTRIES = tuple(KERNELS.values())
+_ENTRIES = tuple(tb.KERNELS.values())
 _TRANSFER = "spyre.hw.kernels.transfer"
 
 
 @contextmanager
 def _interpreting() -> Iterator[None]:
-    """As compiled kernels are: without floating point warnings; what it takes is noted."""
+    """Run without floating point warnings, as compiled kernels do, and add up the time."""
     begin = time.perf_counter()
     try:
         with np.errstate(all="ignore"):
             yield
     finally:
-        meanwhile.spent_seconds += time.perf_counter() - begin
+        background_compiler.spent_seconds += time.perf_counter() - begin
 
 
 def drive(
@@ -41,7 +41,7 @@ def drive(
     with _interpreting():
         for e in range(first, last):
             table = tables[dispatch[e, 0]]
-            bases = dispatch[e, DISPATCH_BASES:]
+            bases = dispatch[e, tb.DISPATCH_BASES :]
             run = interpreted(_ENTRIES[table[tb.KIND]])
             status = run(
                 table.ctypes.data, bases.ctypes.data, memory, scratch, 0, int(table[tb.UNITS])
@@ -53,6 +53,6 @@ def drive(
 
 
 def transfer(table: Int64Array, host: int, device: int, units: int) -> None:
-    """The copy that a transfer table describes; host addresses."""
+    """Run the copy of a transfer table between host addresses."""
     with _interpreting():
         kernels_of(_TRANSFER)["transfer_units"](table, host, device, 0, units)

@@ -1,11 +1,11 @@
 """Kernels as plain Python over numpy: their own source, read and rewritten, not compiled.
 
-What numba would compile is taken from the source of a module of kernels: functions under
-``@kernel``, ``@inline`` and ``@entry``, and what they name. A loop over elements becomes one
-statement over whole arrays where its steps do not depend on each other; every other loop stays one
-of Python. What the source has from LLVM is that of `.machine`. Nothing of numba is imported, and
-there is no second text of any formula or order of sums: that the bits are the same follows, but for
-which NaN goes on where several meet, which depends on the instructions that LLVM chooses.
+The functions under ``@kernel`` and ``@inline`` are taken from the source of a module of kernels,
+with the names they use. A loop over elements becomes one statement over whole arrays if its steps
+do not depend on each other; other loops remain loops of Python. `.machine` replaces the intrinsics
+of LLVM. numba is not imported, and there is no second text of any formula or order of sums, so the
+bits are the same, except that the choice among several NaN operands depends on the instructions
+that LLVM selects.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BELOW = frozenset(
     _KERNELS + name
     for name in ("jit", "intrinsics", "dl16_vectors", "dl16_functions", "microkernel", "pool")
 )
-"""Modules that `.machine` stands for, and the threads that nobody here has."""
-_COMPILED = frozenset({"kernel", "inline", "entry"})
+"""Modules replaced by `.machine`, and the thread pool, which is not used."""
+_COMPILED = frozenset({"kernel", "inline"})
 _SELECT = "select_elements"
 _ELEMENTWISE = "is_elementwise"
 
@@ -57,7 +57,7 @@ def select_elements(condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _take(statement: ast.stmt, found: Namespace, path: str) -> None:
-    """Do one statement at the margin of a module."""
+    """Execute one top-level statement of a module."""
     if isinstance(statement, ast.ImportFrom):
         found.update(_imported(statement))
     elif isinstance(statement, ast.FunctionDef):
@@ -85,7 +85,7 @@ def _execute(statement: ast.stmt, found: Namespace, path: str) -> None:
 def _define(function: ast.FunctionDef, found: Namespace, path: str) -> None:
     decorators = {d.id for d in function.decorator_list if isinstance(d, ast.Name)}
     if "intrinsic" in decorators:
-        return  # LLVM's: `.machine` has it
+        return  # `.machine` has its namesake
     function.decorator_list.clear()
     function.returns = None
     for argument in function.args.args:
@@ -135,7 +135,8 @@ class _Loops(ast.NodeTransformer):
 
 
 class _Elements:
-    """What may be done for all elements at once. ``names``: what differs between them."""
+    """Decides if a loop body may run for all elements at once. ``names``: variables that differ
+    between elements."""
 
     def __init__(self, element: str, known: Mapping[str, Any]) -> None:
         self._element, self._known = element, known
@@ -145,7 +146,7 @@ class _Elements:
         self._stores: dict[str, ast.expr] = {}
 
     def allows(self, body: Sequence[ast.stmt]) -> bool:
-        """Whether the body of a loop can; fills ``names``."""
+        """True if the body of a loop may; fills ``names``."""
         assigned = {n.id for s in body for n in ast.walk(s) if _is_stored(n)}  # type: ignore[attr-defined]
         return self._are_allowed(body, assigned) and all(
             self._is_own(index) for array, index in self._stores.items() if self._is_loaded(array)
@@ -155,7 +156,9 @@ class _Elements:
         return any(name == array for name, _ in self._loads)
 
     def _is_own(self, index: ast.expr) -> bool:
-        """Whether an index is another one for every element, and all loads are from there."""
+        """True if an index differs for every element, and all loads of the array use the same
+        index.
+        """
         parts = (index.left, index.right) if _is_sum(index) else (index,)  # type: ignore[attr-defined]
         own = [isinstance(part, ast.Name) and part.id == self._element for part in parts]
         rest = [p for p, is_own in zip(parts, own, strict=True) if not is_own]
@@ -204,10 +207,10 @@ class _Elements:
         return True
 
     def _is_value(self, value: ast.expr, assigned: set[str]) -> bool:
-        """Whether an expression can be that of all elements."""
+        """True if an expression may be evaluated for all elements at once."""
         for node in ast.walk(value):
             if isinstance(node, ast.Name) and node.id in assigned - self._set:
-                return False  # what the step before left
+                return False  # a value of the previous step
             if isinstance(node, ast.Subscript):
                 self._loads.add((_array(node), ast.dump(node.slice)))
             if not _mentions(node, self.names):
@@ -237,7 +240,7 @@ def _statements(
     element = loop.target.id  # type: ignore[attr-defined]
     low, high = f"{element}_low", f"{element}_high"
     whole = _Slices(element, low, high)
-    # first what differs between elements, which slices do not show any more
+    # selections first: slices no longer contain the name of the element
     body = [whole.visit(_Selections(names).visit(statement)) for statement in loop.body]
     end = ast.Call(_name("max"), [bounds[1], _name(low)], [])
     prepared: list[ast.stmt] = [_set(low, bounds[0]), _set(high, end)]
@@ -279,7 +282,7 @@ def _is_sum(node: ast.expr) -> bool:
 
 
 def _array(node: ast.Subscript) -> str:
-    """Name of what is subscripted; empty if it has none."""
+    """Name of the subscripted array, "" for other expressions."""
     return node.value.id if isinstance(node.value, ast.Name) else ""
 
 

@@ -10,9 +10,6 @@ import numpy as np
 
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
-    LARGEST,
-    ROUND_ADD,
-    ROUND_ODD,
     bits_float,
     decode_dl16,
     decode_half,
@@ -28,6 +25,7 @@ OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 RANK, OPERANDS, LANES = tb.RANK, tb.OPERANDS, tb.LANES
 MASK_BITS, MASK_START, MASK_END = tb.MASK_BITS, tb.MASK_START, tb.MASK_END
 HALF_FORMAT, FP32_FORMAT, DL16_FORMAT = tb.HALF, tb.FP32, tb.DL16
+ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE
 
 
 @kernel
@@ -94,7 +92,7 @@ def _load_lane(half, word, address, sticks, pitch, code, lanes, buffer):
 
 @kernel
 def load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer):
-    """Decode ``sticks`` sticks at byte ``address`` (``pitch`` bytes apart) to ``buffer``.
+    """Decode ``sticks`` sticks, one every ``pitch`` bytes from byte ``address`` on, to ``buffer``.
 
     ``lane`` -1: whole sticks; otherwise that lane of every stick fills all lanes.
     """
@@ -148,13 +146,13 @@ def _store_dl16(half, address, sticks, pitch, buffer):
 @kernel
 def _store_rounded(half, address, sticks, pitch, code, buffer):
     """DL16 with another rounding than ties away."""
-    add, odd = ROUND_ADD[code], ROUND_ODD[code]
+    add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     for s in range(sticks):
         at = (address + s * pitch) >> 1
         target = half[at : at + 64]
         source = buffer[s * 64 : s * 64 + 64]
         for i in range(64):
-            target[i] = encode_dl16_as(source[i], add, odd, LARGEST)
+            target[i] = encode_dl16_as(source[i], add, odd, LARGEST_CODE)
 
 
 @kernel
@@ -170,7 +168,7 @@ def _store_word(word, address, sticks, pitch, buffer):
 
 @kernel
 def store_sticks(half, word, address, sticks, pitch, code, buffer):
-    """Encode ``sticks`` sticks of ``buffer`` to byte ``address``, ``pitch`` bytes apart."""
+    """Encode ``sticks`` sticks of ``buffer``: one every ``pitch`` bytes from ``address`` on."""
     if code == FP32_FORMAT:
         _store_word(word, address, sticks, pitch, buffer)
     elif code == HALF_FORMAT:

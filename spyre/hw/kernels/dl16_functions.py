@@ -1,211 +1,184 @@
-"""Functions of vectors of DL16 codes that stay in registers: decoded, computed, encoded.
+"""Operations on vectors of DL16 codes that stay in registers: decoded, computed, encoded.
 
-Written as :mod:`.vector_math` has them for single numbers, operation by operation, so the bits are
-the same. Numbers that no code decodes to, NaN among them, need no care here.
+Functions of numbers are the text of :mod:`.vector_math`, run over LLVM vectors: `vector_formula`.
+Its results have the same bits. Codes never decode to NaN, so formulas over vectors do not keep it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 
+from spyre.hw.kernels import dl16_vectors, vector_math
 from spyre.hw.kernels.dl16_vectors import CodeVectors, Operation
-from spyre.hw.kernels.intrinsics import F32
-from spyre.hw.spec_choices import GELU_FORM
+from spyre.hw.ops import CODE_FORMS
+
+Arithmetic = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Floats:
-    """A vector of float32; operators as numpy has them, numbers are rounded to float32."""
+def _instruction(name: str, swapped: bool = False) -> Callable[[Vector, Any], Vector]:
+    """The operator of an instruction of LLVM."""
+    return lambda x, y: x.do(name, y, x) if swapped else x.do(name, x, y)
+
+
+def _comparison(sign: str) -> Callable[[Vector, Any], Any]:
+    return lambda x, y: x.codes.b.fcmp_ordered(sign, x.value, x.of(y))
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """A vector of float32, or of int32 words, in LLVM; numbers become vectors of its type.
+
+    Comparisons give vectors of bits, for `_select`.
+    """
 
     codes: CodeVectors
     value: Any
 
-    def _of(self, number: Any) -> Any:
-        """The vector of ``number``, which may be one."""
-        if isinstance(number, Floats):
+    __array_ufunc__ = None  # numpy's numbers leave their operators to this class
+
+    def of(self, number: Any) -> Any:
+        """The LLVM value of a vector, or of a number in all lanes."""
+        if isinstance(number, Vector):
             return number.value
-        lanes = self.codes.codes // 2
-        return ir.Constant(self.codes.float, [ir.Constant(F32, float(number))] * lanes)
+        kind = self.value.type
+        element = ir.Constant(kind.element, number.item())
+        return ir.Constant(kind, [element] * kind.count)
 
-    def _made(self, name: str, left: Any, right: Any) -> Floats:
-        operation = getattr(self.codes.b, name)
-        return Floats(self.codes, operation(self._of(left), self._of(right)))
+    def do(self, name: str, left: Any, right: Any) -> Vector:
+        """An instruction of LLVM on two vectors or numbers."""
+        return Vector(self.codes, getattr(self.codes.b, name)(self.of(left), self.of(right)))
 
-    def __add__(self, other: Any) -> Floats:
-        return self._made("fadd", self, other)
+    __add__, __radd__ = _instruction("fadd"), _instruction("fadd", swapped=True)
+    __sub__, __rsub__ = _instruction("fsub"), _instruction("fsub", swapped=True)
+    __mul__, __rmul__ = _instruction("fmul"), _instruction("fmul", swapped=True)
+    __truediv__, __rtruediv__ = _instruction("fdiv"), _instruction("fdiv", swapped=True)
+    __lt__, __gt__, __ge__ = _comparison("<"), _comparison(">"), _comparison(">=")
+    __eq__ = _comparison("==")
 
-    def __sub__(self, other: Any) -> Floats:
-        return self._made("fsub", self, other)
+    def __neg__(self) -> Vector:
+        return Vector(self.codes, self.codes.b.fneg(self.value))
 
-    def __mul__(self, other: Any) -> Floats:
-        return self._made("fmul", self, other)
-
-    def __rtruediv__(self, other: Any) -> Floats:
-        return self._made("fdiv", other, self)
-
-    def __neg__(self) -> Floats:
-        return Floats(self.codes, self.codes.b.fneg(self.value))
-
-    def function(self, name: str, *others: Any) -> Floats:
-        """LLVM's function of it and others."""
-        operands = [self.value, *map(self._of, others)]
-        kind = ir.FunctionType(self.codes.float, [self.codes.float] * len(operands))
-        full_name = f"llvm.{name}.v{self.codes.codes // 2}f32"
-        function = cgutils.get_or_insert_function(self.codes.b.module, kind, full_name)
-        return Floats(self.codes, self.codes.b.call(function, operands))
-
-    def times_plus(self, factor: Any, addend: Any) -> Floats:
-        """self · factor + addend, rounded once, on every processor."""
-        return self.function("fma", factor, addend)
-
-    def chosen(self, sign: str, limit: Any, no: Any, yes: Any = None) -> Floats:
-        """``yes`` (default ``limit``) where self compares so with ``limit``, else ``no``."""
-        condition = self.codes.b.fcmp_ordered(sign, self.value, self._of(limit))
-        yes = self._of(limit if yes is None else yes)
-        return Floats(self.codes, self.codes.b.select(condition, yes, self._of(no)))
-
-    def magnitude(self) -> Floats:
-        """Without its sign."""
-        b = self.codes.b
-        return self.with_bits(b.and_(self.bits, self.codes.words(0x7FFFFFFF)))
-
-    @property
-    def bits(self) -> Any:
-        """As words."""
-        return self.codes.b.bitcast(self.value, self.codes.word)
-
-    def with_bits(self, words: Any) -> Floats:
-        """The numbers of these bits."""
-        return Floats(self.codes, self.codes.b.bitcast(words, self.codes.float))
+    def cast(self, kind: Any) -> Vector:
+        """The same bits as another type."""
+        return Vector(self.codes, self.codes.b.bitcast(self.value, kind))
 
 
-_ROUNDER = 12582912.0
-"""1.5 · 2^23, as in `vector_math`."""
+# --- what `vector_math` takes from `.intrinsics`, over vectors --------------------------------
 
 
-def exponential(x: Floats) -> Floats:
-    """`vector_math.half_exponential`."""
-    low = x.chosen("<", -87.33654, x)
-    clamped = low.chosen(">", 88.72283, low)
-    shifted = clamped.times_plus(1.44269504088896341, _ROUNDER)
-    n = shifted - _ROUNDER
-    r = n.times_plus(-0.693359375, clamped)
-    r = n.times_plus(2.12194440e-4, r)
-    p = r.times_plus(8.290308433e-3, 4.189796469e-2)
-    for coefficient in (1.666763649e-1, 4.999914927e-1, 9.999997071e-1, 1.0):
-        p = p.times_plus(r, coefficient)
-    b = x.codes.b
-    return p.with_bits(b.add(p.bits, b.shl(shifted.bits, x.codes.words(23))))
+def _vector_among(operands: Any) -> Vector:
+    found: Vector = next(x for x in operands if isinstance(x, Vector))
+    return found
 
 
-def sigmoid(x: Floats) -> Floats:
-    """`vector_math.half_sigmoid`."""
-    return 1.0 / (exponential(-x) + 1.0)
+def _float(x: Any) -> Any:
+    """float32 of a number or of words."""
+    if isinstance(x, Vector):
+        return Vector(x.codes, x.codes.b.sitofp(x.value, x.codes.float))
+    return np.float32(x)
 
 
-def silu(x: Floats) -> Floats:
-    """`vector_math.half_silu`."""
-    return x.chosen("<", -87.0, x * sigmoid(x), 0.0)
+def _word_operation(name: str) -> Arithmetic:
+    return lambda left, right: left.do(name, left, right)
 
 
-def gelu_erf(x: Floats) -> Floats:
-    """`vector_math.gelu_erf`."""
-    magnitude = x.magnitude()
-    a = magnitude.chosen(">", 6.5, magnitude)
-    p = a.times_plus(-1.757777098e-6, 5.993659103e-5)
-    for coefficient in (
-        *(-9.163630115e-4, 8.447385717e-3, -5.382450209e-2, -4.586157070e-1),
-        *(-1.151180166e0, -1.000003873e0),
-    ):
-        p = p.times_plus(a, coefficient)
-    shifted = p + _ROUNDER
-    r = p - (shifted - _ROUNDER)
-    q = r.times_plus(9.5701e-3, 5.591786e-2)
-    for coefficient in (2.4024745e-1, 6.9312181e-1, 9.9999926e-1):
-        q = q.times_plus(r, coefficient)
-    b = x.codes.b
-    tail = q.with_bits(b.add(q.bits, b.shl(shifted.bits, x.codes.words(23))))
-    return (-a).times_plus(tail, x.chosen(">", 0.0, 0.0, x))
+def _llvm_function(name: str) -> Arithmetic:
+    """LLVM's function of float32 vectors."""
+
+    def function(*operands: Any) -> Vector:
+        vector = _vector_among(operands)
+        codes = vector.codes
+        kind = ir.FunctionType(codes.float, [codes.float] * len(operands))
+        full_name = f"llvm.{name}.v{codes.codes // 2}f32"
+        declared = cgutils.get_or_insert_function(codes.b.module, kind, full_name)
+        return Vector(codes, codes.b.call(declared, [vector.of(x) for x in operands]))
+
+    return function
 
 
-def gelu_tanh(x: Floats) -> Floats:
-    """`vector_math.gelu_tanh`."""
-    inner = (x * 0.044715 * x).times_plus(x, x) * 0.7978845608
-    return x.chosen("<", -10.0, x * sigmoid(inner + inner), 0.0)
+def _extreme(sign: str) -> Arithmetic:
+    def extreme(left: Any, right: Any) -> Vector:
+        vector = _vector_among((left, right))
+        b, operands = vector.codes.b, (vector.of(left), vector.of(right))
+        return Vector(vector.codes, b.select(b.fcmp_ordered(sign, *operands), *operands))
+
+    return extreme
 
 
-def hyperbolic_tangent(x: Floats) -> Floats:
-    """`vector_math.hyperbolic_tangent`."""
-    a = x.magnitude()
-    large = -(2.0 / (exponential(a + a) + 1.0)) + 1.0
-    z = x * x
-    p = z.times_plus(-5.70498872745e-3, 2.06390887954e-2)
-    for coefficient in (-5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
-        p = p.times_plus(z, coefficient)
-    small = (a * z).times_plus(p, a)
-    b = x.codes.b
-    found = a.chosen("<", 0.625, large, small)
-    sign = b.and_(x.bits, x.codes.words(-0x80000000))
-    return x.with_bits(b.or_(b.and_(found.bits, x.codes.words(0x7FFFFFFF)), sign))
+def _select(condition: Any, yes: Any, no: Any) -> Vector:
+    vector = _vector_among((yes, no))
+    return Vector(vector.codes, vector.codes.b.select(condition, vector.of(yes), vector.of(no)))
 
 
-_SQRT_HALF_BITS = 0x3F3504F3
+multiply_add = _llvm_function("fma")
+"""As `.intrinsics.multiply_add`: rounded once, on every processor."""
+
+_ARITHMETIC: dict[str, Arithmetic] = {
+    "F": _float,
+    "float_bits": lambda x: x.cast(x.codes.word),
+    "bits_float": lambda x: x.cast(x.codes.float),
+    "add_i32": _word_operation("add"),
+    "sub_i32": _word_operation("sub"),
+    "and_i32": _word_operation("and_"),
+    "or_i32": _word_operation("or_"),
+    "shl_i32": _word_operation("shl"),
+    "sar_i32": _word_operation("ashr"),
+    "maximum_f32": _extreme(">"),
+    "minimum_f32": _extreme("<"),
+    "multiply_add": multiply_add,
+    "select": _select,
+    "square_root": _llvm_function("sqrt"),
+    "keep_nan": lambda x, y: y,
+}
 
 
-def logarithm(x: Floats) -> Floats:
-    """`vector_math.logarithm`."""
-    b, words = x.codes.b, x.codes.words
-    exponent = b.ashr(b.sub(x.bits, words(_SQRT_HALF_BITS)), words(23))
-    f = x.with_bits(b.sub(x.bits, b.shl(exponent, words(23)))) - 1.0
-    e = Floats(x.codes, b.sitofp(exponent, x.codes.float))
-    p = f.times_plus(7.0376836292e-2, -1.1514610310e-1)
-    for coefficient in (
-        *(1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1),
-        *(2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
-    ):
-        p = p.times_plus(f, coefficient)
-    z = f * f
-    y = e.times_plus(-2.12194440e-4, f * z * p)
-    y = f + z.times_plus(-0.5, y)
-    y = e.times_plus(0.693359375, y)
-    infinity = float("inf")
-    y = x.chosen("==", infinity, y, x)
-    y = x.chosen("==", 0.0, y, -infinity)
-    return x.chosen(">=", 0.0, float("nan"), y)
+@cache
+def _formulas() -> dict[str, Any]:
+    """Names of `vector_math`, whose functions are plain Python over vectors."""
+    names = dict(vars(vector_math))
+    for name, value in vars(vector_math).items():
+        function = getattr(value, "py_func", None)
+        if function is not None:
+            names[name] = FunctionType(function.__code__, names, name)
+    names.update(_ARITHMETIC)
+    return names
 
 
-def square_root(x: Floats) -> Floats:
-    """√x, rounded to nearest."""
-    return x.function("sqrt")
+def vector_formula(name: str) -> Callable[[Vector], Vector]:
+    """The formula of `vector_math` with this name, over vectors."""
+    formula: Callable[[Vector], Vector] = _formulas()[name]
+    return formula
 
 
-def reciprocal(x: Floats) -> Floats:
-    """1/x, rounded to nearest."""
-    return 1.0 / x
+# --- operations on codes ----------------------------------------------------------------------
+
+_FIRST_GUESS = np.int32(0x5F0B8A81)
+F = np.float32
 
 
-_FIRST_GUESS = 0x5F0B8A81
-
-
-def _inverse_root(x: Floats) -> Floats:
+def _inverse_root(x: Vector) -> Vector:
     """1/√x of positive numbers, near enough to have the code of `vector_math.inverse_root`: two
-    steps of Newton's from a guess by the exponent, with factors fitted by us to all codes.
+    Newton steps from a guess by the exponent, with factors fitted by us to all codes.
     """
-    b, words = x.codes.b, x.codes.words
-    y = x.with_bits(b.sub(words(_FIRST_GUESS), b.lshr(x.bits, words(1))))
-    y = y * (-(x * y)).times_plus(y, 1.89000928)
-    h = x * 0.49999696 * y
-    return y * (-h).times_plus(y, 1.49999917)
+    b, words = x.codes.b, x.cast(x.codes.word)
+    halved = Vector(x.codes, b.lshr(words.value, words.of(np.int32(1))))
+    y = Vector(x.codes, b.sub(words.of(_FIRST_GUESS), halved.value)).cast(x.codes.float)
+    y = y * multiply_add(-(x * y), y, F(1.89000928))
+    h = x * F(0.49999696) * y
+    result: Vector = y * multiply_add(-h, y, F(1.49999917))
+    return result
 
 
-def inverse_root(codes: CodeVectors, x: Any) -> Any:
-    """1/√x: 0 of infinity, infinity of 0, with its sign of numbers below."""
+def inverse_root_of_codes(codes: CodeVectors, x: Any) -> Any:
+    """1/√x: 0 of infinity, infinity of 0, negative infinity of negative numbers."""
     b = codes.b
     found = of_numbers(_inverse_root, codes, x)
     found = b.select(b.icmp_unsigned("==", x, codes.shorts(0x7FFF)), codes.shorts(0), found)
@@ -213,20 +186,20 @@ def inverse_root(codes: CodeVectors, x: Any) -> Any:
     return b.select(b.icmp_signed("<", x, codes.shorts(0)), codes.shorts(0xFFFF), found)
 
 
-def of_numbers(function: Callable[[Floats], Floats], codes: CodeVectors, x: Any) -> Any:
+def of_numbers(function: Callable[[Vector], Vector], codes: CodeVectors, x: Any) -> Any:
     """Codes of ``function`` of a vector of codes."""
-    return codes.encoded(*[function(Floats(codes, v)).value for v in codes.decoded(x)])
+    return codes.encoded(*[function(Vector(codes, v)).value for v in codes.decoded(x)])
 
 
-CODE_FUNCTIONS: dict[str, Operation] = {
-    "rsqrt": inverse_root,
-    "exp": partial(of_numbers, exponential),
-    "sigmoid": partial(of_numbers, sigmoid),
-    "silu": partial(of_numbers, silu),
-    "gelu": partial(of_numbers, gelu_erf if GELU_FORM == "erf" else gelu_tanh),
-    "tanh": partial(of_numbers, hyperbolic_tangent),
-    "log": partial(of_numbers, logarithm),
-    "sqrt": partial(of_numbers, square_root),
-    "reciprocal": partial(of_numbers, reciprocal),
+def code_operation(name: str) -> Operation:
+    """The operation that a row of the operation table names as its ``code_form``."""
+    if name == inverse_root_of_codes.__name__:
+        return inverse_root_of_codes
+    known = dl16_vectors.OPERATIONS.get(name)
+    return known or partial(of_numbers, vector_formula(name))
+
+
+CODE_OPERATIONS: dict[str, Operation] = {
+    name: code_operation(row.code_form) for name, row in CODE_FORMS.items()
 }
-"""Operations on vectors of codes, by their names in the plan table."""
+"""Operations on vectors of codes, by kernel operation."""

@@ -2,9 +2,10 @@
 
 ``operands`` is a tuple of host byte addresses, the last one's of the result; ``count`` elements, a
 positive multiple of a stick's. ``loop(operands, pitches, runs, count)`` repeats it ``runs`` times,
-at least once, with operands moved by ``pitches`` bytes each time. What is read and what is written
-is equal or apart. Bits are those of the same loop over :func:`.intrinsics.decode_dl16` and
-:func:`.intrinsics.encode_dl16`, which the tests compare it with.
+at least once, with operands moved by ``pitches`` bytes each time. An operand that is read is the
+one written, or does not overlap it. Bits are those of the same loop over
+:func:`.intrinsics.decode_dl16` and :func:`.intrinsics.encode_dl16`, which the tests compare it
+with.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class CodeVectors:
         return [self.b.bitcast(self.shuffle(lower, upper, order), self.float) for order in orders]
 
     def pack(self, first: Any, second: Any) -> Any:
-        """Words to shorts with signed saturation, alternating as :meth:`decoded` takes apart."""
+        """Words to shorts with signed saturation, elements alternating as :meth:`decoded` gives."""
         b = self.b
         if self.x86_pack is not None:
             kind = ir.FunctionType(self.short, [self.word, self.word])
@@ -159,7 +160,9 @@ class CodeVectors:
         return words
 
     def encoded(self, first: Any, second: Any) -> Any:
-        """Codes of what :meth:`decoded` gives: nearest, ties away; inf and NaN 0x7FFF | sign."""
+        """Codes of float32 in the order of :meth:`decoded`, to nearest, ties away from zero;
+        infinity and NaN become 0x7FFF | sign.
+        """
         b = self.b
         bits = [b.bitcast(values, self.word) for values in (first, second)]
         rounded = []
@@ -174,7 +177,7 @@ class CodeVectors:
         return b.or_(codes, b.and_(self.pack(*bits), self.shorts(_SIGN)))
 
     def encoded_in_order(self, first: Any, second: Any) -> Any:
-        """Codes of what :meth:`decoded_in_order` gives."""
+        """Codes of float32 in the order of :meth:`decoded_in_order`."""
         quarter = _LANE_CODES // 2
         runs = self.codes // quarter
         order = [
@@ -186,7 +189,7 @@ class CodeVectors:
         return self.shuffle(codes, codes, order)
 
     def alternating(self, first: Any, second: Any) -> list[Any]:
-        """What :meth:`decoded` would give of what :meth:`decoded_in_order` gave."""
+        """Reorder float32 from the order of :meth:`decoded_in_order` to that of :meth:`decoded`."""
         quarter, half = _LANE_CODES // 2, self.codes // 2
         runs = [range(start, start + quarter) for start in range(0, self.codes, quarter)]
         orders = [[i for run in runs[kind::2] for i in run] for kind in (0, 1)]
@@ -194,7 +197,7 @@ class CodeVectors:
         return [self.shuffle(first, second, order) for order in orders]
 
     def in_order(self, first: Any, second: Any) -> list[Any]:
-        """What :meth:`decoded_in_order` would give of what :meth:`decoded` gave."""
+        """Reorder float32 from the order of :meth:`decoded` to that of :meth:`decoded_in_order`."""
         quarter, half = _LANE_CODES // 2, self.codes // 2
         places = [
             kind * half + start + i
@@ -214,7 +217,7 @@ Operation = Callable[..., Any]
 
 
 def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
-    """The intrinsic of the loop ``emit`` writes; the host's vectors unless told otherwise."""
+    """The intrinsic of the loop ``emit`` writes, by default in vectors of the host's width."""
 
     @intrinsic
     def loop(typing_context, operands, count):
@@ -242,8 +245,8 @@ def make_runs(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK)
 
 
 def make_choice(emits: Mapping[int, Emit]) -> Any:
-    """The intrinsic of several loops: ``loop(number, operands, pitches, runs, count)`` does what
-    the one of that number would; of an unknown number nothing.
+    """The intrinsic of several loops: ``loop(number, operands, pitches, runs, count)`` runs the one
+    of that number; for an unknown number it does nothing.
     """
 
     @intrinsic
@@ -359,8 +362,8 @@ def where(codes: CodeVectors, condition: Any, yes: Any, no: Any) -> Any:
 def emit_elementwise(
     operation: Operation, codes: CodeVectors, operands: Sequence[Any], count: Any
 ) -> None:
-    """z[i] = op(x[i], ...) on codes, a stick at a time: what waits for one vector does not for the
-    next one.
+    """z[i] = op(x[i], ...) on codes, a stick at a time: the vectors of a stick do not depend on
+    each other, which hides the latency of each.
     """
     *inputs, z = operands
 
@@ -491,18 +494,18 @@ def _row_added(
     return [b.call(multiply_add, [left, r, t]) for r, t in zip(right, totals, strict=True)]
 
 
-CODE_OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operation] = {
     "add": partial(arithmetic, "fadd"),
-    "sub": partial(arithmetic, "fsub"),
-    "mul": partial(arithmetic, "fmul"),
-    "div": partial(arithmetic, "fdiv"),
-    "max": partial(extreme, ">"),
-    "min": partial(extreme, "<"),
-    "neg": negative,
-    "abs": absolute,
+    "subtract": partial(arithmetic, "fsub"),
+    "multiply": partial(arithmetic, "fmul"),
+    "divide": partial(arithmetic, "fdiv"),
+    "maximum": partial(extreme, ">"),
+    "minimum": partial(extreme, "<"),
+    "negative": negative,
+    "absolute": absolute,
     "relu": relu,
     "where": where,
 }
-"""Operations on vectors of codes, by their names in the plan table."""
+"""Operations on vectors of codes, by the ``code_form`` of the operation table."""
 decode_codes, encode_codes, add_four = make(emit_decode), make(emit_encode), make(emit_add_four)
 row_product = make(emit_row_product)

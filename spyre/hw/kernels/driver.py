@@ -15,16 +15,7 @@ from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import kernel
 from spyre.hw.kernels.pool import run_job
 from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES
-from spyre.hw.table import (
-    CHAIN_KIND,
-    CHAIN_LENGTH,
-    CHAIN_WORDS,
-    CHUNKS_PER_THREAD,
-    DISPATCH_BASES,
-    DISPATCH_WORDS,
-    STRIP_STICKS,
-    plan as tb,
-)
+from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb
 
 
 @kernel
@@ -38,16 +29,16 @@ def place_dispatches(dispatch: Any, anchors: Any, origin: Any, bases: Any, place
     at = 0
     for launch in range(bases.shape[0]):
         for row in range(dispatch.shape[0]):
-            for word in range(DISPATCH_BASES):
+            for word in range(tb.DISPATCH_BASES):
                 placed[at, word] = dispatch[row, word]
-            for operand in range(DISPATCH_WORDS - DISPATCH_BASES):
-                address = dispatch[row, DISPATCH_BASES + operand]
+            for operand in range(tb.DISPATCH_WORDS - tb.DISPATCH_BASES):
+                address = dispatch[row, tb.DISPATCH_BASES + operand]
                 anchor = anchors[row, operand]
                 if anchor >= 0:
                     address += bases[launch, anchor] - origin[anchor]
                 # device address to host offset, as `spyre.hw.spec.host_offset`
                 skew = (address >> REGION_BITS) * REGION_SKEW_BYTES
-                placed[at, DISPATCH_BASES + operand] = address + skew
+                placed[at, tb.DISPATCH_BASES + operand] = address + skew
             at += 1
 
 
@@ -57,22 +48,22 @@ INNER, BLOCK_STICKS = tb.INNER, tb.BLOCK_STICKS
 PARALLEL_NS = 100_000
 """Work below this runs on one thread: waking workers costs 5-50 µs."""
 MUCH_NS, AWAKE_NS = 500_000, 6_000
-"""In programs of so much work only what is below the second for every thread does: workers stay
-awake between its jobs.
+"""In a program of MUCH_NS or more, dispatches below AWAKE_NS per thread run on one thread: workers
+stay awake between its jobs.
 """
 
 
 @kernel
 def strip_units(table: Any) -> Any:
     """Units of a table that make a strip of at most STRIP_STICKS sticks, at least one."""
-    return max(STRIP_STICKS // min(table[INNER], BLOCK_STICKS), 1)
+    return max(tb.STRIP_STICKS // min(table[INNER], BLOCK_STICKS), 1)
 
 
 @kernel
 def describe_chain(
     dispatch: Any, tables: Any, entries: Any, first: int, members: int, words: Any
 ) -> Any:
-    """Fill what :mod:`.chain` reads for ``members`` dispatches; their cost in ns."""
+    """Fill the table of a chain of ``members`` dispatches; returns their cost in ns."""
     cost = np.int64(0)
     words[0] = members
     words[1] = strip_units(tables[dispatch[first, 0]])
@@ -80,7 +71,7 @@ def describe_chain(
         row, at = dispatch[first + member, 0], 2 + 3 * member
         words[at] = entries[tables[row, KIND]]
         words[at + 1] = tables.ctypes.data + row * (8 * WORDS)
-        place = (first + member) * DISPATCH_WORDS + DISPATCH_BASES
+        place = (first + member) * tb.DISPATCH_WORDS + tb.DISPATCH_BASES
         words[at + 2] = dispatch.ctypes.data + 8 * place
         cost += tables[row, COST_NS]
     return cost
@@ -88,7 +79,7 @@ def describe_chain(
 
 @kernel
 def least_parallel(dispatch: Any, tables: Any, threads: int, first: int, last: int) -> Any:
-    """The cost (ns) from which on dispatches ``first`` .. ``last`` run on several threads."""
+    """The least cost (ns) of a dispatch in ``first`` .. ``last`` that runs on several threads."""
     cost = np.int64(0)
     for e in range(first, last):
         cost += tables[dispatch[e, 0], COST_NS]
@@ -116,20 +107,20 @@ def drive(
     """
     tables_at = tables.ctypes.data
     dispatch_at = dispatch.ctypes.data
-    chain = np.empty(CHAIN_WORDS, np.int64)
+    chain = np.empty(tb.CHAIN_WORDS, np.int64)
     parallel_ns = least_parallel(dispatch, tables, threads, first, last)
     e = first
     while e < last:
         row = dispatch[e, 0]
         table = tables_at + row * (8 * WORDS)
-        bases = dispatch_at + e * (8 * DISPATCH_WORDS) + 8 * DISPATCH_BASES
+        bases = dispatch_at + e * (8 * tb.DISPATCH_WORDS) + 8 * tb.DISPATCH_BASES
         units, cost = tables[row, UNITS], tables[row, COST_NS]
         function = entries[tables[row, KIND]]
         # a chain may begin outside of what is run, or end there: the rest of it runs all the same
-        members = min(dispatch[e, CHAIN_LENGTH], last - e)
+        members = min(dispatch[e, tb.CHAIN_LENGTH], last - e)
         if members > 1:
             cost = describe_chain(dispatch, tables, entries, e, members, chain)
-            function, table = entries[CHAIN_KIND], chain.ctypes.data
+            function, table = entries[tb.CHAIN_KIND], chain.ctypes.data
         # the units of all members are the same, so those of the first one divide the work
         if threads == 1 or units < 2 or cost < parallel_ns:
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)

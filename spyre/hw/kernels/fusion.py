@@ -1,43 +1,34 @@
 """Strip-mined fusion: neighbouring dispatches run together, on a few units at a time.
 
-Elementwise dispatches that walk the same units make a *chain* where every two operands of two of
-them, one of which is written, are the same sticks unit by unit or have no stick in common: then
-each unit sees what it would see if the dispatches ran one after the other. Every member reads what
-another one wrote or reads too; it is then still in the host's cache.
+Elementwise dispatches that walk the same units make a *chain* if any two operands of two of them,
+one of which is written, are the same sticks unit by unit or have no stick in common: each unit then
+reads the same values as if the dispatches ran one after the other. Every member shares an operand
+with another one, which is then still in the host's cache.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import carray
-
-from spyre.hw.kernels.intrinsics import call_entry, pointer_i64
+from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
-from spyre.hw.table import (
-    CHAIN_LENGTH,
-    CHAIN_WORDS,
-    DISPATCH_BASES,
-    ELEMENTWISE_KIND,
-    MAX_CHAIN,
-    STRIP_STICKS,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 KIND, INPUTS, UNITS, RANK, INNER = tb.KIND, tb.INPUTS, tb.UNITS, tb.RANK, tb.INNER
 EXTENT, BLOCK_STICKS = tb.EXTENT, tb.BLOCK_STICKS
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 BASE, TENSOR, LANE, PITCH, INNER_PITCH = tb.BASE, tb.TENSOR, tb.LANE, tb.PITCH, tb.INNER_PITCH
 WHOLE_STICK = tb.WHOLE_STICK
-APART, SAME, MIXED = 0, 1, 2
+DISJOINT, SAME, MIXED = 0, 1, 2
+"""No stick in common, the same sticks unit by unit, or any other overlap."""
 
 
 @kernel
 def operand_start(table: Any, row: Any, operand: int) -> Any:
     """Device address of an operand's first stick."""
     word = OPERAND + operand * OPERAND_WORDS
-    return table[word + BASE] + row[DISPATCH_BASES + table[word + TENSOR]]
+    return table[word + BASE] + row[tb.DISPATCH_BASES + table[word + TENSOR]]
 
 
 @kernel
@@ -55,7 +46,7 @@ def axis_pitch(table: Any, operand: int, axis: int) -> Any:
 
 @kernel
 def operand_box(table: Any, row: Any, operand: int) -> Any:
-    """(first byte, end) of what an operand covers; in LX within each core, from its LX on."""
+    """(first byte, end) of an operand; in LX relative to the scratchpad of each core."""
     low = operand_start(table, row, operand)
     in_lx = low >= LX_BASE
     if in_lx:  # cores have the same offsets in scratchpads of their own
@@ -108,10 +99,10 @@ def same_walk(table: Any, other: Any, operand: int, other_operand: int) -> Any:
 
 @kernel
 def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: int) -> int:
-    """How operand ``operand`` of one dispatch and ``q`` of another lie: APART, SAME or MIXED."""
+    """DISJOINT, SAME or MIXED: operand ``operand`` of one dispatch and ``q`` of another."""
     start, other_start = operand_start(table, row, operand), operand_start(other, other_row, q)
     if (start >= LX_BASE) != (other_start >= LX_BASE):
-        return APART
+        return DISJOINT
     # the same walk from the same start: unit by unit the same sticks, whatever their order
     if start == other_start and same_walk(table, other, operand, q):
         return SAME
@@ -120,17 +111,17 @@ def relation(table: Any, row: Any, operand: int, other: Any, other_row: Any, q: 
     # offsets that leave a scratchpad may be those of another core's
     if start >= LX_BASE and (min(low, other_low) < 0 or max(high, other_high) > LX_BYTES):
         return MIXED
-    return APART if high <= other_low or other_high <= low else MIXED
+    return DISJOINT if high <= other_low or other_high <= low else MIXED
 
 
 @kernel
 def same_units(table: Any, other: Any) -> Any:
     """True if two tables are elementwise, have the same sticks in each unit, and enough of them."""
-    if table[KIND] != ELEMENTWISE_KIND or other[KIND] != ELEMENTWISE_KIND:
+    if table[KIND] != tb.ELEMENTWISE_KIND or other[KIND] != tb.ELEMENTWISE_KIND:
         return False
     inner, other_inner = table[INNER], other[INNER]
     sticks = table[UNITS] * min(inner, BLOCK_STICKS)
-    if table[UNITS] != other[UNITS] or sticks <= STRIP_STICKS:
+    if table[UNITS] != other[UNITS] or sticks <= tb.STRIP_STICKS:
         return False
     return inner == other_inner or (inner % BLOCK_STICKS == 0 and other_inner % BLOCK_STICKS == 0)
 
@@ -164,34 +155,31 @@ def find_chains(tables: Any, dispatch: Any) -> bool:
     first, any_chain = 0, False
     while first < dispatch.shape[0]:
         end = first + 1
-        while end < dispatch.shape[0] and end - first < MAX_CHAIN:
+        while end < dispatch.shape[0] and end - first < tb.MAX_CHAIN:
             if not joins(tables, dispatch, first, end):
                 break
             end += 1
         any_chain |= end - first > 1
         for member in range(first, end):
-            dispatch[member, CHAIN_LENGTH] = end - member
+            dispatch[member, tb.CHAIN_LENGTH] = end - member
         first = end
     return any_chain
 
 
 @kernel
-def chain(words, memory, scratch, first, last):
+def chain(table, memory, scratch_address, first, last):
     """Run units ``first`` .. ``last`` of every member; a fault word, or 0."""
-    members, strip = words[0], words[1]
+    members, strip = table[0], table[1]
     for start in range(first, last, strip):
         end = min(start + strip, last)
         for member in range(members):
             at = 2 + 3 * member
             status = call_entry(
-                words[at], words[at + 1], words[at + 2], memory, scratch, start, end
+                table[at], table[at + 1], table[at + 2], memory, scratch_address, start, end
             )
             if status != 0:
                 return status
     return 0
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`chain`."""
-    return chain(carray(pointer_i64(table), CHAIN_WORDS), memory, scratch, first, last)
+run = entry(chain, reports_faults=True)

@@ -186,10 +186,20 @@ def minimum_f32(typing_context, left, right):
 
 
 @intrinsic
+def select(typing_context, condition, yes, no):
+    """``yes`` if the condition is true, else ``no``, both of which are computed."""
+
+    def codegen(context, b, signature, args):
+        return b.select(*args)
+
+    return types.float32(types.boolean, types.float32, types.float32), codegen
+
+
+@intrinsic
 def multiply_add(typing_context, left, right, addend):
     """left · right + addend in float32, rounded once on every processor.
 
-    Said here rather than left to LLVM, which would fuse where the processor can and it pays.
+    LLVM would fuse a product and a sum only where the processor can and it pays.
     """
 
     def codegen(context, b, signature, args):
@@ -305,11 +315,6 @@ def call_entry(typing_context, function, table, bases, memory, scratch, first, l
 
 DROPPED = 14
 """Fraction bits of float32 that DL16 lacks."""
-ROUND_ADD = (0x2000, 0, 0, 0, 0, 0x1FFF)
-ROUND_ODD = (0, 0, 0, 0, 0, 1)
-"""The rule of each DL16 FORMAT code: DL16, (HALF, FP32, INT32), DL16_TRUNC, DL16_EVEN."""
-LARGEST = 0x7FFF
-"""Largest magnitude code of numbers: NINF, or 0x7FFE where numbers saturate."""
 
 _INFINITY = 0x7F800000
 _REBIASED = (127 - 31) << 9
@@ -328,7 +333,7 @@ def _narrow(b: Any, value: Any) -> Any:
 
 
 def _added(b: Any, magnitude: Any, add: Any, odd: Any, dropped: int) -> Any:
-    """Magnitude bits plus what the rule adds."""
+    """Magnitude bits plus the increment of a rounding rule."""
     last = b.and_(b.lshr(magnitude, _constant(dropped)), odd)
     return b.add(b.add(magnitude, add), last)
 
@@ -341,7 +346,9 @@ def _parts(b: Any, value: Any) -> tuple[Any, Any]:
 
 @intrinsic
 def encode_dl16_as(typing_context, value, add, odd, largest):
-    """float32 → DL16 code by a rule; inf and NaN → 0x7FFF, beyond it ``largest``, with the sign."""
+    """float32 → DL16 code by a rule: ``add``, and ``odd`` if the last bit kept is set, are added to
+    the dropped bits. Infinity and NaN → 0x7FFF, larger numbers → ``largest``, with the sign.
+    """
 
     def codegen(context, b, signature, args):
         sign, magnitude = _parts(b, args[0])
@@ -351,7 +358,7 @@ def encode_dl16_as(typing_context, value, add, odd, largest):
         code = b.select(b.icmp_signed("<", code, _constant(0)), _constant(0), code)
         code = b.select(b.icmp_signed(">", code, largest), largest, code)
         special = b.icmp_signed(">=", magnitude, _constant(_INFINITY))
-        code = b.select(special, _constant(LARGEST), code)
+        code = b.select(special, _constant(_NINF), code)
         return b.trunc(b.or_(code, b.lshr(sign, _constant(16))), I16)
 
     return types.uint16(types.float32, types.int64, types.int64, types.int64), codegen

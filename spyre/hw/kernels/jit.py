@@ -1,13 +1,13 @@
-"""How kernels are compiled: numba options, an own cache directory, the entry signature.
+"""How kernels are compiled: numba options, the cache directory, the entry signature.
 
 Without fast math: LLVM may then neither reassociate nor fuse nor take estimates, so that every
-processor computes the same bits. What is fused says so (`.intrinsics.multiply_add`).
+processor computes the same bits; products and sums are fused only by `.intrinsics.multiply_add`.
 
 numba's disk cache does not notice edits in other modules, so every module's functions are cached in
 a directory keyed by a hash of that module and all modules of this package it imports, directly or
 not; installations of the same sources share it. The directory is set only while our functions are
-decorated; a user's own numba functions keep theirs. A file that is not whole (power failed, the
-disk was full) is compiled again.
+decorated; a user's own numba functions keep theirs. The code of a truncated file (power failure,
+full disk) is compiled again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from numba import types
+from numba import carray, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
@@ -36,7 +36,9 @@ from numba.core.runtime import rtsys
 from spyre import config
 from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
 from spyre.files import read_regular
-from spyre.hw.kernels.notice import compile_notice
+from spyre.hw.kernels import intrinsics
+from spyre.hw.kernels.arguments import entry_source
+from spyre.hw.kernels.progress import compile_progress
 from spyre.hw.kernels.target import x86_level
 from spyre.interrupts import interrupts
 
@@ -71,19 +73,19 @@ SHIPPED = PACKAGE / "prebuilt"
 
 
 def shipped_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The key of what the host can run, among those of shipped code.
+    """The key of shipped code for the host's level of x86-64.
 
-    ``key``: numba's, of a signature, what is compiled for (system, processor, features), bytecode.
+    ``key``: numba's: signature, target (system, processor, features), hashes of the bytecode.
     """
     signature, (system, _, _), code = key
     return signature, (system, x86_level(), ""), code
 
 
 class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
-    """numba's files of one function, where what is not whole counts as not there.
+    """numba's cache files of one function; damaged files count as missing.
 
-    A damaged index would fail in numba for ever, and damaged machine code would run; so code
-    begins with its SHA-256. What is not there may have come with the package.
+    A damaged index would fail in numba at every start, and damaged machine code would run, so code
+    begins with its SHA-256. Missing code is looked for in `SHIPPED`.
     """
 
     def load(self, key: tuple[Any, ...]) -> Any:
@@ -99,7 +101,7 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
         return CheckedFiles(str(directory), base, self._source_stamp)
 
     def lists(self, key: tuple[Any, ...]) -> bool:
-        """Whether `load` has something to try; what is damaged does not show yet."""
+        """True if the index has code for ``key``, which may still turn out to be damaged."""
         shipped = SHIPPED / Path(self._cache_path).name
         is_shipped = shipped.is_dir() and shipped_key(key) in self._at(shipped)._load_index()
         return is_shipped or key in self._load_index()
@@ -157,10 +159,10 @@ def _uncached_on_errors() -> Iterator[None]:
 
 
 def check_files(cache: Any, directory: str) -> None:
-    """Let the disk cache of one function do without files that are damaged or cannot be written.
+    """Let the disk cache of one function ignore files that are damaged or cannot be written.
 
-    ``cache``: as of `load_lightly`. ``directory``: of the sources the function is made of. numba
-    would ask for the place and time of the file too, which say nothing about its content.
+    ``cache``: as of `load_lightly`. ``directory``: the one of the function's sources, which
+    replaces numba's key by path and time of the source file.
     """
     cache._cache_path = cache._impl.locator._cache_path = directory
     cache._cache_file = CheckedFiles(
@@ -175,7 +177,7 @@ ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
 
 
-compile_notice()
+compile_progress()
 
 _numba_config = threading.RLock()
 """Held while numba's process-wide configuration differs: threads may import kernels at once."""
@@ -227,10 +229,10 @@ def _source(module: str) -> Path:
 
 
 WITHOUT_CODE = frozenset(
-    {"spyre.cache", "spyre.config", "spyre.files", "spyre.hw.kernels.notice", "spyre.interrupts"}
+    {"spyre.cache", "spyre.config", "spyre.files", "spyre.hw.kernels.progress", "spyre.interrupts"}
 )
-"""Modules that say where compiled code is kept, or that it is compiled. What they hold changes none
-of it: the one setting that kernels are compiled by is part of the key."""
+"""Modules that locate or report compiled code. Their content does not change it: the one setting
+that does is part of the key."""
 
 
 def imported_sources(module: str) -> tuple[Path, ...]:
@@ -273,19 +275,19 @@ def _cached(function: Callable[..., Any], decorate: Callable[[str | None], Any])
 
 
 class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """Of a function as kernels call it: linked into each of them, and never run by itself.
+    """The code of a function as kernels call it: linked into each of them, never run by itself.
 
-    No machine code is made of it, then, and nothing reads its environment, which holds what Python
-    objects need.
+    No machine code is generated for it, and its environment, which serves Python objects, is
+    unused.
     """
 
     @property
     def codegen(self) -> LinkedLibrary:
-        """What environments are told to."""
+        """The object that numba sets environments on."""
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
-        """There is no place for one."""
+        """Ignore it: nothing runs with it."""
 
     def get_pointer_to_function(self, name: str) -> int:
         return 0
@@ -305,8 +307,8 @@ class LinkedCompiler(Compiler):  # type: ignore[misc]
 
 
 def _linked_template(linked: Any, args: Any, kws: Any) -> Any:
-    """A function is compiled for the types of what it is given, not for a constant among that:
-    LLVM knows it once the function is inlined.
+    """Compile for the types of the arguments, not for their constant values: LLVM propagates these
+    once the function is inlined.
     """
     return linked.get_call_template(tuple(map(types.unliteral, args)), kws)
 
@@ -318,7 +320,7 @@ _LINKED = {"pipeline_class": LinkedCompiler, "no_cpython_wrapper": True, "no_cfu
 def kernel(function: F) -> F:
     """Compile a kernel body (arrays and integers only), cached on disk.
 
-    Called from Python it is machine code; what other kernels call is compiled into each of them.
+    Called from Python it is machine code; called by another kernel it is compiled into that one.
     """
 
     def decorate(directory: str | None) -> Any:
@@ -349,8 +351,8 @@ def is_kept(compiled: Any) -> bool:
 
 @contextmanager
 def _collecting_later() -> Iterator[None]:
-    """A compilation makes a million objects, few of them garbage: looking for it takes a sixth of
-    the time.
+    """Turn off garbage collection: a compilation makes a million objects, few of them garbage, and
+    collection takes a sixth of its time.
     """
     with _numba_config:
         is_collecting = gc.isenabled()
@@ -363,7 +365,7 @@ def _collecting_later() -> Iterator[None]:
 
 
 def _uninterrupted(compile_for: F) -> F:
-    """A compilation that Ctrl-C comes after: numba would leave locks of its own behind."""
+    """Delay Ctrl-C until after the compilation: interrupted, numba would leave its locks held."""
 
     @wraps(compile_for)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -434,6 +436,13 @@ class Entry:
         return callback
 
 
-def entry(function: Callable[..., Any]) -> Entry:
-    """Make ``function`` a kernel's C entry point, cached on disk."""
-    return Entry(function)
+def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Entry:
+    """The C entry of a function under `kernel`, cached on disk; see `arguments.entry_source`."""
+    function = kernel.py_func  # type: ignore[attr-defined]
+    name, code = f"run_{function.__name__}", function.__code__
+    source = entry_source(name, code.co_varnames[: code.co_argcount], reports_faults)
+    pointers = {key: value for key, value in vars(intrinsics).items() if key.startswith("pointer_")}
+    names = {**pointers, "carray": carray, "kernel": kernel, "__name__": function.__module__}
+    # the file is where numba's cache looks for it
+    exec(compile(source, code.co_filename, "exec"), names)
+    return Entry(names[name])

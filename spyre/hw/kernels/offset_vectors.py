@@ -1,6 +1,6 @@
 """Elements at bit offsets: gathered to float32 by format, scattered back, and a table's vectors.
 
-An element's bit address is ``base`` plus an entry of a vector; elements of 16 and 32 bits lie on
+An element's bit address is ``base`` plus an entry of a vector; elements of 16 and 32 bits are at
 whole bytes, 4-bit elements two to a byte in the order of ``spyre.dtypes.NIBBLE_SHIFTS``.
 """
 
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from spyre.dtypes import NIBBLE_SHIFTS, decode_device
+from spyre.dtypes import FORMATS, NIBBLE_SHIFTS, FormatKind, decode_device
 from spyre.hw.kernels.intrinsics import (
-    LARGEST,
-    ROUND_ADD,
-    ROUND_ODD,
     decode_dl16,
     decode_half,
     encode_dl16,
@@ -24,29 +21,30 @@ from spyre.hw.kernels.jit import kernel
 from spyre.hw.table import plan as tb
 
 WORDS = tb.WORDS
-TABLE_WORDS = 1 << 40
 """Size of a view of a table with vectors: no bound, they are as long as the table's counts say."""
 DL16, HALF, FP32, INT4 = tb.DL16, tb.HALF, tb.FP32, tb.INT4
 DL16_TRUNC, DL16_EVEN = tb.DL16_TRUNC, tb.DL16_EVEN
-FP8_143, INT8 = tb.FP8_143, tb.INT8
+FP8_143, INT8, FIRST_PACKED = tb.FP8_143, tb.INT8, tb.FIRST_PACKED
 
 F = np.float32
 FIRST_NIBBLE = NIBBLE_SHIFTS[0]
 
 
 def _values_of_codes() -> np.ndarray:
-    """Values of all codes of the 8- and 4-bit formats, by FORMAT word - FP8_143."""
-    names = {tb.FP8_143: "SEN143_FP8", tb.FP8_152: "SEN152_FP8", tb.INT8: "SENINT8"}
-    table = np.zeros((4, 256), np.float32)
-    codes = np.arange(256).astype(np.uint8)
-    for word, name in names.items():
-        stored = codes.view(np.int8) if name == "SENINT8" else codes
-        table[word - tb.FP8_143] = decode_device(stored, name)
-    table[tb.INT4 - tb.FP8_143, :16] = [*range(8), *range(-8, 0)]
+    """float32 values of all codes of the 8- and 4-bit formats, by FORMAT word - FIRST_PACKED."""
+    packed = [f for f in FORMATS.values() if f.plan_code >= FIRST_PACKED]
+    table = np.zeros((len(packed), 256), np.float32)
+    for f in packed:
+        codes = np.arange(1 << f.bits)
+        if f.kind is FormatKind.SIGNED:
+            codes -= codes >> (f.bits - 1) << f.bits
+        values = decode_device(codes.astype(f.code_dtype), f.name)
+        table[f.plan_code - FIRST_PACKED, : codes.size] = values
     return table
 
 
 VALUES = _values_of_codes()
+ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE
 
 
 @kernel
@@ -77,9 +75,9 @@ def gather_values(half, word, octet, code, base, offsets, target):
         for i in range(n):
             bit = base + offsets[i]
             shift = (bit & 4) ^ FIRST_NIBBLE
-            target[i] = VALUES[INT4 - FP8_143, (octet[bit >> 3] >> shift) & 15]
-    elif code >= FP8_143:
-        values = VALUES[code - FP8_143]
+            target[i] = VALUES[INT4 - FIRST_PACKED, (octet[bit >> 3] >> shift) & 15]
+    elif code >= FIRST_PACKED:
+        values = VALUES[code - FIRST_PACKED]
         for i in range(n):
             target[i] = values[octet[(base + offsets[i]) >> 3]]
     else:
@@ -109,9 +107,9 @@ def scatter_values(half, word, octet, code, base, offsets, source):
         for i in range(n):
             half[(base + offsets[i]) >> 4] = encode_dl16(source[i])
     elif code == DL16_TRUNC or code == DL16_EVEN:
-        add, odd = ROUND_ADD[code], ROUND_ODD[code]
+        add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
         for i in range(n):
-            half[(base + offsets[i]) >> 4] = encode_dl16_as(source[i], add, odd, LARGEST)
+            half[(base + offsets[i]) >> 4] = encode_dl16_as(source[i], add, odd, LARGEST_CODE)
     elif code == HALF:
         for i in range(n):
             half[(base + offsets[i]) >> 4] = encode_half(source[i])

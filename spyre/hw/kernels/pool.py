@@ -1,10 +1,10 @@
 """The compiled half of the thread pool: claiming, running and finishing chunks of one job.
 
-The caller never waits for a worker that has not begun: chunks are claimed from a counter, and only
-claimed ones are waited for. A worker that wakes late (another process on its CPU, a scheduler
+The caller does not wait for workers that have not begun: chunks are claimed from a counter, and
+only claimed ones are waited for. A worker that wakes late (another process on its CPU, a scheduler
 tick) finds nothing left and sleeps again. Words of the shared control block are int64.
 
-What a worker does, and what moves it on::
+States of a worker, and the events between them::
 
     helping ──no chunk left──▶ lingering ──GENERATION grew──▶ helping
                                    │ after LINGER_ROUNDS pauses: SLEEPING := 1, looks once more
@@ -13,7 +13,7 @@ What a worker does, and what moves it on::
                                    │                         ▲
                                    └──the caller took it─────┘
 
-Every word that orders something is read and written sequentially consistent.
+All words that order accesses are read and written sequentially consistent.
 """
 
 from __future__ import annotations

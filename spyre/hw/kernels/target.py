@@ -1,7 +1,6 @@
-"""The processor that numba compiles for: the host's, or what NUMBA_CPU_NAME and _FEATURES say.
+"""The processor that numba compiles for: the host's, or that of NUMBA_CPU_NAME and _FEATURES.
 
-Which instructions there are decides widths of vectors and how numbers are packed and converted,
-never a result.
+Its instructions decide widths of vectors and how numbers are packed and converted, but no result.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _PROBES = {
     "avx512bw": (_WORDS.format(32, 16), "vpaddw\t%zmm"),
     "f16c": ("define float @f(half %x) { %y = fpext half %x to float ret float %y }", "vcvtph2ps"),
 }
-"""Of features of x86: a function, and what its assembly holds where the feature is."""
+"""By feature of x86: a function, and a text that its assembly contains if there is the feature."""
 
 
 LEVELS = {

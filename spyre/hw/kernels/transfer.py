@@ -26,50 +26,7 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.table import (
-    AXES,
-    BFLOAT16_ADD,
-    BFLOAT16_ODD,
-    COUNT,
-    DEVICE_FORMAT,
-    DEVICE_INT8,
-    DEVICE_INT16,
-    DEVICE_OFFSET,
-    DEVICE_STEP,
-    DEVICE_UINT32,
-    END_UNIT,
-    EXTENT,
-    FILL,
-    FIRST_AXIS,
-    FIRST_UNIT,
-    HEAD_WORDS,
-    HOST_BFLOAT16,
-    HOST_BOOL,
-    HOST_FLOAT32,
-    HOST_FORMAT,
-    HOST_HALF,
-    HOST_INT8,
-    HOST_INT16,
-    HOST_INT32,
-    HOST_INT64,
-    HOST_OFFSET,
-    HOST_STEP,
-    INTEGERS,
-    LANE_STRIDE,
-    LARGEST,
-    NINF_IS_NAN,
-    ROUND_ADD,
-    ROUND_ODD,
-    ROW_WORDS,
-    ROWS,
-    SHORT_RUN,
-    TAIL_AT,
-    TAIL_COUNT,
-    TAIL_FILL,
-    TAIL_STEP,
-    TO_DEVICE,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb, transfer as tt
 
 FAR = 1 << 46
 """Extent given to arrays made from raw addresses."""
@@ -80,7 +37,7 @@ F = np.float32
 @kernel
 def gather_floats(code, pointer, at, stride, count, buffer):
     """``count`` host elements from element ``at`` on, as float32."""
-    if code == HOST_HALF:
+    if code == tt.HOST_HALF:
         halves = carray(pointer_u16(pointer), FAR)
         if stride == 1:
             source, target = halves[at : at + count], buffer[:count]
@@ -89,11 +46,11 @@ def gather_floats(code, pointer, at, stride, count, buffer):
             return
         for i in range(count):
             buffer[i] = decode_half(halves[at + i * stride])
-    elif code == HOST_FLOAT32:
+    elif code == tt.HOST_FLOAT32:
         floats = carray(pointer_f32(pointer), FAR)
         for i in range(count):
             buffer[i] = floats[at + i * stride]
-    elif code == HOST_BFLOAT16:
+    elif code == tt.HOST_BFLOAT16:
         halves = carray(pointer_u16(pointer), FAR)
         for i in range(count):
             buffer[i] = bits_float(np.int32(np.uint32(halves[at + i * stride]) << 16))
@@ -106,7 +63,7 @@ def gather_floats(code, pointer, at, stride, count, buffer):
 @kernel
 def scatter_floats(code, pointer, at, stride, count, add, odd, buffer):
     """float32 values to ``count`` host elements; bfloat16 rounds by the rule ``add``, ``odd``."""
-    if code == HOST_HALF:
+    if code == tt.HOST_HALF:
         halves = carray(pointer_u16(pointer), FAR)
         if stride == 1:
             target, source = halves[at : at + count], buffer[:count]
@@ -115,11 +72,11 @@ def scatter_floats(code, pointer, at, stride, count, add, odd, buffer):
             return
         for i in range(count):
             halves[at + i * stride] = encode_half(buffer[i])
-    elif code == HOST_FLOAT32:
+    elif code == tt.HOST_FLOAT32:
         floats = carray(pointer_f32(pointer), FAR)
         for i in range(count):
             floats[at + i * stride] = buffer[i]
-    elif code == HOST_BFLOAT16:
+    elif code == tt.HOST_BFLOAT16:
         halves = carray(pointer_u16(pointer), FAR)
         for i in range(count):
             halves[at + i * stride] = encode_bfloat16_as(buffer[i], add, odd)
@@ -132,19 +89,19 @@ def scatter_floats(code, pointer, at, stride, count, add, odd, buffer):
 @kernel
 def gather_integers(code, pointer, at, stride, count, buffer):
     """``count`` host integers from element ``at`` on."""
-    if code == HOST_INT64:
+    if code == tt.HOST_INT64:
         longs = carray(pointer_i64(pointer), FAR)
         for i in range(count):
             buffer[i] = longs[at + i * stride]
-    elif code == HOST_INT32:
+    elif code == tt.HOST_INT32:
         words = carray(pointer_i32(pointer), FAR)
         for i in range(count):
             buffer[i] = words[at + i * stride]
-    elif code == HOST_INT16:
+    elif code == tt.HOST_INT16:
         halves = carray(pointer_u16(pointer), FAR)
         for i in range(count):
             buffer[i] = np.int16(halves[at + i * stride])
-    elif code == HOST_INT8:
+    elif code == tt.HOST_INT8:
         octets = carray(pointer_i8(pointer), FAR)
         for i in range(count):
             buffer[i] = octets[at + i * stride]
@@ -157,19 +114,19 @@ def gather_integers(code, pointer, at, stride, count, buffer):
 @kernel
 def scatter_integers(code, pointer, at, stride, count, buffer):
     """Integers to ``count`` host elements; HOST_BOOL makes them 0 or 1."""
-    if code == HOST_INT64:
+    if code == tt.HOST_INT64:
         longs = carray(pointer_i64(pointer), FAR)
         for i in range(count):
             longs[at + i * stride] = buffer[i]
-    elif code == HOST_INT32:
+    elif code == tt.HOST_INT32:
         words = carray(pointer_i32(pointer), FAR)
         for i in range(count):
             words[at + i * stride] = np.int32(buffer[i])
-    elif code == HOST_INT16:
+    elif code == tt.HOST_INT16:
         halves = carray(pointer_u16(pointer), FAR)
         for i in range(count):
             halves[at + i * stride] = np.uint16(buffer[i])
-    elif code == HOST_BOOL:
+    elif code == tt.HOST_BOOL:
         flags = carray(pointer_u8(pointer), FAR)
         for i in range(count):
             flags[at + i * stride] = 1 if buffer[i] != 0 else 0
@@ -182,7 +139,7 @@ def scatter_integers(code, pointer, at, stride, count, buffer):
 @kernel
 def write_floats(table, pointer, address, count, buffer):
     """Encode ``count`` device neighbours."""
-    code = table[DEVICE_FORMAT]
+    code = table[tt.DEVICE_FORMAT]
     if code == FP32:
         words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
@@ -196,7 +153,7 @@ def write_floats(table, pointer, address, count, buffer):
         for i in range(codes.size):
             codes[i] = encode_dl16(buffer[i])
     else:
-        add, odd, largest = table[ROUND_ADD], table[ROUND_ODD], table[LARGEST]
+        add, odd, largest = table[tt.ROUND_ADD], table[tt.ROUND_ODD], table[tt.LARGEST]
         for i in range(codes.size):
             codes[i] = encode_dl16_as(buffer[i], add, odd, largest)
 
@@ -207,7 +164,7 @@ def read_floats(table, pointer, address, count, buffer):
 
     A long run begins at its stick, of which all 64 lanes are decoded: a fixed count is faster.
     """
-    code = table[DEVICE_FORMAT]
+    code = table[tt.DEVICE_FORMAT]
     if code == FP32:
         words = carray(pointer_f32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
@@ -218,13 +175,13 @@ def read_floats(table, pointer, address, count, buffer):
         for i in range(count):
             buffer[i] = decode_half(codes[i])
         return
-    if count > SHORT_RUN:
+    if count > tt.SHORT_RUN:
         for i in range(64):
             buffer[i] = decode_dl16(codes[i])
     else:
         for i in range(count):
             buffer[i] = decode_dl16(codes[i])
-    if table[NINF_IS_NAN] != 0:
+    if table[tt.NINF_IS_NAN] != 0:
         for i in range(count):
             if codes[i] & 0x7FFF == 0x7FFF:
                 buffer[i] = F(np.nan)
@@ -233,11 +190,11 @@ def read_floats(table, pointer, address, count, buffer):
 @kernel
 def write_integers(code, pointer, address, count, buffer):
     """Store ``count`` device neighbours, wrapping to the device's width."""
-    if code == DEVICE_INT8:
+    if code == tt.DEVICE_INT8:
         octets = carray(pointer_u8(pointer), FAR)[address : address + count]
         for i in range(octets.size):
             octets[i] = np.uint8(buffer[i])
-    elif code == DEVICE_INT16:
+    elif code == tt.DEVICE_INT16:
         halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
         for i in range(halves.size):
             halves[i] = np.uint16(buffer[i])
@@ -250,11 +207,11 @@ def write_integers(code, pointer, address, count, buffer):
 @kernel
 def read_integers(code, pointer, address, count, buffer):
     """Load ``count`` device neighbours, two's complement but for DEVICE_UINT32."""
-    if code == DEVICE_INT8:
+    if code == tt.DEVICE_INT8:
         octets = carray(pointer_i8(pointer), FAR)[address : address + count]
         for i in range(octets.size):
             buffer[i] = octets[i]
-    elif code == DEVICE_INT16:
+    elif code == tt.DEVICE_INT16:
         halves = carray(pointer_u16(pointer), FAR)[address >> 1 : (address >> 1) + count]
         for i in range(halves.size):
             buffer[i] = np.int16(halves[i])
@@ -262,7 +219,7 @@ def read_integers(code, pointer, address, count, buffer):
         words = carray(pointer_i32(pointer), FAR)[address >> 2 : (address >> 2) + count]
         for i in range(words.size):
             buffer[i] = words[i]
-        if code == DEVICE_UINT32:
+        if code == tt.DEVICE_UINT32:
             for i in range(words.size):
                 buffer[i] &= 0xFFFFFFFF
 
@@ -284,13 +241,13 @@ def half_stick(to_device, host, at, device, address):
 def run_to_device(table, stride, count, fill, host, at, device, address, floats, integers):
     """``count`` neighbours host → device, and ``fill`` zeros after them."""
     end = count + fill
-    if table[INTEGERS] != 0:
-        gather_integers(table[HOST_FORMAT], host, at, stride, count, integers)
+    if table[tt.INTEGERS] != 0:
+        gather_integers(table[tt.HOST_FORMAT], host, at, stride, count, integers)
         for i in range(count, end):
             integers[i] = 0
-        write_integers(table[DEVICE_FORMAT], device, address, end, integers)
+        write_integers(table[tt.DEVICE_FORMAT], device, address, end, integers)
     else:
-        gather_floats(table[HOST_FORMAT], host, at, stride, count, floats)
+        gather_floats(table[tt.HOST_FORMAT], host, at, stride, count, floats)
         for i in range(count, end):
             floats[i] = np.float32(0.0)
         write_floats(table, device, address, end, floats)
@@ -299,40 +256,44 @@ def run_to_device(table, stride, count, fill, host, at, device, address, floats,
 @kernel
 def run_to_host(table, stride, count, host, at, device, address, floats, integers):
     """``count`` neighbours device → host."""
-    if table[INTEGERS] != 0:
-        read_integers(table[DEVICE_FORMAT], device, address, count, integers)
-        scatter_integers(table[HOST_FORMAT], host, at, stride, count, integers)
+    if table[tt.INTEGERS] != 0:
+        read_integers(table[tt.DEVICE_FORMAT], device, address, count, integers)
+        scatter_integers(table[tt.HOST_FORMAT], host, at, stride, count, integers)
     else:
         read_floats(table, device, address, count, floats)
         scatter_floats(
-            table[HOST_FORMAT], host, at, stride, count,
-            table[BFLOAT16_ADD], table[BFLOAT16_ODD], floats,
+            table[tt.HOST_FORMAT], host, at, stride, count,
+            table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD], floats,
         )  # fmt: skip
 
 
 @kernel
 def is_half(table, row):
     """True if `half_stick` can move the whole sticks of this row."""
-    formats = table[HOST_FORMAT] == HOST_HALF and table[DEVICE_FORMAT] == tb.DL16
-    return formats and table[row + LANE_STRIDE] == 1 and table[NINF_IS_NAN] == 0
+    formats = table[tt.HOST_FORMAT] == tt.HOST_HALF and table[tt.DEVICE_FORMAT] == tb.DL16
+    return formats and table[row + tt.LANE_STRIDE] == 1 and table[tt.NINF_IS_NAN] == 0
 
 
 @kernel
 def transfer_tile(table, row, tail, host, at, device, address, floats, integers):
     """The runs of one unit, the last two axes; ``tail``: its index along the tail's axis."""
-    to_device, half, stride = table[TO_DEVICE] != 0, is_half(table, row), table[row + LANE_STRIDE]
-    near_host, near = row + AXES - 2, row + AXES - 1
-    for a in range(table[near_host + EXTENT]):
-        for b in range(table[near + EXTENT]):
-            x = at + a * table[near_host + HOST_STEP] + b * table[near + HOST_STEP]
-            y = address + a * table[near_host + DEVICE_STEP] + b * table[near + DEVICE_STEP]
-            t = tail + a * table[near_host + TAIL_STEP] + b * table[near + TAIL_STEP]
-            ends = t == table[row + TAIL_AT]
-            count = table[row + TAIL_COUNT] if ends else table[row + COUNT]
+    to_device, half, stride = (
+        table[tt.TO_DEVICE] != 0,
+        is_half(table, row),
+        table[row + tt.LANE_STRIDE],
+    )
+    near_host, near = row + tt.AXES - 2, row + tt.AXES - 1
+    for a in range(table[near_host + tt.EXTENT]):
+        for b in range(table[near + tt.EXTENT]):
+            x = at + a * table[near_host + tt.HOST_STEP] + b * table[near + tt.HOST_STEP]
+            y = address + a * table[near_host + tt.DEVICE_STEP] + b * table[near + tt.DEVICE_STEP]
+            t = tail + a * table[near_host + tt.TAIL_STEP] + b * table[near + tt.TAIL_STEP]
+            ends = t == table[row + tt.TAIL_AT]
+            count = table[row + tt.TAIL_COUNT] if ends else table[row + tt.COUNT]
             if half and count == 64:
                 half_stick(to_device, host, x, device, y)
             elif to_device:
-                fill = table[row + TAIL_FILL] if ends else table[row + FILL]
+                fill = table[row + tt.TAIL_FILL] if ends else table[row + tt.FILL]
                 run_to_device(table, stride, count, fill, host, x, device, y, floats, integers)
             else:
                 run_to_host(table, stride, count, host, x, device, y, floats, integers)
@@ -343,13 +304,13 @@ def transfer_row(table, row, host, device, first, end, floats, integers):
     """Units ``first`` .. ``end`` of a row, counted from its own first one."""
     for unit in range(first, end):
         rest, tail = unit, np.int64(0)
-        at, address = table[row + HOST_OFFSET], table[row + DEVICE_OFFSET]
-        for axis in range(row + AXES - 3, row + table[row + FIRST_AXIS] - 1, -1):
-            index = rest % table[EXTENT + axis]
-            rest //= table[EXTENT + axis]
-            at += index * table[HOST_STEP + axis]
-            address += index * table[DEVICE_STEP + axis]
-            tail += index * table[TAIL_STEP + axis]
+        at, address = table[row + tt.HOST_OFFSET], table[row + tt.DEVICE_OFFSET]
+        for axis in range(row + tt.AXES - 3, row + table[row + tt.FIRST_AXIS] - 1, -1):
+            index = rest % table[tt.EXTENT + axis]
+            rest //= table[tt.EXTENT + axis]
+            at += index * table[tt.HOST_STEP + axis]
+            address += index * table[tt.DEVICE_STEP + axis]
+            tail += index * table[tt.TAIL_STEP + axis]
         transfer_tile(table, row, tail, host, at, device, address, floats, integers)
 
 
@@ -357,19 +318,15 @@ def transfer_row(table, row, host, device, first, end, floats, integers):
 def transfer_units(table, host, device, first, last):
     """Copy units ``first`` .. ``last`` of all rows; ``host`` and ``device`` are addresses."""
     floats, integers = np.empty(128, np.float32), np.empty(128, np.int64)
-    for k in range(table[ROWS]):
-        row = HEAD_WORDS + k * ROW_WORDS
-        begin = table[row + FIRST_UNIT]
-        at, end = max(first, begin), min(last, table[row + END_UNIT])
+    for k in range(table[tt.ROWS]):
+        row = tt.HEAD_WORDS + k * tt.ROW_WORDS
+        begin = table[row + tt.FIRST_UNIT]
+        at, end = max(first, begin), min(last, table[row + tt.END_UNIT])
         if at < end:
             transfer_row(table, row, host, device, at - begin, end - begin, floats, integers)
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`transfer_units`: ``bases`` is the host tensor, ``memory`` the device's."""
-    transfer_units(carray(pointer_i64(table), FAR), bases, memory, first, last)
-    return 0
+run = entry(transfer_units)
 
 
 @kernel

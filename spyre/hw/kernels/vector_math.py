@@ -1,9 +1,14 @@
-"""Transcendental functions as plain float32 arithmetic that LLVM vectorises.
+"""Transcendental functions as float32 arithmetic: the one text of every formula.
+
+numba compiles them for single numbers, and LLVM vectorises the loops they are inlined into.
+`.dl16_functions` runs the same text over LLVM vectors, the interpreter over numpy arrays. They may
+therefore use operators, the functions of `.intrinsics` and `select`, but no statement or expression
+that branches.
 
 Each is accurate to a few float32 ulp over its range, far below one DL16 ulp (2^-9); the
-polynomials were fitted by us. Those the card has for float32 too end where float32 does; forms for
-16-bit floats need not, and cost less. Special values follow IEEE: exp(-inf)=0, log(0)=-inf, NaN
-stays NaN.
+polynomials were fitted by us. Functions that the card has for float32 too cover the range of
+float32; the ``half_`` forms cover 16-bit floats only and cost less. Special values follow IEEE:
+exp(-inf)=0, log(0)=-inf, NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from spyre.hw.kernels.intrinsics import (
     multiply_add,
     or_i32,
     sar_i32,
+    select,
     shl_i32,
     sub_i32,
 )
@@ -50,11 +56,17 @@ def copy_sign(x, y):
 
 
 @inline
+def keep_nan(x, y):
+    """y, or x if x is NaN."""
+    return select(x == x, y, x)
+
+
+@inline
 def exponential(x):
     """e**x, also where it is subnormal; zero below -104, infinity above 88.7.
 
-    Adding 1.5·2^23 + 254 rounds x/ln 2 to an integer n; n + 254 stands in the low bits of the sum.
-    2^n is two factors, since n may lie beyond the exponents of normal numbers.
+    Adding 1.5·2^23 + 254 rounds x/ln 2 to an integer n and leaves n + 254 in the low bits of the
+    sum. 2^n is two factors, since n may exceed the exponents of normal numbers.
     """
     # the comparison is false for NaN, which so takes the second operand and stays
     clamped = minimum_f32(F(89.0), maximum_f32(F(-104.0), x))
@@ -80,8 +92,8 @@ def exponential(x):
 def half_exponential(x):
     """e**x within 2e-7 where it is normal, else the nearest such number, for 16-bit floats.
 
-    They tell nothing smaller from 0 and nothing larger from infinity. As :func:`exponential`, but n
-    is added to the exponent of a polynomial of a degree less.
+    Results beyond those round to 0 or infinity in 16 bits. As :func:`exponential`, but n is added
+    to the exponent of the polynomial, which has one degree less.
     """
     clamped = minimum_f32(F(88.72283), maximum_f32(F(-87.33654), x))
     shifted = multiply_add(clamped, F(1.44269504088896341), _ROUNDER)
@@ -96,7 +108,7 @@ def half_exponential(x):
     p = multiply_add(p, r, F(1.0))
     y = bits_float(add_i32(float_bits(p), shl_i32(float_bits(shifted), I(23))))
     # the payload of a NaN would have gone into the exponent
-    return y if x == x else x
+    return keep_nan(x, y)
 
 
 @inline
@@ -121,9 +133,9 @@ def logarithm(x):
     y = multiply_add(e, F(-2.12194440e-4), f * z * p)
     y = f + multiply_add(F(-0.5), z, y)
     y = multiply_add(e, F(0.693359375), y)
-    y = x if x == _INFINITY else y
-    y = -_INFINITY if x == F(0.0) else y
-    return y if x >= F(0.0) else _NAN
+    y = select(x == _INFINITY, x, y)
+    y = select(x == F(0.0), -_INFINITY, y)
+    return select(x >= F(0.0), y, _NAN)
 
 
 @inline
@@ -132,14 +144,26 @@ def logarithm_one_plus(y):
     # d is y as 1 + y rounded it: ln(u) · y/d undoes the rounding to first order
     u = F(1.0) + y
     d = u - F(1.0)
-    corrected = logarithm(u) * (y / (d if d != F(0.0) else F(1.0)))
-    corrected = y if d == F(0.0) else corrected
-    return y if y == _INFINITY else corrected
+    corrected = logarithm(u) * (y / select(d != F(0.0), d, F(1.0)))
+    corrected = select(d == F(0.0), y, corrected)
+    return select(y == _INFINITY, y, corrected)
+
+
+@inline
+def square_root(x):
+    """√x, rounded to nearest."""
+    return np.sqrt(x)
+
+
+@inline
+def reciprocal(x):
+    """1/x, rounded to nearest."""
+    return F(1.0) / x
 
 
 @inline
 def inverse_root(x):
-    """1/√x as IEEE 754 has it: root and quotient are each rounded to nearest."""
+    """1/√x; root and quotient are each rounded to nearest, as in IEEE 754."""
     return F(1.0) / np.sqrt(x)
 
 
@@ -147,7 +171,7 @@ def inverse_root(x):
 def sigmoid(x):
     """1 / (1 + e**-x), below zero as e**x / (1 + e**x), which reaches the smallest numbers."""
     e = exponential(-absolute(x))
-    return (e if x < F(0.0) else F(1.0)) / (F(1.0) + e)
+    return select(x < F(0.0), e, F(1.0)) / (F(1.0) + e)
 
 
 @inline
@@ -168,7 +192,7 @@ def hyperbolic_tangent(x):
     p = multiply_add(p, z, F(1.33314422036e-1))
     p = multiply_add(p, z, F(-3.33332819422e-1))
     small = multiply_add(a * z, p, a)
-    return copy_sign(small if a < F(0.625) else large, x)
+    return copy_sign(select(a < F(0.625), small, large), x)
 
 
 @inline
@@ -204,7 +228,7 @@ def gelu_erf(x):
 def gelu_tanh(x):
     """x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2; zero at -inf."""
     inner = F(0.7978845608) * multiply_add(F(0.044715) * x * x, x, x)
-    return F(0.0) if x < F(-10.0) else x * half_sigmoid(inner + inner)
+    return select(x < F(-10.0), F(0.0), x * half_sigmoid(inner + inner))
 
 
 gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
@@ -213,13 +237,13 @@ gelu = gelu_erf if GELU_FORM == "erf" else gelu_tanh
 @inline
 def silu(x):
     """x·σ(x); zero at -inf."""
-    return F(0.0) if x == -_INFINITY else x * sigmoid(x)
+    return select(x == -_INFINITY, F(0.0), x * sigmoid(x))
 
 
 @inline
 def half_silu(x):
     """:func:`silu` for 16-bit floats."""
-    return F(0.0) if x < F(-87.0) else x * half_sigmoid(x)
+    return select(x < F(-87.0), F(0.0), x * half_sigmoid(x))
 
 
 @inline
@@ -228,7 +252,7 @@ def softplus(x, beta, threshold):
     scaled = x * beta
     # times 1/β, which is computed once: β is the same for all elements
     inverse = F(1.0) / beta
-    return x if scaled > threshold else logarithm_one_plus(half_exponential(scaled)) * inverse
+    return select(scaled > threshold, x, logarithm_one_plus(half_exponential(scaled)) * inverse)
 
 
 @inline
@@ -237,4 +261,4 @@ def mish(x):
     # beyond 20 the quotient is 1 in float32, and e^x squared would overflow
     e = half_exponential(minimum_f32(F(20.0), x))
     n = e * (e + F(2.0))
-    return F(0.0) if x < F(-87.0) else x * (n / (n + F(2.0)))
+    return select(x < F(-87.0), F(0.0), x * (n / (n + F(2.0))))

@@ -30,7 +30,7 @@ from spyre.hw.spec import (
 from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNEL_NAMES, plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation
-from spyre.mlir.program import LoopProgram, Schedule
+from spyre.mlir.program import LinkableProgram, Schedule
 
 if TYPE_CHECKING:
     from spyre.hw.counters import Counters
@@ -48,7 +48,7 @@ class LinkedCode:
     """
 
     tables: Int64Array
-    program: LoopProgram
+    program: LinkableProgram
     run_rows: Int64Array
     anchors: npt.NDArray[np.int32]
     movable: bool
@@ -154,7 +154,7 @@ class LinkedProgram:
         return self.code.tables
 
     @property
-    def program(self) -> LoopProgram:
+    def program(self) -> LinkableProgram:
         """What was linked."""
         return self.code.program
 
@@ -428,7 +428,7 @@ class LinkedBatch:
 
 @cache
 def _address(kind: int) -> int:
-    from spyre.hw.kernels.together import entry_of  # imports numba
+    from spyre.hw.kernels.parallel_compile import entry_of  # imports numba
 
     return entry_of(KERNEL_NAMES[kind]).address
 
@@ -439,12 +439,12 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     Kernels are compiled, or loaded from the disk cache, on first use; several at a time where
     there are CPUs.
     """
-    from spyre.hw.kernels.notice import compile_notice  # imports numba
-    from spyre.hw.kernels.together import compile_together
+    from spyre.hw.kernels.parallel_compile import compile_together
+    from spyre.hw.kernels.progress import compile_progress  # imports numba
 
     wanted = list(kinds)
     compile_together([KERNEL_NAMES[kind] for kind in wanted])
     addresses = np.zeros(len(KERNEL_NAMES), np.int64)
-    for kind in compile_notice().counted(wanted):
+    for kind in compile_progress().numbered(wanted):
         addresses[kind] = _address(kind)
     return addresses

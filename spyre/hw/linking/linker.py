@@ -1,4 +1,4 @@
-"""Linking: a LoopProgram, its operations and a binding become tables and dispatches.
+"""Linking: a program, its operations and a binding become tables and dispatches.
 
 All addresses of all loop iterations are computed here with arrays; every operand of every execute
 is checked against the allocations before anything runs, so that no kernel can leave them.
@@ -67,7 +67,7 @@ from spyre.mlir.operation import (
     unbound_symbols,
     with_sizes,
 )
-from spyre.mlir.program import Execute, LoopProgram, Schedule
+from spyre.mlir.program import Execute, LinkableProgram, Schedule
 
 _FARTHEST = 1 << 56
 """Bytes that no operand reaches."""
@@ -77,12 +77,12 @@ _FARTHEST = 1 << 56
 class Linker:
     """Links one program; plans are kept between launches. Several threads may link.
 
-    ``operations``: by SDSC file name. ``half_format``: table code of 16-bit floats. ``chunked``:
-    sums of them accumulate in DL16. ``core_order``: seed of a
-    random order of cores, see :mod:`spyre.hw.plans.core_plan`.
+    ``operations``: by name; of bundles the name is the SDSC file. ``half_format``: table code of
+    16-bit floats. ``chunked``: their sums accumulate in DL16. ``core_order``: seed of a random
+    order of cores, see :mod:`spyre.hw.plans.core_plan`.
     """
 
-    program: LoopProgram
+    program: LinkableProgram
     operations: Mapping[str, Operation]
     half_format: int
     threads: int
@@ -182,7 +182,7 @@ class _LinkState:
     movable: bool
 
     @classmethod
-    def of(cls, program: LoopProgram, schedule: Schedule, binding: Binding) -> _LinkState:
+    def of(cls, program: LinkableProgram, schedule: Schedule, binding: Binding) -> _LinkState:
         """Linking ``program`` for ``binding``."""
         memory = AllocationTable.of(binding.allocations)
         return cls(schedule, binding, memory, moves_as_a_whole(program, schedule, binding))
@@ -232,7 +232,7 @@ def check_bound(op: Operation, execute: Execute) -> None:
         raise fault.error(BundleError, execute.location)
 
 
-def check_literals(op: Operation, execute: Execute, program: LoopProgram) -> None:
+def check_literals(op: Operation, execute: Execute, program: LinkableProgram) -> None:
     """The checker's SPY298, for programs that were not checked."""
     if any(p.kind == "input_arg" and not p.is_size for p in program.parameters):
         for fault in literal_addresses(op, execute.sdsc_filename):
@@ -367,7 +367,7 @@ class LinkedPart:
 
 
 def assemble(
-    program: LoopProgram,
+    program: LinkableProgram,
     operations: Sequence[Operation],
     schedule: Schedule,
     linked: Sequence[Sequence[LinkedPart]],

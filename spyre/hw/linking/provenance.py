@@ -26,10 +26,9 @@ from spyre.mlir.program import (
     Derived,
     Execute,
     IndexValue,
-    LoopProgram,
+    LinkableProgram,
     ParameterAtom,
     Schedule,
-    loops,
 )
 
 AliasStructure = tuple[tuple[int, int], ...]
@@ -118,13 +117,12 @@ _SAFE = 1 << 62
 """Symbols below it cannot leave int64 when an allocation moves within HBM."""
 
 
-def moves_as_a_whole(program: LoopProgram, schedule: Schedule, binding: Binding) -> bool:
+def moves_as_a_whole(program: LinkableProgram, schedule: Schedule, binding: Binding) -> bool:
     """True if other allocation starts change nothing but symbols: no loop bound, no overflow."""
     anchors = binding.anchors
     if anchors is None:
         return False
-    bounds = [v for loop in loops(program.body) for v in (loop.lower, loop.upper, loop.step)]
-    if any(anchor_of(value, anchors) != FIXED for value in bounds):
+    if any(anchor_of(value, anchors) != FIXED for value in program.control_values):
         return False
     return all(abs(int(v)) < _SAFE for s in schedule.symbols if s.size for v in (s.min(), s.max()))
 

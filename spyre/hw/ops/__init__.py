@@ -1,6 +1,4 @@
-"""The op table: what operations there are, what they need, and what the specification leaves
-open.
-"""
+"""The operation table: operations, their requirements, and the rules that check them."""
 
 import lazy_loader
 

@@ -1,6 +1,12 @@
-from .names import (
-    SPEC_NAMES as SPEC_NAMES,
+from .definition import (
     Category as Category,
+    Family as Family,
+    OpDefinition as OpDefinition,
+)
+from .elementwise import (
+    CODE_FORMS as CODE_FORMS,
+    OPCODE as OPCODE,
+    OPCODES as OPCODES,
 )
 from .rules import (
     FATAL as FATAL,
@@ -14,7 +20,7 @@ from .rules import (
 )
 from .table import (
     OPS as OPS,
-    Family as Family,
-    OpDefinition as OpDefinition,
+    REFUSED as REFUSED,
+    SPEC_NAMES as SPEC_NAMES,
     find_op as find_op,
 )

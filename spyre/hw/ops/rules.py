@@ -1,4 +1,4 @@
-"""What an operation must have beside a well-formed SDSC: rules as data, by the op table.
+"""Rules on an operation of a well-formed SDSC, by its row of the operation table.
 
 ``spyre-run --check`` reports them, the planner raises the first error. Rules: operations reference
 §3 (constants, formats), §6 (element arrangements), §8; SDSC reference §8 (further constants are
@@ -23,8 +23,8 @@ from spyre.errors import (
     Severity,
     UnsupportedError,
 )
-from spyre.hw.ops.names import SPEC_NAMES
-from spyre.hw.ops.table import OPS, Family, OpDefinition, find_op
+from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.table import OPS, REFUSED, SPEC_NAMES, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, RuleSet
 
@@ -113,8 +113,8 @@ def reduced_count(op: Operation) -> int:
 
 
 def _scale(subject: OpSubject) -> Iterator[Fault[str]]:
+    """The scale is one over the count, which includes padding unless a mask excludes it."""
     op, spec = subject
-    """One over the count, of which padding may be part where no mask says otherwise."""
     names = {"scaling_factor", "exx2scale"} & set(spec.constants) & set(op.constants)
     if not op.inputs or not op.outputs:
         return
@@ -177,21 +177,21 @@ def require_op(op: Operation) -> OpDefinition:
     spec = find_op(op.name)
     if spec is not None:
         return spec
-    known = SPEC_NAMES.get(op.name)
-    refused = known.refused if known is not None else ""
     location = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")
     expected = "an operation of docs/operations.md"
-    if refused:
-        message = f"operation {op.name!r} is known, but not simulated: {refused}"
+    if op.name in REFUSED:
+        _, reason = REFUSED[op.name]
+        message = f"operation {op.name!r} is known, but not simulated: {reason}"
         raise UnsupportedError("SPY555", message, location, expected=expected, found=op.name)
+    is_known = op.name in SPEC_NAMES
     close = get_close_matches(op.name, OPS, 1)
     raise UnsupportedError(
         "SPY520",
-        f"operation {op.name!r} is {'unknown' if known is None else 'not simulated'}",
+        f"operation {op.name!r} is {'not simulated' if is_known else 'unknown'}",
         location,
         expected=expected,
         found=op.name,
-        hint=f"did you mean {close[0]}?" if close and known is None else "",
+        hint=f"did you mean {close[0]}?" if close and not is_known else "",
     )
 
 
@@ -204,7 +204,7 @@ def require_rules(op: Operation, spec: OpDefinition) -> None:
 
 
 def find_faults(op: Operation) -> tuple[Finding, ...]:
-    """Findings of all rules; what is not simulated is a warning, as in every check."""
+    """Findings of all rules; formats that are not simulated are warnings, as in every check."""
     try:
         spec = require_op(op)
     except UnsupportedError as error:
@@ -272,7 +272,7 @@ def _elementwise(op: Operation, tags: Tags) -> Iterator[tuple[str, str, str]]:
 def _result(op: Operation, tags: Tags, expected: str) -> Iterator[tuple[str, str, str]]:
     target = op.outputs[0]
     if tags.get(target.index, expected) != expected:
-        message = f"the result is tagged {tags[target.index]}, its elements lie otherwise"
+        message = f"the result is tagged {tags[target.index]}, its elements are in another order"
         yield message, expected, _shown(op.tensors, tags)
 
 

@@ -3,7 +3,7 @@ from .core_plan import (
     PlanRun as PlanRun,
     check_operation as check_operation,
     plan_operation as plan_operation,
-    shares as shares,
+    reduction_groups as reduction_groups,
 )
 from .normalise import (
     UniformOperation as UniformOperation,

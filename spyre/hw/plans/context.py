@@ -1,11 +1,11 @@
-"""What every planner starts from, how a table row is written, and masked coordinates.
+"""The input of planners, the writer of table rows, masked coordinates, and cores as axes.
 
 A planner gets a :class:`PlanContext` (operation, op-table row, operand accesses, start addresses)
 and yields int64 rows of :mod:`spyre.hw.table.plan`.
 
 Because the start addresses of the cores are affine in their work-slice indices, cores become
-ordinary axes of the walk over operands; kernels then know nothing of cores, and threads split
-blocks instead. Where starts are not affine, the cores are split into groups that are.
+ordinary axes of the walk over operands; kernels then do not depend on cores, and threads split
+blocks instead. If starts are not affine, the cores are split into groups whose starts are.
 """
 
 from __future__ import annotations
@@ -17,20 +17,13 @@ from math import prod
 
 import numpy as np
 
+from spyre.dtypes import FORMATS, NO_CODE
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import OpDefinition, decode_constant
 from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
-
-_PACKED_FORMATS = {
-    "SEN143_FP8": tb.FP8_143,
-    "SEN152_FP8": tb.FP8_152,
-    "SENINT8": tb.INT8,
-    "SENINT4": tb.INT4,
-    "IEEE_INT32": tb.INT32,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +63,23 @@ class PlanContext:
 
     def format_code(self, tensor: Tensor) -> int:
         """FORMAT word of ``tensor``; raises UnsupportedError for formats kernels do not read."""
-        if tensor.data_format == "SEN169_FP16":
-            return self.half_format
-        if tensor.data_format == "IEEE_FP32":
-            return tb.FP32
+        found = FORMATS.get(tensor.data_format)
+        if found is not None and found.computed:
+            return self.half_format if found.plan_code == tb.DL16 else found.plan_code
         raise UnsupportedError(
             "SPY522",
             f"{self.op.name}: arithmetic on {tensor.data_format} is not simulated yet",
             JsonLocation(self.op.file, tensor.json_path),
-            expected="SEN169_FP16 or IEEE_FP32",
+            expected=" or ".join(f.name for f in FORMATS.values() if f.computed),
             found=tensor.data_format,
         )
 
     def any_format_code(self, tensor: Tensor) -> int:
         """FORMAT word of ``tensor``, packed formats and integers included; SPY522 as above."""
-        code = _PACKED_FORMATS.get(tensor.data_format)
-        return self.format_code(tensor) if code is None else code
+        found = FORMATS.get(tensor.data_format)
+        if found is None or found.computed or found.plan_code == NO_CODE:
+            return self.format_code(tensor)
+        return found.plan_code
 
     def constant(self, name: str) -> float:
         """Value of the SDSC's constant ``name``; raises SdscError when it is missing."""
@@ -296,7 +290,9 @@ class CoreGroup:
     axes: dict[str, Axis]
 
     def walk(self, axes: Sequence[Axis], operand: int) -> AccessMap:
-        """What the cores walk together, as ``operand`` (usually the output) lies."""
+        """The walk of all cores, its axes sorted by the pitches of ``operand`` (usually the
+        output).
+        """
         return AccessMap(self.first, (*self.axes.values(), *axes)).canonical(operand)
 
 
@@ -305,8 +301,8 @@ def fold_cores(
 ) -> list[CoreGroup]:
     """Turn cores into axes. ``starts``: bytes, [operand, core], in the order of ``op.cores``.
 
-    Dims of ``whole_dims`` (those being reduced) may not be torn apart into several groups; raises
-    UnsupportedError if only that would make the starts affine.
+    Dims of ``whole_dims`` (those being reduced) are not split into several groups; raises
+    UnsupportedError if only such a split would make the starts affine.
     """
     slices = _slice_indices(op)
     groups: list[CoreGroup] = []
@@ -319,7 +315,7 @@ def fold_cores(
 def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterator[Int64Array]:
     """Positions of cores, every work slice at most once per pass: replicas repeat the work.
 
-    Cores that reduce ``together`` are never parted.
+    Cores that reduce ``together`` are not separated.
     """
     slices_of_cores = list(zip(*(index.tolist() for index in slices.values()), strict=True))
     if together or len(set(slices_of_cores)) == cores:

@@ -1,8 +1,8 @@
 """From an SDSC and its cores' start addresses to the plan tables the kernels run.
 
-A :class:`CorePlan` is made once per SDSC and pattern of starts: it does not depend on where the
-arguments lie, only on how the cores' starts relate, and is therefore reused across loop iterations
-and launches.
+A :class:`CorePlan` is made once per SDSC and pattern of starts: it depends on the cores' starts
+relative to each other, not on the addresses of arguments, and is therefore reused across loop
+iterations and launches.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class CorePlan:
     """One SDSC over all its cores.
 
     ``tables``: int64 [rows, WORDS], run in order. ``low_bytes``/``high_bytes`` per operand (order
-    of ``Operation.tensors``): what the cores touch, relative to the first core's start, end
-    excluded; for a value tensor without what the index adds. A core's share of an index tensor may
-    begin within a stick.
+    of ``Operation.tensors``): range that the cores touch, relative to the first core's start, end
+    excluded, without the offsets of an index. A core's part of an index tensor may begin within a
+    stick.
     """
 
     op: Operation
@@ -86,8 +86,9 @@ class PlanRun:
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
-    slices, where the plan's is in cells, which may lie in other cores' scratchpads. ``anchors``:
-    what each base moves with, [instance, operand], see :mod:`spyre.hw.linking.provenance`.
+    slices, if the plan's operation is in cells, which may be in other cores' scratchpads.
+    ``anchors``: allocation that each base moves with, [instance, operand], see
+    :mod:`spyre.hw.linking.provenance`.
     """
 
     plan: CorePlan
@@ -116,8 +117,8 @@ def plan_operation(
 
     ``relative_starts``: bytes, [operand, core] in the order of ``op.tensors`` and ``op.cores``,
     relative to the first core. ``core_order``: seed of a random order of cores. Raises SdscError
-    when the tensors do not have the structure the operation needs, UnsupportedError for what is
-    not simulated.
+    if the tensors do not have the structure the operation needs, UnsupportedError if it is not
+    simulated.
     """
     spec = require_op(op)
     require_rules(op, spec)
@@ -210,11 +211,11 @@ def _check_masks(op: Operation, spec: OpDefinition) -> None:
 
 
 def check_operation(op: Operation) -> tuple[Finding, ...]:
-    """What running ``op`` would refuse, as findings: the op rules, then structure and sticks.
+    """Findings for which running ``op`` would raise: the op rules, then structure and sticks.
 
-    For the latter it is planned at the addresses the address rule gives its slices; whatever
-    depends on where a program really puts its tensors is left to the launch, and so are windowed
-    operations, whose slices overlap. What is not simulated is a warning.
+    For the latter it is planned at the addresses of the address rule; refusals that depend on the
+    real addresses of tensors are left to the launch, and so are windowed operations, whose slices
+    overlap. An operation that is not simulated is a warning.
     """
     faults = find_faults(op)
     if op.windows or any(fault.code in FATAL for fault in faults):
@@ -241,8 +242,8 @@ def _regular_starts(op: Operation) -> Int64Array:
     return starts
 
 
-def shares(op: Operation) -> list[Int64Array]:
-    """Positions of the cores of each share, in order of their first cores."""
+def reduction_groups(op: Operation) -> list[Int64Array]:
+    """Positions of the cores of each group that reduces together, by their first cores."""
     output = op.outputs[0]
     split = [d for d in op.dims if op.slices.get(d, 1) > 1]
     reduced = [d for d in split if not output.holds(d) and any(t.holds(d) for t in op.inputs)]
@@ -258,11 +259,11 @@ def shares(op: Operation) -> list[Int64Array]:
 def shuffled(
     op: Operation, starts: Int64Array, seed: int
 ) -> Iterator[tuple[Operation, Int64Array]]:
-    """The operation restricted to one share after another, with the starts of its cores.
+    """The operation restricted to one of `reduction_groups` after another, with its cores' starts.
 
     ``starts``: bytes, [operand, core]. The order depends on seed and SDSC only.
     """
-    parts = shares(op)
+    parts = reduction_groups(op)
     rng = np.random.default_rng((seed, zlib.crc32(op.file.encode())))
     for k in rng.permutation(len(parts)):
         positions = parts[int(k)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from spyre.errors import SdscError
 from spyre.hw.access import TensorAccess
+from spyre.hw.ops import OPCODES
 from spyre.hw.plans.context import (
     CoreGroup,
     Mask,
@@ -24,18 +25,7 @@ from spyre.hw.plans.context import (
     walk_axes,
 )
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import (
-    BINARY,
-    DIRECT,
-    ELEMENTWISE_KIND,
-    FUSE,
-    FUSED_BINARY,
-    FUSED_MANY,
-    FUSED_UNARY,
-    MANY,
-    UNARY,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, sort_axes
 from spyre.mlir.operation import Component
 
@@ -63,11 +53,13 @@ def plan_elementwise(context: PlanContext) -> Iterator[Int64Array]:
 
 
 def _ordered(context: PlanContext, group: CoreGroup, axes: list[Axis]) -> list[Axis]:
-    """Axes of cores and dims, outermost first: as the output lies, but before it one in HBM.
+    """Axes of cores and dims, outermost first, sorted by the pitches of an operand in HBM, the
+    output if possible.
 
-    Neighbouring rows of HBM are apart in the scratchpads of different cores, which are small, and
-    often in the host's caches: they take the jumps better. Where all is in scratchpads, the order
-    is that of the whole tensor, as its neighbours that touch HBM have it: a chain needs one order.
+    Rows that are neighbours in HBM are in scratchpads of different cores. Scratchpads are small and
+    often in the host's caches, so large strides cost less there. If all operands are in
+    scratchpads, the order is that of the whole tensor, which is the order of adjacent operations
+    that touch HBM: members of a chain need the same order.
     """
     output = len(context.accesses) - 1
     for operand in (output, *range(output)):
@@ -108,18 +100,13 @@ def _operand_slots(context: PlanContext) -> list[tuple[int, TensorAccess, int]]:
     return slots
 
 
-def _opcode(context: PlanContext, inputs: int) -> int:
-    names = {1: UNARY, 2: BINARY}.get(inputs, MANY)
-    return names.index(context.spec.kernel_op)
-
-
 def _row(context: PlanContext, mask: Mask | None, walk: AccessMap) -> Int64Array:
     slots = _operand_slots(context)
     output = len(context.accesses) - 1
     order = [position for position, _, _ in slots] + [output]
     if mask is not None:
         order.append(output + 1)
-    row = RowWriter(ELEMENTWISE_KIND)
+    row = RowWriter(tb.ELEMENTWISE_KIND)
     for k, (position, access, lane) in enumerate(slots):
         row.operand(k, position, walk.first[position], lane, context.format_code(access.tensor))
     code = context.format_code(context.output.tensor)
@@ -137,7 +124,7 @@ def _count_work(context: PlanContext, row: RowWriter, walk: AccessMap, inputs: i
     lanes = context.output.lanes
     blocks = -(-walk.axes[-1].extent // tb.BLOCK_STICKS)
     row.header(
-        opcode=_opcode(context, inputs),
+        opcode=OPCODES[context.spec.kernel_op],
         flags=_flags(context, row, inputs),
         inputs=inputs,
         lanes=lanes,
@@ -151,8 +138,8 @@ def _flags(context: PlanContext, row: RowWriter, inputs: int) -> int:
     if row.words[tb.MASK] != tb.NO_MASK:
         return 0
     if _can_fuse(context, row, inputs):
-        return FUSE
-    return DIRECT if _is_direct(row, inputs) else 0
+        return tb.FUSE
+    return tb.DIRECT if _is_direct(row, inputs) else 0
 
 
 def _is_direct(row: RowWriter, inputs: int) -> bool:
@@ -167,8 +154,7 @@ def _is_direct(row: RowWriter, inputs: int) -> bool:
 
 def _can_fuse(context: PlanContext, row: RowWriter, inputs: int) -> bool:
     """Operations on codes, DL16 sticks that are neighbours; b may be one lane per stick."""
-    names = {1: FUSED_UNARY, 2: FUSED_BINARY}.get(inputs, FUSED_MANY)
-    if context.spec.kernel_op not in names:
+    if not context.spec.code_form:
         return False
     for k in range(inputs + 1):
         operand = row.words[tb.OPERAND + k * tb.OPERAND_WORDS :]

@@ -20,28 +20,31 @@ from spyre.hw.plans.context import (
     fold_cores,
     walk_axes,
 )
-from spyre.hw.table import CHUNK_MATMUL_KIND, MATMUL_KIND, matmul as mt, plan as tb
+from spyre.hw.table import matmul as mt, plan as tb
 from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 
 STICK = 64
 _A, _B, _C = 0, 1, 2
 _MANY_ROWS = 192
-"""Rows worth a unit of their own when columns are too few to keep all threads busy."""
+"""Rows that make another unit worthwhile when columns are too few to keep all threads busy."""
 _DECODE_NS = 0.15
 """Rough host time to read and decode an element of B, which matters where few rows use it."""
 _CHUNK_COST = 20
-"""Host time of a multiply-add that is rounded, in those that are not."""
+"""Host time of a rounded multiply-add, as a multiple of that of an unrounded one."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulRoles:
-    """Dims by role; ``reduction`` and ``generated`` are the stick dims."""
+    """Dims by role. ``reduction`` is in A's stick, ``generated`` in B's and C's; ``windows``:
+    window dims of a convolution, which are reduced too.
+    """
 
     reduction: str
     generated: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     batch: tuple[str, ...]
+    windows: tuple[str, ...] = ()
 
 
 def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
@@ -114,7 +117,7 @@ def _group_rows(
 
 
 def _private_slices(roles: MatmulRoles, group: CoreGroup) -> list[Axis]:
-    """Slices of rows (columns) whose cores each have a B (A) of their own, in their LX."""
+    """Slices of rows (columns) whose cores each have a separate B (A), in their LX."""
     lacking = [(d, _B) for d in roles.rows] + [(d, _A) for d in roles.columns]
     slices = [(group.axes[d], operand) for d, operand in lacking if d in group.axes]
     return [axis for axis, operand in slices if axis.pitches[operand] != 0]
@@ -155,7 +158,7 @@ def _row(
     columns: list[Axis],
     reduced: list[Axis],
 ) -> Int64Array:
-    row = RowWriter(CHUNK_MATMUL_KIND if context.chunked else MATMUL_KIND)
+    row = RowWriter(tb.CHUNK_MATMUL_KIND if context.chunked else tb.MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
     _write_axes(row, mt.BATCH, pad_axes(batch, mt.BATCH_AXES, 3), (_A, _B, _C))

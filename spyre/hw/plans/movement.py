@@ -1,9 +1,9 @@
 """Planners of operations that move elements: identity, shuffle, restickify and conversions.
 
-`identity` copies bits, with broadcast, gather or scatter. Indirect access (SDSC reference §6.4):
-the dims of the index tensor stand, in the value tensor, for one dim of rows; its pitch there, times
-the page size, is what one index step moves. Where the value tensor has none of them, an index picks
-a page of its paged dim, within which the iteration runs.
+`identity` copies bits, with broadcast, gather or scatter. Indirect access (SDSC reference §6.4): in
+the value tensor, one dim of rows replaces the dims of the index tensor; an index step moves by its
+pitch times the page size. If the value tensor has none of these dims, an index selects a page of
+its paged dim, within which the iteration runs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,7 @@ from spyre.hw.plans.context import (
     outer_count,
     walk_axes,
 )
-from spyre.hw.table import (
-    CONVERSIONS,
-    CONVERT_KIND,
-    COPY_KIND,
-    GATHER,
-    HALF_STAGGERED,
-    INDEX_PER_LANE,
-    RESTICKIFY_KIND,
-    SCATTER,
-    WORD_STAGGERED,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
@@ -71,9 +60,9 @@ def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
 def plan_shuffle(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a copy of bits between the scratchpads of cores (SDSC reference §9).
 
-    The linker hands it over in cells, boxes that lie within one core's part on both sides
-    (:mod:`spyre.hw.plans.normalise`); each cell copies like an identity. SdscError SPY261 outside
-    of LX, SPY283, SPY287 for unequal layouts.
+    The linker passes it in cells, boxes within one core's part of both tensors
+    (:mod:`spyre.hw.plans.normalise`); each cell is copied like an identity. SdscError SPY261
+    outside of LX, SPY283, SPY287 for unequal layouts.
     """
     source, target = context.inputs[0], context.output
     for access in (source, target):
@@ -100,7 +89,7 @@ def _copy_row(context: PlanContext, walk: AccessMap) -> RowWriter:
     source, target = context.inputs[0], context.output
     spread = source.is_lane and not target.is_lane
     output = len(context.accesses) - 1
-    row = RowWriter(COPY_KIND)
+    row = RowWriter(tb.COPY_KIND)
     row.operand(0, 0, walk.first[0], 0 if spread else tb.WHOLE_STICK)
     row.operand(1, output, walk.first[1])
     if len(walk.first) > 2:
@@ -132,10 +121,10 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
             "an index tensor over other dims",
             f"stick dim {value.stick_dim!r} is indexed",
         )
-    flags = GATHER if value is source else SCATTER
+    flags = tb.GATHER if value is source else tb.SCATTER
     per_lane = index.tensor.holds(value.stick_dim)
     if per_lane:
-        flags |= INDEX_PER_LANE
+        flags |= tb.INDEX_PER_LANE
     parts = _indirect_parts(context, indexed, 0 if value is source else 2)
     stick_dim = context.output.stick_dim
     (sticks,) = walk_axes(context, {stick_dim: context.output.lanes}, [stick_dim])
@@ -152,7 +141,7 @@ def _plan_indirect(context: PlanContext) -> Iterator[Int64Array]:
 
 
 def _index_step(context: PlanContext, value: TensorAccess) -> int:
-    """Bytes that one step of an index moves. SdscError SPY262 where the file does not say."""
+    """Bytes that one step of an index moves. SdscError SPY262 if the file does not define it."""
     step = index_step(context.op, value.tensor)
     fault = index_step_fault(context.op, value.tensor)
     if step is None or fault:
@@ -173,13 +162,13 @@ def _index_step(context: PlanContext, value: TensorAccess) -> int:
 
 
 def _indirect_parts(context: PlanContext, indexed: Sequence[str], value: int) -> list[AccessMap]:
-    """The walk over all dims but the stick, from a core's start, in as few nests as it takes."""
+    """The walk over all dims but the stick, from a core's start, in as few nests as possible."""
     parts = [AccessMap((0,) * len(context.accesses), ())]
     for dim in context.op.dims:
         if dim == context.output.stick_dim:
             continue
         levels = _index_levels(context, dim)
-        if dim in indexed:  # the index says where the value tensor is along these dims
+        if dim in indexed:  # the index gives the position in the value tensor along these dims
             levels = [_standing_still(level, value) for level in levels]
         parts = [
             AccessMap(tuple(map(add, part.first, level.first)), (*part.axes, *level.axes))
@@ -199,10 +188,10 @@ def _standing_still(walk: AccessMap, space: int) -> AccessMap:
 
 
 def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
-    """A core's share of a dim in elements, or in sticks of the index tensor and the words in them.
+    """A core's part of a dim in elements, or in sticks of the index tensor and the words in them.
 
-    Sticks of words that follow each other are one run of words. Others are walked one by one; the
-    last one may be begun only, which is a nest of its own.
+    Adjacent sticks of words are one run of words. Others are walked one by one; a last stick that
+    is not full is a separate nest.
     """
     index = context.accesses[1]
     extent = per_core(context.op, dim)
@@ -218,7 +207,7 @@ def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
     if begun and context.op.slices.get(dim, 1) > 1:
         raise context.refuse(
             "SPY527",
-            "sticks of an index tensor that lie apart and are shared by cores",
+            "separate sticks of an index tensor that cores share",
             f"a divisor or a multiple of {index.lanes} indices along {dim!r} per core",
             str(extent),
         )
@@ -235,8 +224,8 @@ def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
 def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of dl16tofp32 and fp32todl16: groups of 64 elements, one 16-bit and two 32-bit sticks.
 
-    Which side is stored in an element arrangement comes from the argument's layout; the SDSC does
-    not say (operations reference §6).
+    The argument's layout, not the SDSC, tells which side is stored in an element arrangement
+    (operations reference §6).
     """
     source, target = context.inputs[0], context.output
     wide = target if context.spec.kernel_op == "widen" else source
@@ -259,12 +248,12 @@ def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
 def _convert_row(context: PlanContext, second_bytes: int, walk: AccessMap) -> Int64Array:
     """``second_bytes``: from the first to the second stick of the 32-bit side."""
     source, target = context.inputs[0], context.output
-    row = RowWriter(CONVERT_KIND)
+    row = RowWriter(tb.CONVERT_KIND)
     row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, context.format_code(target.tensor))
     row.walk(walk)
     row.header(
-        opcode=CONVERSIONS.index(context.spec.kernel_op),
+        opcode=tb.CONVERSIONS.index(context.spec.kernel_op),
         flags=_arrangement_flags(context),
         value=second_bytes,
         units=walk.count,
@@ -276,9 +265,9 @@ def _convert_row(context: PlanContext, second_bytes: int, walk: AccessMap) -> In
 def _arrangement_flags(context: PlanContext) -> int:
     flags = 0
     if "DL16_TO_FP32" in context.arrangements:
-        flags |= WORD_STAGGERED
+        flags |= tb.WORD_STAGGERED
     if "FP32_TO_DL16" in context.arrangements:
-        flags |= HALF_STAGGERED
+        flags |= tb.HALF_STAGGERED
     return flags
 
 
@@ -288,8 +277,8 @@ def _arrangement_flags(context: PlanContext) -> int:
 def plan_restickify(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of a restickify: blocks of one input stick by one output stick.
 
-    Stored extents limit what is read (zero beyond) and written (nothing beyond): SDSC reference
-    §7. Equal stick dims on both sides make it a copy.
+    Stored extents limit reads (zero beyond) and writes (none beyond): SDSC reference §7. With equal
+    stick dims on both sides it is a copy.
     """
     source, target = context.inputs[0], context.output
     a, b = source.stick_dim, target.stick_dim
@@ -322,7 +311,7 @@ def _check_stick_dims(context: PlanContext, a: str, b: str) -> None:
 
 
 def _coordinates(context: PlanContext, dim: str, limited: TensorAccess) -> Int64Array:
-    """Where each core's slice of ``dim`` begins in ``limited``, whose extent is the limit."""
+    """Begin of each core's slice of ``dim`` in ``limited``, whose extent is the limit."""
     if limited.tensor.component is Component.LX or limited.tensor.per_core_in_hbm:
         return np.zeros(context.starts.shape[1], np.int64)
     share = per_core(context.op, dim)
@@ -348,7 +337,7 @@ def _block_axis(context: PlanContext, dim: str, a: str, b: str, side: int) -> Ax
 def _restickify_row(context: PlanContext, walk: AccessMap) -> Int64Array:
     source, target = context.inputs[0], context.output
     a, b = source.stick_dim, target.stick_dim
-    row = RowWriter(RESTICKIFY_KIND)
+    row = RowWriter(tb.RESTICKIFY_KIND)
     for slot, tensor in enumerate((0, 1, -1, -1)):
         row.operand(slot, tensor, walk.first[slot])
     row.walk(walk)

@@ -1,9 +1,9 @@
-"""Operations the planners do not take as they are, rewritten as plain ones.
+"""Rewriting of irregular operations as plain ones, which the planners take.
 
-A *part* is an operation whose cores have equal boxes and read every tensor by the operation's own
-work slices, with a start address per core and operand. An operation with a shorter last work slice
-becomes a part per box shape; one that reads another core's share of a tensor becomes a part of
-cells: boxes that lie within one slice of every tensor, each with its owner's address. Rules:
+A *part* is an operation whose cores have equal boxes and read every tensor by the operation's work
+slices, with a start address per core and operand. An operation with a shorter last work slice
+becomes a part per box shape; one that reads another core's slice of a tensor becomes a part of
+cells: boxes within one slice of every tensor, each with its owner's address. Rules:
 SuperDSC reference §3, §5.4, §9 (sdsc.md).
 """
 
@@ -36,9 +36,9 @@ from spyre.mlir.operation import (
 )
 
 _REFINED = (Family.COPY, Family.ELEMENTWISE, Family.SHUFFLE)
-"""Families whose work on a core may be cut into cells with addresses of their own."""
+"""Families whose work on a core may be cut into cells with separate addresses."""
 _LOOKED_UP = (*_REFINED, Family.CONVERT, Family.REDUCTION, Family.MATMUL)
-"""Families whose operations may read another core's share of a tensor, as a whole."""
+"""Families whose operations may read another core's slice of a tensor, as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class UniformOperation:
 
 
 def uniform_operations(op: Operation, starts: Int64Array) -> Iterator[UniformOperation]:
-    """Parts of ``op``, to be run one after another; ``starts`` as in :class:`Part`.
+    """Parts of ``op``, to be run one after another; ``starts`` as in :class:`UniformOperation`.
 
     SdscError SPY261 for own work slices that contradict the operation, UnsupportedError SPY517,
     SPY534.
@@ -71,7 +71,7 @@ def uniform_operations(op: Operation, starts: Int64Array) -> Iterator[UniformOpe
 
 
 def check_slices(op: Operation) -> None:
-    """The checker's SPY210, SPY211 and SPY214, for programs that were not checked."""
+    """Raise SPY210, SPY211 and SPY214 of the checker, for programs that were not checked."""
     for dim, count in op.slices.items():
         divides = dim in op.last_extents or (count > 0 and op.extents[dim] % count == 0)
         if not divides:
@@ -121,7 +121,7 @@ def _check_uneven(op: Operation) -> None:
         if dim in op.windows:
             reason = f"windows slide along {dim}"
     if op.name == RESTICKIFY:
-        reason = f"{op.name} drops what lies beyond its tensors"
+        reason = f"{op.name} drops elements beyond its tensors"
     if reason:
         raise UnsupportedError(
             "SPY534",
@@ -174,11 +174,11 @@ def _moved(
     return tuple(inside)
 
 
-# --- tensors with work slices of their own ----------------------------------------------------
+# --- tensors with own work slices -------------------------------------------------------------
 
 
 def _check_own_slices(op: Operation) -> None:
-    """The checker's SPY261, for programs that were not checked, and what cannot be simulated."""
+    """Raise SPY261 of the checker, for programs that were not checked, or SPY517."""
     for fault in own_slice_faults(op):
         named = replace(fault, message=f"{op.name}: {fault.message}")
         raise named.error(SdscError, JsonLocation(op.file, fault.place.json_path))
@@ -209,8 +209,8 @@ def _check_own_slices(op: Operation) -> None:
 def _cells(part: UniformOperation) -> UniformOperation:
     """``part`` over the cells of all tensors' slices, a core's cells next to each other.
 
-    Its tensors' own start addresses are those of the cores that hold the cells, without the way to
-    the cell: only the part's lead to the elements.
+    The start addresses in its tensors are those of the cores that hold the cells, without the
+    offset of the cell; ``starts`` of the part include it.
     """
     op = part.op
     grid = _Grid.of(op)
@@ -248,7 +248,7 @@ class _Grid:
 
     @classmethod
     def of(cls, op: Operation) -> _Grid:
-        """The coarsest cells that lie within one slice of every tensor."""
+        """The coarsest cells within one slice of every tensor."""
         computed = computed_division(op)
         slices = _slices_of_cells(op)
         factors = [slices[dim] // computed.slices.get(dim, 1) for dim in op.dims]
@@ -273,7 +273,7 @@ def _indices(op: Operation, division: TensorDivision) -> Int64Array:
 def _cell_starts(
     part: UniformOperation, grid: _Grid, operand: int, owners: Int64Array
 ) -> Int64Array:
-    """Bytes, [instance, cell]: start of the core that holds the cell, plus the way to the cell."""
+    """Bytes, [instance, cell]: start of the core that holds the cell, plus the cell's offset."""
     op, tensor = part.op, part.op.tensors[operand]
     factors = _cells_per_slice(op, tensor, grid)
     starts = part.starts[:, operand, owners]
@@ -290,7 +290,8 @@ def _cells_per_slice(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
 def _owners(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
     """Position of the core that holds each cell of ``tensor``.
 
-    The core itself if it does, else the first: they hold the same (our reading of §9).
+    The working core if it holds the cell, else the first that does: all hold the same values (our
+    reading of §9).
     """
     if not is_looked_up(op, tensor):
         return grid.cores

@@ -1,11 +1,10 @@
 """Iteration spaces as offset tables: per dim, a vector of bit offsets for every operand.
 
-Unlike the axes of :mod:`spyre.hw.plans.context`, such a vector needs no constant pitch, so
-packed
+Unlike the axes of :mod:`spyre.hw.plans.context`, such a vector needs no constant pitch, so packed
 and interleaved sticks (operations reference §5) and windows are vectors too. The address of an
-element is
-the operand's start plus one term per dim (SDSC reference §5.2); offsets count bits, since elements
-may have 4 of them. Work slices of cores are vectors that are put before those of their dims.
+element is the operand's start plus one term per dim (SDSC reference §5.2); offsets count bits,
+since elements may have 4 of them. Work slices of cores are vectors that are put before those of
+their dims.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def line_axis(line: Int64Array) -> Axis | None:
 def spaces(
     context: PlanContext, reduced: Sequence[str], counted: Sequence[str] = ()
 ) -> Iterator[OffsetSpace]:
-    """The operation as few regular spaces; cores of one space share dims of ``reduced``.
+    """The operation as few regular spaces; the cores of a space share their slices of ``reduced``.
 
     Windowed dims, then those ``counted``, are pseudo-operands, whose offsets are positions.
     Raises UnsupportedError for irregular starts of cores that reduce together.
@@ -136,7 +135,7 @@ def _check_positive(context: PlanContext) -> None:
 
 
 def _check_size(context: PlanContext, access: TensorAccess) -> None:
-    """Memory must hold every element that is iterated, and offsets must fit 64 bits."""
+    """Raise unless memory holds every element that is iterated, and offsets fit 64 bits."""
     op, tensor = context.op, access.tensor
     dims = [dim for dim in tensor.dims if tensor.holds(dim)]
     largest = max([access.span_bytes, *access.pitch_bytes.values()])
@@ -162,7 +161,7 @@ def _check_size(context: PlanContext, access: TensorAccess) -> None:
 
 
 def _check_shares(context: PlanContext, access: TensorAccess) -> None:
-    """Cores may not begin inside of a stick."""
+    """Raise SdscError if a core's part begins within a stick."""
     op = context.op
     for dim, size in access.sticks.items():
         windowed = op.window_of(access.tensor, dim) is not None
@@ -228,7 +227,7 @@ _INTERLEAVED = AccessMap(
         Axis(ALTERNATE_GROUP, (1, 1)),
     ),
 )
-"""From elements of an interleaved dim to their order in the stick: 64·h + 8·g + e stands at
+"""From elements of an interleaved dim to their order in the stick: 64·h + 8·g + e is at
 16·g + 8·h + e (operations reference §5)."""
 
 
@@ -240,7 +239,7 @@ def element_bits(tensor: Tensor) -> int:
 def local_offsets(op: Operation, access: TensorAccess, dim: str) -> Int64Array:
     """Bits from a core's start to each of the elements it iterates along ``dim`` (0 where absent).
 
-    Windowed dims of an input have no vector of their own; see :func:`coordinate_offsets`.
+    Windowed dims of an input have no such vector; see :func:`coordinate_offsets`.
     """
     steps = np.arange(per_core(op, dim), dtype=np.int64)
     if not access.tensor.holds(dim):
@@ -253,7 +252,7 @@ def coordinate_offsets(
 ) -> Int64Array:
     """Bit offsets of stored ``coordinates`` along ``dim``, counted from a core's start.
 
-    They continue periodically, also below zero: coordinate + elements per stick lies one pitch on.
+    They continue periodically, also below zero: coordinate + elements per stick is one pitch more.
     """
     if is_alternating(op, access.tensor, dim):
         coordinates = _INTERLEAVED.locate(coordinates, 0, 1, beyond=True)

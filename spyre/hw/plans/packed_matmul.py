@@ -1,14 +1,13 @@
 """Planner of packed matmuls and of convolutions: C[.., m, n] = Σ_k A[.., m, k] · B[.., k, n].
 
-Per region of output positions (see :mod:`.window_regions`) one table. A region of a DL16
-convolution whose lines have constant pitches is a table of the matmul kernel, anything else one of
-the packed matmul kernel, which takes the lines as they are.
+One table per region of output positions (see :mod:`.windowing`). A region of a DL16 convolution
+whose offset vectors have constant pitches is a table of the matmul kernel, any other one of the
+packed matmul kernel, which takes arbitrary vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
 from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
-from spyre.hw.table import PACKED_MATMUL_KIND, matmul as mt, plan as tb, vectors as vt
+from spyre.hw.table import matmul as mt, plan as tb, vectors as vt
 from spyre.layout import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
@@ -31,22 +30,7 @@ _FORMATS = {
 """Formats of A and B by the op table's kernel name; C is SEN169_FP16."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedMatmulRoles:
-    """Dims by role: ``channel`` is the reduction dim in A's stick, ``generated`` in B's and C's.
-
-    ``reduced``: window dims, then the channel.
-    """
-
-    channel: str
-    generated: str
-    reduced: tuple[str, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    batch: tuple[str, ...]
-
-
-def find_packed_roles(context: PlanContext) -> PackedMatmulRoles:
+def find_packed_roles(context: PlanContext) -> MatmulRoles:
     """Roles of all dims; raises SdscError when the structure is no contraction."""
     op = context.op
     if not all(access.tensor.stick_dims for access in context.accesses):
@@ -66,7 +50,7 @@ def find_packed_roles(context: PlanContext) -> PackedMatmulRoles:
     if len(channels) != 1 or generated not in columns or lost or unknown:
         raise _structure(context)
     rows, batch = those(True, False, True), those(True, True, True)
-    return PackedMatmulRoles(channels[0], generated, (*places, *channels), rows, columns, batch)
+    return MatmulRoles(channels[0], generated, rows, columns, batch, places)
 
 
 def _structure(context: PlanContext) -> SdscError:
@@ -84,7 +68,7 @@ def _structure(context: PlanContext) -> SdscError:
     )
 
 
-def check_packed_matmul(context: PlanContext, roles: PackedMatmulRoles) -> None:
+def check_packed_matmul(context: PlanContext, roles: MatmulRoles) -> None:
     """Raise for formats and sticks other than those of the operation."""
     kind = context.spec.kernel_op
     wanted = (_FORMATS[kind], _FORMATS[kind], _FORMATS["dl16"])
@@ -96,7 +80,7 @@ def check_packed_matmul(context: PlanContext, roles: PackedMatmulRoles) -> None:
                 " or ".join(formats),
                 access.tensor.data_format,
             )
-    k, n = roles.channel, roles.generated
+    k, n = roles.reduction, roles.generated
     shared = context.inputs[0].tensor.stick_dims[1:2] if kind == "int4" else ()
     pair = shared[0] if shared and shared[0] in roles.rows else "a row dim"
     rules = {
@@ -132,14 +116,8 @@ _MOST_ROWS = 768
 """Rows of one unit at most: its sums take 768 KiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Lines of one table by role, outermost first."""
-
-    batch: list[Int64Array]
-    rows: list[Int64Array]
-    columns: list[Int64Array]
-    depth: list[Int64Array]
+_Lines = tuple[list[Int64Array], list[Int64Array], list[Int64Array], list[Int64Array]]
+"""Offset vectors of one table, outermost first: of batches, rows, columns and reduced dims."""
 
 
 def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
@@ -148,7 +126,7 @@ def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
     check_packed_matmul(context, roles)
     if not context.spec.kernel_op.startswith("int"):
         refuse_chunks(context)
-    for all_cores in spaces(context, roles.reduced):
+    for all_cores in spaces(context, (*roles.windows, roles.reduction)):
         separate = [dim for dim in context.op.windows if _moves(all_cores, dim, _B)]
         for space in all_cores.peel(separate):
             for region in regions(context, space):
@@ -157,13 +135,14 @@ def plan_packed_matmul(context: PlanContext) -> Iterator[Int64Array]:
 
 def _region_tables(
     context: PlanContext,
-    roles: PackedMatmulRoles,
+    roles: MatmulRoles,
     space: OffsetSpace,
     chosen: dict[str, WindowRegion],
 ) -> list[Int64Array]:
-    in_sticks = all(per_core(context.op, d) % STICK == 0 for d in (roles.channel, roles.generated))
+    stick_dims = (roles.reduction, roles.generated)
+    in_sticks = all(per_core(context.op, d) % STICK == 0 for d in stick_dims)
     if context.spec.kernel_op == "dl16" and in_sticks:
-        sticks = {roles.channel: STICK, roles.generated: STICK}
+        sticks = dict.fromkeys(stick_dims, STICK)
         tables = _matmul_tables(
             context, roles, space, _collect(context, roles, space, chosen, sticks)
         )
@@ -173,18 +152,20 @@ def _region_tables(
 
 
 def _moves(space: OffsetSpace, dim: str, operand: int) -> bool:
-    """True if the cores of a split ``dim`` each have an ``operand`` of their own."""
+    """True if the cores of a split ``dim`` each have a different ``operand``."""
     return dim in space.slices and bool(space.slices[dim][operand].any())
 
 
 def _collect(
     context: PlanContext,
-    roles: PackedMatmulRoles,
+    roles: MatmulRoles,
     space: OffsetSpace,
     chosen: dict[str, WindowRegion],
     steps: Mapping[str, int],
 ) -> _Lines:
-    """Lines by role; every ``steps[dim]``-th element only. Slices with own operands are batches."""
+    """Offset vectors by role; of every ``steps[dim]``-th element. Slices whose cores have separate
+    operands are batches.
+    """
 
     def lines(dims: Sequence[str], absent: int | None = None) -> list[Int64Array]:
         collected = []
@@ -200,12 +181,12 @@ def _collect(
     lacking = [(d, _B) for d in roles.rows] + [(d, _A) for d in roles.columns]
     private = [space.slices[d] for d, operand in lacking if _moves(space, d, operand)]
     spatial = {window.window_dim: dim for dim, window in context.op.windows.items()}
-    places = [place_line(context, space, spatial[d], chosen) for d in roles.reduced[:-1]]
-    return _Lines(
+    places = [place_line(context, space, spatial[d], chosen) for d in roles.windows]
+    return (
         private + lines(roles.batch),
         lines(roles.rows, _B),
         lines(roles.columns, _A),
-        places + lines(roles.reduced[-1:]),
+        places + lines([roles.reduction]),
     )
 
 
@@ -213,12 +194,12 @@ def _collect(
 
 
 def _matmul_tables(
-    context: PlanContext, roles: PackedMatmulRoles, space: OffsetSpace, lines: _Lines
+    context: PlanContext, roles: MatmulRoles, space: OffsetSpace, lines: _Lines
 ) -> list[Int64Array] | None:
     """The region as tables of the matmul kernel, or None if it has no such form."""
     groups = []
     bases = space.bases.copy()
-    for group in (lines.batch, lines.rows, lines.columns, lines.depth):
+    for group in lines:
         axes = [line_axis(line[:3]) for line in group]
         if any(axis is None or axis.extent == 0 for axis in axes):
             return None
@@ -228,9 +209,8 @@ def _matmul_tables(
     depth = join_axes(drop_unit_axes(groups[3]))
     if len(depth) > mt.AXES:
         return None
-    names = MatmulRoles(roles.channel, roles.generated, roles.rows, roles.columns, roles.batch)
     start = tuple((bases[:3] // 8).tolist())
-    return list(fit_rows(context, names, start, batch, rows, columns, depth))
+    return list(fit_rows(context, roles, start, batch, rows, columns, depth))
 
 
 # --- the packed matmul kernel ----------------------------------------------------------------
@@ -238,11 +218,8 @@ def _matmul_tables(
 
 def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Array:
     width = space.bases.size
-    batch, rows, columns, depth = (
-        combine(context, group, width)
-        for group in (lines.batch, lines.rows, lines.columns, lines.depth)
-    )
-    row = RowWriter(PACKED_MATMUL_KIND)
+    batch, rows, columns, depth = (combine(context, group, width) for group in lines)
+    row = RowWriter(tb.PACKED_MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         code = context.any_format_code(access.tensor)
         row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)

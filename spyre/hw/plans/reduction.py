@@ -7,7 +7,6 @@ that split a reduced dim share output addresses; their slices become the outermo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,19 +27,7 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import TOKEN_MAXIMUM
-from spyre.hw.table import (
-    CHUNK_REDUCTION_KIND,
-    CHUNKED_REDUCTIONS,
-    CLIP,
-    MAX_CHUNK_STICKS,
-    MAX_KEPT_STICKS,
-    REDUCE_LANES,
-    REDUCTION_KIND,
-    REDUCTIONS,
-    RUN_REDUCED,
-    ZERO_MEAN,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes, pad_axes, sort_axes
 
 _IN, _OUT, _AT = 0, 1, 2
@@ -109,9 +96,9 @@ def _group_rows(
 def _reduced_axes(
     context: PlanContext, reduced: Sequence[str], group: CoreGroup, axes: dict[str, Axis]
 ) -> list[Axis]:
-    """What is summed up, outermost first: work slices, whose partial sums are added in this order.
+    """Reduced axes, outermost first: work slices, whose partial sums are added in this order.
 
-    Where those are one axis too many, a slice is walked with its dim, in the order of coordinates.
+    If those are one axis too many, a slice is walked with its dim, in the order of coordinates.
     """
     slices = drop_unit_axes([axis for dim, axis in group.axes.items() if dim in reduced])
     local = drop_unit_axes([axis for dim, axis in axes.items() if dim in reduced])
@@ -126,7 +113,7 @@ def _row(
 ) -> Int64Array:
     """``kept``: the axes that remain, KEPT_RANK + 1 of them; ``reduced``: REDUCED_RANK others."""
     chunked = _is_chunked(context)
-    row = RowWriter(CHUNK_REDUCTION_KIND if chunked else REDUCTION_KIND)
+    row = RowWriter(tb.CHUNK_REDUCTION_KIND if chunked else tb.REDUCTION_KIND)
     source, target = context.inputs[0], context.output
     row.operand(_IN, 0, kept.first[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(_OUT, 1, kept.first[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
@@ -137,17 +124,17 @@ def _row(
     if mask is not None:
         mask.write(row)
     block = _block_sticks(context, kept)
-    ending = _ending(context)
-    bounds = map(float_word, ending.bounds)
+    scale, low, high, flags = _epilogue(context)
+    bounds = float_word(low), float_word(high)
     row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
     blocks = -(-inner.extent // block)
     row.header(
-        opcode=REDUCTIONS.index(context.spec.kernel_op),
-        flags=_flags(context, inner, reduced[-1]) | ending.flags,
+        opcode=tb.REDUCTIONS.index(context.spec.kernel_op),
+        flags=_flags(context, inner, reduced[-1]) | flags,
         lanes=source.lanes,
         blocks=blocks,
         units=outer_count(kept) * blocks,
-        value=float_word(ending.scale),
+        value=float_word(scale),
         cost_ns=int(source.lanes * walk.count * context.spec.element_ns),
     )
     return row.words
@@ -155,44 +142,36 @@ def _row(
 
 def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     """Stage runs along whichever axis is nearer in memory, unless kept sticks are neighbours."""
-    flags = REDUCE_LANES if context.output.is_lane else 0
+    flags = tb.REDUCE_LANES if context.output.is_lane else 0
     adjacent = kept.pitches[_IN] == STICK_BYTES and kept.extent > 1
     nearer = kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN]
     if run.extent > 1 and not adjacent and nearer:
-        flags |= RUN_REDUCED
+        flags |= tb.RUN_REDUCED
     return flags
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """What becomes of a total: times ``scale``, within ``bounds`` if ``flags`` has CLIP."""
-
-    scale: float = 1.0
-    bounds: tuple[float, float] = (0.0, 0.0)
-    flags: int = 0
-
-
-def _ending(context: PlanContext) -> _Ending:
+def _epilogue(context: PlanContext) -> tuple[float, float, float, int]:
+    """Scale of a total, its lower and upper bound (with flag CLIP), and flags."""
     name, constants = context.spec.name, context.spec.constants
     if name == "quantscalepertoken":
-        return _Ending(1.0 / TOKEN_MAXIMUM)
+        return 1.0 / TOKEN_MAXIMUM, 0.0, 0.0, 0
     values = [context.constant(constant) for constant in constants]
     if name == "quantscalepertokenfp8":
-        return _Ending(values[0], (values[1], values[2]), CLIP)
+        return values[0], values[1], values[2], tb.CLIP
     zero_mean = name == "exx2_zeromean" or context.is_set("useZeroMean")
-    return _Ending(values[0] if values else 1.0, flags=ZERO_MEAN if zero_mean else 0)
+    return values[0] if values else 1.0, 0.0, 0.0, tb.ZERO_MEAN if zero_mean else 0
 
 
 def _block_sticks(context: PlanContext, kept: AccessMap) -> int:
     """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
     share = kept.count // (4 * context.threads)
-    return max(min(share, MAX_CHUNK_STICKS if _is_chunked(context) else MAX_KEPT_STICKS), 1)
+    return max(min(share, tb.MAX_CHUNK_STICKS if _is_chunked(context) else tb.MAX_KEPT_STICKS), 1)
 
 
 def _is_chunked(context: PlanContext) -> bool:
     """True if the sum accumulates in DL16: 16-bit floats, in the number mode dl16-chunk."""
     name, wide = context.spec.kernel_op, context.format_code(context.output.tensor) == tb.FP32
-    return context.chunked and name in CHUNKED_REDUCTIONS and not wide
+    return context.chunked and name in tb.CHUNKED_REDUCTIONS and not wide
 
 
 def _core_steps(context: PlanContext) -> int:

@@ -23,7 +23,7 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
 from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
 from spyre.mlir.operation import OVERFLOW_CONSTANT
 
@@ -102,7 +102,7 @@ def _check_sticks(context: PlanContext) -> None:
 
 
 def _line(context: PlanContext, space: OffsetSpace, dim: str) -> Int64Array:
-    """A line over all slices; a stick dim nobody holds is the lanes of the output's one stick."""
+    """Offsets over all slices; a stick dim of no tensor is the lanes of the output's stick."""
     line, tensor = space.line(dim), context.output.tensor
     if any(access.tensor.holds(dim) for access in context.accesses):
         return line
@@ -139,7 +139,7 @@ def _block(context: PlanContext, space: OffsetSpace, mask: Mask | None) -> Int64
     middle = collect([d for d in op.dims if d in sticks and d != inner])
     outer = collect([d for d in op.dims if d not in sticks], by_stick)
     vectors = [outer, middle, within]
-    row = RowWriter(REQUANTIZE_KIND)
+    row = RowWriter(tb.REQUANTIZE_KIND)
     for k, access in enumerate(context.accesses):
         code = context.any_format_code(access.tensor)
         row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)
@@ -153,7 +153,7 @@ def _block(context: PlanContext, space: OffsetSpace, mask: Mask | None) -> Int64
     counts = [group.shape[1] for group in vectors]
     row.words[vt.COUNTS : vt.COUNTS + 3] = counts
     row.header(
-        opcode=REQUANTIZATIONS.index(context.spec.kernel_op),
+        opcode=tb.REQUANTIZATIONS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
         units=counts[0] * -(-counts[1] // vt.MIDDLE_BLOCK),
         cost_ns=int(np.prod(counts) * context.spec.element_ns),

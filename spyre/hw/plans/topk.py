@@ -8,13 +8,12 @@ where k is, each core sees all elements and writes the ranks of its slice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from spyre.errors import SdscError
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, fold_cores, walk_axes
-from spyre.hw.table import TOPK, TOPK_KIND, plan as tb
+from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
@@ -35,17 +34,8 @@ def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
             yield _row(context, reduced, ranks, part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranks:
-    """Where the k results lie: ``share`` of them, ``pitch`` bytes apart, per slice of k."""
-
-    share: int
-    pitch: int
-    slices: int
-    slice_pitch: int
-
-
-def _ranks(context: PlanContext, added: str, slices: Axis) -> _Ranks:
+def _ranks(context: PlanContext, added: str, slices: Axis) -> tuple[int, int, int, int]:
+    """k, bytes between ranks, ranks per slice of k, and bytes between slices."""
     source, target = slices.pitches
     if source:
         raise context.refuse(
@@ -54,8 +44,8 @@ def _ranks(context: PlanContext, added: str, slices: Axis) -> _Ranks:
             "one input for all slices of k",
             f"inputs {source} bytes apart",
         )
-    pitch = context.output.pitch_bytes[added]
-    return _Ranks(per_core(context.op, added), pitch, slices.extent, target)
+    share = per_core(context.op, added)
+    return slices.extent * share, context.output.pitch_bytes[added], share, target
 
 
 def _find_dims(context: PlanContext) -> tuple[str, str]:
@@ -106,26 +96,21 @@ def _output_format(context: PlanContext, target: TensorAccess) -> int:
     return context.format_code(target.tensor)
 
 
-def _row(context: PlanContext, reduced: str, ranks: _Ranks, walk: AccessMap) -> Int64Array:
+def _row(
+    context: PlanContext, reduced: str, ranks: tuple[int, int, int, int], walk: AccessMap
+) -> Int64Array:
     source, target = context.inputs[0], context.output
-    row = RowWriter(TOPK_KIND)
+    row = RowWriter(tb.TOPK_KIND)
     row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
     row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, _output_format(context, target))
     row.walk(walk)
-    count, k = context.op.extents[reduced], ranks.slices * ranks.share
-    row.words[tb.CONSTANT : tb.CONSTANT + 6] = [
-        count,
-        source.pitch_bytes[reduced],
-        k,
-        ranks.pitch,
-        ranks.share,
-        ranks.slice_pitch,
-    ]
+    count = context.op.extents[reduced]
+    row.words[tb.CONSTANT : tb.CONSTANT + 6] = [count, source.pitch_bytes[reduced], *ranks]
     row.header(
-        opcode=TOPK.index(context.spec.kernel_op),
+        opcode=tb.TOPK.index(context.spec.kernel_op),
         lanes=source.lanes,
         value=target.pitch_bytes[target.stick_dim],
         units=walk.count,
-        cost_ns=walk.count * source.lanes * count * k,
+        cost_ns=walk.count * source.lanes * count * ranks[0],
     )
     return row.words

@@ -1,9 +1,9 @@
 """Planner of pooling and depthwise convolution, and the windows it shares with convolutions.
 
 Rule (operations reference §7): stored coordinate = position · stride + place · dilation, less the
-front padding where memory does not hold the padding; what lies outside of the stored extent is
-padding. Positions with equal places form a *region*; each region is a table of its own, whose
-offsets separate into a term per position and one per place.
+front padding where memory does not hold it; coordinates outside of the stored extent are padding.
+Positions with equal places form a *region*; each region is a table, whose offsets are the sum of a
+term per position and one per place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spyre.hw.plans.offset_tables import (
     coordinate_offsets,
     spaces,
 )
-from spyre.hw.table import WINDOWING_KIND, WINDOWINGS, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     Operation,
@@ -50,10 +50,10 @@ _SLICES = "$.numWkSlicesPerDim_"
 
 @dataclass(frozen=True, slots=True)
 class WindowRegion:
-    """Positions of one windowed dim whose windows meet the same places of the input.
+    """Positions of one windowed dim whose windows read the same places of the input.
 
-    ``positions``: where they stand in the dim's line, ``places``: in the window; ``input_bits``:
-    offset in the input per place.
+    ``positions``: indices in the dim's offset vector, ``places``: in that of the window dim;
+    ``input_bits``: offset in the input per place.
     """
 
     positions: Int64Array
@@ -90,7 +90,7 @@ def _check_window(
     op, source, target = context.op, context.inputs[0].tensor, context.output.tensor
     name = window.window_dim
     if name not in op.dims or window_dims.count(name) > 1 or name in op.windows:
-        raise _structure(context, f"a dim of its own as the window of {dim!r}", repr(name))
+        raise _structure(context, f"a separate dim as the window of {dim!r}", repr(name))
     if not (source.holds(dim) and target.holds(dim)):
         raise _structure(context, f"{dim!r} in the first input and the output", _dims_of(context))
     if source.holds(name) or target.holds(name):
@@ -265,14 +265,14 @@ def _block(context: PlanContext, space: OffsetSpace, chosen: dict[str, WindowReg
 
 
 def _head(context: PlanContext, space: OffsetSpace, kept: int, places: int) -> RowWriter:
-    row = RowWriter(WINDOWING_KIND)
+    row = RowWriter(tb.WINDOWING_KIND)
     for k, access in enumerate(context.accesses):
         lane = 0 if access.is_lane else tb.WHOLE_STICK
         row.operand(k, k, int(space.bases[k]), lane, context.format_code(access.tensor))
     row.words[vt.KEPT], row.words[vt.PLACES] = kept, places
     constants = context.spec.constants
     row.header(
-        opcode=WINDOWINGS.index(context.spec.kernel_op),
+        opcode=tb.WINDOWINGS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
         lanes=context.output.lanes,
         units=-(-kept // vt.KEPT_BLOCK),

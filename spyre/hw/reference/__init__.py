@@ -1,8 +1,8 @@
 """The slow, obvious reference implementation: one operation executed in numpy, element by element.
 
-Nothing here knows of plans, loop nests, tables or kernels. `addresses` is the address rule of the
-SDSC format, `definitions` the operations as one reads them, `families` what the cores of one
-execute do together. Tests run reference and engine on two memories and compare every byte.
+It does not depend on plans, loop nests, tables or kernels. `addresses` is the address rule of the
+SDSC format, `definitions` the mathematics of operations, `families` the joint work of the cores of
+one execute. Tests run reference and engine on two memories and compare every byte.
 """
 
 import lazy_loader

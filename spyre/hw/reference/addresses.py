@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie: the address rule of the SDSC reference §5.2, step by step.
+"""Addresses of the elements of a tensor: the address rule of the SDSC reference §5.2, step by step.
 
 Coordinates are local: they count from the first element of a core's work slice. Extents count
 elements, pitches and offsets count bytes from the core's start address.

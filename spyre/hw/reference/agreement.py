@@ -1,8 +1,8 @@
-"""How exactly engine and reference have to agree: one table, and distances in units of storage.
+"""Allowed distances between engine and reference, in units of the stored format.
 
-A distance is counted in ulp of the format a tensor is stored in: how many codes lie between two
-numbers. Sums get what float32 accumulation in another order may cost besides, since a sum that
-cancels is only as exact as its terms.
+A distance is counted in ulp of the format a tensor is stored in: the number of codes between two
+numbers. Sums may also differ by the error of float32 accumulation in another order, since a sum
+that cancels is only as exact as its terms.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FLOAT32_UNIT = 2.0**-24
 class Agreement:
     """Allowed distance: ``ulps`` of formats up to 16 bits, ``wide_ulps`` of float32.
 
-    float32 outputs show how functions are evaluated: both sides use different formulas, and
+    The two sides evaluate functions by different formulas, which shows in float32 outputs:
     gelu, which multiplies a small tail, differs by up to 90 ulp; exp and its kin by 3.
 
     ``sums``: outputs may also differ by the float32 rounding of their sum, `sum_noise`.
@@ -84,7 +84,7 @@ def ulp_distance(found: Array, expected: Array, stored: DataFormat, mode: Mode) 
     """Distance of every element of two byte arrays (uint8) that hold elements of ``stored``.
 
     Zeros of both signs are equal, and so are two NaNs; a NaN is NOT_COMPARABLE to a number.
-    ``mode``: the number mode, which says what 16-bit floats are. Elements smaller than a byte are
+    ``mode``: the number mode, which defines 16-bit floats. Elements smaller than a byte are
     compared byte by byte.
     """
     if stored.bits < 8:

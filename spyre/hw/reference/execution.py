@@ -39,7 +39,7 @@ class Memory(Protocol):
 
 
 class IndexOutOfRange(Exception):
-    """An index tensor holds ``index``, which the reference was told not to accept."""
+    """An index tensor holds ``index``, which is out of range."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"index {index} is out of range")
@@ -163,7 +163,7 @@ def _code_dtype(tensor: Tensor) -> np.dtype[Any]:
 
 
 def literal_starts(op: Operation) -> Int64Array:
-    """``starts`` of an operation whose addresses are literal; LX lies behind HBM, core by core."""
+    """``starts`` of an operation with literal addresses; LX follows HBM, core by core."""
     starts = np.array([tensor.starts for tensor in op.tensors], np.int64)
     lx = LX_BASE + np.array(op.cores, np.int64) * LX_BYTES
     for operand, tensor in enumerate(op.tensors):

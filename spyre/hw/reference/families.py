@@ -287,7 +287,7 @@ def _copy_sticks(execution: Execution, core: int) -> None:
 
 
 def _copy_indirect(execution: Execution, core: int) -> None:
-    """Gather or scatter: the index stands for the dims it replaces (§6.4)."""
+    """Gather or scatter: the index replaces the coordinates of its dims (§6.4)."""
     op = execution.op
     index_tensor = op.index_tensors[0]
     words = execution.read_codes(execution.addresses(1, core), index_tensor)
@@ -412,7 +412,7 @@ def _topk(execution: Execution, spec: OpDefinition) -> None:
 
 
 def _falling_order(values: Array, axis: int) -> Int64Array:
-    """Positions in falling order of values; among equals as the reading ``TOPK_TIES`` says."""
+    """Positions in falling order of values; equal ones in the order of ``TOPK_TIES``."""
     if spec_choices.TOPK_TIES == "lowest":
         return np.asarray(np.argsort(-values, axis=axis, kind="stable"))
     turned = np.argsort(-np.flip(values, axis), axis=axis, kind="stable")
@@ -451,7 +451,7 @@ def run_shuffle(execution: Execution) -> None:
 
 
 def computed_boxes(op: Operation) -> Iterator[tuple[int, dict[str, Int64Array]]]:
-    """Position of every working core, and the global coordinates of what it writes."""
+    """Position of every working core, and the global coordinates of the elements it writes."""
     output = op.outputs[0]
     slices, rows = output.own_slices or op.slices, output.own_core_slices or op.core_slices
     for core, row in enumerate(rows):

@@ -3,7 +3,7 @@
 Positions in a stick are worked out digit by digit (SDSC reference §5.2 step 5, operations reference
 §5), 4-bit elements one nibble at a time. Windows (operations reference §7): the stored coordinate
 of the first input is position · stride + place · dilation, less the front padding where memory does
-not hold it; what lies outside of the stored extent is padding.
+not hold it; coordinates outside of the stored extent are padding.
 """
 
 from __future__ import annotations

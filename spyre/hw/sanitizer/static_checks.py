@@ -40,7 +40,6 @@ from spyre.mlir.operation import Component, Operation, footprint
 from spyre.mlir.program import (
     AllocationAtom,
     Atom,
-    Body,
     Derived,
     Execute,
     IndexValue,
@@ -322,7 +321,7 @@ class _LxUse:
 
 def check_stale(linked: LinkedProgram, sites: Sequence[ExecuteSite]) -> Iterator[SanitizerFinding]:
     """A read outside of a loop of what only the loop wrote, and no execute there also reads."""
-    paths = {static: path for path, static in _loop_paths(linked.program.body, ())}
+    paths = linked.program.loop_paths
     uses = [use for site in sites for use in _lx_uses(site)]
     by_static = {site.static: site for site in sites}
     for read in (use for use in uses if not use.is_output):
@@ -381,15 +380,6 @@ def _lx_uses(site: ExecuteSite) -> Iterator[_LxUse]:
         low = min(starts[k] + box.first_bytes for k, box in boxes)
         high = max(starts[k] + box.end_bytes for k, box in boxes)
         yield _LxUse(site.static, operand, operand >= first_output, low, high)
-
-
-def _loop_paths(body: Body, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Per execute the loops around it, outermost first, by identity."""
-    for item in body:
-        if isinstance(item, Execute):
-            yield path, item.index
-        else:
-            yield from _loop_paths(item.body, (*path, id(item)))
 
 
 def check_program(

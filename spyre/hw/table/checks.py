@@ -1,8 +1,8 @@
 """Words of the sanitizer's tables: the builder writes them, the checking driver reads them.
 
-A *row* is one operand of one execute statement in one role; its *boxes* are what the cores touch,
-one box per distinct range; a *nest* is the shape of a box in whole sticks: runs of evenly spaced
-sticks, repeated over axes. Addresses are stick numbers of the host reservation.
+A *row* is one operand of one execute statement in one role; its *boxes* are the ranges that the
+cores touch, one box per distinct range; a *nest* is the shape of a box in whole sticks: runs of
+evenly spaced sticks, repeated over axes. Addresses are stick numbers of the host reservation.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ ROLE = 0
 FIRST_BOX = 1
 BOXES = 2
 BASES = 3
-"""Index of the base stick of instance 0 among all base sticks, which are -1 for instances that the
-row is not for."""
+"""Index of the base stick of instance 0 among all base sticks, which are -1 for instances without
+this row."""
 PATTERNS = 4
 """Index of the pattern number of instance 0, or -1: all instances have pattern 0."""
 OFFSETS = 5
@@ -23,11 +23,11 @@ CAN_CLASH = 7
 """1: several cores write this operand."""
 ROW_WORDS = 8
 
-# roles, in the order in which one execution's rows stand
+# roles, in the order of the rows of one execution
 READ = 0
 WRITE = 1
 REREAD = 2
-"""An input that overlaps an output of the same execute, looked at again after the writes."""
+"""An input that overlaps an output of the same execute, checked again after the writes."""
 
 # boxes
 TAG = 0
@@ -66,7 +66,7 @@ EXECUTIONS = 5
 LATEST = 6
 RESULT_WORDS = 8
 
-# shadow words: record << CORE_BITS | core + 1, 0 for sticks nobody wrote
+# shadow words: record << CORE_BITS | core + 1, 0 for unwritten sticks
 CORE_BITS = 6
 UNKNOWN_CORE = 63
 MAX_RECORD = (1 << 32 - CORE_BITS) - 1

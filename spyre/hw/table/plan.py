@@ -3,10 +3,13 @@
 Every address is in bytes. Words, kinds and opcodes are named here once; planners write them,
 kernels read them. Operands are the tensors of the SDSC in table order, the output last; a masked
 operation has one more pseudo-operand whose "address" is the coordinate (elements) along the masked
-dim. An opcode is the position of a kernel operation's name in its list.
+dim. Opcodes are positions in the lists below, those of elementwise operations in
+`spyre.hw.ops.OPCODES`.
 """
 
 from __future__ import annotations
+
+from spyre.dtypes import FORMATS
 
 WORDS = 128
 
@@ -51,21 +54,25 @@ INNER_PITCH = 11
 # LANE values: -1 whole sticks, n >= 0 lane n of each stick broadcast to all lanes
 WHOLE_STICK = -1
 
-# FORMAT values
-DL16 = 0
+# FORMAT values: the ``plan_code`` of number formats, and of 16-bit floats also
 HALF = 1
-FP32 = 2
-INT32 = 3
+"""IEEE binary16, where SEN169_FP16 is stored in the number mode ieee."""
 DL16_TRUNC = 4
 DL16_EVEN = 5
 """DL16 whose stores round towards zero, or ties to even; DL16 itself rounds ties away."""
-FP8_143 = 16
-FP8_152 = 17
-INT8 = 18
-INT4 = 19
-"""From FP8_143 on, elements of 8 and 4 bits, decoded by a table of all codes."""
+DL16, FP32 = FORMATS["SEN169_FP16"].plan_code, FORMATS["IEEE_FP32"].plan_code
+INT32, INT8 = FORMATS["IEEE_INT32"].plan_code, FORMATS["SENINT8"].plan_code
+FP8_143, FP8_152 = FORMATS["SEN143_FP8"].plan_code, FORMATS["SEN152_FP8"].plan_code
+INT4 = FORMATS["SENINT4"].plan_code
+FIRST_PACKED = 16
+"""First code of the elements of 8 and 4 bits, which are decoded by a table of all codes."""
+ROUNDING_ADD = (0x2000, 0, 0, 0, 0, 0x1FFF)
+ROUNDING_ODD = (0, 0, 0, 0, 0, 1)
+"""Rounding rule of each 16-bit FORMAT value; see `spyre.hw.kernels.intrinsics.encode_dl16_as`."""
+LARGEST_CODE = 0x7FFF
+"""Largest magnitude code of DL16: NINF. Where copies saturate, it is 0x7FFE."""
 
-# MASK values: how the masked dim lies
+# MASK values: whether the masked dim is the stick dim
 NO_MASK = 0
 MASK_LANES = 1
 MASK_STICKS = 2
@@ -115,25 +122,9 @@ KERNELS = {
 """Name and entry of the kernel of each kind, in order of the kinds."""
 KERNEL_NAMES = tuple(KERNELS)
 
-UNARY = (
-    "copy", "abs", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "floor",
-    "relu", "gelu", "silu", "clip", "softplus", "relu6", "mish", "leakyrelu",
-)  # fmt: skip
-BINARY = (
-    "add", "sub", "mul", "div", "max", "min", "eq", "ne", "ge", "le", "gt", "lt", "revsub",
-    "layernormscale",
-)  # fmt: skip
-MANY = ("where", "layernormnorm", "fnms", "muladd")
-
-FUSED_UNARY = (
-    "neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "gelu",
-    "silu",
-)  # fmt: skip
-FUSED_BINARY = ("add", "sub", "mul", "div", "max", "min")
-FUSED_MANY = ("where",)
-"""Operations the elementwise kernel may run without staging."""
 FUSE = 1
-"""Elementwise FLAGS: one of these on unmasked DL16 sticks that are neighbours: no staging."""
+"""Elementwise FLAGS: an operation with a code form, on unmasked DL16 sticks that are neighbours: no
+staging."""
 DIRECT = 2
 """Elementwise FLAGS: unmasked float32 sticks that are neighbours, inputs also single numbers."""
 

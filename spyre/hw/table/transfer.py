@@ -8,6 +8,8 @@ A run is COUNT device neighbours, followed by FILL ones that become zero.
 
 from __future__ import annotations
 
+from spyre.dtypes import FORMATS, HOST_DTYPES
+
 AXES = 12
 MAX_LOOPS = AXES - 2
 """Loops above the run; those nearest on the device and on the host take two axes each."""
@@ -40,7 +42,7 @@ FIRST_AXIS = 7
 TAIL_COUNT = 8
 TAIL_FILL = 9
 TAIL_AT = 10
-"""Where the second nest begins: index along its axis, whose TAIL_STEP is 1; -1 without one."""
+"""First index of the second nest along its axis, whose TAIL_STEP is 1; -1 without one."""
 EXTENT = 11
 HOST_STEP = EXTENT + AXES
 DEVICE_STEP = HOST_STEP + AXES
@@ -48,41 +50,16 @@ TAIL_STEP = DEVICE_STEP + AXES
 ROW_WORDS = TAIL_STEP + AXES
 
 SHORT_RUN = 8
-"""Longest run that may begin inside a stick: what an element arrangement leaves together."""
+"""Longest run that may begin inside a stick: elements that an arrangement keeps adjacent."""
 
-HOST_HALF, HOST_BFLOAT16, HOST_FLOAT32, HOST_BOOL = 0, 1, 2, 3
-HOST_INT64, HOST_INT32, HOST_INT16, HOST_INT8, HOST_UINT8 = 4, 5, 6, 7, 8
+HOST_HALF, HOST_BFLOAT16, HOST_FLOAT32, HOST_BOOL = (
+    HOST_DTYPES[name].transfer_code for name in ("float16", "bfloat16", "float32", "bool")
+)
+HOST_INT64, HOST_INT32, HOST_INT16, HOST_INT8 = (
+    HOST_DTYPES[name].transfer_code for name in ("int64", "int32", "int16", "int8")
+)
 
-DEVICE_INT32, DEVICE_INT16, DEVICE_INT8 = 3, 4, 5
-"""Device codes of integers; floats use the FORMAT words of :mod:`spyre.hw.table.plan`."""
+DEVICE_INT16, DEVICE_INT8 = FORMATS["SENINT16"].transfer_code, FORMATS["SENINT8"].transfer_code
+DEVICE_UINT32 = FORMATS["SENUINT32"].transfer_code
 DEVICE_DL16_AS = 6
 """Device code of DL16 that is rounded or saturated by the table's rule, not ties away."""
-DEVICE_UINT32 = 7
-
-HOST_CODES = {
-    "float16": HOST_HALF,
-    "bfloat16": HOST_BFLOAT16,
-    "float32": HOST_FLOAT32,
-    "bool": HOST_BOOL,
-    "int64": HOST_INT64,
-    "int32": HOST_INT32,
-    "int16": HOST_INT16,
-    "int8": HOST_INT8,
-    "qint8": HOST_INT8,
-    "uint8": HOST_UINT8,
-    "quint8": HOST_UINT8,
-    "float8_e4m3fn": HOST_UINT8,
-    "float8_e5m2fnuz": HOST_UINT8,
-}
-
-DEVICE_INTEGER_CODES = {
-    "IEEE_INT32": DEVICE_INT32,
-    "SENUINT32": DEVICE_UINT32,
-    "SENINT16": DEVICE_INT16,
-    "SENINT8": DEVICE_INT8,
-    "SEN143_FP8": DEVICE_INT8,
-    "SEN152_FP8": DEVICE_INT8,
-}
-"""Formats moved as integers; the two fp8 formats are the host's own bytes."""
-COPIED_FORMATS = frozenset({"SEN143_FP8", "SEN152_FP8"})
-"""Formats that are only copied, between a host dtype and the device format of that very dtype."""

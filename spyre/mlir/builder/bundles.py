@@ -1,10 +1,10 @@
 """Whole bundles from descriptions: buffers, loops and operations in, program and SDSCs out.
 
-A :class:`BundleBuilder` collects operations whose tensors stand in named buffers, in one of the
-two address modes of the bundle format reference §3.2: symbolic (launch arguments, symbol ids,
-loops kept) or baked (addresses in the JSON, loops unrolled). What it builds can run at once; text
-(:mod:`.emission`) and JSON are made when somebody wants the files. That files say what runs, and
-reading them gives it again, is tested over everything that is built.
+A :class:`BundleBuilder` collects operations on tensors in named buffers, in one of the two address
+modes of the bundle format reference §3.2: symbolic (launch arguments, symbol ids, loops kept) or
+baked (addresses in the JSON, loops unrolled). The built program runs without files; text
+(:mod:`.emission`) and JSON are made on demand. Tests check for every built program that reading
+its files gives the same program.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SymbolTable:
 
 @dataclass(frozen=True, slots=True)
 class BuiltStep:
-    """An operation in its place: the loops around it, its file, and what its symbols stand for."""
+    """One execute of a bundle: the loops around it, its file, and the value of each symbol id."""
 
     loops: Loops
     filename: str
@@ -302,7 +302,7 @@ class BundleBuilder:
         return BuiltBundle(_program(steps, launch), operations, steps, launch)
 
 
-# --- what is built ----------------------------------------------------------------------------
+# --- built bundles ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +328,10 @@ def parameter_name(buffer: str) -> str:
 
 @dataclass(frozen=True)
 class BuiltBundle:
-    """A bundle made in code: ready to run, and a directory as soon as somebody writes it.
+    """A bundle made in code: it can run at once, or be written as a directory.
 
-    ``built``: by the file name that executes of ``program`` use. ``directory``: how messages name
-    it. ``extra_files``: what is written beside bundle.mlir and the SDSCs.
+    ``built``: operations by the file name that executes of ``program`` use. ``directory``: the
+    path that messages name. ``extra_files``: files to write beside bundle.mlir and the SDSCs.
     """
 
     program: LoopProgram

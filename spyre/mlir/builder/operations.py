@@ -45,9 +45,11 @@ ROLES = ("OUTPUT", "KERNEL", "INPUT")
 
 @dataclass(frozen=True, slots=True)
 class BufferAddress:
-    """A place in a buffer of a bundle: ``offset_bytes`` from its start, plus, per enclosing loop,
-    ``loop_strides`` bytes per iteration, plus what depends on runtime sizes: ``size_terms``, and
-    ``shift_bytes``. A bundle builder turns it into an address or a symbol.
+    """An address relative to the start of a buffer of a bundle.
+
+    The sum of ``offset_bytes``, of ``loop_strides`` bytes per iteration of each enclosing loop,
+    and of the terms that depend on runtime sizes: ``size_terms`` and ``shift_bytes``. A bundle
+    builder turns it into an address or a symbol.
     """
 
     buffer: str
@@ -96,7 +98,7 @@ always its symbol id."""
 class OperandSpec:
     """One operand.
 
-    ``dims``: layoutDimOrder_, innermost first, with the stick dim where its stick count stands.
+    ``dims``: layoutDimOrder_, innermost first, the stick dim at the position of its stick count.
     ``stick``: (dim, elements) pairs, innermost first. ``base``: byte address of the whole tensor
     (of each core's tensor in LX), or a place in a buffer. ``scale``: only the dims that are
     absent (-1) or keep one stick (-2). ``gap``: elements by which the memory is longer than the
@@ -157,7 +159,7 @@ def build_sdsc(spec: OperationSpec, sdsc_name: str = "", resolve: Resolve | None
 
 @dataclass(frozen=True, slots=True)
 class BuiltOperation:
-    """An operation as it was described, and what checking it found: warnings at most."""
+    """An operation as described, and the result of checking it: no findings above warnings."""
 
     described: Operation
     inspection: Inspection
@@ -334,8 +336,9 @@ def _indirect_pairs(spec: OperationSpec, operands: Sequence[OperandSpec]) -> dic
 def _tensor(
     operand: OperandSpec, index: int, path: str, role: str, related: int | None, op: Operation
 ) -> Tensor:
-    """An operand as it is read from the file that is written of it: the file gives all sizes of a
-    kind or none, and nothing for what has no effect.
+    """Return the tensor that reading the operand's written file would give.
+
+    Files list all sizes of a kind or none, and omit values without effect.
     """
     sizes, own = operand.device_dim_sizes, operand.own_slices or op.slices
     scale = {dim: operand.scale.get(dim, 1) for dim in operand.dims}
@@ -397,7 +400,7 @@ def _placed(
 
 
 def _moved(base: Base, terms: tuple[SizeTerm, ...], spec: OperationSpec) -> Base:
-    """``base`` moved by what depends on runtime sizes."""
+    """Return ``base`` moved by ``terms``, offsets that depend on runtime sizes."""
     if not terms:
         return base
     message = "a runtime size split over cores moves start addresses"
@@ -418,7 +421,7 @@ def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
 def _size_terms(
     op: Operation, tensor: Tensor, spec: OperationSpec
 ) -> tuple[tuple[SizeTerm, ...], ...]:
-    """Per core what its start has beyond `slice_offsets`: slices of runtime sizes (§11)."""
+    """Return per core the offsets from slices of runtime sizes, added to `slice_offsets` (§11)."""
     pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
     moving = [dim for dim in moving_dims(op, tensor) if dim in op.symbolic_dims]
     return tuple(

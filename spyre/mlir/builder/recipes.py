@@ -1,8 +1,8 @@
 """Common operations on host shapes, as descriptions for the SDSC builder.
 
 A recipe names the dims as the frontends do (first n-1 of mb, x, y, … then out; matmul: the last
-of y, x, mb, out, in), lays tensors out by default (the last host dim is the stick, the first
-stands next to it: runtime reference §1.1) and rounds stick dims up. Rules: SuperDSC reference §1,
+of y, x, mb, out, in), gives tensors the default layout (the last host dim is the stick, the first
+is next to it: runtime reference §1.1) and rounds stick dims up. Rules: SuperDSC reference §1,
 §6.3, §7 (sdsc.md), operations reference §4 (ops.md).
 """
 
@@ -68,7 +68,7 @@ def round_up(size: int, multiple: int) -> int:
 
 
 def _tensor(operand: HostOperand, dims: Sequence[str], absent: Sequence[str]) -> OperandSpec:
-    """Default layout of the dims present; absent ones stand outermost, an absent stick stays."""
+    """Default layout of the present dims; absent dims go outermost, an absent stick dim stays."""
     stick_dim = dims[-1]
     present = [dim for dim in dims if dim not in absent or dim == stick_dim]
     missing = [dim for dim in dims if dim not in present]

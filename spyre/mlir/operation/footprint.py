@@ -106,9 +106,9 @@ def _windowed_extent(op: Operation, tensor: Tensor, dim: str, window: Window) ->
 
 
 def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
-    """Dims of a value tensor that its index tensor stands for (§6.4), in the tensor's order.
+    """Return the dims of a value tensor that its index tensor selects (§6.4), in tensor order.
 
-    Those of a bounded size, or where none is bounded all that both tensors have.
+    These are the shared dims with a bounded size or, if none is bounded, all shared dims.
     """
     if tensor.indirection is not Indirection.VALUE:
         return ()
@@ -131,10 +131,10 @@ class IndexStep:
 
 
 def index_step(op: Operation, tensor: Tensor) -> IndexStep | None:
-    """Where the index of value tensor ``tensor`` counts; None where the file does not say.
+    """Return the dim and step that an index into ``tensor`` counts; None if the file has neither.
 
-    The first of the dims it shares with its index tensor, or, if it has none of those, its one dim
-    of pages.
+    The dim is the first that the value tensor shares with its index tensor or, without shared
+    dims, its only paged dim.
     """
     if indexed := indexed_dims(op, tensor):
         return IndexStep(indexed[0], max(tensor.max_dim_sizes.get(indexed[0], 1), 1), False)
@@ -145,10 +145,10 @@ def index_step(op: Operation, tensor: Tensor) -> IndexStep | None:
 
 
 def index_step_fault(op: Operation, tensor: Tensor) -> str:
-    """Why the addresses behind an index of ``tensor`` cannot be told; empty if they can."""
+    """Return the reason why indexed addresses of ``tensor`` are undefined; "" if they are not."""
     step = index_step(op, tensor)
     if step is None:
-        return f"no dim of {tensor.name} says where an index counts"
+        return f"no dim of {tensor.name} is indexed"
     own_dims = [dim for dim in tensor.dims if tensor.holds(dim)]
     if step.dim not in own_dims:
         return f"an index counts along {step.dim}, which {tensor.name} does not have"
@@ -270,12 +270,12 @@ def slice_offsets(op: Operation, tensor: Tensor) -> tuple[int, ...]:
     A table's indexed dims move no start (§6.4: it is shared); a share of less than a stick starts
     within the stick.
     """
-    pitches = footprint(op, tensor).pitch_bytes
     moving = [dim for dim in moving_dims(op, tensor) if dim not in op.symbolic_dims]
-    return tuple(
-        sum(_origin_bytes(op, tensor, dim, row[dim], pitches[dim]) for dim in moving)
-        for row in op.core_slices
-    )
+    if not moving:
+        return (0,) * len(op.core_slices)
+    pitches = footprint(op, tensor).pitch_bytes
+    offsets = {dim: _slice_origins(op, tensor, dim, pitches[dim]) for dim in moving}
+    return tuple(sum(offsets[dim][row[dim]] for dim in moving) for row in op.core_slices)
 
 
 def moving_dims(op: Operation, tensor: Tensor) -> list[str]:
@@ -286,13 +286,15 @@ def moving_dims(op: Operation, tensor: Tensor) -> list[str]:
     return [d for d in tensor.dims if tensor.holds(d) and d in op.slices and d not in indexed]
 
 
-def _origin_bytes(op: Operation, tensor: Tensor, dim: str, index: int, pitch: int) -> int:
-    """Bytes from the tensor's first element to that of slice ``index`` of ``dim``.
+def _slice_origins(op: Operation, tensor: Tensor, dim: str, pitch: int) -> dict[int, int]:
+    """Bytes from the tensor's first element to the first one of a slice of ``dim``, by its index.
 
     Under a window, the element its first output position starts at, padding counted as stored.
     """
-    window = op.window_of(tensor, dim)
-    origin = index * op.core_extent(dim) * (window.stride if window else 1)
-    sticks, rest = divmod(origin, stick_elements(tensor).get(dim, 1))
-    inside = rest * tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
-    return sticks * pitch + inside
+    window, stick = op.window_of(tensor, dim), stick_elements(tensor).get(dim, 1)
+    step = op.core_extent(dim) * (window.stride if window else 1)
+    inside = tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
+    return {
+        index: index * step // stick * pitch + index * step % stick * inside
+        for index in {row[dim] for row in op.core_slices}
+    }

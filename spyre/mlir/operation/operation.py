@@ -1,4 +1,4 @@
-"""What one SDSC says, normalised: the hand-over from JSON to the planner in ``spyre/hw``.
+"""The meaning of one SDSC, normalised: the hand-over from JSON to the planner in ``spyre/hw``.
 
 An :class:`Operation` has dims, tensors, cores and constants with every irregularity of the file
 (strings for numbers, scale order against layout order, shared start addresses) resolved. It is
@@ -40,7 +40,7 @@ class Indirection(StrEnum):
 
 
 class Padding(StrEnum):
-    """How padding along a windowed dim stands in a tensor's memory (operations reference §7)."""
+    """Kinds of padding along a windowed dim in a tensor's memory (operations reference §7)."""
 
     NONE = "nopad"
     LOWERED = "lowered_padded"
@@ -56,8 +56,8 @@ class Window:
 
     The dim's extent counts output positions; input coordinate = position · ``stride`` + place in
     ``window_dim`` · ``dilation`` - ``pad_front``. ``total``: input extent with padding on both
-    sides. ``unneeded``, ``unneeded_front``, ``unneeded_back``: padding no position reads, as the
-    file says. All in elements.
+    sides. ``unneeded``, ``unneeded_front``, ``unneeded_back``: padding that the file declares as
+    read by no position. All in elements.
     """
 
     window_dim: str
@@ -136,7 +136,7 @@ class Tensor:
 
     @property
     def is_local(self) -> bool:
-        """True if every core has a tensor of its own instead of a slice of one."""
+        """True if every core holds a separate tensor instead of a slice of a shared one."""
         return self.component is Component.LX or self.per_core_in_hbm
 
 
@@ -217,7 +217,7 @@ class Operation:
         return window.span(self.core_extent(dim), self.extents.get(window.window_dim, 1))
 
 
-# --- what an execute has to give ----------------------------------------------------------------
+# --- symbols of an execute -----------------------------------------------------------------------
 
 
 def unbound_symbols(
@@ -234,7 +234,7 @@ def unbound_symbols(
 
 
 def _symbol_users(op: Operation) -> Iterator[tuple[int, str]]:
-    """Every use of a symbol: its id, and what uses it."""
+    """Yield the symbol id and a description of the user, for every use of a symbol."""
     for tensor in op.tensors:
         if tensor.symbolic:
             for core, symbol in zip(op.cores, tensor.starts, strict=True):

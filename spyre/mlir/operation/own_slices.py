@@ -1,8 +1,8 @@
-"""Tensors that are divided over cores otherwise than the operation: who holds which part.
+"""Tensors whose division over cores differs from the operation's.
 
-``shuffle`` moves a tensor between two divisions of the scratchpads, and an operation may read what
-another core holds; both name a tensor's own work slices. Rules: SuperDSC reference §5.4, §9
-(sdsc.md).
+``shuffle`` moves a tensor between two divisions of the scratchpads, and an operation may read a
+slice from another core's scratchpad; in both cases the tensor lists its work slices. Rules:
+SuperDSC reference §5.4, §9 (sdsc.md).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Slices = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorDivision:
-    """How a tensor lies over cores: slices per dim, and slice indices per core of the operation,
-    empty for a core that holds nothing.
+    """Division of a tensor over cores: slices per dim, and the slice indices of each core.
+
+    ``rows`` has one entry per core of the operation, empty for a core that holds no slice.
     """
 
     slices: Slices
@@ -62,7 +63,7 @@ def is_looked_up(op: Operation, tensor: Tensor) -> bool:
 
 
 def without_equal_divisions(op: Operation) -> Operation:
-    """``op`` without own work slices that say what the operation's say."""
+    """Return ``op`` without work slices of tensors that equal the operation's division."""
     of_operation = TensorDivision(op.slices, op.core_slices)
 
     def changed(tensor: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ def _not_in_lx(op: Operation) -> Iterator[Fault[Tensor]]:
 
 
 def _without_source(op: Operation, tensor: Tensor) -> Iterator[Fault[Tensor]]:
-    """Every element a core needs must lie with some core."""
+    """Yield a fault if a core needs a slice of the tensor that no core holds."""
     dims = held_dims(op, tensor)
     own, computed = division_of(op, tensor), computed_division(op)
     present = {tuple(row.get(dim, 0) for dim in dims) for row in own.rows if row}

@@ -13,6 +13,7 @@ from .program import (
     Body as Body,
     Execute as Execute,
     LaunchAllocation as LaunchAllocation,
+    LinkableProgram as LinkableProgram,
     Loop as Loop,
     LoopProgram as LoopProgram,
     Parameter as Parameter,

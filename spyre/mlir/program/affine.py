@@ -124,7 +124,7 @@ class AffineSymbol(AffineExpr):
 
 @dataclass(frozen=True, slots=True)
 class AffineBinary(AffineExpr):
-    """``left operator right``. Refuses what is not affine: SPY124, division by ≤ 0: SPY125."""
+    """``left operator right``. BundleError SPY124 if not affine, SPY125 for a division by ≤ 0."""
 
     operator: Operator
     left: AffineExpr

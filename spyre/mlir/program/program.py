@@ -1,9 +1,10 @@
-"""A lowered bundle: parameters, allocations, loops of executes.
+"""Programs that can be linked, and the form bundles are lowered to: loops of executes.
 
-:mod:`spyre.mlir.text.lowering` makes it of text, the builder of descriptions. The runtime asks it
-for a `Schedule` per launch (:mod:`.schedule`), which unrolls the loop nests into arrays, level by
-level and without Python code per iteration. ``str(program)`` is the golden form tests compare.
-Semantics of scf.for: bundle format reference §3.
+A `LinkableProgram` is what the linker and the runtime need of any kind of program. `LoopProgram` is
+the kind of bundles: :mod:`spyre.mlir.text.lowering` creates it from text, the builder from Python.
+Its `Schedule` (:mod:`.schedule`) unrolls the loop nests into arrays, level by level and without
+Python code per iteration. ``str(program)`` is the golden form that tests compare. Semantics of
+scf.for: bundle format reference §3.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from spyre.errors import LaunchError, SourceLocation
 from spyre.mlir.program.values import INT64_MAX, Environment, IndexValue
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Base of the parts: where one stands in bundle.mlir, outside comparisons."""
+    """Base of the parts: location in bundle.mlir, ignored by comparisons."""
 
     location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
@@ -64,9 +65,11 @@ class LaunchAllocation(Located):
 
 @dataclass(frozen=True, slots=True)
 class Execute(Located):
-    """Run one SDSC: symbol ``symbol_ids[k]`` has the value ``symbols[k]``.
+    """Run one operation, with the value ``symbols[k]`` for symbol ``symbol_ids[k]``.
 
-    ``index`` counts the executes of the program in textual order.
+    ``index`` counts the executes of the program in textual order. ``sdsc_filename``: name of the
+    operation among those of the program; for bundles the SDSC file. ``symbols`` of programs other
+    than loop programs may be incomplete: they state the allocation each symbol moves with.
     """
 
     index: int
@@ -109,6 +112,14 @@ def loops(body: Body) -> Iterator[Loop]:
         if isinstance(item, Loop):
             yield item
             yield from loops(item.body)
+
+
+def _loop_paths(body: Body, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for item in body:
+        if isinstance(item, Execute):
+            yield path
+        else:
+            yield from _loop_paths(item.body, (*path, id(item)))
 
 
 def print_body(body: Body, indent: str = "") -> Iterator[str]:
@@ -203,6 +214,42 @@ def _integer(what: str, given: object, parameter: Parameter | None) -> int:
     return value
 
 
+class LinkableProgram(Protocol):
+    """A program as the linker takes it: executes, and for each launch the order they run in.
+
+    ``executes[k].index == k``; each has a name, a location and, at run time, instances with symbol
+    values, from which the start addresses of its operation's tensors follow, core by core.
+    ``parameters`` and ``allocations``: inputs of a launch. ``str(program)``: a listing.
+    """
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Launch arguments."""
+
+    @property
+    def allocations(self) -> tuple[LaunchAllocation, ...]:
+        """Device memory held during a launch."""
+
+    @property
+    def executes(self) -> tuple[Execute, ...]:
+        """The static executes."""
+
+    @property
+    def control_values(self) -> tuple[IndexValue, ...]:
+        """Values that the order of executes depends on. If one depends on an address, every launch
+        at other addresses is linked anew.
+        """
+
+    @property
+    def loop_paths(self) -> tuple[tuple[int, ...], ...]:
+        """Per execute an identity of each surrounding loop, outermost first."""
+
+    def schedule(
+        self, parameter_values: Mapping[str, int], allocation_addresses: Sequence[int] = ()
+    ) -> Schedule:
+        """All dynamic executes with their symbol values, for one launch. LaunchError if invalid."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
     """A bundle's function: parameters, allocations, and loops of executes.
@@ -214,6 +261,18 @@ class LoopProgram:
     allocations: tuple[LaunchAllocation, ...]
     body: Body
     executes: tuple[Execute, ...]
+
+    @property
+    def control_values(self) -> tuple[IndexValue, ...]:
+        """Lower bound, upper bound and step of every loop."""
+        return tuple(
+            value for loop in loops(self.body) for value in (loop.lower, loop.upper, loop.step)
+        )
+
+    @property
+    def loop_paths(self) -> tuple[tuple[int, ...], ...]:
+        """Per execute an identity of each surrounding loop, outermost first."""
+        return tuple(_loop_paths(self.body, ()))
 
     def schedule(
         self,

@@ -1,9 +1,9 @@
 """Index values after lowering: canonical integer expressions without SSA names.
 
 An :class:`IndexValue` is a constant plus a linear combination of atoms (parameters, allocations,
-loop variables, and :class:`Derived` for what is not linear). Equal expressions are equal values,
-and ``%a = addi %base, const`` costs one small object. :mod:`.schedule` computes many for many
-iterations.
+loop variables, and :class:`Derived` for non-linear terms). Equal expressions are equal values,
+and ``%a = addi %base, const`` costs one small object. :mod:`.schedule` evaluates many of them for
+all iterations at once.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _RANGES = {
     Component.HBM: (
         "SPY228",
         HBM_BYTES,
-        "lies outside device memory on",
+        "is outside device memory on",
         "an address from 0 to {}",
     ),
     Component.LX: (

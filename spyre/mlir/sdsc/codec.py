@@ -1,8 +1,8 @@
 """Bytes ↔ :class:`~spyre.mlir.sdsc.structs.Sdsc`: decoding with exact JSON paths, encoding back.
 
-Fast path: one typed msgspec decode. That every key arrived is seen by encoding the result again
-and comparing the number of colons; only a file that lost keys (unknown or duplicate ones), or
-does not decode at all, is parsed a second time to say where. Raises :class:`SdscError` only.
+Fast path: one typed msgspec decode. To see that every key arrived, the result is encoded again and
+the numbers of colons are compared; only a file that lost keys (unknown or duplicate ones), or does
+not decode at all, is parsed a second time to find the JSON path. Raises :class:`SdscError` only.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _every_key_arrived(data: bytes, documents: dict[str, SuperDsc]) -> bool:
     return b"\\u" not in data and data.count(b":") == _ENCODER.encode(documents).count(b":")
 
 
-# --- the slow path: what was lost, and where ------------------------------------------------
+# --- the slow path: lost keys and their paths -----------------------------------------------
 
 
 class _Object(dict[str, Any]):
@@ -178,7 +178,7 @@ def _split_message(message: str) -> tuple[str, str]:
 
 
 def _path_tokens(path: str) -> list[Token]:
-    """msgspec's path; ``...`` stands for some key of an object."""
+    """Split a path of msgspec's messages; the token ``...`` matches any key of an object."""
     steps = _PATH_STEP.finditer(path)
     return [s["key"] or (s["index"] if s["index"] == "..." else int(s["index"])) for s in steps]
 

@@ -1,4 +1,4 @@
-"""Checks on the form of an SDSC file: what can be judged on the structs alone.
+"""Checks on the form of an SDSC file, which need only its structs.
 
 The first half of the rule table of :mod:`.inspection`: counts, lists, schedules, fold managers
 and unknown keys. Rules: SuperDSC reference §2-§5 and §12 (sdsc.md).
@@ -194,7 +194,7 @@ def _fold_lengths(manager: FoldManager, path: str) -> Iterator[Fault[str]]:
 
 
 def _target(document: SdscDocument) -> Iterator[Fault[str]]:
-    """The card and what of it is used."""
+    """Check the target card and the number of corelets."""
     fold = document.sdsc.body.corelet_fold
     if not isinstance(fold, UnsetType) and str(fold.factor) not in ("1", "2"):
         path = f"{document.path}.coreletFoldProp_.factor_"

@@ -76,9 +76,7 @@ def inspect_operation(op: Operation) -> Inspection:
 
 
 def _survives_writing(op: Operation) -> bool:
-    """True if nothing is in ``op`` that the format cannot say, or that readers refuse before rules
-    do.
-    """
+    """True if the format can express ``op`` and the readers accept it, so that rules can run."""
     return (
         0 < len(op.tensors) <= MAX_TENSORS
         and DIM_NAMES.issuperset(op.dims)
@@ -113,7 +111,7 @@ def _roles_agree(op: Operation) -> bool:
 
 
 def _inspection(findings: list[Finding], operation: Operation | None) -> Inspection:
-    """Equal findings (of tensors that share a role) are told once."""
+    """Return an inspection without duplicate findings; tensors that share a role repeat them."""
     return Inspection(tuple(dict.fromkeys(findings)), operation)
 
 

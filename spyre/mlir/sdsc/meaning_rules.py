@@ -1,6 +1,6 @@
-"""Rules on what an SDSC means: work slices, windows, symbolic dims, tensors, masks, constants.
+"""Rules on an SDSC's meaning: work slices, windows, symbolic dims, tensors, masks, constants.
 
-Part of the rule table of :mod:`.inspection`; they look at the :class:`Operation` that was read.
+Part of the rule table of :mod:`.inspection`; they judge the :class:`Operation` that was read.
 Rules: SuperDSC reference §2-§6, §8, §9, §11 (sdsc.md), operations reference §7 (ops.md).
 """
 
@@ -63,7 +63,7 @@ def _cores_of_slices(context: RuleContext) -> Iterator[Fault[str]]:
         path, message = f"{context.path}.coreIdToWkSlice_", "some work slices belong to no core"
         expected, found = f"{count} different work slices", f"{len(seen)} on {cores} cores"
         yield Fault("SPY212", path, message, expected, found)
-    # §2: fewer slices than cores means some cores do the same work; nobody says what for.
+    # §2: fewer slices than cores means some cores do the same work; the purpose is unpublished.
     if count < cores:
         path, message = (
             f"{context.path}.numWkSlicesPerDim_",
@@ -146,7 +146,7 @@ def _paddings(window: Window, dim: str, path: str) -> Iterator[Fault[str]]:
 
 
 def _totals(op: Operation, window: Window, dim: str, path: str) -> Iterator[Fault[str]]:
-    """§3: totalSize_ is what the output positions read; less cannot be, more is left unread."""
+    """§3: totalSize_ covers the elements that output positions read; a surplus is a warning."""
     span = window.span(op.extents[dim], op.extents[window.window_dim])
     if window.total < span:
         message = f"the windows of {dim} leave the input"
@@ -199,7 +199,7 @@ def _unit(context: RuleContext, dim: str) -> int:
 
 
 def _own_slices(context: RuleContext) -> Iterator[Fault[str]]:
-    """§9: what another core holds must be there, and stay while it is read."""
+    """§9: a slice read from another core must exist there, and not be overwritten meanwhile."""
     op = context.op
     if op.name != SHUFFLE and not any(tensor.own_core_slices for tensor in op.tensors):
         return
@@ -282,7 +282,7 @@ def _formats(context: RuleContext) -> Iterator[Fault[str]]:
 
 
 def _memories(context: RuleContext) -> Iterator[Fault[str]]:
-    """Operands lie in a memory that memOrg_ lists, and other tensors have no use."""
+    """memOrg_ lists every operand's memory, and every listed tensor is an operand."""
     labels, op = context.document.dsc.tensors, context.op
     for tensor in op.tensors:
         memories = given(labels[tensor.index].memories, {})
@@ -381,7 +381,7 @@ def _coord_extents(
 
 
 def _unread(op: Operation, tensor: Tensor, dim: str) -> int:
-    """Elements that may stand behind what a core's last position reads, before the next stride."""
+    """Return how many unread elements may follow a core's last position, up to one stride."""
     window = op.window_of(tensor, dim)
     if window is None or tensor.padding.get(dim) is not Padding.FULL_SPAN_UNNEEDED:
         return 0

@@ -178,8 +178,9 @@ def _window(
 
 
 def window_table(windows: Mapping[str, Window]) -> dict[str, dict[str, Any]]:
-    """The ``paddingSizes_`` of windows: the inverse of `_windows`. Absent padding that nobody
-    needs is not written.
+    """Return the ``paddingSizes_`` of windows, the inverse of `_windows`.
+
+    Unneeded padding of 0 elements is omitted.
     """
     optional = {"unneeded", "unneeded_front", "unneeded_back"}
     return {
@@ -295,10 +296,10 @@ def _last_extents(
 
 
 def _single_index_outermost(op: Operation, tensor: Tensor) -> Tensor:
-    """Dims of a single index go outermost in the value tensor that it counts pages of (§6.4).
+    """Move the dims of a single page index outermost in the value tensor (§6.4).
 
-    The compiler lists such a dim of extent 1 anywhere, as it has no place in the tensor; what its
-    index moves by is what all other dims hold: torch-spyre's tests of paged caches.
+    The compiler lists such a dim of extent 1 at any position. One step of its index skips the
+    elements of all other dims, as torch-spyre's tests of paged caches show.
     """
     if tensor.device_dim_sizes:
         return tensor
@@ -435,7 +436,7 @@ def _resolve(document: SdscDocument, names: tuple[str, ...], path: str) -> tuple
 def _tensor_index(document: SdscDocument, name: str, path: str) -> int:
     """``"Tensor0-idx0"`` → 0: the name and, after the last '-', the index of a tensor."""
     tensors = document.dsc.tensors
-    # The index counts positions of labeledDs_, whatever ldsIdx_ says (SPY217 sees to that).
+    # The index counts positions of labeledDs_, not ldsIdx_ (SPY217 checks that they agree).
     label, _, suffix = name.rpartition("-")
     digits = suffix[3:]
     if suffix[:3] == "idx" and digits.isdecimal() and len(digits) < 4:

@@ -1,7 +1,7 @@
-"""One SDSC being read and checked: its JSON paths, its cores, its errors, what is not simulated.
+"""Context of reading and checking one SDSC: JSON paths, cores, errors, unsupported features.
 
-Readers and rules share the object made here. `unsupported_features` finds what is valid in an SDSC
-but not simulated: the reader raises it, the checker makes a warning of it.
+Readers and rules share the object made here. `unsupported_features` finds valid SDSC features that
+are not simulated: the reader raises the first, the checker warns of each.
 Rules: SuperDSC reference §2, §3, §5, §9, §11 (sdsc.md).
 """
 
@@ -51,8 +51,8 @@ def runs_dsc(step: tuple[int | None, ...]) -> bool:
 def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
     """A step's members as [data op, DSC, barrier before, barrier after].
 
-    An object's members go by their names (``datadsc``, ``dldsc``, ``before``, ``after``, with what
-    emitters add to them), in file order where a name says nothing.
+    An object's members are found by names that contain ``datadsc``, ``dldsc``, ``before`` and
+    ``after`` (emitters add prefixes); members with other names are taken in file order.
     """
     if not isinstance(step, dict):
         return tuple(int_or_none(member) for member in step)
@@ -65,7 +65,7 @@ def step_numbers(step: ScheduleStep) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True)
 class SdscDocument:
-    """One SDSC file with what readers and rules ask of it; ``file`` names it in errors."""
+    """One SDSC file and values derived from it; ``file`` names it in errors."""
 
     sdsc: Sdsc
     file: str
@@ -173,7 +173,7 @@ def _unsupported_tensors(document: SdscDocument) -> Iterator[UnsupportedError]:
         if given(node.index_type, "index") != "index":
             message = "index tensors of another type than index are not simulated"
             yield refused("SPY513", message, f"{path}.scheduleTree_[{index}].indexTensorType_")
-    # `stickRepl_` of a role or of the DSC, unless it says 1: its meaning is unpublished.
+    # `stickRepl_` of a role or of the DSC, unless it is 1: its meaning is unpublished.
     replications = {f"primaryDsInfo_.{name}.": role for name, role in dsc.roles.items()} | {"": dsc}
     for owner, value in replications.items():
         if not _says_once(value.stick_replication):
@@ -204,7 +204,7 @@ def read_core_slices(
     rows: list[Mapping[str, int]] = []
     for core in document.cores:
         row = table.get(str(core))
-        if row is None and may_lack:  # a shuffle's source may lie with some of the cores only
+        if row is None and may_lack:  # a shuffle's source may be on some of the cores only
             rows.append({})
             continue
         if row is None:
@@ -232,7 +232,7 @@ def unknown_dim(document: SdscDocument, dim: str, dims: Mapping[str, int], path:
     return document.error("SPY222", message, path, f"one of {', '.join(dims)}", dim)
 
 
-# --- what rules look at -----------------------------------------------------------------------
+# --- values for the rules ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def int_or_none(value: Number | bool) -> int | None:
 
 
 class FoldProperty(Struct, frozen=True):
-    """One fold: how many steps (``factor_``) and what they are called."""
+    """One fold: the number of steps (``factor_``) and their label."""
 
     factor: Number = field(name="factor_")
     label: str | UnsetType = field(name="label_", default=UNSET)

@@ -121,7 +121,7 @@ def _stick_sizes(document: SdscDocument, name: str, role: RoleLayout) -> tuple[i
 
 
 def _gaps(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
-    """Gap per dim in elements; "-1" stands for all cores."""
+    """Return the gap per dim in elements; the core key "-1" means all cores."""
     gaps = {}
     for dim, per_core in given(node.gaps, {}).items():
         place = f"{path}.backGapCore_.{dim}"
@@ -272,7 +272,7 @@ def _own_slices(document: SdscDocument, node: AllocateNode, path: str) -> dict[s
             raise document.error("SPY245", f"core fold of {dim} is malformed", place, "at least 1")
         counts[dim] = factors[0]
     rows = given(coordinates.core_slices, {}).values()
-    for dim in node.layout_dims:  # where coordInfo says nothing, the highest slice index does
+    for dim in node.layout_dims:  # without coordInfo, the highest slice index decides
         indices = [document.integer(row.get(dim, 0), path) for row in rows]
         counts.setdefault(dim, max(indices, default=0) + 1)
     return counts
@@ -289,6 +289,6 @@ def _own_core_slices(
     place = f"{path}.coordinates_.coreIdToWkSlice_"
     unused = sorted(table.keys() - {str(core) for core in document.cores})
     if unused:
-        message = f"{node.name} lies with core {unused[0]}, which takes no part in the operation"
+        message = f"{node.name} belongs to core {unused[0]}, which takes no part in the operation"
         raise document.unsupported("SPY517", f"{message}: not simulated", f"{place}.{unused[0]}")
     return read_core_slices(document, table, dims, place, may_lack=True)

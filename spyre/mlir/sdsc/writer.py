@@ -100,7 +100,7 @@ def _dsc(op: Operation) -> Dsc:
 def _stage(op: Operation, extents: Mapping[str, int]) -> Dims:
     """Extents of one core, with its part of every window and symbolic size (§3, §11).
 
-    Padding of a split dim lies with some cores only: -1.
+    Padding of a split dim belongs to some cores only and is written as -1.
     """
     windows = {
         dim: replace(

@@ -52,7 +52,7 @@ def integer(token: Token) -> int:
 
 
 def unquote(text: str) -> str:
-    """The characters a string literal stands for (MLIR's escapes)."""
+    """Return the value of a string literal, with MLIR's escapes decoded."""
     inner = text[1:-1]
     return _ESCAPE.sub(lambda m: _CHARACTERS.get(m[1]) or chr(int(m[1], 16)), inner)
 

@@ -1,9 +1,9 @@
-"""How the parser refuses a text: a `Rejection`, and the words for what Lark reports.
+"""Syntax errors of bundle.mlir: a `Rejection`, and messages for the errors that Lark reports.
 
 The stages of the parser know offsets only; ``parse_module`` knows file and text and turns a
-`Rejection` into an :class:`~spyre.errors.MlirSyntaxError`. Lark says where the text stops fitting
-the grammar and which terminals would have fitted; the rules below, tried in order, recognise the
-usual mistakes, and the last one lists what was expected.
+`Rejection` into an :class:`~spyre.errors.MlirSyntaxError`. Lark reports the offset at which the
+text leaves the grammar, and the terminals it expected; the rules below, tried in order, recognise
+common mistakes, and the last one lists the expected terminals.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _elision(failure: ParseFailure) -> Rejection | None:
         return None
     return Rejection(
         "SPY102",
-        "'...' stands for text that was left out",
+        "'...' replaces omitted text",
         failure.position,
         expected="the whole text, as in the file the compiler wrote",
     )

@@ -58,7 +58,7 @@ def _lowered(module: syntax.Module) -> LoopProgram:
 
 @dataclass(slots=True)
 class _Lowering:
-    """The walk: what every name is worth so far, and what has been collected."""
+    """State of the walk: values, parameters and maps by name, and the collected allocations."""
 
     module: syntax.Module
     values: dict[str, IndexValue] = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """Text of bundle.mlir → :class:`~spyre.mlir.text.syntax.Module`, or an error with file:line:column.
 
 The grammar is bundle.lark (LALR, contextual lexer); :class:`TreeBuilder` makes the nodes while Lark
-reduces, one method per rule of the grammar, and :mod:`.diagnosis` puts what Lark reports into
-words. What the grammar leaves open on purpose (how many modules, functions and returns; which
-attributes) is decided here and refused with a `Rejection`. Grammar: bundle format reference §2.
+reduces, one method per rule of the grammar, and :mod:`.diagnosis` writes the messages for Lark's
+errors. The grammar does not limit the numbers of modules, functions and returns, nor the
+attributes: these are checked here and refused with a `Rejection`. Grammar: bundle format
+reference §2.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class _Lifted:
 
 
 class TreeBuilder(Transformer[Token, Module]):
-    """Callbacks by rule name; see bundle.lark for what each rule's children are."""
+    """Callbacks by rule name; bundle.lark defines the children of each rule."""
 
     # --- file, module, function
 
@@ -285,7 +286,7 @@ class TreeBuilder(Transformer[Token, Module]):
         if returns and returns[0] != len(children) - 1:
             after = children[returns[0] + 1]
             position = after.node.position if isinstance(after, _Lifted) else after.position
-            raise Rejection("SPY108", "a statement stands after return", position, expected="}")
+            raise Rejection("SPY108", "a statement follows return", position, expected="}")
         statements: list[Statement] = []
         aliases: list[MapAlias] = []
         for child in children:
@@ -362,7 +363,7 @@ class TreeBuilder(Transformer[Token, Module]):
         if body.returns:
             position = body.returns[0].position
             raise Rejection(
-                "SPY108", "return stands inside a loop", position,
+                "SPY108", "return is inside a loop", position,
                 expected="} closing the loop before return",
             )  # fmt: skip
         node = ForOp(

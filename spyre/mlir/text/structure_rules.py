@@ -132,7 +132,7 @@ class _Walk:
             self.maps[alias.name] = alias.map
 
     def body(self, statements: tuple[Statement, ...], loop: ForOp | None = None) -> None:
-        """Statements of one scope; what they define, and the loop's variable, end with it."""
+        """Check the statements of one scope, and end the names defined in it."""
         outer, self.opened = self.opened, []
         if loop is not None:
             self.define(loop.variable, None, loop.position)
@@ -144,7 +144,7 @@ class _Walk:
         self.opened = outer
 
     def statement(self, op: Statement) -> None:
-        """Uses first, then the definition, then what is inside."""
+        """Check the names a statement uses, then its definition, then its body."""
         for name in names_used(op):
             if name not in self.visible or self.visible[name] is not None:
                 self.misuse(name, use_position(self.module, f"%{name}", op))
@@ -179,7 +179,7 @@ class _Walk:
         self.define(op.result, None, op.position)
 
     def extract(self, op: ExtractOp) -> None:
-        """``input_arg_extract`` takes from an input_arg, and only what its type says."""
+        """``input_arg_extract`` needs an input_arg whose type has the extracted field."""
         name = op.argument
         position = use_position(self.module, f"%{name}", op)
         if name not in self.visible:
@@ -227,7 +227,7 @@ class _Walk:
                 )  # fmt: skip
 
     def allocate(self, op: AllocateOp) -> None:
-        """``device_mem_allocate`` outside of loops, of what a segment can hold."""
+        """``device_mem_allocate`` is outside loops, of a positive size that fits a segment."""
         if op.size_bytes <= 0:
             self.report(
                 "SPY153", "device_mem_allocate needs a positive size", op.position,
@@ -304,9 +304,10 @@ class _Walk:
     # --- names ------------------------------------------------------------------------------------
 
     def misuse(self, name: str, position: int) -> None:
-        """A name used as an integer that is none here; why is known at the end of the walk.
+        """Record or report a name that is used as an integer and is none at ``position``.
 
-        A statement that uses it twice is told once.
+        Names that may be defined later are reported at the end of the walk. A statement that uses
+        a name twice is reported once.
         """
         if (name, position) in self.misused:
             return

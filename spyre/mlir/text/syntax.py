@@ -2,9 +2,9 @@
 
 The parser makes it from text, the torch backend makes it from code, the printer writes it back,
 the rules check it and ``lower`` turns it into integers. A node keeps the offset of its
-first character (``position``, -1 when made in code); only the module knows the text, so places
-are worked out when somebody asks: ``module.locate(node.position)``. Positions never count in
-comparisons. Constructs and their meaning: bundle format reference §2 and §3.
+first character (``position``, -1 when made in code); only the module knows the text, so lines and
+columns are computed on demand: ``module.locate(node.position)``. Comparisons ignore positions.
+Constructs and their meaning: bundle format reference §2 and §3.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class IndexType:
 
 @dataclass(frozen=True, slots=True)
 class InputArgType:
-    """``!sdscbundle.input_arg<index, …>``: a wrapped launch argument, with what is known of it."""
+    """``!sdscbundle.input_arg<index, …>``: a wrapped launch argument, with its annotations."""
 
     granularity: int | None = None
     max_value: int | None = None
@@ -76,7 +76,7 @@ class InputArgType:
         return self.granularity is not None or self.max_value is not None
 
     def annotation(self, which: ArgumentField) -> int | None:
-        """The compile-time annotation asked for (None: not written; ``value`` has none)."""
+        """Return the compile-time annotation ``which``; None if absent or if it is ``VALUE``."""
         if which is ArgumentField.VALUE:
             return None
         return self.granularity if which is ArgumentField.GRANULARITY else self.max_value

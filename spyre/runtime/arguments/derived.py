@@ -1,8 +1,8 @@
-"""Arguments of a bundle without launch_spec.json, worked out from what its SDSCs touch.
+"""Arguments of a bundle without launch_spec.json, derived from the memory its SDSCs access.
 
-Every operand in HBM is traced to the parameter or segment its addresses start from, over all loop
-iterations. The operand with the largest allocation gives an argument its layout; what it cannot
-know (unpadded host shapes, host strides) is guessed row-major, and a warning says so.
+Every operand in HBM is traced to the parameter or segment that its addresses start from, over all
+loop iterations. The operand with the largest allocation gives an argument its layout. Unpadded host
+shapes and host strides are not known: row-major is assumed, with a warning.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spyre.dtypes import FORMATS
 from spyre.errors import Finding, JsonLocation, LaunchError, Severity, UnsupportedError
 from spyre.hw.linking import check_bound
 from spyre.hw.ops import STANDARD, arrangement_faults, find_op
@@ -36,22 +37,17 @@ from spyre.runtime.program import POOL, LoweredBundle, Role, owner_of, require_n
 # address computed from them, whatever the loops add.
 OWNER_BITS = 40
 SCRATCH_OWNER = 1 << 16
-"""Owners from here on are device_mem_allocates, which are no arguments."""
+"""Owners from this number on are device_mem_allocates, not arguments."""
 SEGMENT_BITS = 34
-"""Addresses of baked bundles name their segment in the bits from here on."""
-_HOST_DTYPES = {
-    "SEN169_FP16": "float16",
-    "IEEE_FP32": "float32",
-    "IEEE_INT32": "int32",
-    "SENUINT32": "int32",
-}
+"""Lowest bit of the segment number in the addresses of baked bundles."""
+_HOST_DTYPES = {row.name: row.host_dtype for row in FORMATS.values() if row.host_dtype}
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentUse:
-    """One operand of one execute: what it touches of its argument, in bytes from its start.
+    """One operand of one execute, and the extents it accesses, in bytes from the argument's start.
 
-    ``execute``: number of the execute statement in the text. ``sized``: dims of a runtime size.
+    ``execute``: number of the execute statement in the text. ``sized``: dims with a runtime size.
     """
 
     execute: int
@@ -64,10 +60,10 @@ class ArgumentUse:
 
 
 def derive_arguments(bundle: LoweredBundle, values: Mapping[str, int]) -> KernelArguments:
-    """Arguments and pool of a bundle, from its SDSCs alone.
+    """Return the arguments and the pool of a bundle from its SDSCs.
 
-    ``values``: of index parameters and runtime sizes. LaunchError SPY362 when one is missing,
-    SPY368 when an argument's format has no host dtype.
+    ``values``: of index parameters and runtime sizes. LaunchError SPY362 if one is missing, SPY368
+    if the format of an argument has no host dtype.
     """
     uses = uses_by_owner(bundle, values)
     if not bundle.program.parameters:
@@ -239,9 +235,9 @@ def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
 
 
 def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
-    """Steps (sticks along stick dims) per dim the tensor holds, outermost first.
+    """Return the steps (sticks along stick dims) of each dim of the tensor, outermost first.
 
-    The outermost one grows until it covers ``end_bytes``: tiles of it are what loops walk.
+    The outermost dim is enlarged to cover ``end_bytes``, because loops walk over its tiles.
     """
     sticks = stick_elements(use.tensor)
     dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
@@ -253,9 +249,9 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
 
 
 def _host_shape(use: ArgumentUse, dims: Mapping[str, int]) -> dict[str, int]:
-    """Host extents (elements) by dim, in host order; stick dims hold whole sticks.
+    """Return the host extents (elements) by dim, in host order; stick dims have whole sticks.
 
-    A runtime size is what the launch gives; its dim's memory is larger.
+    A dim with a runtime size has the value of the launch; its memory is larger.
     """
     sticks = stick_elements(use.tensor)
     shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
@@ -276,9 +272,9 @@ def _host_order(use: ArgumentUse, outermost_first: list[str]) -> list[str]:
 def _layout(
     use: ArgumentUse, dims: Mapping[str, int], strides: Mapping[str, int]
 ) -> SpyreTensorLayout:
-    """Device extents outermost first, then the stick; -1 where the stick holds one value.
+    """Return the device layout; its lane stride is -1 if a stick has one value.
 
-    Raises UnsupportedError for sticks of several dims, whose places no layout can say.
+    UnsupportedError SPY521 for sticks of several dims, which a layout cannot describe.
     """
     if len(use.tensor.stick_dims) != 1:
         raise UnsupportedError(
@@ -304,9 +300,9 @@ def _layout(
 def arrangement_findings(
     bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
 ) -> tuple[Finding, ...]:
-    """Warnings on every execute whose arguments are tagged; LaunchErrors as of the tracing.
+    """Return warnings on executes whose arguments have an element arrangement.
 
-    A launch in which every layout is STANDARD has nothing to find and is not traced.
+    A launch in which every layout is STANDARD is not traced. LaunchErrors as of the tracing.
     """
     known = {a.arg_index: a.layout.element_arrangement for a in arguments.arguments}
     if set(known.values()) <= {STANDARD}:

@@ -1,7 +1,7 @@
-"""Tensors on the host: as transfers move them, and in files as ``spyre-run`` takes them.
+"""Tensors on the host, in memory and in files.
 
-A `HostTensor` is a 1-D storage with shape, strides and offset in elements, the way torch has it.
-`TensorSpec` is what is asked of a tensor: by a launch spec, or by ``--shape 10x512@fp16``. Files:
+A `HostTensor` is a 1-D storage with shape, strides and offset in elements, as in torch. A
+`TensorSpec` is the required shape and dtype, from a launch spec or ``--shape 10x512@fp16``. Files:
 .npy, .npz (all arrays in order, or one as ``file.npz:key``), .pt (a tensor, a list of them, or
 ``{"tensors": […]}``; needs torch), .bin (raw elements of a tensor whose shape and dtype a spec
 gives). Pickled objects are never loaded. Rules: runtime reference §2-3, §5.
@@ -41,7 +41,7 @@ from spyre.runtime.arguments.numpy_files import ArrayHeader, read_npy, read_npz
 _HOST_ONLY_DTYPES = ("float64", "uint16", "uint32", "uint64")
 _SCALAR = "scalar"
 _MOST_ELEMENTS = 1 << 40
-"""More than any host holds."""
+"""More elements than fit into any host's memory."""
 _HOST_ROUNDING = NumericRules(bfloat16_rounding="even")
 
 
@@ -100,7 +100,7 @@ class HostTensor:
         return cls.from_array(name, encode_host(values, dtype.name, _HOST_ROUNDING), dtype.name)
 
     def to_array(self) -> NDArray[Any]:
-        """The elements in the tensor's shape, as stored (bit patterns stay bit patterns)."""
+        """Return the stored elements in the tensor's shape; bit patterns are not decoded."""
         view = np.lib.stride_tricks.as_strided(
             self.storage[self.storage_offset :],
             self.shape,
@@ -109,7 +109,7 @@ class HostTensor:
         return view.copy()
 
     def to_values(self) -> NDArray[Any]:
-        """The numbers in the tensor's shape: float32 (float64 as it is), int64 or bool."""
+        """Return the numbers in the tensor's shape, as float32, float64, int64 or bool."""
         array = self.to_array()
         if self.dtype_name not in HOST_DTYPES:
             return array
@@ -121,7 +121,7 @@ class HostTensor:
 
 
 def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
-    """``tensor`` under the name of ``spec``, checked against it.
+    """Return ``tensor`` with the name of ``spec``, checked against it.
 
     float32 numbers are accepted for bfloat16 and float8, which .npy cannot name, when they are
     all representable. LaunchError SPY333 for the shape, SPY334 for the dtype.
@@ -142,7 +142,7 @@ def conform_tensor(tensor: HostTensor, spec: TensorSpec) -> HostTensor:
 
 
 def require_shape(found: TensorSpec, spec: TensorSpec) -> None:
-    """LaunchError SPY333 when the shapes differ."""
+    """Raise LaunchError SPY333 if the shapes differ."""
     if found.shape != spec.shape:
         raise LaunchError(
             "SPY333",
@@ -242,17 +242,17 @@ __all__ = [
 
 
 SpecCheck = Callable[[Sequence[TensorSpec]], None]
-"""Called with what a file says it holds; it raises to have nothing of it unpacked."""
+"""Called with the shapes and dtypes in a file; raises to prevent that the file is unpacked."""
 
 
 def load_tensors(
     path: Path | str, specs: Sequence[TensorSpec] = (), check: SpecCheck | None = None
 ) -> tuple[HostTensor, ...]:
-    """Every tensor of a file, in its order, named after the file or its keys.
+    """Load all tensors of a file in its order, named after the file or its keys.
 
-    ``path`` may end in ``.npz:key``. ``specs``: what its tensors are to be; the first gives shape
-    and dtype of a .bin file. Errors of ``check``; LaunchError SPY330 (missing or damaged), SPY331
-    (suffix), SPY332 (no such key, no spec), SPY333 (size of a .bin), SPY334 (dtype), SPY335
+    ``path`` may end in ``.npz:key``. ``specs``: required shapes and dtypes; the first one is the
+    shape and dtype of a .bin file. Errors of ``check``; LaunchError SPY330 (missing or damaged),
+    SPY331 (suffix), SPY332 (no such key, no spec), SPY333 (size of a .bin), SPY334 (dtype), SPY335
     (pickles), SPY382 (no memory).
     """
     file, key = _split_key(str(path))
@@ -265,11 +265,11 @@ def load_tensors(
 
 
 def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
-    """Save tensors in the kind of file the suffix says; .npy and .bin hold exactly one.
+    """Save tensors in the format of the suffix; .npy and .bin files contain exactly one.
 
-    numpy files hold bfloat16 and float8 as float32 numbers (exact). The file is whole, or what
-    was there before. LaunchError SPY331 for the suffix, SPY336 for several tensors in a file of
-    one, SPY370 when it cannot be written.
+    numpy files contain bfloat16 and float8 as float32 numbers (exact). The file is written
+    completely or not at all. LaunchError SPY331 for the suffix, SPY336 for several tensors in a
+    file of one, SPY370 if it cannot be written.
     """
     file = Path(path)
     save = _SAVERS.get(file.suffix)
@@ -288,7 +288,7 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
             save(temporary, tensors)
     except SpyreError:
         raise
-    except (OSError, RuntimeError) as error:  # torch says so with a RuntimeError
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if it cannot write
         raise _not_writable(file, getattr(error, "strerror", None) or str(error)) from error
 
 
@@ -312,7 +312,7 @@ def _unknown_suffix(file: Path, known: dict[str, Any]) -> LaunchError:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What `load_tensors` is asked for."""
+    """The parameters of `load_tensors`."""
 
     file: Path
     key: str | None
@@ -401,7 +401,7 @@ def _refuse_packed(file: Path) -> None:
 
 
 def _is_dense(torch: Any, tensor: Any) -> bool:
-    """True for plain numbers in host memory: no subclass, no layout of its own, no lazy sign."""
+    """Whether ``tensor`` is strided, on the CPU, not a subclass and without a lazy sign."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return False
     strided = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
@@ -409,7 +409,7 @@ def _is_dense(torch: Any, tensor: Any) -> bool:
 
 
 def _checked_tensors(torch: Any, file: Path, content: Any) -> Sequence[Any]:
-    """The dense tensors a .pt file holds, or LaunchError SPY332."""
+    """Return the dense tensors of a .pt file. LaunchError SPY332 for other content."""
     tensors = [content] if isinstance(content, torch.Tensor) else content
     if isinstance(tensors, list | tuple) and all(_is_dense(torch, t) for t in tensors):
         return tensors
@@ -422,7 +422,7 @@ def _checked_tensors(torch: Any, file: Path, content: Any) -> Sequence[Any]:
 
 
 def _import_torch(file: Path) -> Any:
-    """Torch if it is installed; by name, since nothing below the torch backend depends on it."""
+    """Import torch, if installed, by name: nothing below the torch backend depends on it."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -436,7 +436,7 @@ def _dtype_name(tensor: Any) -> str:
 
 
 def _from_torch(torch: Any, name: str, tensor: Any) -> HostTensor:
-    """A tensor with torch's own shape, strides, offset and whole storage."""
+    """Return a tensor with the shape, strides, offset and whole storage of torch's tensor."""
     dtype_name = _dtype_name(tensor)
     row = HOST_DTYPES.get(dtype_name)
     elements = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -456,7 +456,7 @@ def _to_torch(torch: Any, tensor: HostTensor) -> Any:
 
 
 def _named_numbers(tensor: HostTensor) -> NDArray[Any]:
-    """The array numpy files hold: as stored, but numbers instead of bit patterns."""
+    """Return the array for a numpy file: stored elements, but numbers for bit patterns."""
     row = HOST_DTYPES.get(tensor.dtype_name)
     bits = row is not None and row.holds_bits
     return tensor.to_values() if bits else tensor.to_array()

@@ -1,8 +1,8 @@
-"""Arrays in .npy and .npz files, read with nothing taken on trust.
+"""Arrays in .npy and .npz files, validated before they are read.
 
-What a header says is compared with the bytes that follow before memory is taken for them; the
-headers of all arrays are shown to the caller before the first one is unpacked. Pickled objects are
-never loaded. A file that is wrong is a LaunchError, however it is wrong.
+The size in a header is compared with the number of bytes that follow before memory is allocated,
+and the caller gets the headers of all arrays before the first one is unpacked. Pickled objects are
+never loaded. All errors of a file are LaunchErrors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spyre.errors import LaunchError, SpyreError
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What a file says of an array before its elements: ``in_columns`` is column-major order."""
+    """The header of an array. ``in_columns``: column-major order."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class ArrayHeader:
 
 
 HeaderCheck = Callable[[Sequence[ArrayHeader]], None]
-"""Called with the headers of all arrays; it raises to have none of them read."""
+"""Called with the headers of all arrays; raises to prevent that they are read."""
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -112,7 +112,7 @@ def _read_member(
 
 @contextmanager
 def _located(file: Path) -> Iterator[None]:
-    """What damage makes the libraries raise, as an error that names the file."""
+    """Convert the exceptions of libraries for damaged files into errors that name the file."""
     try:
         yield
     except SpyreError:
@@ -124,7 +124,7 @@ def _located(file: Path) -> Iterator[None]:
 
 
 def _read_header(stream: IO[bytes], size_bytes: int, file: Path, name: str) -> ArrayHeader:
-    """Header of an array that takes ``size_bytes`` with it, which says no more than there is."""
+    """Read a header, and check that its array fits ``size_bytes``, the size of both."""
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"format version {version}")
@@ -134,8 +134,8 @@ def _read_header(stream: IO[bytes], size_bytes: int, file: Path, name: str) -> A
         raise LaunchError("SPY335", f"{file} holds pickled objects")
     follow = size_bytes - stream.tell()
     if min(header.shape, default=0) < 0 or header.size_bytes > follow:
-        told = f"{header.shape} of {dtype}, {header.size_bytes} bytes"
-        raise ValueError(f"the header says {told}; {follow} bytes follow")
+        announced = f"{header.shape} of {dtype}, {header.size_bytes} bytes"
+        raise ValueError(f"the header says {announced}; {follow} bytes follow")
     return header
 
 

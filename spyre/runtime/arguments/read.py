@@ -1,4 +1,4 @@
-"""Arguments of a bundle, from launch_spec.json or derived, with what the caller overrides."""
+"""Arguments of a bundle, from launch_spec.json or derived, with the caller's overrides."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from spyre.runtime.program import (
     CompiledBundle,
     LaunchSpec,
     LoweredBundle,
+    LoweredProgram,
     find_launch_spec,
     read_launch_spec,
 )
@@ -47,7 +48,7 @@ def read_arguments(
     """Arguments of ``bundle``.
 
     ``values``: runtime sizes and index parameters by name. ``shapes``: of the inputs, in order;
-    they are checked against a launch_spec.json (SPY365) and shape the inputs where there is none.
+    they are checked against a launch_spec.json (SPY365), or are the shapes if there is none.
     ``strides``: host strides (elements) by argument index. ``aliases``: argument index → index
     of the argument whose memory it shares. LaunchError SPY173 for a size out of its range.
     """
@@ -66,7 +67,7 @@ def read_arguments(
     return arguments
 
 
-def given_launch_spec(bundle: LoweredBundle) -> LaunchSpec | None:
+def given_launch_spec(bundle: LoweredProgram) -> LaunchSpec | None:
     """The launch_spec.json of the bundle; None without one, or if spyre-compile derived it."""
     if isinstance(bundle, CompiledBundle):
         return bundle.launch_spec

@@ -1,8 +1,8 @@
-"""A kernel's arguments with everything a launch has to know: role, host shape, dtype, layout.
+"""The arguments of a kernel: role, host shape, dtype and layout of each.
 
-They come from launch_spec.json (here) or, where there is none, from the SDSCs
-(:mod:`.derived_arguments`). The spec holds no host strides: they follow from shape and layout
-where only one choice fits, else row-major is assumed unless the caller says otherwise.
+They are read from launch_spec.json (here) or, without one, derived from the SDSCs
+(:mod:`.derived`). The spec contains no host strides: they follow from shape and layout if only one
+choice fits, otherwise row-major is assumed unless the caller gives strides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ArgumentSpec:
     """One argument.
 
     ``name``: ``arg_K``. ``shape`` and ``strides`` (elements): the host extents ``layout`` was made
-    for. ``dtype_name``: torch name. ``given_name``: what the compiled function calls it, "" where
-    that is not known. ``value``: of all elements, where it is a number of the function.
+    for. ``dtype_name``: torch name. ``given_name``: parameter name in the compiled function, ""
+    if unknown. ``value``: of all elements, if it is a constant of the function.
     """
 
     arg_index: int
@@ -55,16 +55,16 @@ class ArgumentSpec:
 
     @property
     def host_spec(self) -> TensorSpec:
-        """What a host tensor for this argument has to be."""
+        """The shape and dtype of a host tensor for this argument."""
         return TensorSpec(self.name, self.shape, self.dtype_name)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelArguments:
-    """All arguments in launch order, the pool's bytes (0: no pool), and what was noticed.
+    """All arguments in launch order, the size of the pool in bytes (0: no pool), and findings.
 
-    ``is_derived``: there was no launch_spec.json. ``aliases``: (argument, argument index) pairs:
-    further arguments that lie in the memory of one of ``arguments``.
+    ``is_derived``: there was no launch_spec.json. ``aliases``: (argument, argument index) pairs of
+    further arguments that use the memory of one of ``arguments``.
     """
 
     arguments: tuple[ArgumentSpec, ...]
@@ -89,9 +89,9 @@ def arguments_of_spec(
     sizes: Mapping[str, int] | None = None,
     maxima: Mapping[str, int] | None = None,
 ) -> KernelArguments:
-    """Arguments of a launch_spec.json; ``sizes`` gives the runtime sizes its shapes name.
+    """Return the arguments of a launch_spec.json; ``sizes``: values of its runtime sizes.
 
-    ``maxima``: the largest a size may be, where that is known; memory is laid out for it.
+    ``maxima``: the largest value of each size, if known; memory is laid out for it.
     LaunchError SPY366 for a size without a value, SPY322 for a layout that does not fit its shape.
     """
     arguments = tuple(
@@ -101,7 +101,7 @@ def arguments_of_spec(
 
 
 def with_alias(arguments: KernelArguments, alias: int, target: int) -> KernelArguments:
-    """``arguments`` with argument ``alias`` in the memory of argument ``target``.
+    """Return ``arguments`` with argument ``alias`` in the memory of argument ``target``.
 
     Only ``target`` stays an input or output, in place if either is both or they differ.
     LaunchError SPY363 for an unknown index.
@@ -126,7 +126,7 @@ def with_alias(arguments: KernelArguments, alias: int, target: int) -> KernelArg
 def spec_of_arguments(
     arguments: KernelArguments, kernel_name: str, symbolic: bool = True, emitter: str | None = None
 ) -> LaunchSpec:
-    """The launch spec that says of the arguments what is known; the inverse of the above.
+    """Return the launch spec of ``arguments``, the inverse of `arguments_of_spec`.
 
     ``symbolic``: the bundle takes addresses as parameters.
     """
@@ -264,7 +264,7 @@ def _reshaped(argument: ArgumentSpec, shape: TensorSpec) -> ArgumentSpec:
 
 
 def _long(extents: Sequence[int]) -> list[int]:
-    """Extents above 1 but the stick: what two layouts of one memory have in common."""
+    """Return the extents above 1 and the stick's, which are equal in two layouts of one memory."""
     return [n for n in extents[:-1] if n > 1] + [extents[-1]]
 
 
@@ -272,11 +272,11 @@ def _long(extents: Sequence[int]) -> list[int]:
 
 
 def find_host_strides(shape: Sequence[int], layout: SpyreTensorLayout) -> tuple[int, ...]:
-    """Dense host strides (elements) that ``layout`` was made for: row-major if that fits well.
+    """Return dense host strides (elements) that ``layout`` was made for.
 
-    Among the orders of the host dims that fit, those win whose dims are neither folded nor cut
-    short, then one in which every dim but the one along the stick is walked by one device dim;
-    row-major wins ties. LaunchError SPY322 when none fits.
+    Of the orders of the host dims that fit, those with an exact geometry are preferred, then those
+    in which one device dim walks each host dim but the one along the stick, then row-major.
+    LaunchError SPY322 if none fits.
     """
     best: tuple[tuple[bool, int], tuple[int, ...]] | None = None
     failure: SpyreError | None = None
@@ -298,9 +298,9 @@ def find_host_strides(shape: Sequence[int], layout: SpyreTensorLayout) -> tuple[
 
 
 def with_strides(argument: ArgumentSpec, strides: Sequence[int]) -> ArgumentSpec:
-    """``argument`` with host ``strides`` instead; LaunchError SPY322 when they do not fit.
+    """Return ``argument`` with host ``strides``. LaunchError SPY322 if they do not fit.
 
-    They do not either where they fold dims or cut them short and other strides would not.
+    Strides whose geometry is not exact do not fit if those of `find_host_strides` are exact.
     """
     layout, shape = argument.layout, argument.shape
     try:
@@ -328,6 +328,6 @@ def _dense_strides(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _split_dims(geometry: TransferGeometry) -> int:
-    """Host dims walked by several device dims, the one along the stick left out."""
+    """Return the number of extra device dims per host dim, the one along the stick excluded."""
     walked = [h for h in geometry.host_dims if h >= 0 and h != geometry.host_dims[-1]]
     return len(walked) - len(set(walked))

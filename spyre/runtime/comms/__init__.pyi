@@ -6,9 +6,6 @@ from .collectives import (
     CollectiveRecord as CollectiveRecord,
     Communicator as Communicator,
 )
-from .errors import (
-    CollectiveError as CollectiveError,
-)
 from .memory import (
     SharedMemory as SharedMemory,
     join_processes as join_processes,
@@ -20,6 +17,7 @@ from .messages import (
     Pending as Pending,
 )
 from .transport import (
+    CollectiveError as CollectiveError,
     Deadline as Deadline,
     Store as Store,
     Transport as Transport,

@@ -1,6 +1,7 @@
-"""How a collective divides its bytes, and in which order it reduces them.
+"""The division of a collective's bytes into chunks and pieces, and the order of reductions.
 
-IBM's order is not published; RankOrder is our reading, because one card can check it.
+IBM's order is not published. RankOrder is the default, because its result can be checked on one
+card.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ added in float32 and rounded once."""
 
 
 def chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
-    """The bytes of a run that each rank reduces: whole sticks, as even as they go."""
+    """Return the range of bytes that each rank reduces: whole sticks, divided evenly."""
     sticks = -(-size_bytes // STICK_BYTES)
     share = -(-sticks // ranks)
     edges = [min(sticks, rank * share) * STICK_BYTES for rank in range(ranks + 1)]
@@ -31,18 +32,18 @@ def chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
 
 
 def piece_sizes(size_bytes: int, piece_bytes: int) -> tuple[int, ...]:
-    """Sizes of the pieces of a run."""
+    """Return the sizes of the pieces of a run."""
     whole, rest = divmod(size_bytes, piece_bytes)
     return (piece_bytes,) * whole + ((rest,) if rest else ())
 
 
 def edges_of(sizes: Sequence[int], start: int = 0) -> list[int]:
-    """Where runs of these sizes begin, one after the other, and where the last one ends."""
+    """Return the starts of consecutive runs of these sizes, and the end of the last one."""
     return [start, *(start + end for end in accumulate(sizes))]
 
 
 def blocks_of(shape: tuple[int, int], piece_bytes: int) -> list[tuple[slice, slice]]:
-    """Pieces of an array of bytes [rows, columns]: groups of rows, or parts of single long rows."""
+    """Divide an array of bytes [rows, columns] into groups of rows or parts of single rows."""
     rows, columns = shape
     if rows * columns == 0:
         return []
@@ -60,14 +61,14 @@ def blocks_of(shape: tuple[int, int], piece_bytes: int) -> list[tuple[slice, sli
 
 
 def block_bytes(blocks: Sequence[tuple[slice, slice]]) -> tuple[int, ...]:
-    """Bytes of each block."""
+    """Return the bytes of each block."""
     return tuple((r.stop - r.start) * (c.stop - c.start) for r, c in blocks)
 
 
 def fold(runs: Sequence[Bytes], owner: int, algorithm: str, combiner: Combiner, out: Bytes) -> None:
-    """Reduce equal runs of whole sticks, in rank order, to ``out``, which may be one of them.
+    """Reduce runs of whole sticks, one per rank, into ``out``, which may be one of them.
 
-    ``owner``: the rank whose chunk it is, which a ring's order depends on.
+    ``owner``: the rank that reduces this chunk; the order of a ring depends on it.
     """
     if len(runs) == 1:
         out[:] = runs[0]

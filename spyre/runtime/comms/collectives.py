@@ -1,18 +1,31 @@
-"""The collectives of one group: schedules of rounds over bytes of the cards' memories.
+"""The collectives of one group, over bytes of the cards' memories. Every operation is one round.
 
-All data are arrays of bytes [rows, columns] (a run is one row; parts of a tensor may be rows at a
-distance): stick images, or codes in C order where the ranks agreed on those. A rank's own memory is
-only touched by the thread that calls. Every operation is one round.
+    Communicator (one per rank)    splits tensors into pieces, reduces, observes
+          │ round(header, outboxes)
+    Transport (one per rank)       SharedMemory: threads, processes of a machine
+          │                        MessageTransport: gloo, between machines
+        Round                      send, piece + commit: fill the pieces of an own outbox
+                                   read, receive: get the pieces of another rank's outbox
+
+A round of three ranks, an all-reduce of chunks c0, c1, c2 (rank r reduces chunk r):
+
+    rank 0          rank 1          rank 2
+    outbox 1: c1 ──▶ reads box 1 ◀── outbox 1: c1      each rank sends its chunk c to rank c
+                    reduces c1
+    receives c1 ◀── outbox 3: c1 ──▶ receives c1       and its reduced chunk to all
+
+Data are arrays of bytes [rows, columns]: stick images, or codes in C order if the ranks agreed on
+those. A run has one row; the rows of a part of a tensor may have a larger pitch. The memory of a
+rank is accessed only by the thread that calls.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +39,10 @@ from spyre.runtime.comms.algorithms import (
     fold,
     piece_sizes,
 )
-from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.transport import (
     LINGER_SECONDS,
     Bytes,
+    CollectiveError,
     Deadline,
     Outbox,
     Round,
@@ -44,9 +57,9 @@ SMALL_BYTES = 64 << 10
 class CollectiveRecord:
     """One collective as a rank ran it, or a message of ``send`` and ``recv``.
 
-    ``operation``: its name in the cost model. ``size_bytes``: of the rank's largest tensor, which
-    an all-gather writes. ``begin_ns``/``end_ns``: host clock. ``sent_bytes``/``received_bytes``: by
-    rank at the other end. ``combined_bytes``: that this rank reduced.
+    ``operation``: its name in the cost model. ``size_bytes``: of the rank's largest tensor, for
+    an all-gather the output. ``begin_ns``/``end_ns``: host clock. ``sent_bytes`` and
+    ``received_bytes``: by the rank at the other end. ``combined_bytes``: reduced by this rank.
     """
 
     operation: str
@@ -63,32 +76,24 @@ class CollectiveRecord:
 
     @property
     def ranks(self) -> int:
-        """Ranks of the group."""
+        """Number of ranks in the group."""
         return len(self.sent_bytes)
 
     def __str__(self) -> str:
         return f"{self.name} {self.detail}".rstrip()
 
 
-class _Given(NamedTuple):
-    """A part for ``readers``."""
-
-    part: Bytes
-    readers: tuple[int, ...]
-
-
-class _Taken(NamedTuple):
-    """Where a part from box ``box`` of another rank goes."""
-
-    part: Bytes
-    box: int
+Outgoing = Mapping[int, tuple[Bytes, tuple[int, ...]]]
+"""By outbox: the part in it, and the ranks that read it."""
+Incoming = Mapping[int, tuple[Bytes, int]]
+"""By sending rank: the destination of the part, and the sender's outbox that it is in."""
 
 
 class Communicator:
-    """One rank of a group. Calls come from one thread, on all ranks in the same order.
+    """One rank of a group. One thread calls it, and all ranks make the same calls in one order.
 
-    After a failure the group is dead: every later call raises CollectiveError SPY956.
-    ``observer`` is told of every operation done.
+    After a failure every later call raises CollectiveError SPY956. ``observer`` is called with the
+    record of every completed operation.
     """
 
     def __init__(
@@ -116,25 +121,25 @@ class Communicator:
         return self.transport.size
 
     def fail(self, reason: SpyreError) -> None:
-        """The group is dead from now on; the other ranks notice."""
+        """Mark the group as failed and notify the other ranks."""
         if self.failure is None:
             self.failure = reason
-            # what another rank said first is handed on: the cause, not who heard of it
+            # A failure of another rank is passed on unchanged, so that all ranks name its cause.
             heard = reason.finding.found if reason.code == "SPY957" else ""
             self.transport.fail(heard or f"rank {self.rank}: {reason.finding.message}")
 
     def check(self) -> None:
-        """CollectiveError SPY956 if the group has failed before."""
+        """Raise CollectiveError SPY956 if the group has failed before."""
         if self.failure is not None:
             raise CollectiveError(
                 "SPY956",
-                "an operation of this group has failed, and the group with it",
+                "an earlier operation of this group has failed",
                 found=str(self.failure.finding.message),
                 hint="destroy the process group and make a new one",
             ) from self.failure
 
     def close(self, patience: float = LINGER_SECONDS) -> None:
-        """Give the transport back, see `Transport.close`."""
+        """Close the transport, see `Transport.close`."""
         self.transport.close(min(patience, LINGER_SECONDS))
 
     # --- reductions ---------------------------------------------------------------------------
@@ -149,7 +154,7 @@ class Communicator:
     def reduce(
         self, run: Bytes, root: int, combiner: Combiner, detail: str, deadline: Deadline
     ) -> None:
-        """As `all_reduce`; only the root gets the result, the others keep what they have."""
+        """As `all_reduce`, but only the run of the root changes."""
         self._reduce_chunks(f"reduce to {root}", run, [root], combiner, detail, deadline)
 
     def _all_reduce_small(
@@ -157,7 +162,7 @@ class Communicator:
     ) -> None:
         boxes = [Outbox((run.size,), self._others)]
         with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
-            # from a copy, as the reduction goes where the run is
+            # The pieces are copies, because the reduction overwrites the run.
             current.piece(0, 0)[:] = run
             current.commit(0)
             runs = [
@@ -179,11 +184,12 @@ class Communicator:
         detail: str,
         deadline: Deadline,
     ) -> None:
-        """Every rank reduces a chunk of all runs and hands it to the receivers, piece by piece.
+        """Every rank reduces one chunk of all runs and sends it to the receivers, piece by piece.
 
-        Outbox c: what this rank has of chunk c; the last one: its own chunk, reduced. The steps
-        follow each other piece by piece, so that the ranks work at the same time. A chunk is given
-        from where its result is taken to: that is there when all have read what was given.
+        Outbox c holds this rank's values of chunk c, the last outbox its own chunk, reduced. The
+        stages are pipelined over the pieces, so that all ranks work at the same time. A chunk is
+        sent from the memory that its result is received into: the result is complete only after
+        the chunk has been read.
         """
         bounds = chunk_bounds(run.size, self.size)
         sizes = [piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
@@ -192,12 +198,12 @@ class Communicator:
             Outbox(sizes[self.rank], others)
         ]
         parts = [_parts(run, start, s) for (start, _), s in zip(bounds, sizes, strict=True)]
-        takes = self.rank in receivers
+        is_receiver = self.rank in receivers
 
-        def give(current: Round, index: int) -> None:
+        def send(current: Round, index: int) -> None:
             for c in self._followers:
                 if index < len(sizes[c]):
-                    current.give(c, index, parts[c][index])
+                    current.send(c, index, parts[c][index])
 
         def reduce_own(current: Round, index: int) -> None:
             if index >= len(sizes[self.rank]):
@@ -209,20 +215,20 @@ class Communicator:
                 else self._read(current, k, self.rank, index, sizes[self.rank])
                 for k in range(self.size)
             ]
-            if takes:
+            if is_receiver:
                 self._fold(runs, self.rank, combiner, own)
-                current.give(self.size, index, own)
+                current.send(self.size, index, own)
             else:
                 self._fold(runs, self.rank, combiner, current.piece(self.size, index))
                 current.commit(self.size)
 
-        def take(current: Round, index: int) -> None:
+        def receive(current: Round, index: int) -> None:
             for c in self._followers:
-                if takes and index < len(sizes[c]):
-                    self._take(current, c, self.size, index, parts[c])
+                if is_receiver and index < len(sizes[c]):
+                    self._receive(current, c, self.size, index, parts[c])
 
         with self._round(name, detail, boxes, run.size, deadline) as current:
-            _pipeline(current, max(map(len, sizes)), (give, reduce_own, take))
+            _pipeline(current, max(map(len, sizes)), (send, reduce_own, receive))
 
     def reduce_scatter(
         self,
@@ -232,7 +238,7 @@ class Communicator:
         detail: str,
         deadline: Deadline,
     ) -> None:
-        """``out`` = the reduction of every rank's ``parts[rank]``, whole sticks each."""
+        """Reduce ``parts[rank]`` of all ranks, whole sticks, into ``out``."""
         own_blocks = self._blocks(out)
         sizes = block_bytes(own_blocks)
         blocks = [self._blocks(part) for part in parts]
@@ -240,10 +246,10 @@ class Communicator:
             Outbox(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
         ]
 
-        def give(current: Round, index: int) -> None:
+        def send(current: Round, index: int) -> None:
             for c in self._followers:
                 if index < len(blocks[c]):
-                    current.give(c, index, parts[c][blocks[c][index]])
+                    current.send(c, index, parts[c][blocks[c][index]])
 
         def reduce_own(current: Round, index: int) -> None:
             if index >= len(own_blocks):
@@ -254,107 +260,109 @@ class Communicator:
                 for k in range(self.size)
             ]
             target = out[own_blocks[index]]
-            result = target.reshape(-1)  # a copy of rows at a distance
+            result = target.reshape(-1)  # a copy if the rows are not adjacent
             self._fold(runs, self.rank, combiner, result)
             if not np.may_share_memory(result, target):
                 target[...] = result.reshape(target.shape)
 
         total = sum(part.size for part in parts)
         with self._round("reduce_scatter", detail, boxes, total, deadline) as current:
-            _pipeline(current, max(map(len, blocks)), (give, reduce_own))
+            _pipeline(current, max(map(len, blocks)), (send, reduce_own))
 
     # --- copies -------------------------------------------------------------------------------
 
     def broadcast(self, part: Bytes, root: int, detail: str, deadline: Deadline) -> None:
-        """Every rank's ``part`` becomes the root's."""
+        """Copy the ``part`` of the root to all ranks."""
         at_root = self.rank == root
-        given = {0: _Given(part, self._others)} if at_root else {}
-        taken = {} if at_root else {root: _Taken(part, 0)}
-        self._copy(f"broadcast from {root}", part.size, given, taken, detail, deadline)
+        outgoing = {0: (part, self._others)} if at_root else {}
+        incoming = {} if at_root else {root: (part, 0)}
+        self._exchange(f"broadcast from {root}", part.size, outgoing, incoming, detail, deadline)
 
     def all_gather(
         self, outs: Sequence[Bytes], own: Bytes, detail: str, deadline: Deadline
     ) -> None:
-        """``outs[k]`` = what rank k gives as ``own``."""
-        given = {0: _Given(own, self._others)}
-        taken = {k: _Taken(outs[k], 0) for k in self._others}
+        """Copy ``own`` of each rank k to ``outs[k]`` of all ranks."""
+        outgoing = {0: (own, self._others)}
+        incoming = {k: (outs[k], 0) for k in self._others}
         size_bytes = sum(out.size for out in outs)
         itself = outs[self.rank], own
-        self._copy("all_gather", size_bytes, given, taken, detail, deadline, itself)
+        self._exchange("all_gather", size_bytes, outgoing, incoming, detail, deadline, itself)
 
     def gather(
         self, outs: Sequence[Bytes], own: Bytes, root: int, detail: str, deadline: Deadline
     ) -> None:
-        """At the root ``outs[k]`` = what rank k gives as ``own``; ``outs`` is empty elsewhere."""
+        """Copy ``own`` of each rank k to ``outs[k]`` of the root; ``outs`` is empty elsewhere."""
         name = f"gather to {root}"
         if self.rank == root:
-            taken = {k: _Taken(outs[k], root) for k in self._others}
+            incoming = {k: (outs[k], root) for k in self._others}
             size_bytes = sum(out.size for out in outs)
-            self._copy(name, size_bytes, {}, taken, detail, deadline, (outs[root], own))
+            self._exchange(name, size_bytes, {}, incoming, detail, deadline, (outs[root], own))
         else:
-            given = {root: _Given(own, (root,))}
-            self._copy(name, own.size * self.size, given, {}, detail, deadline)
+            outgoing = {root: (own, (root,))}
+            self._exchange(name, own.size * self.size, outgoing, {}, detail, deadline)
 
     def scatter(
         self, out: Bytes, parts: Sequence[Bytes], root: int, detail: str, deadline: Deadline
     ) -> None:
-        """``out`` = the root's ``parts[rank]``; ``parts`` is empty elsewhere."""
+        """Copy ``parts[k]`` of the root to ``out`` of each rank k; ``parts`` is empty elsewhere."""
         name = f"scatter from {root}"
         if self.rank == root:
-            given = {k: _Given(parts[k], (k,)) for k in self._others}
+            outgoing = {k: (parts[k], (k,)) for k in self._others}
             size_bytes = sum(part.size for part in parts)
-            self._copy(name, size_bytes, given, {}, detail, deadline, (out, parts[root]))
+            self._exchange(name, size_bytes, outgoing, {}, detail, deadline, (out, parts[root]))
         else:
-            taken = {root: _Taken(out, self.rank)}
-            self._copy(name, out.size * self.size, {}, taken, detail, deadline)
+            incoming = {root: (out, self.rank)}
+            self._exchange(name, out.size * self.size, {}, incoming, detail, deadline)
 
     def all_to_all(
         self, outs: Sequence[Bytes], parts: Sequence[Bytes], detail: str, deadline: Deadline
     ) -> None:
-        """``outs[k]`` = what rank k gives as ``parts[rank]``."""
-        given = {k: _Given(parts[k], (k,)) for k in self._others}
-        taken = {k: _Taken(outs[k], self.rank) for k in self._others}
+        """Copy ``parts[rank]`` of each rank k to ``outs[k]``."""
+        outgoing = {k: (parts[k], (k,)) for k in self._others}
+        incoming = {k: (outs[k], self.rank) for k in self._others}
         itself = outs[self.rank], parts[self.rank]
         size_bytes = sum(part.size for part in parts)
-        self._copy("all_to_all", size_bytes, given, taken, detail, deadline, itself)
+        self._exchange("all_to_all", size_bytes, outgoing, incoming, detail, deadline, itself)
 
     def barrier(self, detail: str, deadline: Deadline) -> None:
-        """Return when all ranks have come."""
-        self._copy("barrier", 0, {}, {}, detail, deadline)
+        """Return when all ranks have called it."""
+        self._exchange("barrier", 0, {}, {}, detail, deadline)
 
-    def _copy(
+    def _exchange(
         self,
         name: str,
         size_bytes: int,
-        given: dict[int, _Given],
-        taken: dict[int, _Taken],
+        outgoing: Outgoing,
+        incoming: Incoming,
         detail: str,
         deadline: Deadline,
         itself: tuple[Bytes, Bytes] | None = None,
     ) -> None:
-        """Give parts (by box) and take parts (by rank); ``itself``: (out, part) of this rank."""
-        layout = {box: self._blocks(item.part) for box, item in given.items()}
+        """Send and receive parts. ``itself``: destination and source of a local copy."""
+        blocks = {box: self._blocks(part) for box, (part, _) in outgoing.items()}
         targets = {
-            k: [item.part[block] for block in self._blocks(item.part)] for k, item in taken.items()
+            k: [part[block] for block in self._blocks(part)] for k, (part, _) in incoming.items()
         }
         boxes = [
-            Outbox(block_bytes(layout[box]), given[box].readers) if box in given else Outbox((), ())
-            for box in range(max(given, default=-1) + 1)
+            Outbox(block_bytes(blocks[box]), outgoing[box][1])
+            if box in outgoing
+            else Outbox((), ())
+            for box in range(max(outgoing, default=-1) + 1)
         ]
 
-        def give(current: Round, index: int) -> None:
-            for box, blocks in layout.items():
-                if index < len(blocks):
-                    current.give(box, index, given[box].part[blocks[index]])
+        def send(current: Round, index: int) -> None:
+            for box, (part, _) in outgoing.items():
+                if index < len(blocks[box]):
+                    current.send(box, index, part[blocks[box][index]])
 
-        def take(current: Round, index: int) -> None:
+        def receive(current: Round, index: int) -> None:
             for k in self._followers:
-                if k in taken and index < len(targets[k]):
-                    self._take(current, k, taken[k].box, index, targets[k])
+                if k in incoming and index < len(targets[k]):
+                    self._receive(current, k, incoming[k][1], index, targets[k])
 
         with self._round(name, detail, boxes, size_bytes, deadline) as current:
-            steps = max([0, *map(len, layout.values()), *map(len, targets.values())])
-            _pipeline(current, steps, (give, take))
+            steps = max([0, *map(len, blocks.values()), *map(len, targets.values())])
+            _pipeline(current, steps, (send, receive))
             if itself is not None:
                 itself[0][...] = itself[1].reshape(itself[0].shape)
 
@@ -362,7 +370,7 @@ class Communicator:
 
     @property
     def _followers(self) -> list[int]:
-        """The other ranks, each rank beginning with the next one, so that not all ask one."""
+        """The other ranks from the next one on, so that the ranks do not all read the same one."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     @property
@@ -410,11 +418,11 @@ class Communicator:
         self._received_bytes[rank] += sizes[index]
         return current.read(rank, box, index, sizes)
 
-    def _take(
+    def _receive(
         self, current: Round, rank: int, box: int, index: int, targets: Sequence[Bytes]
     ) -> None:
         self._received_bytes[rank] += targets[index].size
-        current.take(rank, box, index, targets)
+        current.receive(rank, box, index, targets)
 
     def _blocks(self, part: Bytes) -> list[tuple[slice, slice]]:
         rows, columns = part.shape  # a run is one row
@@ -426,7 +434,7 @@ class Communicator:
 
 
 def _pipeline(current: Round, pieces: int, stages: Sequence[Callable[[Round, int], None]]) -> None:
-    """Stage s works on piece i - s in step i: a piece is asked for after the next one was given."""
+    """Run the stages over all pieces: in step i, stage s works on piece i - s."""
     for step in range(pieces + len(stages) - 1):
         for lag, stage in enumerate(stages):
             if 0 <= step - lag < pieces:
@@ -442,5 +450,5 @@ def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:
 
 
 def _parts(run: Bytes, start: int, sizes: Sequence[int]) -> list[Bytes]:
-    """The pieces of a chunk that begins at ``start``."""
+    """Return the pieces, of the given sizes, of the chunk that begins at byte ``start``."""
     return [run[low:high] for low, high in pairwise(edges_of(sizes, start))]

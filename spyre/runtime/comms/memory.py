@@ -1,13 +1,14 @@
 """Rounds through memory that the ranks share: processes of one machine, or threads of one process.
 
-Every rank has a page of control words, which it alone writes, and an arena that holds its boxes.
-Processes find each other's arenas as open files (``/proc/PID/fd/N`` of a memfd): nothing has a name
-in a file system, so a killed job leaves nothing behind, and no mount limits the size.
+Every rank has a page of control words, which only this rank writes, and an arena with its outboxes.
+Processes open each other's arenas as ``/proc/PID/fd/N`` of a memfd, which has no name in a file
+system: a killed job leaves no file behind, and no mount limits the size.
 
-Protocol of a page: a rank sets boxes and header, then ``ROUND``; adds one to a box's progress after
-its piece is complete; sets ``DONE`` when it reads nothing more of this round, and begins the next
-one when all have. Progress carries the round's number, so words need no reset. Stores become
-visible in the order they are made (x86-64; the interpreter does not reorder them).
+Protocol of a page: a rank sets outboxes and header, then ``ROUND``; it increments the progress of
+an outbox when a piece is complete; it sets ``DONE`` when it has read all it needs, and begins the
+next round when all ranks have set it. The progress contains the number of the round, so it is never
+reset. Stores become visible in the order they are made (x86-64; the interpreter does not reorder
+them).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Protocol
 import numpy as np
 
 from spyre.runtime.comms.algorithms import edges_of
-from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.transport import (
     LINGER_SECONDS,
     MAX_RANKS,
     Bytes,
+    CollectiveError,
     Deadline,
     Outbox,
     Store,
@@ -43,7 +44,7 @@ ROUND, DONE, FAILED, PROCESS, STARTED, ARENA_FD, ARENA_BYTES = 0, 8, 16, 24, 25,
 HEADER, BOXES, BOX_WORDS, REASON = 32, 64, 8, 768
 PROGRESS, OFFSET, SIZE = 0, 1, 2
 PAGE_WORDS = 1024
-"""Words of a page; those that others wait for have cache lines of their own."""
+"""Words of a page; words that other ranks wait for are in separate cache lines."""
 HEADER_BYTES = 8 * (BOXES - HEADER)
 REASON_BYTES = 8 * (PAGE_WORDS - REASON)
 ROUND_SHIFT = 32
@@ -51,7 +52,7 @@ PF_EXITING = 4
 """Flag of a process in Linux: its first thread has begun to end."""
 SPIN_SECONDS = 300e-6
 LOOK_SECONDS = 0.01
-"""How long a waiting rank spins, and waits before a look at the others."""
+"""A waiting rank spins so long, and checks the other ranks every `LOOK_SECONDS`."""
 LONGEST_PAUSE_SECONDS = 0.5e-3
 """A waiting rank sleeps for an eighth of the time it has waited, and no longer than this."""
 SMALLEST_ARENA = 1 << 16
@@ -60,21 +61,21 @@ PIECE_BYTES = 512 << 10
 
 
 class RankMemory(Protocol):
-    """Where pages and arenas lie."""
+    """The memory of the pages and arenas of all ranks."""
 
     pages: np.ndarray[tuple[int, int], np.dtype[np.uint64]]
 
     def own_arena(self, size_bytes: int) -> Bytes:
-        """This rank's arena, of at least so many bytes; what it held may be gone."""
+        """Return this rank's arena, of at least ``size_bytes``; its old content may be lost."""
 
     def arena(self, rank: int) -> Bytes:
-        """Another rank's arena, as large as its page says."""
+        """Return another rank's arena, of the size in its page."""
 
     def is_alive(self, rank: int) -> bool:
-        """False once the rank's process has ended."""
+        """Whether the process of the rank is still running."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all memory."""
 
 
 class SharedMemory:
@@ -122,7 +123,7 @@ class SharedMemory:
 
     def _linger(self, deadline: Deadline) -> None:
         wait = _Waiting(self._memory, self._others, "close", deadline)
-        # a rank that does not come has an error of its own
+        # A rank that does not come reports its own error.
         with suppress(CollectiveError):
             for other in self._others:
                 wait.until(lambda other=other: self._pages[other, DONE] >= self._round, other)  # type: ignore[misc]
@@ -130,7 +131,7 @@ class SharedMemory:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Waits for words of other ranks, bounded by a deadline and by the others' lives."""
+    """Waits for words of other ranks until a deadline, and while these ranks are alive."""
 
     memory: RankMemory
     others: Sequence[int]
@@ -138,7 +139,7 @@ class _Waiting:
     deadline: Deadline
 
     def until(self, ready: Callable[[], bool], rank: int) -> None:
-        """Return once ``ready``, which depends on ``rank``; else raise what keeps it."""
+        """Wait until ``ready()``, which depends on ``rank``. CollectiveError if that fails."""
         if ready():
             return
         start = time.monotonic()
@@ -159,7 +160,7 @@ class _Waiting:
                     found=_text(self.memory.pages[other, REASON:]),
                 )
         dead = [other for other in self.others if not self.memory.is_alive(other)]
-        # a rank that ends after its last word is no failure of an operation it has done
+        # A rank may end after it has written its last word: the operation is complete then.
         if dead and not ready():
             raise _gone(dead, self.header)
         if self.deadline.seconds_left == 0:
@@ -167,9 +168,9 @@ class _Waiting:
 
 
 def _pause(waited: float) -> None:
-    """Let others run: other threads of this process, and other processes on this core.
+    """Yield to other threads of this process and other processes on this core.
 
-    Any sleep takes 80 us at least, also one of 0.
+    Any sleep takes at least 80 µs, also one of 0 s.
     """
     if waited < SPIN_SECONDS:
         select.select((), (), (), 0)
@@ -202,7 +203,7 @@ class _MemoryRound:
     offsets: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def publish(self, boxes: Sequence[Outbox]) -> None:
-        """Lay out the boxes and tell the others that this rank has come."""
+        """Write the outboxes and the header into the page, then the number of the round."""
         page = self.memory.pages[self.rank]
         total = sum(box.size_bytes for box in boxes)
         self.own = self.memory.own_arena(total)
@@ -226,13 +227,13 @@ class _MemoryRound:
         """See `Round.commit`."""
         self.memory.pages[self.rank, BOXES + box * BOX_WORDS + PROGRESS] += np.uint64(1)
 
-    def give(self, box: int, index: int, content: Bytes) -> None:
-        """See `Round.give`: others see the arena only."""
+    def send(self, box: int, index: int, content: Bytes) -> None:
+        """See `Round.send`; the content is copied, because other ranks read the arena only."""
         self.piece(box, index).reshape(content.shape)[...] = content
         self.commit(box)
 
     def meet(self, rank: int) -> None:
-        """Wait until ``rank`` has come to this round; it must be doing the same."""
+        """Wait until ``rank`` is in this round. CollectiveError SPY952 if its header differs."""
         if rank in self.met:
             return
         page = self.memory.pages[rank]
@@ -248,8 +249,8 @@ class _MemoryRound:
             self._open(rank, box, sizes)
         return self._complete(rank, box, index)
 
-    def take(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
-        """See `Round.take`."""
+    def receive(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
+        """See `Round.receive`."""
         if (rank, box) not in self.offsets:
             self._open(rank, box, [target.size for target in targets])
         targets[index][...] = self._complete(rank, box, index).reshape(targets[index].shape)
@@ -326,12 +327,12 @@ class ProcessMemory:
         return mapped
 
     def is_alive(self, rank: int) -> bool:
-        """See `RankMemory.is_alive`; a process whose number was given to another one has ended."""
+        """See `RankMemory.is_alive`; with another start time the process number was reused."""
         page = self.pages[rank]
         return _start_time(int(page[PROCESS])) == int(page[STARTED])
 
     def close(self) -> None:
-        """See `RankMemory.close`; mappings go with the last array that shows them."""
+        """See `RankMemory.close`; a mapping is released with the last array over it."""
         if self._arena_fd >= 0:
             os.close(self._arena_fd)
             self._arena_fd = -1
@@ -354,10 +355,10 @@ def _start_time(process: int) -> int | None:
 
 
 def started_at(stat: str) -> int | None:
-    """When a process began, by its ``/proc/PID/stat``: clock ticks since boot.
+    """Return the start time in ``/proc/PID/stat``, in clock ticks since boot.
 
-    None once it has ended or begun to: what follows, until it is a zombie, is to give its memory
-    back, which takes long.
+    None if the process has ended or begun to end: until it is a zombie, it releases its memory,
+    which may take long.
     """
     fields = stat.rpartition(")")[2].split()
     ends = fields[0] in "ZX" or int(fields[6]) & PF_EXITING
@@ -365,15 +366,15 @@ def started_at(stat: str) -> int | None:
 
 
 def machine_name() -> str:
-    """Equal for processes that can share memory: same kernel, same process numbers."""
+    """Return a name that is equal for processes with the same kernel and process namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
-    """The transport of this process, or None (for all ranks) where they cannot share memory.
+    """Return the transport of this process, or None on all ranks if they cannot share memory.
 
-    Blocks until all ranks have come, as long as the store waits for a key. Raises CollectiveError
+    Blocks until all ranks have called it, or the store's wait for a key times out. CollectiveError
     SPY959 for more than 64 ranks.
     """
     check_size(size)
@@ -401,7 +402,7 @@ def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
 
 
 def _opened(path: str) -> int:
-    """-1 where another user's process, or a hardened kernel, does not let us."""
+    """Open a file; -1 if the user of the other process or the kernel does not allow it."""
     try:
         return os.open(path, os.O_RDWR)
     except OSError:
@@ -409,7 +410,7 @@ def _opened(path: str) -> int:
 
 
 def check_size(size: int) -> None:
-    """CollectiveError SPY959 for more ranks than a page has boxes for."""
+    """Raise CollectiveError SPY959 for more ranks than a page has outboxes."""
     if size > MAX_RANKS:
         raise CollectiveError(
             "SPY959",
@@ -422,7 +423,7 @@ def check_size(size: int) -> None:
 # --- threads ----------------------------------------------------------------------------------
 
 
-class _Room:
+class _ThreadPages:
     """Pages and arenas of ranks that are threads of this process."""
 
     def __init__(self, size: int) -> None:
@@ -431,52 +432,52 @@ class _Room:
         self.present = 0
 
 
-_rooms: dict[str, _Room] = {}
-_rooms_lock = threading.Lock()
+_by_token: dict[str, _ThreadPages] = {}
+_by_token_lock = threading.Lock()
 
 
 class ThreadMemory:
-    """Pages and arenas of one process; ``token``: the room's, known to all ranks."""
+    """Pages and arenas of ranks that are threads. ``token``: common to all ranks of the group."""
 
     def __init__(self, token: str, rank: int, size: int) -> None:
-        with _rooms_lock:
-            self._room = _rooms.setdefault(token, _Room(size))
-            self._room.present += 1
+        with _by_token_lock:
+            self._shared = _by_token.setdefault(token, _ThreadPages(size))
+            self._shared.present += 1
         self._token, self._rank = token, rank
-        self.pages = self._room.pages
+        self.pages = self._shared.pages
 
     def own_arena(self, size_bytes: int) -> Bytes:
         """See `RankMemory.own_arena`."""
-        if size_bytes > self._room.arenas[self._rank].size:
-            self._room.arenas[self._rank] = np.empty(size_bytes, np.uint8)
-        return self._room.arenas[self._rank]
+        if size_bytes > self._shared.arenas[self._rank].size:
+            self._shared.arenas[self._rank] = np.empty(size_bytes, np.uint8)
+        return self._shared.arenas[self._rank]
 
     def arena(self, rank: int) -> Bytes:
         """See `RankMemory.arena`."""
-        return self._room.arenas[rank]
+        return self._shared.arenas[rank]
 
     def is_alive(self, rank: int) -> bool:
-        """Threads end with their process: a rank that does not come is missed at the deadline."""
+        """Threads end with their process; a missing rank is detected by the deadline."""
         return True
 
     def close(self) -> None:
-        """See `RankMemory.close`; the room goes with its last rank."""
-        with _rooms_lock:
-            self._room.present -= 1
-            if self._room.present == 0:
-                _rooms.pop(self._token, None)
+        """See `RankMemory.close`; the memory is released with its last rank."""
+        with _by_token_lock:
+            self._shared.present -= 1
+            if self._shared.present == 0:
+                _by_token.pop(self._token, None)
 
 
 def join_threads(store: Store, rank: int, size: int) -> SharedMemory:
-    """The transport of a rank that is a thread of this process, as are all others.
+    """Return the transport of a rank, if all ranks are threads of this process.
 
-    Blocks until all ranks have come.
+    Blocks until all ranks have called it.
     """
     check_size(size)
     if rank == 0:
-        store.set("room", secrets.token_hex(8))
-    memory = ThreadMemory(store.get("room").decode(), rank, size)
-    # a room goes with the last rank in it: nobody may leave before all have come
+        store.set("token", secrets.token_hex(8))
+    memory = ThreadMemory(store.get("token").decode(), rank, size)
+    # The memory is released with its last rank, so all ranks wait until all have joined.
     store.set(f"joined/{rank}", "yes")
     for other in range(size):
         store.get(f"joined/{other}")

@@ -1,7 +1,7 @@
 """Rounds over messages between pairs of ranks, for ranks that share no memory.
 
-The messages are handed in: `torch.distributed`'s gloo, which has sockets, name resolution and
-encryption settings. Per pair and box messages arrive in the order they are sent.
+The messages are those of `torch.distributed`'s gloo, which handles sockets, name resolution and
+encryption. Messages between two ranks with one tag arrive in the order they are sent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from spyre.runtime.comms.errors import CollectiveError
 from spyre.runtime.comms.memory import check_size
 from spyre.runtime.comms.transport import (
     LINGER_SECONDS,
     MAX_RANKS,
     Bytes,
+    CollectiveError,
     Deadline,
     Outbox,
     disagreement,
@@ -29,32 +29,32 @@ HEADER_BYTES = 256
 HEADER_TAG = 2 * MAX_RANKS - 1
 TAGS_PER_ROUND = 2 * MAX_RANKS
 ROUNDS = 1 << 16
-"""Rounds until tags come again; no two of a group are ever under way that far apart."""
+"""Tags repeat after so many rounds; messages of two such rounds are never under way together."""
 AHEAD = 2
-"""Pieces whose receive is posted before they are asked for."""
+"""Number of pieces whose receive is posted before they are read."""
 MESSAGE_BYTES = 2 << 20
-"""Of a piece: large beside the cost of a message, small enough that the next one is under way while
-it is reduced."""
+"""Size of a piece: large compared with the cost of a message, and small enough that the next piece
+arrives while one is reduced."""
 
 
 class Pending(Protocol):
     """A message under way."""
 
     def wait(self, seconds: float) -> bool:
-        """False if it is not done after so long. Raises what the other end's death raises."""
+        """Return False if incomplete after ``seconds``. RuntimeError if the other end died."""
 
 
 class Messages(Protocol):
     """Point-to-point messages of one rank."""
 
     def send(self, content: Bytes, rank: int, tag: int) -> Pending:
-        """``content`` must not change until the message is done."""
+        """Send ``content``, which must not change until the message is complete."""
 
     def receive(self, content: Bytes, rank: int, tag: int) -> Pending:
         """Fill ``content`` with the next message of ``rank`` under ``tag``."""
 
     def close(self) -> None:
-        """Break the connections, so that the others notice."""
+        """Close the connections, which the other ranks notice."""
 
 
 class MessageTransport:
@@ -89,21 +89,21 @@ class MessageTransport:
         current.flush()
 
     def fail(self, reason: str) -> None:
-        """See `Transport.fail`: a broken connection is all that others can notice."""
+        """See `Transport.fail`; the other ranks notice the closed connection only."""
         self._has_failed = True
         self._messages.close()
 
     def close(self, patience: float = LINGER_SECONDS) -> None:
-        """See `Transport.close`: a connection that is broken drops what is still on its way."""
+        """See `Transport.close`; closing a connection drops the messages under way."""
         if self._round and not self._has_failed:
-            self._part(Deadline.after(patience))
+            self._exchange_last(Deadline.after(patience))
         self._messages.close()
 
-    def _part(self, deadline: Deadline) -> None:
-        """Exchange a last message with all: who has it has read everything before it."""
+    def _exchange_last(self, deadline: Deadline) -> None:
+        """Exchange a last message with every rank, which then has read all earlier ones."""
         tag, others = ROUNDS * TAGS_PER_ROUND, [k for k in range(self.size) if k != self.rank]
         pending = []
-        # whoever has failed, or stays longer, has an error of its own
+        # A rank that has failed or does not come reports its own error.
         for start in (self._messages.send, self._messages.receive):
             for other in others:
                 with suppress(RuntimeError):
@@ -114,15 +114,13 @@ class MessageTransport:
 
 
 class _Buffers:
-    """Memory for what is sent and received, kept from round to round: new pages cost more than a
-    copy.
-    """
+    """Send and receive buffers, reused in later rounds: new pages cost more than a copy."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, ...], Bytes] = {}
 
     def of(self, use: tuple[int, ...], size_bytes: int) -> Bytes:
-        """The memory for a use, which is that of the use's last call, or a larger one."""
+        """Return ``size_bytes`` bytes for a use; the memory of its last call if that is enough."""
         kept = self._kept.get(use)
         if kept is None or kept.size < size_bytes:
             kept = self._kept[use] = np.empty(size_bytes, np.uint8)
@@ -153,7 +151,7 @@ class _MessageRound:
         return [k for k in range(self.size) if k != self.rank]
 
     def publish(self) -> None:
-        """Send the header to all, and be ready for theirs."""
+        """Send the header to all ranks and start to receive theirs."""
         sizes = np.zeros(MAX_RANKS + 2, np.int64)
         sizes[: len(self.boxes)] = [box.size_bytes for box in self.boxes]
         text = self.header.encode()[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
@@ -173,24 +171,24 @@ class _MessageRound:
 
     def commit(self, box: int) -> None:
         """See `Round.commit`."""
-        self._send(box, self.piece(box, self.committed[box]))
+        self._post(box, self.piece(box, self.committed[box]))
 
-    def give(self, box: int, index: int, content: Bytes) -> None:
-        """See `Round.give`."""
+    def send(self, box: int, index: int, content: Bytes) -> None:
+        """See `Round.send`."""
         if content.flags.c_contiguous:
-            self._send(box, content.reshape(-1))
+            self._post(box, content.reshape(-1))
             return
         self.piece(box, index).reshape(content.shape)[...] = content
         self.commit(box)
 
-    def _send(self, box: int, content: Bytes) -> None:
+    def _post(self, box: int, content: Bytes) -> None:
         self.committed[box] += 1
         for reader in self.boxes[box].readers:
             tag = self.first_tag + box
             self.sent.append((reader, self._begin(self.messages.send, content, reader, tag)))
 
     def meet(self, rank: int) -> None:
-        """Wait for the header of ``rank``, which must be doing the same."""
+        """Wait for the header of ``rank``. CollectiveError SPY952 if it differs."""
         if rank in self.sizes:
             return
         content, pending = self.headers[rank]
@@ -204,34 +202,34 @@ class _MessageRound:
         """See `Round.read`."""
         if (rank, box) not in self.inbox:
             self._open(rank, box, sizes)
-        place = lambda k: self._slot(rank, box, k, sizes[k])  # noqa: E731
-        return self._arrived(rank, box, index, len(sizes), place)
+        slot = lambda k: self._slot(rank, box, k, sizes[k])  # noqa: E731
+        return self._arrived(rank, box, index, len(sizes), slot)
 
-    def take(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
-        """See `Round.take`: a target in one piece is received into."""
+    def receive(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
+        """See `Round.receive`: a contiguous target is received into directly."""
         if (rank, box) not in self.inbox:
             self._open(rank, box, [target.size for target in targets])
 
-        def place(k: int) -> Bytes:
+        def slot(k: int) -> Bytes:
             if targets[k].flags.c_contiguous:
                 return targets[k].reshape(-1)
             return self._slot(rank, box, k, targets[k].size)
 
-        content, target = self._arrived(rank, box, index, len(targets), place), targets[index]
+        content, target = self._arrived(rank, box, index, len(targets), slot), targets[index]
         if not target.flags.c_contiguous:
             target[...] = content.reshape(target.shape)
 
     def _slot(self, rank: int, box: int, index: int, size_bytes: int) -> Bytes:
-        """Memory for a piece until the next one of its box is asked for."""
+        """Return memory for a piece, valid until the next piece of its outbox is read."""
         return self.buffers.of((rank, box, index % (AHEAD + 1)), size_bytes)
 
     def _arrived(
-        self, rank: int, box: int, index: int, pieces: int, place: Callable[[int], Bytes]
+        self, rank: int, box: int, index: int, pieces: int, slot: Callable[[int], Bytes]
     ) -> Bytes:
-        """Piece ``index``, in memory of ``place(index)``; the next ones are under way."""
+        """Return piece ``index`` from ``slot(index)``, and start to receive the next ones."""
         posted = self.inbox[rank, box]
         for k in range(len(posted), min(index + 1 + AHEAD, pieces)):
-            content, tag = place(k), self.first_tag + box
+            content, tag = slot(k), self.first_tag + box
             posted.append((content, self._begin(self.messages.receive, content, rank, tag)))
         content, pending = posted[index]
         self._finish(rank, pending)
@@ -250,14 +248,14 @@ class _MessageRound:
         self.inbox[rank, box] = []
 
     def flush(self) -> None:
-        """Wait until everything sent has been taken."""
+        """Wait until all sent messages are complete."""
         for rank, pending in self.sent:
             self._finish(rank, pending)
 
     def _begin(
         self, start: Callable[[Bytes, int, int], Pending], content: Bytes, rank: int, tag: int
     ) -> Pending:
-        """Send or receive; a connection that has ended may say so at once."""
+        """Start to send or receive. CollectiveError SPY954 if the connection has ended."""
         try:
             return start(content, rank, tag)
         except RuntimeError as error:

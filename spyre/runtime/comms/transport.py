@@ -1,8 +1,8 @@
-"""Rounds: what a transport between the ranks of a group offers to the schedules of collectives.
+"""Rounds: the interface between collectives and the transport of a group's ranks.
 
-In one round every rank has *boxes*: runs of bytes, filled piece by piece in order, for one reader
-or several. Readers take pieces as they become ready, so that copying, reducing and sending overlap.
-Every rank says with a header what it is doing; ranks that disagree fail, all of them.
+In one round every rank has *outboxes*: runs of bytes that it fills piece by piece, in order, for
+one or several readers. Readers get a piece once it is complete, so that copying, reducing and
+sending overlap. The header of a round names the operation; ranks with different headers fail.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spyre.runtime.comms.errors import CollectiveError
+from spyre.errors import SpyreError
 
 Bytes = npt.NDArray[np.uint8]
 MAX_RANKS = 64
 LINGER_SECONDS = 0.5
-"""How long a rank that closes waits for others to have read what it gave them."""
+"""A rank that closes waits at most so long for the others to read its last pieces."""
+
+
+class CollectiveError(SpyreError):
+    """A collective failed, and with it its group: SPY952, SPY954 to SPY957, SPY959."""
+
+    exit_code = 1
 
 
 class Store(Protocol):
@@ -31,40 +37,40 @@ class Store(Protocol):
         """Set a key."""
 
     def get(self, key: str) -> bytes:
-        """Value of a key, once it is set."""
+        """Wait until a key is set and return its value."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter that begins at 0; its new value."""
+        """Add to a counter that begins at 0 and return its new value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The moment (`time.monotonic`, seconds) until which an operation has to be done."""
+    """End of an operation's time (`time.monotonic`), which is ``timeout`` seconds."""
 
     at: float
     timeout: float
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """``seconds`` from now."""
+        """Return the deadline ``seconds`` from now."""
         return cls(time.monotonic() + seconds, seconds)
 
     @property
     def seconds_left(self) -> float:
-        """Never negative."""
+        """Seconds left, 0 after the deadline."""
         return max(0.0, self.at - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """Bytes of one rank for ``readers``: the sizes of its pieces in the order they are filled."""
+    """Bytes of one rank for ``readers``. ``sizes``: bytes of the pieces, in order."""
 
     sizes: tuple[int, ...]
     readers: tuple[int, ...]
 
     @property
     def size_bytes(self) -> int:
-        """All pieces together."""
+        """Bytes of all pieces."""
         return sum(self.sizes)
 
 
@@ -72,32 +78,34 @@ class Round(Protocol):
     """One round of one rank."""
 
     def piece(self, box: int, index: int) -> Bytes:
-        """Where piece ``index`` of an own box is to be filled in."""
+        """Return the memory to fill with piece ``index`` of an own outbox."""
 
     def commit(self, box: int) -> None:
-        """The next piece of an own box is complete."""
+        """Mark the next piece of an own outbox as complete."""
 
-    def give(self, box: int, index: int, content: Bytes) -> None:
-        """Piece ``index`` of an own box, the next one, is ``content``, which stays as it is until
-        its readers have it: instead of `piece` and `commit`, without a copy where that can be.
+    def send(self, box: int, index: int, content: Bytes) -> None:
+        """Make ``content`` the next piece, ``index``, of an own outbox, if possible without a copy.
+
+        ``content`` must not change until its readers have it. Replaces `piece` and `commit`.
         """
 
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
-        """Piece ``index`` of another rank's box, once it is complete; valid until the next one is
-        read. Pieces are read in order.
+        """Wait for piece ``index`` of another rank's outbox; it is valid until the next read.
 
-        ``sizes``: of the pieces this rank expects. CollectiveError SPY952 when the other has
-        others, or does something else; SPY954, SPY955, SPY957 when it does not come.
+        Pieces are read in order. ``sizes``: of the pieces this rank expects. CollectiveError SPY952
+        if the other rank has other sizes or another header; SPY954, SPY955 or SPY957 if the piece
+        does not arrive.
         """
 
-    def take(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
-        """As `read`, into ``targets[index]``. A target, for every piece, is free from the moment
-        at which the other rank completes the piece.
+    def receive(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
+        """As `read`, into ``targets[index]``.
+
+        ``targets``: one per piece; each may be overwritten once the other rank completes the piece.
         """
 
 
 class Transport(Protocol):
-    """What the ranks of one group exchange bytes through; used by one thread per rank."""
+    """The connection of one rank with the others of its group, used by one thread."""
 
     @property
     def rank(self) -> int:
@@ -109,28 +117,29 @@ class Transport(Protocol):
 
     @property
     def piece_bytes(self) -> int:
-        """Size of the pieces that suit it."""
+        """The best size of a piece, in bytes."""
 
     @property
     def is_interruptible(self) -> bool:
-        """Whether a thread that waits in a round lets Python look at signals."""
+        """Whether signals are handled while a thread waits in a round."""
 
     def round(
         self, header: str, boxes: Sequence[Outbox], deadline: Deadline
     ) -> AbstractContextManager[Round]:
-        """The next round; on leaving, all ranks have come to it with the same header."""
+        """Return the next round; at its end all ranks have entered it with the same header."""
 
     def fail(self, reason: str) -> None:
-        """Tell the others that this rank has failed: they fail as soon as they notice."""
+        """Notify the other ranks that this one has failed; they fail as soon as they notice."""
 
     def close(self, patience: float = LINGER_SECONDS) -> None:
-        """Give everything back, after at most so many seconds in which others may still read what
-        this rank gave in its last round.
+        """Release all resources.
+
+        Waits at most ``patience`` seconds for the others to read this rank's last pieces.
         """
 
 
 def disagreement(rank: int, theirs: str, own_rank: int, ours: str) -> CollectiveError:
-    """Two ranks are not doing the same."""
+    """Return the error for two ranks with different headers or sizes."""
     return CollectiveError(
         "SPY952",
         "the ranks of a group do not call the same collective",
@@ -141,7 +150,7 @@ def disagreement(rank: int, theirs: str, own_rank: int, ours: str) -> Collective
 
 
 def missing(ranks: Iterable[int], header: str, deadline: Deadline) -> CollectiveError:
-    """Ranks did not come in time."""
+    """Return the error for ranks that did not send before the deadline."""
     return CollectiveError(
         "SPY955",
         f"{header}: not done within {deadline.timeout:g} s",

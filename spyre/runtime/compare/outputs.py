@@ -9,14 +9,14 @@ indices that last wrote it. It needs only the linked program and the address rul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spyre.dtypes import canonical_dtype_name
+from spyre.dtypes import FORMATS, canonical_dtype_name
 from spyre.errors import Finding, MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
@@ -48,14 +48,13 @@ class Tolerance:
 EXACT = Tolerance()
 """Equal numbers; zeros of either sign are equal, and so are NaNs."""
 
-DL16_TOLERANCE = Tolerance(rtol=2.0**-9, atol=2.0**-10, merged_nan=True)
-"""Default for results stored as SEN169_FP16.
-
-The error of one rounding is half a unit in the last place, 2^-10 relative; two honest
-computations that differ by a hair before it can land on neighbouring codes, a whole unit, which
-is 2^-9 relative: ``rtol``. Results near zero left by values around 1 cancelling keep the absolute
-rounding error of those values, 2^-10: ``atol``.
-"""
+_BY_FORMAT = {
+    row.name: Tolerance(*row.tolerance, merged_nan=row.merges_nan)
+    for row in FORMATS.values()
+    if row.tolerance is not None
+}
+DL16_TOLERANCE = _BY_FORMAT["SEN169_FP16"]
+"""Default for results stored as SEN169_FP16."""
 
 _TORCH_TOLERANCES = {
     "float16": Tolerance(1e-3, 1e-5),
@@ -68,15 +67,14 @@ _TORCH_TOLERANCES = {
 def default_tolerance(dtype_name: str, device_dtype: str | None = None) -> Tolerance:
     """Tolerance for an output of torch dtype ``dtype_name`` stored as ``device_dtype``.
 
-    Floats kept as SEN169_FP16 get `DL16_TOLERANCE`, or torch.testing's where that is wider
-    (bfloat16); other floats torch.testing's defaults; integers and booleans must be equal.
+    Floats get the tolerance of the device format, or torch.testing's default where that is wider
+    (bfloat16) or the format has none; integers and booleans must be equal.
     """
     torch_default = _TORCH_TOLERANCES.get(canonical_dtype_name(dtype_name), EXACT)
-    if device_dtype != "SEN169_FP16" or torch_default is EXACT:
+    stored = _BY_FORMAT.get(device_dtype or "")
+    if stored is None or torch_default is EXACT:
         return torch_default
-    return Tolerance(
-        max(torch_default.rtol, DL16_TOLERANCE.rtol), DL16_TOLERANCE.atol, merged_nan=True
-    )
+    return replace(stored, rtol=max(torch_default.rtol, stored.rtol))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spyre.dtypes import FORMATS
 from spyre.errors import LaunchError
 from spyre.hw.device import Device
 from spyre.hw.reference import decoded, element_offsets
@@ -43,7 +44,7 @@ def read_tile(device: Device, step: ExecuteView, operand: int) -> OperandTile | 
     op, tensor = step.op, step.op.tensors[operand]
     dims = tuple(d for d in op.dims if tensor.holds(d) and op.extents[d] > 1)
     shape = tuple(op.extents[d] for d in dims)
-    plain = tensor.data_format in ("SEN169_FP16", "IEEE_FP32")
+    plain = FORMATS[tensor.data_format].computed
     odd = tensor.indirection is Indirection.VALUE or tensor.own_core_slices or op.windows
     if not plain or odd or prod(shape) > MAX_ELEMENTS or tensor in op.index_tensors:
         return None

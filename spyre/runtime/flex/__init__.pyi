@@ -1,38 +1,23 @@
-from .captured import (
-    CapturedWork as CapturedWork,
-    refusal as refusal,
-)
 from .command_stream import (
     Command as Command,
     CommandStream as CommandStream,
     launch_of as launch_of,
-    noted_block_of as noted_block_of,
+    recorded_block_of as recorded_block_of,
 )
 from .device import (
+    BlockingStream as BlockingStream,
     Devices as Devices,
     FlexDevice as FlexDevice,
     devices as devices,
     flex_device_of as flex_device_of,
 )
-from .job import (
-    ControlBlock as ControlBlock,
-    JobPlan as JobPlan,
+from .launch import (
+    LaunchOrigin as LaunchOrigin,
     LaunchPlan as LaunchPlan,
-    MemoryRange as MemoryRange,
-    NotedBlock as NotedBlock,
-    bytes_to_device as bytes_to_device,
-    bytes_to_host as bytes_to_host,
-    device_copy_plan as device_copy_plan,
-    to_device_plan as to_device_plan,
-    to_host_plan as to_host_plan,
+    SourcePlace as SourcePlace,
 )
 from .loaded_kernel import (
     LoadedKernel as LoadedKernel,
-    load_kernel as load_kernel,
-)
-from .origin import (
-    LaunchOrigin as LaunchOrigin,
-    SourcePlace as SourcePlace,
 )
 from .prepare import (
     launch_jobplan as launch_jobplan,
@@ -44,8 +29,20 @@ from .scheduling import (
     Engine as Engine,
     Work as Work,
 )
+from .steps import (
+    ControlBlock as ControlBlock,
+    JobPlan as JobPlan,
+    MemoryRange as MemoryRange,
+    RecordedBlock as RecordedBlock,
+    bytes_to_device as bytes_to_device,
+    bytes_to_host as bytes_to_host,
+    device_copy_plan as device_copy_plan,
+    to_device_plan as to_device_plan,
+    to_host_plan as to_host_plan,
+)
 from .stream import (
-    BlockingStream as BlockingStream,
+    CapturedWork as CapturedWork,
     Event as Event,
     FlexStream as FlexStream,
+    capture_error as capture_error,
 )

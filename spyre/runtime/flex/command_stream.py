@@ -1,4 +1,4 @@
-"""The command stream: every control block that was dispatched, in order, with what it waits for."""
+"""The command stream: every dispatched control block, in order, with its dependencies."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from spyre.errors import SpyreError
 from spyre.hw.memory import AllocationHistory
-from spyre.runtime.flex.job import ControlBlock, LaunchContext, NotedBlock
 from spyre.runtime.flex.scheduling import Engine, Label, Work, WorkUnit, label_text
+from spyre.runtime.flex.steps import ControlBlock, LaunchContext, RecordedBlock
 from spyre.runtime.kernel import ExecutedLaunch
 
 
@@ -17,14 +17,13 @@ from spyre.runtime.kernel import ExecutedLaunch
 class Command:
     """One control block or host operation that ran.
 
-    ``order``: of submission: job, iteration, step. ``label``: ``cb N`` or ``host N``, numbered per
-    card in order of submission. ``after``: labels of what had to be complete before.
-    ``begin_ns``/``end_ns``: host clock. ``detail``: what the launch's way of running recorded.
-    ``error``: code or type of what it raised, "" if nothing.
+    ``order``: position in order of submission: job, iteration, step. ``label``: ``cb N`` or
+    ``host N``, numbered per card in order of submission. ``after``: labels of the commands that had
+    to complete before it. ``begin_ns``/``end_ns``: host clock. ``detail``: the return value of the
+    launch's runner, or the `RecordedBlock`. ``error``: code or type of the exception, "" if none.
     """
 
     order: tuple[int, int, int]
-
     label: str
     stream_id: int
     engine: Engine
@@ -43,11 +42,11 @@ class Command:
 
 
 class CommandStream:
-    """What a card did while it was watched. Read it when nothing runs.
+    """The commands a card ran while it was recorded. Read it when nothing runs.
 
-    In order of submission, which is the order of every stream; when each ran, its times say: the
-    preparation of later iterations and jobs may be ahead. `str` is the golden form.
-    ``memory``: what the card had allocated meanwhile, where that was watched.
+    Commands are in order of submission, which is the order of every stream; their times may be out
+    of order, because later iterations and jobs are prepared ahead. `str` is the golden form.
+    ``memory``: allocated bytes during the recording, None if not recorded.
     """
 
     def __init__(self, memory: AllocationHistory | None = None) -> None:
@@ -57,12 +56,12 @@ class CommandStream:
     def observe(
         self, unit: WorkUnit, begin_ns: int, end_ns: int, error: BaseException | None = None
     ) -> None:
-        """Note a unit: one iteration of one stage. ``error``: what it raised."""
+        """Record a unit: one iteration of one stage. ``error``: the exception it raised."""
         work, stage, iteration = unit.work, unit.stage, unit.first
         assert work.stream is not None
-        if isinstance(work.payload, NotedBlock):
+        if isinstance(work.payload, RecordedBlock):
             begin_ns, end_ns = work.payload.begin_ns, work.payload.end_ns
-        # Whoever observes runs single iterations of single stages, so a unit is one command.
+        # An observed scheduler runs single iterations of single stages, so a unit is one command.
         self.add(
             Command(
                 (work.number, iteration, stage),
@@ -84,17 +83,17 @@ class CommandStream:
 
     @property
     def commands(self) -> list[Command]:
-        """All of them, in order of submission."""
+        """All commands, in order of submission."""
         return sorted(self._dispatched, key=lambda command: command.order)
 
     @property
     def dispatched(self) -> list[Command]:
-        """All of them, in the order in which they ended."""
+        """All commands, in the order in which they ended."""
         return list(self._dispatched)
 
     @property
     def control_blocks(self) -> list[Command]:
-        """Commands the card does: DMA and compute."""
+        """Commands of the card: DMA and compute."""
         return [c for c in self.commands if c.engine is not Engine.HOST]
 
     @property
@@ -129,17 +128,17 @@ def _block(work: Work, stage: int, iteration: int) -> ControlBlock:
     context = work.payload
     if isinstance(context, LaunchContext):
         return context.plan.steps[stage].describe(context, iteration)
-    if isinstance(context, NotedBlock):
+    if isinstance(context, RecordedBlock):
         return context.block
     return ControlBlock("host", "callback")
 
 
 def _detail(work: Work, stage: int) -> Any:
     context = work.payload
-    if isinstance(context, NotedBlock):
+    if isinstance(context, RecordedBlock):
         return context
     compute = work.stages.engines[stage] is Engine.COMPUTE
-    return context.outcome.detail if compute and isinstance(context, LaunchContext) else None
+    return context.result if compute and isinstance(context, LaunchContext) else None
 
 
 def _error_name(error: BaseException | None) -> str:
@@ -149,12 +148,12 @@ def _error_name(error: BaseException | None) -> str:
 
 
 def _dependencies(work: Work, stage: int, iteration: int) -> tuple[str, ...]:
-    """Labels of what one iteration of a stage waits for."""
+    """Labels of the commands that one iteration of a stage waits for."""
     labels: list[Label] = []
     stages = work.stages.all
     if stage > 0:
         labels.append(work.label(stage - 1, iteration))
-    # Preparation fills a buffer of its own per iteration and waits for nothing but the step before.
+    # Preparation fills one buffer per iteration, so it waits only for the step before it.
     if not stages[stage].is_prep and iteration > 0:
         labels.append(work.label(stage, iteration - 1))
     elif not stages[stage].is_prep and (stage == 0 or stages[stage - 1].is_prep):
@@ -163,9 +162,9 @@ def _dependencies(work: Work, stage: int, iteration: int) -> tuple[str, ...]:
 
 
 def launch_of(command: Command) -> ExecutedLaunch | None:
-    """The launch of a compute command; None for others, and where only copies were made.
+    """The launch of a compute command; None for other commands, and for tiles that only copied.
 
-    The detail of a tiled launch is that of the last tile which ran the kernel.
+    The detail of a tiled launch is that of its last tile that ran the kernel.
     """
     detail = command.detail
     if isinstance(detail, ExecutedLaunch) and detail.begin_ns >= command.begin_ns:
@@ -173,6 +172,6 @@ def launch_of(command: Command) -> ExecutedLaunch | None:
     return None
 
 
-def noted_block_of(command: Command) -> NotedBlock | None:
-    """What a command shows that the scheduler did not do; None for others."""
-    return command.detail if isinstance(command.detail, NotedBlock) else None
+def recorded_block_of(command: Command) -> RecordedBlock | None:
+    """The block of a command that ran outside the scheduler; None for other commands."""
+    return command.detail if isinstance(command.detail, RecordedBlock) else None

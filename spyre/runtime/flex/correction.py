@@ -1,15 +1,14 @@
-"""What a correction tensor holds: one int64 per symbol of a kernel, in the order of its parameters.
+"""Correction tensors: one int64 per symbol of a kernel, in the order of its parameters.
 
-A symbol is an address (of an argument or of the pool), a runtime size or an index. Our binaries are
-bundles, so a symbol's value is all the correction there is (runtime reference §5).
+A symbol is an address (of an argument or of the pool), a runtime size or an index. The simulator's
+binaries are bundles, so correction consists of the symbols' values (runtime reference §5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,21 +16,19 @@ import numpy as np
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.program import Parameter
-from spyre.runtime.flex.job import DMA, HostOperation, LaunchContext, MemoryRange, kernel_launch
+from spyre.runtime.flex.steps import DMA, Card, HostOperation, LaunchContext, MemoryRange
 from spyre.runtime.kernel import LaunchSignature
 from spyre.runtime.memory import ProgramMemory
 from spyre.runtime.program import owner_of
 
-if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
-
 
 @dataclass(frozen=True)
 class _Columns:
-    """For launches of one signature: which words of a correction tensor are which addresses.
+    """The words of a correction tensor, for launches of one signature.
 
-    ``row``: the tensor with every address 0. ``value_words``: words of runtime sizes and indices;
-    ``value_names``: what they are called.
+    ``row``: the tensor with every address 0. ``words``: word of each address symbol;
+    ``addresses``: which address of the launch it holds. ``value_words``, ``value_names``: words and
+    names of runtime sizes and indices.
     """
 
     row: Int64Array
@@ -41,18 +38,26 @@ class _Columns:
     value_names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Correction:
-    """The symbols of a kernel. Immutable but for what it remembers; any thread may use it.
+CORRECTION = "correction"
+"""Handle of the correction tensors on the host."""
+MAX_FREE = 1024
+"""Correction tensors a kernel keeps for later launches."""
+SLAB = 64
+"""Correction tensors it allocates at a time."""
 
-    ``indices``: argument index of each symbol, POOL, or None for a value.
+
+class Correction:
+    """The symbols of a kernel with ``parameters``, and its correction tensors. For any thread.
+
+    ``names``: of the symbols. ``indices``: argument index of each symbol, POOL, or None for a
+    value.
     """
 
-    names: tuple[str, ...]
-    indices: tuple[int | None, ...]
-    _columns: WeakKeyDictionary[LaunchSignature, _Columns] = field(
-        default_factory=WeakKeyDictionary
-    )
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.names = tuple(parameter.name for parameter in parameters)
+        self.indices = tuple(map(owner_of, self.names))
+        self._columns: WeakKeyDictionary[LaunchSignature, _Columns] = WeakKeyDictionary()
+        self._free: list[ProgramMemory] = []
 
     @cached_property
     def size_bytes(self) -> int:
@@ -72,7 +77,7 @@ class Correction:
     ) -> Int64Array:
         """Addresses [launch, address] of launches whose correction tensors hold ``rows``.
 
-        ``bound``: as the host bound them, for arguments that no symbol stands for.
+        ``bound``: addresses that the host bound, used for arguments without a symbol.
         """
         columns = self._columns_of(signature)
         addresses = bound.copy()
@@ -112,85 +117,58 @@ class Correction:
             tuple(values.values()),
         )
 
+    # --- tensors in program memory ------------------------------------------------------------
 
-def correction_of(parameters: Sequence[Parameter]) -> Correction:
-    names = tuple(parameter.name for parameter in parameters)
-    return Correction(names, tuple(map(owner_of, names)))
-
-
-CORRECTION = "correction"
-"""Handle of the correction tensors on the host."""
-MAX_FREE = 1024
-"""Correction tensors a kernel keeps for later launches."""
-SLAB = 64
-"""Correction tensors it allocates at a time."""
-
-
-class CorrectionMemory:
-    """Program memory for correction tensors of one kernel. Any thread may use it."""
-
-    def __init__(self, correction: Correction) -> None:
-        self.correction = correction
-        self._free: list[ProgramMemory] = []
-
-    def take(self, device: FlexDevice, iterations: int) -> ProgramMemory:
-        """Memory for the tensors of a launch, one behind the other."""
-        size_bytes = self.correction.size_bytes
-        if iterations > 1:  # rare, and long enough not to notice an allocation
-            return device.allocate_program(size_bytes * iterations)
+    def take(self, card: Card, iterations: int) -> ProgramMemory:
+        """Memory for the tensors of a launch, one after another."""
+        size_bytes = self.size_bytes
+        if iterations > 1:  # rare, and long compared with an allocation
+            return card.allocate_program(size_bytes * iterations)
         try:
             return self._free.pop()
         except IndexError:
-            # An allocation per launch would cost more than the launch: they come by the slab, and
-            # pieces go round. A slab is freed with the last of its pieces.
-            slab = device.allocate_program(size_bytes * SLAB).split(SLAB)
+            # An allocation takes longer than a launch, so a slab is split into pieces that are
+            # reused. It is freed with the last of its pieces.
+            slab = card.allocate_program(size_bytes * SLAB).split(SLAB)
             self._free += slab[1:]
             return slab[0]
 
     def give_back(self, memory: ProgramMemory) -> None:
-        """The launch has ended: what is of the usual size serves another one."""
-        # A long queue needs many at once; what it leaves beyond MAX_FREE goes back.
-        if memory.size_bytes == self.correction.size_bytes and len(self._free) < MAX_FREE:
+        """Keep the memory of an ended launch for another one, if it holds a single tensor."""
+        # A long queue needs many tensors at once; beyond MAX_FREE they are freed.
+        if memory.size_bytes == self.size_bytes and len(self._free) < MAX_FREE:
             self._free.append(memory)
 
-    def read(self, device: FlexDevice, memory: ProgramMemory, first: int, last: int) -> Int64Array:
-        """Tensors ``first`` to ``last`` as program memory has them, [tensor, word]."""
-        size_bytes = self.correction.size_bytes
+    def read(self, card: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
+        """Tensors ``first`` to ``last`` (excluded) in program memory, [tensor, word]."""
+        size_bytes = self.size_bytes
         address = memory.address_bytes + first * size_bytes
-        content = device.device.memory.view(address, (last - first) * size_bytes)
+        content = card.device.memory.view(address, (last - first) * size_bytes)
         rows: Int64Array = content.view(np.int64).reshape(last - first, size_bytes // 8)
         return rows
 
+    def steps(self, name: str) -> tuple[HostOperation, DMA]:
+        """The steps before the compute step of kernel ``name``."""
+        host = HostOperation(self._launch_rows, CORRECTION, self.size_bytes // 8, CORRECTION)
+        label = f"{CORRECTION} of {name}"
+        return host, DMA(_copy, self._memory_ranges, self.size_bytes, True, True, label)
 
-def correction_steps(name: str, correction: Correction) -> tuple[HostOperation, DMA]:
-    """The steps in front of the compute step of kernel ``name``."""
-    size_bytes = correction.size_bytes
+    def _launch_rows(self, context: LaunchContext, first: int, last: int) -> Int64Array:
+        assert context.launch_plan is not None
+        return self.rows(context.launch_plan.signature, context.addresses(first, last))
 
-    def rows(context: LaunchContext, first: int, last: int) -> Int64Array:
-        launch = kernel_launch(context)
-        return correction.rows(launch.launch_plan.signature, launch.addresses(first, last))
+    def memory_range(self, context: LaunchContext, iteration: int) -> MemoryRange:
+        """Device memory of the correction tensor of an iteration."""
+        assert context.correction is not None
+        address = context.correction.address_bytes + iteration * self.size_bytes
+        return MemoryRange(CORRECTION, context.card.allocator.virtual_address(address))
 
-    def places(context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        return correction_places(context, iteration, size_bytes)
-
-    host = HostOperation(rows, CORRECTION, size_bytes // 8, CORRECTION)
-    label = f"{CORRECTION} of {name}"
-    return host, DMA(_copy, places, size_bytes, True, True, label)
-
-
-def correction_places(
-    context: LaunchContext, iteration: int, size_bytes: int
-) -> tuple[MemoryRange, ...]:
-    """Where the correction tensor of an iteration lies."""
-    memory = kernel_launch(context).correction
-    assert memory is not None
-    resolve = context.device.allocator.virtual_address
-    return (MemoryRange(CORRECTION, resolve(memory.address_bytes + iteration * size_bytes)),)
+    def _memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+        return (self.memory_range(context, iteration),)
 
 
 def _copy(context: LaunchContext, first: int, last: int) -> None:
-    memory = kernel_launch(context).correction
-    assert memory is not None
+    assert context.correction is not None
     rows = context.buffers[CORRECTION][first:last]
-    address = memory.address_bytes + first * rows.shape[1] * 8
-    context.device.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)
+    address = context.correction.address_bytes + first * rows.shape[1] * 8
+    context.card.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)

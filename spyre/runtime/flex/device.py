@@ -1,31 +1,44 @@
-"""`FlexDevice`: a card with allocator, DMA engine, scheduler, streams; the cards of the process."""
+"""`FlexDevice`: a card with allocator, DMA engine, scheduler and streams; the process's cards.
+
+The calls of a card's `BlockingStream` wait, so errors are raised where work is submitted.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from spyre import config
 from spyre.errors import DeviceOutOfMemory, LaunchError
 from spyre.hw.counters import LaunchCounts
 from spyre.hw.device import Device
-from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory
+from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory, DeviceTensor
 from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout
-from spyre.runtime.arguments import HostTensor
+from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.dma import DmaEngine, host_like
 from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.flex.job import JobPlan, LaunchContext, to_device_plan, to_host_plan
+from spyre.runtime.flex.launch import LaunchPlan
+from spyre.runtime.flex.loaded_kernel import LoadedKernel
 from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import Engine, Policy, Work
-from spyre.runtime.flex.stream import BlockingStream, FlexStream, StreamPool, dependent_error
+from spyre.runtime.flex.steps import (
+    JobPlan,
+    LaunchContext,
+    bytes_to_device,
+    to_device_plan,
+    to_host_plan,
+)
+from spyre.runtime.flex.stream import FlexStream, StreamPool, dependent_error
 from spyre.runtime.flex.virtual_time import VirtualTime
-from spyre.runtime.kernel import Runner
+from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, run_recorded
 from spyre.runtime.memory import (
     PROGRAM,
     AllocationDirective,
@@ -37,6 +50,16 @@ from spyre.runtime.memory import (
     first_device,
     visible_devices,
 )
+from spyre.runtime.program import (
+    CompiledBundle,
+    LoweredBundle,
+    files_of_bundle,
+    require_bundle,
+)
+from spyre.runtime.spyrecode import format_header
+
+if TYPE_CHECKING:
+    from spyre.mlir.bundle import Bundle
 
 
 class FlexDevice:
@@ -45,8 +68,8 @@ class FlexDevice:
     ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
     of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
-    ``streams_recover``: work that fails leaves its stream as it is; the error is raised by the next
-    who waits for it. ``runner``: how launches run, if not plainly. ``prepared``: plans of
+    ``streams_recover``: failing work does not fail its stream; the next wait for it raises the
+    error. ``runner``: runs launches in place of the compiled driver. ``prepared``: plans of
     directories, by content.
     """
 
@@ -59,7 +82,7 @@ class FlexDevice:
     ) -> None:
         self.device = device if device is not None else Device()
         self.index = index
-        # Regions that hold something already keep their sizes: they cannot be laid out anew.
+        # Regions that already hold allocations keep their sizes.
         in_use = self.device.regions.in_use
         capacities = self.device.regions.capacities_bytes if in_use else None
         self.allocator = FlexAllocator(self.device, capacities_bytes=capacities)
@@ -80,29 +103,30 @@ class FlexDevice:
     ) -> DeviceStorage:
         """Fresh device memory that is freed with its last reference.
 
-        ``region``: where it should lie, if there is room. ``uncleared``: see
+        ``region``: preferred region, used if it has room. ``uncleared``: see
         `FlexAllocator.allocate`.
         """
         with interrupts:
             if region is None:
                 index = self.allocator.allocate(size_bytes, uncleared=uncleared)
             else:
-                index = self._place(size_bytes, region)
+                index = self._allocate_in(size_bytes, region)
             return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
-    def allocate_told(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
-        """`allocate` of at least a byte, and the address of it that a program carries; whoever
-        calls it holds interrupts off.
+    def allocate_with_address(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
+        """`allocate` of at least one byte, with its device address.
+
+        Call it with interrupts deferred.
         """
-        index, address_bytes = self.allocator.allocate_told(size_bytes, uncleared)
+        index, address_bytes = self.allocator.allocate_with_address(size_bytes, uncleared)
         return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
 
-    def _place(self, size_bytes: int, region: int) -> AllocationIndex:
+    def _allocate_in(self, size_bytes: int, region: int) -> AllocationIndex:
         if 0 <= region < TENSOR_REGIONS:
             try:
                 return self.allocator.allocate(size_bytes, AllocationDirective(domains=(region,)))
             except DeviceOutOfMemory:
-                pass  # anywhere else will do
+                pass  # the region is only a preference
         return self.allocator.allocate(size_bytes)
 
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
@@ -119,7 +143,7 @@ class FlexDevice:
         layout: SpyreTensorLayout | None = None,
         name: str = "tensor",
     ) -> SpyreTensor:
-        """A tensor of zeros of torch dtype ``dtype``, in default layout unless one is given."""
+        """A tensor of zeros of torch dtype ``dtype``, in ``layout`` or the default layout."""
         layout = layout or SpyreTensorLayout.from_host(shape, dtype)
         return SpyreTensor(name, shape, dtype, layout, self.allocate(layout.device_bytes))
 
@@ -165,7 +189,7 @@ class FlexDevice:
 
     @property
     def is_recorded(self) -> bool:
-        """True if somebody reads the command stream, or the times, of what runs now."""
+        """True while the command stream is recorded, or virtual time is on."""
         return self.scheduler.is_observed
 
     @property
@@ -174,7 +198,7 @@ class FlexDevice:
         return self.streams.default
 
     def synchronize(self) -> None:
-        """Return when everything submitted to any stream has ended; raises an error, once."""
+        """Return when all work submitted to any stream has ended; raises an error, once."""
         streams = self.streams.handed_out()
         last = [s.queue.last for s in streams]
         self.wait_until(lambda: all(w is None or w.has_ended for w in last))
@@ -184,29 +208,28 @@ class FlexDevice:
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Return once ``done()``, which only reads states.
 
-        An interrupt that hits a launch is raised here, and by nobody else if streams recover.
+        An interrupt during a launch is raised here; if streams recover, nowhere else.
         """
         try:
             self.scheduler.wait_until(done)
         except BaseException as interrupt:
             if self.streams_recover:
                 for stream in self.streams.handed_out():
-                    stream.forget(interrupt)
+                    stream.clear_reported(interrupt)
             raise
 
     def reset(self) -> None:
-        """Drop all queued work and forget the errors of all streams; memory stays as it is."""
+        """Drop all queued work and clear the errors of all streams; memory does not change."""
         with self.scheduler.guarded() as state:
             state.drop_all([s.queue for s in self.streams.handed_out()], _reset_error())
         self.scheduler.wait_until(lambda: self.scheduler.is_idle)
 
     @contextmanager
     def recording(self) -> Iterator[CommandStream]:
-        """Record every control block that runs in the block, and what is allocated meanwhile.
+        """Record every control block and allocation during the block.
 
-        Launches run one iteration at a time. What was submitted to streams of the pools before runs
-        first, and what they still have at the end of the block is waited for. One recording at a
-        time.
+        Launches run one iteration at a time. Work submitted earlier runs before the block begins,
+        and the block's work has run when it ends. One recording at a time.
         """
         with self._recorder:
             self.synchronize()
@@ -230,10 +253,10 @@ class FlexDevice:
 
     @contextmanager
     def counting(self) -> Iterator[LaunchCounts]:
-        """Count what the launches that run in the block move and compute; nothing else changes.
+        """Count data movement and work of the launches in the block.
 
-        What was submitted before runs first, what was submitted in the block has run at its end.
-        One such block at a time.
+        Work submitted earlier runs before the block begins, and the block's work has run when it
+        ends. One such block at a time.
         """
         executor = self.device.executor
         with self._counter:
@@ -247,12 +270,12 @@ class FlexDevice:
 
     @contextmanager
     def virtual_time(self, durations: Mapping[Engine, int]) -> Iterator[VirtualTime]:
-        """Run what is submitted in the block on the calling thread, in virtual time.
+        """Run the work submitted in the block on the calling thread, in virtual time.
 
-        The object yielded has the spans afterwards: which engine did what from when to when, if
-        every step took ``durations`` (of its engine, in any unit; events take it for nanoseconds).
-        Everything really runs, at the end of the block or when the block waits for it. What was
-        submitted before runs first. One block at a time.
+        The yielded object then holds the spans of each engine, as if every step took the duration
+        of its engine in ``durations`` (any unit; events read it as nanoseconds). The work is really
+        executed, at the end of the block or when the block waits for it. Work submitted earlier
+        runs first. One block at a time.
         """
         self.synchronize()
         with self.scheduler.virtual_time(
@@ -261,7 +284,7 @@ class FlexDevice:
             yield time
 
     def close(self) -> None:
-        """End the scheduler's threads; the card takes no more asynchronous work."""
+        """End the scheduler's threads; the card accepts no more asynchronous work."""
         self.scheduler.close()
 
     def __repr__(self) -> str:
@@ -269,9 +292,10 @@ class FlexDevice:
 
 
 def _ended(work: Work) -> None:
-    """Give back what a launch held."""
+    """Release the correction tensor that a launch used."""
     context = work.payload
-    if isinstance(context, LaunchContext) and context.plan.program is not None:
+    if isinstance(context, LaunchContext) and context.correction is not None:
+        assert context.plan.program is not None
         context.plan.program.release(context)
 
 
@@ -280,15 +304,86 @@ def _reset_error() -> Exception:
 
 
 def flex_device_of(device: Device) -> FlexDevice:
-    """The flex layer of ``device``, made when first asked for and kept in the device itself."""
+    """The flex layer of ``device``, created on first use and stored in the device."""
     return device.attached(FlexDevice, lambda: FlexDevice(device))
+
+
+class BlockingStream:
+    """Copies and launches on one card that wait for their end. For one thread at a time."""
+
+    def __init__(self, device: FlexDevice) -> None:
+        self.device = device
+        self._stream = FlexStream(device, 0)
+
+    def to_device(self, host: HostTensor, tensor: DeviceTensor) -> None:
+        """Host tensor → device tensor; errors as of `DmaEngine.to_device`."""
+        self._run(to_device_plan(host, tensor))
+
+    def to_host(self, tensor: DeviceTensor, out: HostTensor | None = None) -> HostTensor:
+        """Device tensor → ``out``, or a new host tensor; errors as of `DmaEngine.to_host`."""
+        target = host_like(tensor) if out is None else out
+        self._run(to_host_plan(tensor, target))
+        return target
+
+    def write_bytes(self, address_bytes: int, content: npt.NDArray[np.uint8], name: str) -> None:
+        """Raw bytes → device memory."""
+        self._run(bytes_to_device(content, address_bytes, name))
+
+    def load(self, kernel: Kernel) -> LoadedKernel:
+        """Load the program of ``kernel`` on the card; launch it with `launch`.
+
+        Only the header of its binary is copied: the card checks the header, and executes ``kernel``
+        itself.
+        """
+        bundle = require_bundle(kernel.bundle, "loading without a binary")
+        header = format_header(_digest(bundle))
+        name = bundle.directory.resolve().name or "bundle"
+        arguments_of = partial(read_arguments, bundle)
+        loaded = LoadedKernel(self.device, name, kernel, arguments_of, header)
+        self._run(loaded.load_plan(header))
+        return loaded
+
+    def launch(
+        self, kernel: LoadedKernel, launch: Launch, runner: Runner | None = None
+    ) -> ExecutedLaunch:
+        """Run a kernel over tensors in device memory.
+
+        ``runner``: runs it in place of the card's runner and of the compiled driver.
+        """
+        runner = runner or self.device.runner or run_recorded
+        launch_plan = LaunchPlan.one_pass(kernel.kernel, launch)
+        is_recorded = self.device.is_recorded
+        context = kernel.bind_at(
+            launch_plan, launch.addresses, (), runner, is_corrected=is_recorded
+        )
+        executed = self._wait(context)
+        assert isinstance(executed, ExecutedLaunch)
+        return replace(executed, name=kernel.name)
+
+    def _run(self, plan: JobPlan) -> None:
+        self._wait(LaunchContext(plan, self.device))
+
+    def _wait(self, context: LaunchContext) -> object:
+        self._stream.submit(context.work())
+        try:
+            self._stream.synchronize()
+        except BaseException:  # errors are sticky; the next call starts with a new stream
+            self._stream = FlexStream(self.device, 0)
+            raise
+        return context.result
+
+
+def _digest(bundle: LoweredBundle) -> str:
+    if isinstance(bundle, CompiledBundle):
+        return bundle.digest
+    return files_of_bundle(cast("Bundle", bundle)).digest
 
 
 class Devices:
     """The visible cards, numbered from 0. Usable from any thread.
 
-    ``cards``: number of the physical card behind each; without, what the environment says, and
-    threads begin with the card of LOCAL_RANK.
+    ``cards``: number of the physical card behind each. By default the environment selects the
+    cards, and threads begin with the card of LOCAL_RANK.
     """
 
     def __init__(self, cards: tuple[int, ...] | None = None) -> None:
@@ -327,9 +422,9 @@ class Devices:
             return self.made[chosen]
 
     def watch(self, watcher: Callable[[FlexDevice], object] | None) -> None:
-        """Call ``watcher`` for all cards made until now and for each that is made from now on.
+        """Call ``watcher`` for every existing card and for each card created later.
 
-        It is called under a lock and must not ask for cards. One watcher at a time; None ends it.
+        It is called under a lock and must not look up cards. One watcher at a time; None ends it.
         """
         with self._lock:
             self._watcher = watcher
@@ -339,7 +434,7 @@ class Devices:
                 watcher(self.made[index])
 
     def let_streams_recover(self) -> None:
-        """Streams of all cards, also of those made later, recover from errors."""
+        """Let streams recover from errors, on all existing and future cards."""
         with self._lock:
             self._streams_recover = True
             for card in self.made.values():
@@ -352,7 +447,7 @@ class Devices:
 
     @property
     def current(self) -> FlexDevice:
-        """The calling thread's card, made if need be."""
+        """The calling thread's card, created if necessary."""
         return self[self.current_index]
 
     def set_current(self, index: int) -> int:
@@ -372,7 +467,7 @@ class Devices:
             self.set_current(before)
 
     def synchronize(self) -> None:
-        """Return when everything submitted to any card has ended; raises the first error, once."""
+        """Return when all work submitted to any card has ended; raises the first error, once."""
         with self._lock:
             made = [self.made[k] for k in sorted(self.made)]
         for device in made:
@@ -384,7 +479,7 @@ _devices: Devices | None = None
 
 
 def devices() -> Devices:
-    """The cards of this process, as the environment said when they were first asked for."""
+    """The cards of this process, as the environment selected them at the first call."""
     global _devices
     if _devices is not None:
         return _devices
@@ -395,6 +490,6 @@ def devices() -> Devices:
 
 
 def made_devices() -> list[FlexDevice]:
-    """The cards made so far. Takes no lock, so that a forked child may ask."""
+    """The cards created so far. Takes no lock, so that a forked child may call it."""
     cards = _devices
     return [] if cards is None else [cards.made[k] for k in sorted(cards.made)]

@@ -1,17 +1,16 @@
-"""A compiled kernel in program memory, and how its launches are bound, corrected and computed.
+"""A compiled kernel in program memory: binding, program correction and execution of its launches.
 
 Program correction (pipeline RFC; runtime reference §5): the host writes the values of the
-kernel's symbols, addresses among them, into a correction tensor; DMA copies it to program memory;
-the compute step reads it there and runs the kernel with what it found. Every launch has correction
-tensors of its own, one per iteration, so that one may be prepared while another computes. Launches
-of our own programs, which nobody looks at, come bound: they need no correction.
+kernel's symbols (addresses, sizes, indices) into a correction tensor; DMA copies it to program
+memory; the compute step reads it there and runs the kernel with these values. Every launch has one
+correction tensor per iteration, so that one can be prepared while another computes. Launches by
+address (`LoadedKernel.bind_at`) need none, because the host binds their symbols.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -23,70 +22,74 @@ from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments, given_launch_spec
-from spyre.runtime.flex.correction import (
-    Correction,
-    CorrectionMemory,
-    correction_of,
-    correction_places,
-    correction_steps,
-)
-from spyre.runtime.flex.job import (
+from spyre.runtime.flex.correction import Correction
+from spyre.runtime.flex.launch import LaunchOrigin, LaunchPlan
+from spyre.runtime.flex.steps import (
     NO_VALUES,
+    Card,
     DeviceCompute,
     JobPlan,
-    KernelLaunch,
     LaunchContext,
-    LaunchPlan,
     MemoryRange,
     bytes_to_device,
-    kernel_launch,
 )
-from spyre.runtime.flex.origin import LaunchOrigin
-from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner, TilingOptions
-from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner
+from spyre.runtime.memory import DeviceStorage, SpyreTensor
 from spyre.runtime.program import LaunchSpec
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex.device import FlexDevice
-    from spyre.runtime.tiling import TilingKernel
+    from spyre.runtime.tiling import TiledLaunch, TilingKernel, TilingOptions
 
 Shapes = tuple[tuple[int | str, ...], ...]
-"""Per argument its extents: numbers, and names of runtime sizes."""
+"""Host extents of each argument: numbers, or names of runtime sizes."""
 ArgumentsOf = Callable[[Mapping[str, int]], KernelArguments]
-"""What a kernel takes, for given values of its runtime sizes and index parameters."""
+"""The arguments of a kernel, for given values of its runtime sizes and index parameters."""
 MAX_PLANS = 1024
-"""Signatures of tensors a kernel remembers a launch plan for."""
+"""Launch plans that a kernel keeps, one per signature of its tensors."""
 
 
-@dataclass(eq=False)
 class LoadedKernel:
-    """A kernel on a card. Launches may be bound from any thread; computing is the engine's.
+    """A kernel on ``card``. Any thread may bind launches; the compute engine's thread runs them.
 
-    ``image``: its bytes in program memory, which begin with ``header``. ``arguments_of``: what it
-    takes, for given values of its runtime sizes and index parameters. ``pool``: memory of its
-    intermediates, kept between launches.
+    ``arguments_of``: its arguments, for given values of its runtime sizes and index parameters.
+    ``binary`` begins with a header stick that identifies it; `load_plan` copies it to ``image``,
+    its program memory. ``pool``: memory of its intermediates, ``pool_bytes`` long, allocated here
+    and kept between launches; None for 0 bytes.
     """
 
-    name: str
-    kernel: Kernel
-    arguments_of: ArgumentsOf
-    image: ProgramMemory
-    header: bytes
-    pool: PoolBuffer | None = None
-    pool_memory: DeviceStorage | None = None
-    _plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel]] = field(
-        default_factory=lambda: LruCache(MAX_PLANS)
-    )
-    _tilings: dict[tuple[tuple[str, int], ...], TilingKernel] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(
+        self,
+        card: Card,
+        name: str,
+        kernel: Kernel,
+        arguments_of: ArgumentsOf,
+        binary: bytes,
+        pool_bytes: int = 0,
+    ) -> None:
+        self.card = card
+        self.name = name
+        self.kernel = kernel
+        self.arguments_of = arguments_of
+        self.image = card.allocate_program(len(binary))
+        self.header = binary[:STICK_BYTES]
+        self.pool: PoolBuffer | None = None
+        if pool_bytes:
+            self._pool_memory = card.allocate(pool_bytes)
+            address = card.allocator.device_address(self._pool_memory.index)
+            self.pool = PoolBuffer(address, pool_bytes)
+        self._plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel | None]]
+        self._plans = LruCache(MAX_PLANS)
+        self._tilings: dict[tuple[tuple[str, int], ...], TilingKernel] = {}
+        self._lock = threading.Lock()
+
+    def load_plan(self, binary: bytes) -> JobPlan:
+        """The job that copies ``binary`` to its program memory."""
+        content = np.frombuffer(binary, np.uint8)
+        return bytes_to_device(content, self.image.address_bytes, f"binary of {self.name}")
 
     @cached_property
     def correction(self) -> Correction:
-        return correction_of(self.kernel.bundle.program.parameters)
-
-    @cached_property
-    def _corrections(self) -> CorrectionMemory:
-        return CorrectionMemory(self.correction)
+        return Correction(self.kernel.bundle.program.parameters)
 
     @cached_property
     def _named_shapes(self) -> Shapes:
@@ -103,15 +106,15 @@ class LoadedKernel:
 
     @cached_property
     def plan(self) -> JobPlan:
-        """The job plan: correction where there are symbols, and the compute step."""
+        """The job plan: correction steps if the kernel has symbols, and the compute step."""
         compute = DeviceCompute(self)
         if not self.correction.names:
             return JobPlan(self.name, (compute,), self)
-        return JobPlan(self.name, (*correction_steps(self.name, self.correction), compute), self)
+        return JobPlan(self.name, (*self.correction.steps(self.name), compute), self)
 
     @cached_property
     def bound_plan(self) -> JobPlan:
-        """The job plan of launches whose symbols the host has bound: the compute step alone."""
+        """The job plan of launches whose symbols the host has bound: only the compute step."""
         return JobPlan(self.name, (DeviceCompute(self),), self)
 
     # --- binding ---------------------------------------------------------------------------------
@@ -119,15 +122,15 @@ class LoadedKernel:
     def bind(
         self,
         plan: JobPlan,
-        device: FlexDevice,
+        card: Card,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
-    ) -> KernelLaunch:
+    ) -> LaunchContext:
         """A launch over ``tensors``, one per argument in launch order, checked against them.
 
-        Runtime sizes that the launch spec names are those of the tensors (SPY873 when they differ);
-        ``values``: others, and index parameters, by name.
+        Runtime sizes named by the launch spec are taken from the tensors (SPY873 if they differ);
+        ``values``: other sizes, and index parameters, by name.
         """
         if self._named_shapes:
             values = sizes_of_tensors(self._named_shapes, tensors, values)
@@ -138,64 +141,62 @@ class LoadedKernel:
         )
         known = self._plans.get(key)
         if known is None:
-            known = self._find_plan(device, tensors, options or TilingOptions(), values)
+            known = self._find_plan(card, tensors, options, values)
             self._plans.put(key, known)
         launch_plan, tiling = known
         bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
         if self.pool is not None:
             bases = (*bases, self.pool.address_bytes)
-        launch = KernelLaunch(plan, device, launch_plan, bases, tensors)
-        if launch_plan.tiles is not None:
-            self._bind_tiles(launch, tensors, tiling, values)
-        return self._corrected(launch)
+        context = LaunchContext(plan, card, tensors, launch_plan, bases)
+        if tiling is not None:
+            self._bind_tiles(context, tensors, tiling, values)
+        return self._corrected(context)
 
     def bind_at(
         self,
-        device: FlexDevice,
         launch_plan: LaunchPlan,
         addresses: tuple[int, ...],
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
         is_corrected: bool = False,
         origin: LaunchOrigin | None = None,
-    ) -> KernelLaunch:
-        """One pass at ``addresses``, of tensors that somebody else has checked.
+    ) -> LaunchContext:
+        """A launch by address: one pass over tensors at ``addresses`` (bytes), already checked.
 
-        ``keep_alive`` lives until it has ended. ``runner``: another way to run it. It needs no
-        correction, since what the compute step runs is bound here, symbol by symbol;
-        ``is_corrected``: it has one all the same, for a command stream that shows it. ``origin``:
-        what it was made for.
+        The host binds the symbols, so it needs no correction; ``is_corrected`` adds the correction
+        steps anyway, for a recorded command stream. ``keep_alive``, ``runner``, ``origin``: as in
+        `LaunchContext`.
         """
         plan = self.plan if is_corrected else self.bound_plan
-        launch = KernelLaunch(plan, device, launch_plan, addresses, keep_alive, runner, origin)
-        return self._corrected(launch) if is_corrected else launch
+        context = LaunchContext(plan, self.card, keep_alive, launch_plan, addresses, runner, origin)
+        return self._corrected(context) if is_corrected else context
 
-    def _corrected(self, launch: KernelLaunch) -> KernelLaunch:
+    def _corrected(self, context: LaunchContext) -> LaunchContext:
         if self.correction.names:
-            launch.correction = self._corrections.take(launch.device, launch.iterations)
-        return launch
+            context.correction = self.correction.take(context.card, context.iterations)
+        return context
 
     def _find_plan(
         self,
-        device: FlexDevice,
+        card: Card,
         tensors: Sequence[SpyreTensor],
-        options: TilingOptions,
+        options: TilingOptions | None,
         values: Mapping[str, int],
-    ) -> tuple[LaunchPlan, TilingKernel]:
-        """The plan of a launch; TilingError and LaunchError SPY850-SPY862 when there is none."""
+    ) -> tuple[LaunchPlan, TilingKernel | None]:
+        """The plan of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
+        arguments = self.arguments_of(values)
+        self._check(card, arguments, tensors)
+        launch = self._launch(arguments, tensors, values)
+        if _matches(arguments, launch):
+            return LaunchPlan.one_pass(self.kernel, launch), None
         from spyre.runtime.tiling import TiledLaunch
 
-        arguments = self.arguments_of(values)
-        self._check(device, arguments, tensors)
-        launch = self._launch(arguments, tensors, values)
-        with self._lock:  # tiling kernels are made for one thread
+        with self._lock:  # a TilingKernel is for one thread at a time
             tiling = self._tiling_of(arguments, launch.values)
-            if tiling.matches(launch):
-                return LaunchPlan.one_pass(self.kernel, launch), tiling
             tiles = tiling.plan(launch, options)
             if not tiles.is_tiled and all(tensor.map.is_identity for tensor in tiles.tensors):
-                return LaunchPlan.one_pass(self.kernel, launch), tiling
-            return LaunchPlan.over_tiles(TiledLaunch(tiling, launch, tiles)), tiling
+                return LaunchPlan.one_pass(self.kernel, launch), None
+            return _tiled_plan(TiledLaunch(tiling, launch, tiles)), tiling
 
     def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
         from spyre.runtime.tiling import TilingKernel
@@ -219,15 +220,16 @@ class LoadedKernel:
 
     def _bind_tiles(
         self,
-        kernel_launch: KernelLaunch,
+        context: LaunchContext,
         tensors: Sequence[SpyreTensor],
         tiling: TilingKernel,
         values: Mapping[str, int],
     ) -> None:
-        """What a tiled launch needs beside its plan: a look at its addresses, temporaries."""
+        """Check the addresses of a tiled launch, and allocate its temporaries if it needs any."""
         from spyre.runtime.tiling import TiledLaunch, TileSteps, temporaries_of
 
-        tiles, device = kernel_launch.launch_plan.tiles, kernel_launch.device
+        assert context.launch_plan is not None
+        tiles, card = context.launch_plan.tiles, context.card
         assert tiles is not None
         launch = self._launch(self.arguments_of(values), tensors, values)
         with self._lock:
@@ -237,14 +239,14 @@ class LoadedKernel:
         storages: list[DeviceStorage] = []
 
         def allocate(size_bytes: int) -> int:
-            storages.append(device.allocate(size_bytes))
-            return device.allocator.device_address(storages[-1].index)
+            storages.append(card.allocate(size_bytes))
+            return card.allocator.device_address(storages[-1].index)
 
         temporaries = temporaries_of(tiles, tiled.steps(), allocate)
-        kernel_launch.use_steps(TileSteps(tiled, temporaries), tuple(storages))
+        context.use_steps(TileSteps(tiled, temporaries), tuple(storages))
 
     def _check(
-        self, device: FlexDevice, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
+        self, card: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
     ) -> None:
         expected = arguments.arguments
         if len(tensors) != len(expected):
@@ -255,73 +257,76 @@ class LoadedKernel:
                 found=f"{len(tensors)} tensors",
             )
         for k, tensor in enumerate(tensors):
-            if tensor.storage.allocator is not device.allocator:
+            if tensor.storage.allocator is not card.allocator:
                 raise LaunchError(
                     "SPY879",
-                    f"argument {k} must be on Spyre device {device.index}",
+                    f"argument {k} must be on Spyre device {card.index}",
                     found=repr(tensor),
                 )
 
     def release(self, context: LaunchContext) -> None:
-        """A launch has ended: its correction tensor serves another one."""
-        memory = kernel_launch(context).correction
-        if memory is not None:
-            self._corrections.give_back(memory)
+        """Keep the correction tensor of a launch that has ended for a later one."""
+        if context.correction is not None:
+            self.correction.give_back(context.correction)
 
     # --- running ---------------------------------------------------------------------------------
 
     def compute(self, context: LaunchContext, first: int, last: int) -> None:
-        """Run iterations ``first`` .. ``last`` with the symbols that program memory holds."""
-        launch = kernel_launch(context)
-        self._check_image(context.device)
+        """Run iterations ``first`` to ``last`` (excluded) with the symbols in program memory."""
+        self._check_image(context.card)
         if first == last:
             return
-        plan = launch.launch_plan
-        if launch.is_bound:
-            self._run_one(launch, plan.kernel, plan.signature, launch.bases)
+        plan = context.launch_plan
+        assert plan is not None
+        if context.is_bound:
+            self._run_one(context, plan.kernel, plan.signature, context.bases)
             return
-        addresses, signature = launch.addresses(first, last), plan.signature
-        if launch.correction is not None:
-            # What counts is what DMA has written, not what the host bound.
-            rows = self._corrections.read(launch.device, launch.correction, first, last)
+        addresses, signature = context.addresses(first, last), plan.signature
+        if context.correction is not None:
+            # The card runs with the values that DMA wrote, not with those the host bound.
+            rows = self.correction.read(context.card, context.correction, first, last)
             addresses = self.correction.addresses(signature, addresses, rows)
             signature = self.correction.signature(signature, rows[0])
-        if launch.steps is not None:
-            launch.steps.run(first, addresses, partial(self._run_one, launch))
+        if context.steps is not None:
+            context.steps.run(first, addresses, partial(self._run_one, context))
         elif last - first == 1:
-            self._run_one(launch, plan.kernel, signature, tuple(addresses[0].tolist()))
+            self._run_one(context, plan.kernel, signature, tuple(addresses[0].tolist()))
         else:
-            self._run_tiles(launch, signature, addresses)
+            self._run_tiles(context, plan.kernel, signature, addresses)
 
     def _run_one(
         self,
-        launch: KernelLaunch,
+        context: LaunchContext,
         kernel: Kernel,
         signature: LaunchSignature,
         addresses: tuple[int, ...],
     ) -> None:
-        device = launch.device.device
-        linked = kernel.link_at(signature, addresses, launch.launch_plan.names)
-        runner = launch.runner or launch.device.runner
+        assert context.launch_plan is not None
+        device = context.card.device
+        linked = kernel.link_at(signature, addresses, context.launch_plan.names)
+        runner = context.runner or context.card.runner
         if runner is None:
             device.executor.run(linked)
         else:
-            with interrupts.allowed():  # it may take long, as a verification does
-                launch.outcome.detail = runner(device, linked)
+            with interrupts.allowed():  # a runner may take long, for instance to verify
+                context.result = runner(device, linked)
 
     def _run_tiles(
-        self, launch: KernelLaunch, signature: LaunchSignature, addresses: Int64Array
+        self,
+        context: LaunchContext,
+        kernel: Kernel,
+        signature: LaunchSignature,
+        addresses: Int64Array,
     ) -> None:
-        kernel = launch.launch_plan.kernel
-        if launch.runner is not None or launch.device.runner is not None:
+        if context.runner is not None or context.card.runner is not None:
             for row in addresses.tolist():
-                self._run_one(launch, kernel, signature, tuple(row))
+                self._run_one(context, kernel, signature, tuple(row))
             return
         batch = kernel.link_batch_at(signature, addresses)
-        launch.device.device.executor.run_batch(batch)
+        context.card.device.executor.run_batch(batch)
 
-    def _check_image(self, device: FlexDevice) -> None:
-        content = device.device.memory.view(self.image.address_bytes, STICK_BYTES)
+    def _check_image(self, card: Card) -> None:
+        content = card.device.memory.view(self.image.address_bytes, STICK_BYTES)
         if content.tobytes() != self.header:
             raise DeviceFault(
                 "SPY881",
@@ -330,23 +335,48 @@ class LoadedKernel:
                 found=content[:16].tobytes().hex(),
             )
 
-    def places(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        """Device memory one compute control block names: program, correction, arguments, pool."""
-        launch = kernel_launch(context)
-        resolve = context.device.allocator.virtual_address
-        places = [MemoryRange("program", resolve(self.image.address_bytes))]
-        if launch.correction is not None:
-            places += correction_places(context, iteration, self.correction.size_bytes)
-        addresses = launch.addresses(iteration, iteration + 1)[0].tolist()
-        pairs = zip(launch.launch_plan.names, addresses, strict=True)
-        return (*places, *(MemoryRange(name, resolve(address)) for name, address in pairs))
+    def memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+        """Memory of one compute control block: program, correction tensor, arguments, pool."""
+        assert context.launch_plan is not None
+        resolve = context.card.allocator.virtual_address
+        ranges = [MemoryRange("program", resolve(self.image.address_bytes))]
+        if context.correction is not None:
+            ranges.append(self.correction.memory_range(context, iteration))
+        addresses = context.addresses(iteration, iteration + 1)[0].tolist()
+        pairs = zip(context.launch_plan.names, addresses, strict=True)
+        return (*ranges, *(MemoryRange(name, resolve(address)) for name, address in pairs))
+
+
+def _matches(arguments: KernelArguments, launch: Launch) -> bool:
+    """True if the tensors have the shapes, dtypes and layouts the kernel was compiled for."""
+    for expected in (*arguments.arguments, *(alias for alias, _ in arguments.aliases)):
+        tensor = launch.arguments.get(expected.arg_index)
+        if tensor is None or tensor.sizes != expected.shape:
+            return False
+        if tensor.dtype != expected.dtype_name:
+            return False
+        if tensor.layout is not expected.layout and tensor.layout != expected.layout:
+            return False
+    return True
+
+
+def _tiled_plan(tiled: TiledLaunch) -> LaunchPlan:
+    """The kernel retargeted to tiles, with the offset of every tile."""
+    plan, kernel, launch = tiled.plan, tiled.whole_tiles, tiled.launch
+    signature = kernel.signature_of(tiled.first_tile)
+    column_of = {tensor.expected.arg_index: k for k, tensor in enumerate(plan.tensors)}
+    offsets_bytes = np.zeros((plan.iterations, len(signature.indices)), np.int64)
+    for column, index in enumerate(signature.indices):
+        if index in column_of:
+            offsets_bytes[:, column] = plan.offsets_bytes[:, column_of[index]]
+    return LaunchPlan(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
 
 
 # --- runtime sizes ----------------------------------------------------------------------------
 
 
 def named_shapes(spec: LaunchSpec | None) -> Shapes:
-    """The shapes of a launch spec, nothing where no size has a name."""
+    """The shapes of a launch spec if any size has a name, else ()."""
     shapes = () if spec is None else tuple(argument.shape for argument in spec.args)
     return shapes if any(isinstance(n, str) for shape in shapes for n in shape) else ()
 
@@ -354,10 +384,10 @@ def named_shapes(spec: LaunchSpec | None) -> Shapes:
 def sizes_of_tensors(
     shapes: Shapes, tensors: Sequence[SpyreTensor], given_values: Mapping[str, int]
 ) -> dict[str, int]:
-    """``given_values`` values, and those of the sizes that ``shapes`` name.
+    """``given_values`` and the sizes that ``shapes`` name, read from ``tensors``.
 
-    LaunchError SPY873 where two of them differ. Tensors of another rank are left to the launch,
-    which refuses them.
+    LaunchError SPY873 if two values of a size differ. Tensors of another rank are skipped here; the
+    launch rejects them.
     """
     values = dict(given_values)
     source = dict.fromkeys(given_values, "the values of the launch")
@@ -376,30 +406,3 @@ def sizes_of_tensors(
                 )
             source.setdefault(name, tensor.name)
     return values
-
-
-# --- loading ----------------------------------------------------------------------------------
-
-
-def load_kernel(
-    device: FlexDevice,
-    kernel: Kernel,
-    arguments_of: ArgumentsOf,
-    binary: bytes,
-    name: str,
-    pool_bytes: int = 0,
-) -> tuple[LoadedKernel, JobPlan]:
-    """``kernel`` as the card runs it, and the job that copies ``binary`` to program memory before.
-
-    ``binary`` begins with a header stick that identifies it. The kernel's pool, where it has one,
-    is allocated here and kept between launches.
-    """
-    memory = device.allocate_program(len(binary))
-    pool = storage = None
-    if pool_bytes:
-        storage = device.allocate(pool_bytes)
-        pool = PoolBuffer(device.allocator.device_address(storage.index), pool_bytes)
-    header = binary[:STICK_BYTES]
-    loaded = LoadedKernel(name, kernel, arguments_of, memory, header, pool, storage)
-    content = np.frombuffer(binary, np.uint8)
-    return loaded, bytes_to_device(content, memory.address_bytes, f"binary of {name}")

@@ -1,7 +1,7 @@
 """From a SpyreCode directory to a job plan on a card, and launches of such plans.
 
-`prepare_kernel` carries out the preparation plan (runtime reference §5): program memory, transfer
-of the binary. What the execution plan says becomes the steps of the job plan.
+`prepare_kernel` executes the preparation plan (runtime reference §5): it allocates program memory
+and transfers the binary. The execution plan becomes the steps of the job plan.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
 from spyre.runtime.arguments import read_arguments
 from spyre.runtime.flex.device import FlexDevice, devices
-from spyre.runtime.flex.job import NO_VALUES, ExecutionPlan, Job, JobPlan, LaunchOutcome
-from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
+from spyre.runtime.flex.loaded_kernel import LoadedKernel
+from spyre.runtime.flex.steps import NO_VALUES, ExecutionPlan, Job, JobPlan
 from spyre.runtime.flex.stream import FlexStream
-from spyre.runtime.kernel import Kernel, TilingOptions
+from spyre.runtime.kernel import Kernel
 from spyre.runtime.memory import SpyreTensor
 from spyre.runtime.program import (
     DERIVED_EMITTER,
@@ -39,6 +40,9 @@ from spyre.runtime.spyrecode import (
     unpack_bundle,
 )
 
+if TYPE_CHECKING:
+    from spyre.runtime.tiling import TilingOptions
+
 CodePath = str | os.PathLike[str]
 
 
@@ -47,8 +51,8 @@ def prepare_kernel(
 ) -> JobPlan:
     """The kernel of a SpyreCode directory (or of a bundle directory with one) on ``device``.
 
-    Its binary is copied by a job on ``stream``; default: current device and stream. BundleErrors
-    of reading the directory, others as of `load_code`.
+    A job on ``stream`` copies its binary; default: current device and stream. BundleError if the
+    directory cannot be read, other errors as of `load_code`.
     """
     chosen = device if device is not None else devices().current
     code = read_code_directory(_code_directory(Path(directory)))
@@ -63,23 +67,22 @@ def load_code(
     name: str = "",
     pool_bytes: int = 0,
 ) -> LoadedKernel:
-    """The program of a SpyreCode directory, loaded on ``device``.
+    """Load the program of a SpyreCode directory on ``device``.
 
-    Its binary is copied by a job on ``stream`` (default: current). ``name``: what profiles call it
-    (default: the bundle's). ``pool_bytes``: memory of its own for a kernel whose launches give it
-    none. UnsupportedError SPY885 for an execution plan of another shape than spyre-compile writes,
-    BundleError SPY884 where its sizes contradict the program.
+    A job on ``stream`` (default: current) copies its binary. ``name``: its name in profiles
+    (default: the bundle's). ``pool_bytes``: size of a pool to allocate, for launches without one.
+    UnsupportedError SPY885 if the execution plan differs in form from those of spyre-compile,
+    BundleError SPY884 if its sizes contradict the program.
     """
     source = _source(code)
     kernel = Kernel(source, device.device)
     kernel.reserve_scratch()
     binary = code.binaries[0]
     arguments_of = partial(read_arguments, source)
-    loaded, copy = load_kernel(
-        device, kernel, arguments_of, binary, name or source.name, pool_bytes
-    )
+    name = name or source.name
+    loaded = LoadedKernel(device, name, kernel, arguments_of, binary, pool_bytes)
     _check_execution_plan(code, loaded)
-    (stream if stream is not None else device.streams.current).launch(copy)
+    (stream if stream is not None else device.streams.current).launch(loaded.load_plan(binary))
     return loaded
 
 
@@ -89,10 +92,10 @@ def launch_jobplan(
     stream: FlexStream | None = None,
     options: TilingOptions | None = None,
     values: Mapping[str, int] = NO_VALUES,
-) -> LaunchOutcome:
+) -> None:
     """Enqueue a plan over ``tensors`` on ``stream`` (default: current); see `FlexStream.launch`."""
     chosen = stream if stream is not None else devices().current.streams.current
-    return chosen.launch(plan, tensors, options, values)
+    chosen.launch(plan, tensors, options, values)
 
 
 def launch_kernel(
@@ -104,8 +107,8 @@ def launch_kernel(
 ) -> None:
     """LaunchKernel of the pipeline RFC: enqueue every job of a kernel, and return.
 
-    ``kernel``: a plan, an execution plan, or a directory for `prepare_kernel`, which is prepared
-    once per device and content.
+    ``kernel``: a plan, an execution plan, or a directory, which `prepare_kernel` prepares once per
+    device and content.
     """
     chosen = stream if stream is not None else devices().current.streams.current
     if isinstance(kernel, ExecutionPlan):
@@ -121,7 +124,7 @@ def launch_kernel(
 def load_execution_plan(
     directories: Sequence[CodePath], device: FlexDevice | None = None
 ) -> ExecutionPlan:
-    """An execution plan of several SpyreCode directories, every binary loaded."""
+    """Load several SpyreCode directories as one execution plan."""
     jobs = []
     for directory in directories:
         plan = prepare_kernel(directory, device)
@@ -131,11 +134,11 @@ def load_execution_plan(
 
 def _prepared(directory: CodePath, stream: FlexStream) -> JobPlan:
     path = _code_directory(Path(directory)).resolve()
-    # A directory that was compiled again, or a card that was reset, needs another plan.
+    # Compiling the directory again or resetting the card invalidates the plan.
     try:
         stamp = (path / SPYRECODE_FILE).stat().st_mtime_ns
     except OSError:
-        stamp = 0  # reading it says what is wrong
+        stamp = 0  # `prepare_kernel` reports the unreadable file
     device = stream.device
     assert isinstance(device, FlexDevice)
     prepared = device.prepared
@@ -151,7 +154,7 @@ def _code_directory(directory: Path) -> Path:
 
 
 def _source(code: CodeDirectory) -> CompiledBundle:
-    """The program that the binary holds, with the directory's launch spec."""
+    """The program in the binary, with the directory's launch spec."""
     if len(code.binaries) != 1:
         raise _unsupported(code, f"{len(code.binaries)} transfers of binaries", "one")
     path = str(code.directory / code.code.init_transfers[0].init_bin_file)
@@ -164,7 +167,7 @@ def _source(code: CodeDirectory) -> CompiledBundle:
 
 
 def _check_execution_plan(code: CodeDirectory, loaded: LoadedKernel) -> None:
-    """The steps the file lists have to be those of the program, of the same sizes."""
+    """Check that the steps in the file are those of the program, with the same sizes."""
     commands = code.code.execution
     expected = loaded.plan.num_steps()
     kinds = tuple(type(command) for command in commands)
@@ -182,7 +185,7 @@ def _check_execution_plan(code: CodeDirectory, loaded: LoadedKernel) -> None:
             raise BundleError(
                 "SPY884",
                 f"the correction tensor of {loaded.name} has another size than its symbols need",
-                _place(code),
+                _location(code),
                 expected=f"{correction.size_bytes} bytes for {len(correction.names)} symbols",
                 found=f"{size_bytes} bytes",
             )
@@ -203,19 +206,19 @@ def _unsupported(code: CodeDirectory, found: str, expected: str) -> UnsupportedE
     return UnsupportedError(
         "SPY885",
         "an execution plan of this form is not simulated",
-        _place(code),
+        _location(code),
         expected=expected,
         found=found,
     )
 
 
-def _place(code: CodeDirectory) -> JsonLocation:
+def _location(code: CodeDirectory) -> JsonLocation:
     return JsonLocation(str(code.directory / SPYRECODE_FILE), "$.JobExecPlan")
 
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One unit of work on the card, its preparation included."""
+    """One unit of work on the card, including its preparation."""
 
     plan: JobPlan
 
@@ -231,7 +234,7 @@ class Program:
         self.instructions.append(instruction)
 
     def remove_instruction(self, instruction: Instruction) -> None:
-        """Take an instruction out. LaunchError SPY882 if it is not in the program."""
+        """Remove an instruction. LaunchError SPY882 if it is not in the program."""
         if instruction not in self.instructions:
             raise LaunchError(
                 "SPY882", "the instruction is not in this program", found=repr(instruction.plan)
@@ -240,10 +243,14 @@ class Program:
 
     def launch(self, tensors: Sequence[SpyreTensor], stream: FlexStream) -> None:
         """Enqueue all instructions over tensors of exactly the compiled shapes."""
-        for instruction in self.instructions:
-            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=False))
+        self._launch(tensors, stream, False)
 
     def launch_tiled(self, tensors: Sequence[SpyreTensor], stream: FlexStream) -> None:
-        """Enqueue all instructions, tile by tile where tensors are larger than compiled for."""
+        """Enqueue all instructions, tile by tile over tensors larger than the compiled shapes."""
+        self._launch(tensors, stream, True)
+
+    def _launch(self, tensors: Sequence[SpyreTensor], stream: FlexStream, is_tiled: bool) -> None:
+        from spyre.runtime.tiling import TilingOptions
+
         for instruction in self.instructions:
-            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=True))
+            stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=is_tiled))

@@ -1,9 +1,9 @@
-"""The scheduler: runs what `Scheduling` picks, on its own threads and on those that wait.
+"""The scheduler: runs the units that `Scheduling` selects, on worker threads and waiting threads.
 
-An engine is a token, not a thread: whoever runs a unit holds the engines it needs. A thread that
-waits for work runs units itself meanwhile, so a launch that is waited for at once costs no thread
-switch; the scheduler's own threads make work go on that nobody waits for, large work at once and
-small work when no more of it comes in. They end when idle.
+An engine is a token, not a thread: the thread that runs a unit holds the engines it needs. A thread
+that waits for work runs units itself, so waiting for a launch right after its submission costs no
+thread switch. Worker threads run the remaining work: large work at once, small work when submission
+pauses. They end when idle.
 """
 
 from __future__ import annotations
@@ -22,30 +22,27 @@ from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue
 from spyre.runtime.flex.virtual_time import VirtualTime
 
 THREADS = 2
-"""Own threads at most: one for the cores, one that prepares or copies meanwhile."""
+"""Maximum number of worker threads: one for the cores, one that prepares or copies meanwhile."""
 IDLE_SECONDS = 2.0
-"""How long an own thread waits for work before it ends."""
+"""Time after which an idle worker thread ends."""
 DOZE_SECONDS = 0.0005
-"""How long an own thread leaves small work to whoever may be about to wait for it: being woken for
-every launch would cost that one more than the launch. Twice as long after every look in vain: a
-look takes the interpreter from a thread that goes on submitting, which hands it over at every
-operation once somebody wants it. So work nobody waits for begins no later than as long as its
-submission took.
+"""Delay before a worker thread picks up small work. A thread that calls `synchronize` runs it
+itself, which is cheaper than a wake-up per launch. The delay doubles after each empty poll, because
+polling takes the GIL from the submitting thread. So small work begins, at the latest, after as much
+time as its submission took.
 """
 DOZES = 6
-"""Times it looks for work in vain before it sleeps until it is woken."""
+"""Empty polls after which a worker thread sleeps until it is woken."""
 
 PAUSE_SECONDS = 0.0003
-"""How long nothing small has come in before own threads run small work. Beside a thread that goes
-on submitting, each would wait for the interpreter most of the time, and both would take longer than
-one after the other.
+"""Pause in the submission of small work after which worker threads run it. Earlier, they would
+compete with the submitting thread for the GIL, which makes both slower.
 """
 MAX_BACKLOG = 512
-"""Works that are left to such a thread; they keep memory of tensors that may be gone."""
+"""Works that may wait for such a pause; they keep memory of deleted tensors alive."""
 
 Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
-"""Told of every unit that ran, with the host clock at its begin and end (ns) and what it raised,
-under the lock."""
+"""Called under the lock after every unit: the unit, host clock at begin and end (ns), exception."""
 
 
 class Scheduler:
@@ -58,7 +55,7 @@ class Scheduler:
         dependent: Callable[[BaseException, StreamQueue], BaseException] | None = None,
     ) -> None:
         # Guards the state and the counters below. Held for short bookkeeping only: never while a
-        # unit runs, memory is freed or somebody is called back, since all of these may submit.
+        # unit runs, memory is freed or a callback is called, since all of these may submit.
         self._lock = threading.Lock()
         # Both deques are filled and emptied without the lock: append and popleft are atomic.
         self._finished: deque[Work] = deque()
@@ -66,17 +63,17 @@ class Scheduler:
         self._note_end = ended
         arguments = {} if dependent is None else {"dependent": dependent}
         self._state = Scheduling(policy, self._finished.append, **arguments)
-        # A thread at rest blocks on a lock of its own, which whoever wakes it takes out of one of
-        # these lists and releases: each is woken once, and only the one that is meant.
+        # Each resting thread blocks on its own lock. To wake it, another thread removes the lock
+        # from one of these lists and releases it, so each is woken once.
         self._waiting: list[threading.Lock] = []
         self._idle: list[threading.Lock] = []
         self._dozing: list[threading.Lock] = []
-        self._threads = 0  # own ones that live, at work or at rest
+        self._threads = 0  # live worker threads, running or resting
         self._running = 0  # units that run now
-        self._large = 0  # those of them that are worth a second thread
-        self._helpers = 0  # waiting threads that look for units themselves
-        self._small_came = 0.0  # when the last small work came in, s
-        self._large_came = False  # large work did, and own threads have not run out of work since
+        self._large = 0  # large units that run now
+        self._helpers = 0  # waiting threads that run units themselves
+        self._small_came = 0.0  # time of the last small submission, s
+        self._large_came = False  # large work came, and workers have not run out of work since
         self._closed = False
         self._virtual: tuple[int, VirtualTime] | None = None
         self._virtual_owner = threading.Lock()
@@ -90,7 +87,7 @@ class Scheduler:
 
     @property
     def recovers(self) -> bool:
-        """Whether work that fails leaves its stream as it is, for what is behind it to run."""
+        """True if failing work does not fail its stream, so that later work runs."""
         return self._state.recovers
 
     @recovers.setter
@@ -100,38 +97,38 @@ class Scheduler:
     # --- work ------------------------------------------------------------------------------------
 
     def submit(self, stream: StreamQueue, work: Work) -> None:
-        """Append ``work`` to a stream and return at once. StreamHasFailed if the stream has, and
-        streams do not recover.
+        """Append ``work`` to a stream and return at once.
 
-        It takes no lock that a running unit could hold: the work goes to an inbox, which whoever
-        looks for something to run empties first.
+        StreamHasFailed if the stream has failed and streams do not recover. Takes no lock that a
+        running unit could hold: the work goes to an inbox, which is emptied before the next unit is
+        selected.
         """
         if stream.failure is not None and not self._state.recovers:
             raise StreamHasFailed(stream)
         work.stream = stream
         with stream.lock:  # `last` and the inbox agree on the order
-            # In this order: nobody waits for work that an interrupt kept from coming in.
+            # In this order: an interrupt in between must not leave work that is never run.
             self._inbox.append(work)
             stream.last = work
         if work.is_large:
             self._large_came = True
         else:
             self._small_came = time.monotonic()
-        # Whoever runs a small unit looks at the inbox when it is done, which is soon.
+        # The thread that runs a small unit checks the inbox soon, when the unit ends.
         if self._running <= self._large and self._wants_thread(work.is_large):
             self._wake(work.is_large)
 
     def _wants_thread(self, at_once: bool) -> bool:
-        """Whether a thread must be called."""
-        # No lock is needed: the work is in the inbox already, and a thread that goes to sleep puts
-        # itself on the list of idle ones first and looks at the inbox then. One of the two sees the
-        # other. A dozing thread looks by itself before long; only large work is worth waking it.
+        """True if a thread must be woken or started."""
+        # No lock is needed: the work is in the inbox already, and a thread that goes to sleep first
+        # adds itself to the idle list and then checks the inbox, so one of the two sees the other.
+        # A dozing thread polls soon; only large work is worth waking it.
         if not self._threads or self._idle:
             return True
         return bool(self._dozing) and at_once
 
     def _empty_inbox(self) -> None:
-        """Submit what came in; under the lock."""
+        """Move work from the inbox to the state; call it under the lock."""
         inbox = self._inbox
         while inbox:
             work = inbox.popleft()
@@ -148,7 +145,7 @@ class Scheduler:
         return True
 
     def _take(self) -> WorkUnit | None:
-        """The next unit, counted as running; under the lock."""
+        """The next unit, counted as running; call it under the lock."""
         if self._inbox:
             self._empty_inbox()
         unit = self._state.next_unit()
@@ -160,7 +157,7 @@ class Scheduler:
         return unit
 
     def _run(self, unit: WorkUnit) -> None:
-        """Run a unit that was taken. Only what is no Exception (an interrupt) is raised."""
+        """Run a unit from `_take`. Raises only exceptions that are no Exception (interrupts)."""
         if unit.work.is_large and self._state.pending > 1:
             self._wake()  # a second thread may prepare or copy beside it
         observed = unit.stage != WHOLE
@@ -186,9 +183,9 @@ class Scheduler:
         self._report_ends()
 
     def _report_ends(self) -> None:
-        """Tell of work that ended and give up its payload; then those who wait look again."""
-        # Outside of the lock: freeing memory takes other locks, and may run finalizers that submit.
-        # `has_ended` comes last, so that whoever sees it finds the memory free.
+        """Report ended work, release its payload, then wake the waiting threads."""
+        # Outside the lock: freeing memory takes other locks, and may run finalizers that submit.
+        # `has_ended` is set last, when the memory is free.
         while (work := self._next_finished()) is not None:
             if self._note_end is not None:
                 self._note_end(work)
@@ -209,13 +206,13 @@ class Scheduler:
     # --- waiting ---------------------------------------------------------------------------------
 
     def wait_until(self, done: Callable[[], bool]) -> None:
-        """Return once ``done()``, running units meanwhile; ``done`` only reads states."""
+        """Run units until ``done()``; ``done`` only reads states."""
         virtual = self._virtual
         if virtual is not None and virtual[0] == threading.get_ident():
             virtual[1].run()
         interrupts.begin()
-        # While helpers are counted, own threads leave small units to them: a launch that is waited
-        # for at once then runs in the thread that waits, without a switch.
+        # Worker threads leave small units to the counted helpers, so a launch that is waited for at
+        # once runs in the waiting thread, without a switch.
         self._count_helper(1)
         try:
             while not done():
@@ -227,23 +224,23 @@ class Scheduler:
                     continue
                 self._sleep_until_some_end(done)
         finally:
-            # Hand-over: what own threads left to this one, nobody may be running now.
+            # Worker threads may have left work to this one: wake them to continue.
             self._count_helper(-1)
             if self._state.pending or self._inbox:
                 self._wake()
             interrupts.end()
 
     def _sleep_until_some_end(self, done: Callable[[], bool]) -> None:
-        """Sleep until some work ends, unless there is something to do after all."""
+        """Sleep until some work ends, unless ``done()`` or a unit can run."""
         waiter = threading.Lock()
         waiter.acquire()
         with self._lock:
             self._waiting.append(waiter)
-        # Only now that it will be woken is it safe to look for the last time: what ended before
-        # woke nobody, and what came in before own threads may have left to this thread.
+        # Check again now that the waiter is on the list: work that ended earlier did not wake it,
+        # and worker threads may have left earlier submissions to this thread.
         if done() or self.step():
-            return  # the waiter stays on the list; releasing it later harms nobody
-        self._count_helper(-1)  # asleep it helps nobody
+            return  # the waiter stays on the list; releasing it later has no effect
+        self._count_helper(-1)  # a sleeping thread runs no units
         try:
             if self._inbox:
                 self._wake()
@@ -268,18 +265,18 @@ class Scheduler:
 
     @property
     def is_observed(self) -> bool:
-        """True if somebody is told of units, or they run in virtual time."""
+        """True if units are reported to an observer, or run in virtual time."""
         return self.observer is not None or self._virtual is not None
 
     def watch(self, observer: Observer | None) -> None:
-        """Tell ``observer`` of every single iteration of every stage from now on; None ends it."""
+        """Call ``observer`` for every iteration of every stage from now on; None ends it."""
         with self._lock:
             self.observer = observer
             self._state.one_by_one = observer is not None
 
     @contextmanager
     def guarded(self) -> Iterator[Scheduling]:
-        """The state, with the lock held: for events, resets and reports."""
+        """Hold the lock and yield the state, for events, resets and reports."""
         with self._lock:
             self._empty_inbox()
             yield self._state
@@ -288,7 +285,7 @@ class Scheduler:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Submit without anything being dispatched until the end of all such blocks."""
+        """Dispatch nothing until all such blocks have ended; work can be submitted."""
         with self._lock:
             self._state.holds += 1
         try:
@@ -300,11 +297,11 @@ class Scheduler:
 
     @contextmanager
     def virtual_time(self, duration: Callable[[WorkUnit], int]) -> Iterator[VirtualTime]:
-        """Run what is submitted in the block in virtual time, at its end or when it waits.
+        """Run the work submitted in the block in virtual time, at its end or when it waits.
 
-        Only the calling thread runs units then, single iterations of single stages; ``duration``
-        says how long each takes. Other threads may submit and wait. What an exception leaves
-        behind runs as usual. One block at a time.
+        Only the calling thread runs units, single iterations of single stages; ``duration`` returns
+        the duration of each. Other threads may submit and wait. Work left after an exception runs
+        as usual. One block at a time.
         """
         with self._virtual_owner, self.held():
             self.wait_until(lambda: self._running == 0)
@@ -338,10 +335,10 @@ class Scheduler:
     # --- threads ---------------------------------------------------------------------------------
 
     def _call_thread(self, at_once: bool) -> Callable[[], None]:
-        """What makes an own thread look for work, if one should; call it without the lock.
+        """A function that wakes or starts a worker thread if one is needed.
 
-        One is enough while units are small: two would only contend for the interpreter.
-        ``at_once``: one that dozes is to begin.
+        Call `_call_thread` under the lock and its result without it. While units are small one
+        thread is enough: two would compete for the GIL. ``at_once``: wake a dozing thread too.
         """
         if self._state.holds or self._running > self._large:
             return _nothing
@@ -361,9 +358,9 @@ class Scheduler:
         threading.Thread(target=_serve, args=arguments, name="spyre-scheduler", daemon=True).start()
 
     def _take_or_rest(self, take: bool, doze: bool) -> WorkUnit | threading.Lock | None:
-        """A unit if one is to be taken, else a lock to rest on, or None: the thread is to end.
+        """A unit to run if ``take``, else a lock to rest on; None if the thread should end.
 
-        ``doze``: only large work wakes it.
+        ``doze``: rest such that only large work wakes the thread.
         """
         with self._lock:
             if self._closed:
@@ -375,16 +372,16 @@ class Scheduler:
             waker = threading.Lock()
             waker.acquire()
             (self._dozing if doze else self._idle).append(waker)
-            # The other half of `_wants_thread`: who submitted before this saw no idle thread.
+            # Counterpart of `_wants_thread`: earlier submissions saw no idle thread.
             if not doze and self._inbox:
                 self._idle.remove(waker)
                 waker.release()
             return waker
 
     def _is_wanted(self) -> bool:
-        """Whether an own thread is to run what there is; under the lock."""
-        # Beside a thread that waits and runs small units, or one that submits them, a second one
-        # would only contend with it for the interpreter.
+        """True if a worker thread should run the available work; call it under the lock."""
+        # While another thread waits and runs small units, or submits them, a worker would only
+        # compete with it for the GIL.
         if self._large or self._helpers:
             return self._large > 0
         if self._large_came or self._state.pending + len(self._inbox) > MAX_BACKLOG:
@@ -392,9 +389,8 @@ class Scheduler:
         return time.monotonic() - self._small_came >= PAUSE_SECONDS
 
     def _rested(self, waker: threading.Lock, ends: bool) -> bool:
-        """A thread was not woken. True if it has slept long enough and ``ends`` now."""
-        # Its lock may have been taken off the list a moment ago: then somebody counts on it, and it
-        # has to look for work once more.
+        """Take a thread that was not woken off the lists. True if it ends now (``ends``)."""
+        # If its lock was just taken off the list by another thread, it must check for work again.
         with self._lock:
             if waker in self._dozing:
                 self._dozing.remove(waker)
@@ -410,8 +406,8 @@ class Scheduler:
         return self._large > 0 or any(work.is_large for work in inbox)
 
     def _forget_threads(self) -> None:
-        """After a fork there are none: the child starts its own."""
-        # Whoever held the lock in the parent does not exist in the child.
+        """Reset the counters after a fork: the child has no worker threads yet."""
+        # The thread that held the lock in the parent does not exist in the child.
         self._lock = threading.Lock()
         self._threads = self._running = self._large = self._helpers = 0
         self._idle.clear()
@@ -419,7 +415,7 @@ class Scheduler:
         self._waiting.clear()
 
     def close(self) -> None:
-        """End the own threads; queued work stays undone. May be called twice."""
+        """End the worker threads; queued work is not run. May be called twice."""
         with self._lock:
             self._closed = True
             resting = [*self._idle, *self._dozing]
@@ -429,18 +425,18 @@ class Scheduler:
 
 
 def _nothing() -> None:
-    """Nobody is to be woken."""
+    """No thread needs to be woken."""
 
 
 class StreamHasFailed(Exception):
-    """Work was submitted to a failed stream; whoever submits says it with words."""
+    """Work was submitted to a failed stream; `FlexStream.submit` converts it to StreamError."""
 
     def __init__(self, stream: StreamQueue) -> None:
         super().__init__(f"stream {stream.stream_id}")
         self.stream = stream
 
 
-# An own thread:
+# A worker thread:
 #
 #            a unit             it has run
 #   start ─▶ LOOK ────────▶ RUN ─────────▶ LOOK
@@ -454,10 +450,10 @@ class StreamHasFailed(Exception):
 #             ▼
 #            end
 #
-# Small work that comes to a sleeping thread is not taken at once: most launches are waited for by
-# whoever submitted them, and a thread that is faster than the waiting one costs it two switches.
+# A woken thread does not take small work at once: most launches are waited for by the thread that
+# submitted them, and a worker that is faster costs that thread two switches.
 def _serve(reference: weakref.ref[Scheduler]) -> None:
-    """Body of an own thread: run units while there are any, rest, end when idle or unneeded."""
+    """Body of a worker thread: run units, rest when there are none, end when idle."""
     dozes, take = 0, True
     while True:
         scheduler = reference()
@@ -468,12 +464,12 @@ def _serve(reference: weakref.ref[Scheduler]) -> None:
         if unit_or_waker is None:
             return
         if isinstance(unit_or_waker, WorkUnit):
-            # The stream has the error. An own thread has nobody to raise an interrupt to.
+            # The stream keeps the error. A worker thread has no caller to raise an interrupt to.
             with suppress(BaseException):
                 scheduler._run(unit_or_waker)
             dozes, take = 0, True
             continue
-        del scheduler  # a thread at rest keeps no scheduler alive
+        del scheduler  # a resting thread must not keep the scheduler alive
         woken = unit_or_waker.acquire(timeout=IDLE_SECONDS if asleep else DOZE_SECONDS * 2**dozes)
         scheduler = reference()
         if scheduler is None or (not woken and scheduler._rested(unit_or_waker, asleep)):

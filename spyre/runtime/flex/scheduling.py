@@ -1,7 +1,7 @@
-"""What waits in streams, and which piece of it runs next: a state machine without threads.
+"""Scheduling of queued work: a state machine without threads that selects the next unit to run.
 
 A stage is one step of a job for all of its iterations (tiles); iterations of a stage run in ranges.
-Inside a stream work ends in the order it came in; between streams there is no order but by events.
+Work of one stream ends in order of submission; streams are ordered only by events.
 Policies (runtime reference §7-8): `SERIALISED`, as today's hardware: one job at a time over all
 streams, by priority, then age; `CONCURRENT`: the first job of every stream may run, one per engine.
 In both, host operations and correction copies of later jobs may run while cores are busy.
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Engine(IntEnum):
-    """Who does a step: the host's CPU, the DMA engine, or the cores.
+    """The unit that runs a step: the host's CPU, the DMA engine, or the cores.
 
     The cores run one compute control block at a time: it has all 32 of them and their scratchpads.
     """
@@ -33,15 +33,15 @@ class Engine(IntEnum):
 StageFunction = Callable[[Any, int, int], None]
 """Runs iterations first .. last (excluded) of a stage for a payload; an error fails the stream."""
 Label = tuple[bool, int]
-"""(is a host operation, its number): what a control block is called."""
+"""Name of a control block or host operation: (is a host operation, its number)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of a job, the same for all jobs of a plan.
 
-    ``is_prep``: it touches only what belongs to its own launch, so it may run before the jobs in
-    front of it have finished (the look-ahead of the pipeline RFC, question 8).
+    ``is_prep``: it accesses only buffers of one launch, so it may run before the preceding jobs
+    have finished (the look-ahead of the pipeline RFC, question 8).
     """
 
     engine: Engine
@@ -52,11 +52,11 @@ class Stage:
 class Stages:
     """The stages of a job, in order. Immutable, shared by all its launches.
 
-    ``engines``: of each stage. ``host_count``/``block_count``: how many are host operations and how
-    many are control blocks of the card. ``places``: of each stage among its kind.
+    ``engines``: engine of each stage. ``host_count``/``block_count``: number of host operations and
+    of control blocks. ``positions``: number of each stage among those of its kind.
     """
 
-    __slots__ = ("all", "block_count", "engines", "host_count", "is_host", "places")
+    __slots__ = ("all", "block_count", "engines", "host_count", "is_host", "positions")
 
     def __init__(self, stages: Iterable[Stage] = ()) -> None:
         self.all = tuple(stages)
@@ -64,7 +64,7 @@ class Stages:
         self.is_host = tuple(engine is Engine.HOST for engine in self.engines)
         self.host_count = sum(self.is_host)
         self.block_count = len(self.all) - self.host_count
-        self.places = tuple(self.is_host[:k].count(host) for k, host in enumerate(self.is_host))
+        self.positions = tuple(self.is_host[:k].count(host) for k, host in enumerate(self.is_host))
 
     def __len__(self) -> int:
         return len(self.all)
@@ -74,15 +74,15 @@ NO_STAGES = Stages()
 
 
 class State(Enum):
-    """Where a piece of work stands."""
+    """Progress of a piece of work."""
 
     #   QUEUED ──its turn, an engine is free──▶ ACTIVE ──all stages ran──▶ DONE
     #     │                                       │
     #     │  the stream failed, or a reset        ├──a stage raised──▶ FAILED, and its stream
     #     └────────────────────▶ DROPPED ◀────────┘
     #
-    # Stages that prepare may run while the work is still QUEUED. Records and waits of events go
-    # from QUEUED to DONE at once, when they come to the head of their stream.
+    # Preparation stages may run while the work is still QUEUED. Records and waits of events go from
+    # QUEUED to DONE at once, when they reach the head of their stream.
 
     QUEUED = "queued"
     ACTIVE = "active"
@@ -93,20 +93,20 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """What work raised. ``told``: somebody has been told of ``error``.
+    """The error of failed work. ``reported``: it was raised to a caller.
 
-    Streams that recover share it with those that wait for their events.
+    Streams that recover share it with the streams that wait for their events.
     """
 
     error: BaseException
-    told: bool = False
+    reported: bool = False
 
 
 class EventRecord:
-    """One `record` of an event: complete once everything before it in its stream is.
+    """One `record` of an event: complete once all work before it in its stream is.
 
-    ``time_ns``: host clock at completion. ``failure``: why it will never complete; of a stream that
-    recovers, what had failed in it. ``tail``: labels of the control blocks it stands behind.
+    ``time_ns``: host clock at completion. ``failure``: the reason it will never complete, or an
+    earlier failure of a stream that recovers. ``tail``: labels of the preceding control blocks.
     """
 
     __slots__ = ("done", "failure", "tail", "time_ns", "waiters")
@@ -122,15 +122,15 @@ class EventRecord:
 class Work:
     """One entry of a stream.
 
-    ``stages`` are in order, each for ``iterations`` iterations; work without stages is a record or
-    a wait of ``event``. ``chunk``: iterations that run in one unit at most, which is how long work
-    of higher priority may wait. ``is_large``: worth a second thread. ``payload``: what made it, for
-    reports; given up, with the memory it holds, when the work ends. ``number``: in order of
+    ``stages`` are in order, each with ``iterations`` iterations; work without stages records or
+    waits for ``event``. ``chunk``: iterations that run in one unit at most; work of higher priority
+    waits no longer than that. ``is_large``: worth a second thread. ``payload``: the launch,
+    callback or block it was created for, released when the work ends. ``number``: order of
     submission.
-    ``error``: what its preparation raised, at iteration ``limit``; those before it still run.
-    ``failure``: why it has failed or was dropped. ``has_ended``: nothing of it runs any more, and
-    what it held has been given up. ``first_block``/``first_host``: numbers of its first control
-    block and host operation; ``after``: labels of the blocks in front of it.
+    ``error``: exception of its preparation at iteration ``limit``; earlier iterations still run.
+    ``failure``: the reason it failed or was dropped. ``has_ended``: all its units have run, and its
+    payload is released. ``first_block``/``first_host``: numbers of its first control block and
+    host operation; ``after``: labels of the preceding blocks.
     """
 
     __slots__ = (
@@ -188,11 +188,11 @@ class Work:
         self.stream: StreamQueue | None = None
 
     def label(self, stage: int, iteration: int) -> Label:
-        """What one iteration of a stage is called."""
+        """The label of one iteration of a stage."""
         stages = self.stages
         if stages.is_host[stage]:
-            return (True, self.first_host + iteration * stages.host_count + stages.places[stage])
-        return (False, self.first_block + iteration * stages.block_count + stages.places[stage])
+            return (True, self.first_host + iteration * stages.host_count + stages.positions[stage])
+        return (False, self.first_block + iteration * stages.block_count + stages.positions[stage])
 
 
 @dataclass(slots=True, eq=False)
@@ -200,9 +200,9 @@ class StreamQueue:
     """The work of one stream, oldest first.
 
     ``rank``: 0 for streams of high priority, 1 for the others. ``tail``: labels of the control
-    blocks that whatever comes next stands behind. ``failure``: the stream has failed, or, if it
-    recovers, work in it has. ``last``: the work that came in last; whoever submits changes it,
-    under ``lock``, so that it agrees with the order of submission.
+    blocks that the next work follows. ``failure``: of the stream, or, if it recovers, of its work.
+    ``last``: the work submitted last; changed under ``lock``, so that it agrees with the order of
+    submission.
     """
 
     stream_id: int
@@ -215,7 +215,7 @@ class StreamQueue:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it, or work in it, has failed."""
+        """The error that failed it, or work in it."""
         return None if self.failure is None else self.failure.error
 
 
@@ -224,12 +224,12 @@ def label_text(label: Label) -> str:
     return f"{'host' if label[0] else 'cb'} {label[1]}"
 
 
-# Both policies cost one heap of ready jobs; what differs is how many of them are taken off it.
+# Both policies use one heap of ready jobs; they differ in how many of them are active.
 
 WHOLE = -1
 """Stage number of a unit that is a whole job."""
 LOOK_AHEAD = 4
-"""Jobs behind the running one, per stream, whose preparation may begin."""
+"""Jobs per stream, behind the running one, whose preparation may begin."""
 
 
 class Policy(StrEnum):
@@ -240,7 +240,9 @@ class Policy(StrEnum):
 
 
 class WorkUnit:
-    """What one thread runs in one go: iterations ``first`` to ``last`` of a stage, or a job."""
+    """Work that one thread runs without interruption: iterations ``first`` to ``last`` (excluded)
+    of a stage, or a whole job.
+    """
 
     __slots__ = ("first", "last", "stage", "work")
 
@@ -251,9 +253,10 @@ class WorkUnit:
         self.last = last
 
     def run(self) -> None:
-        """Run it; raises what the stage raises.
+        """Run it; raises the exceptions of the stage.
 
-        A range of preparation that fails is run again one by one, so that ``last`` says where.
+        A range of preparation that fails is repeated one iteration at a time, so that ``last`` is
+        the failing iteration.
         """
         work = self.work
         if self.stage != WHOLE:
@@ -276,7 +279,7 @@ class WorkUnit:
 
 
 def _ignore_end(work: Work) -> None:
-    """Nobody wants to know."""
+    """Ignore the end of a piece of work."""
 
 
 def _same_error(error: BaseException, stream: StreamQueue) -> BaseException:
@@ -286,12 +289,11 @@ def _same_error(error: BaseException, stream: StreamQueue) -> BaseException:
 class Scheduling:
     """The state: streams, active jobs, busy engines. Not thread-safe; its owner locks.
 
-    ``holds``: nothing is dispatched while there are any. ``one_by_one``: units are single
-    iterations of single stages, so that each can be observed. ``recovers``: work that fails leaves
-    its stream as it is, for what is behind it to run; the stream keeps the first failure until
-    somebody is told.
-    ``ended`` is called with every piece of work once nothing of it runs any more; ``dependent``
-    makes the error of a stream that waits for a failed one.
+    ``holds``: nothing is dispatched while it is above 0. ``one_by_one``: units are single
+    iterations of single stages, so that each can be observed. ``recovers``: failing work does not
+    fail its stream, so later work runs; the stream keeps the first failure until it is reported.
+    ``ended`` is called with every piece of work once no unit of it runs any more; ``dependent``
+    creates the error of a stream that waits for a failed one.
     """
 
     def __init__(
@@ -313,7 +315,7 @@ class Scheduling:
         self._number = self._blocks = self._hosts = 0
         self.pending = 0
 
-    # --- coming in -------------------------------------------------------------------------------
+    # --- submission ------------------------------------------------------------------------------
 
     def submit(self, stream: StreamQueue, work: Work) -> None:
         """Append ``work`` to ``stream``; a stream that has failed drops it."""
@@ -321,7 +323,7 @@ class Scheduling:
         self._number += 1
         work.stream = stream
         if stream.failure is not None and not self.recovers:
-            # it failed after the work was handed in
+            # the stream failed after the work was submitted
             self.pending += 1
             self._fail_event(work, stream.failure)
             self._end(work, State.DROPPED, stream.failure)
@@ -333,7 +335,7 @@ class Scheduling:
             self._advance(stream)
 
     def _number_blocks(self, stream: StreamQueue, work: Work) -> None:
-        """Numbers of its control blocks, and what they stand behind."""
+        """Number the control blocks of ``work`` and set its dependencies."""
         event = work.event
         if event is not None:
             if work.is_wait:
@@ -349,7 +351,7 @@ class Scheduling:
         stream.tail = (work.label(len(stages.all) - 1, work.iterations - 1),)
 
     def _advance(self, stream: StreamQueue) -> None:
-        """Pass records and open waits at the head of a stream; a job there becomes ready."""
+        """Complete records and waits at the head of a stream; make a job there ready."""
         while stream.work:
             head = stream.work[0]
             if head.stages.all:
@@ -363,7 +365,7 @@ class Scheduling:
                 self.fail(stream, event.failure)
                 return
             elif event.failure is not None:
-                self._note(stream, event.failure)
+                self._keep_failure(stream, event.failure)
             elif not event.done:
                 event.waiters.append(stream)
                 return
@@ -389,10 +391,10 @@ class Scheduling:
         if work.in_flight == 0:
             self._ended(work)
 
-    # --- going out -------------------------------------------------------------------------------
+    # --- dispatch --------------------------------------------------------------------------------
 
     def next_unit(self) -> WorkUnit | None:
-        """Something that may run now, with its engines taken; None if there is nothing."""
+        """A unit that may run now, with its engines reserved; None if there is none."""
         if self.holds:
             return None
         while self._ready and (self.policy is Policy.CONCURRENT or not self._active):
@@ -400,14 +402,14 @@ class Scheduling:
         return self._next_of_active() or self._look_ahead()
 
     def _activate(self) -> None:
-        """Begin the first ready job: the turn of what is queued in its stream has come."""
+        """Make the first ready job active."""
         _, number, stream = heapq.heappop(self._ready)
-        # Entries of dropped work stay on the heap: a later one may be at the stream's head now.
+        # Dropped work stays on the heap, so the stream's head may be another job now.
         if not stream.work or stream.work[0].number != number:
             return
         work = stream.work[0]
-        # Its preparation has failed at the first iteration. That shows only now, since what is in
-        # front of it in the stream had to end first.
+        # Its preparation failed at the first iteration. This is reported only now, because the
+        # preceding work of the stream had to end first.
         if work.error is not None and work.limit == 0:
             self._fail_at(work, work.error)
             return
@@ -415,7 +417,7 @@ class Scheduling:
         self._active.append(work)
 
     def _next_of_active(self) -> WorkUnit | None:
-        """Active jobs of high priority first, then those that have waited longest for the cores."""
+        """A unit of the active jobs: by priority, then by time since they last had the cores."""
         for rank in (0, 1):
             for turn, work in enumerate(self._active):
                 assert work.stream is not None
@@ -423,14 +425,14 @@ class Scheduling:
                     continue
                 unit = self._first_unit(work)
                 if unit is not None:
-                    # Whoever gets the cores goes to the end of the line.
+                    # A job that gets the cores goes to the end of the list.
                     if unit.stage in (WHOLE, len(work.done) - 1):
                         self._active.append(self._active.pop(turn))
                     return unit
         return None
 
     def _first_unit(self, work: Work) -> WorkUnit | None:
-        """The whole job if it is small, untouched and all engines are idle; else a first stage."""
+        """The whole job if it is small, has not begun and all engines are idle; else a stage."""
         untouched = not self.one_by_one and not work.is_large and work.done[0] == 0
         if untouched and not work.in_flight and not any(self._busy):
             for engine in work.stages.engines:
@@ -440,9 +442,9 @@ class Scheduling:
         return self._unit_of(work, prep_only=False)
 
     def _unit_of(self, work: Work, prep_only: bool) -> WorkUnit | None:
-        """The latest stage of ``work`` that can go on."""
-        # From the back, so that tiles are finished before more of them are begun: what waits
-        # between two stages stays short.
+        """A unit of the last stage of ``work`` that can continue."""
+        # Last stage first: tiles are finished before others begin, which keeps the queues between
+        # stages short.
         for number in range(len(work.stages.all) - 1, -1, -1):
             stage = work.stages.all[number]
             done = work.done[number]
@@ -451,7 +453,7 @@ class Scheduling:
                 continue
             if prep_only and not stage.is_prep:
                 continue
-            # Preparation is cheap per iteration and nobody waits for its engine in between.
+            # Preparation is cheap per iteration, so it is not split.
             chunk = available if stage.is_prep else work.chunk
             last = min(available, done + (1 if self.one_by_one else chunk))
             work.running[number] = True
@@ -461,7 +463,7 @@ class Scheduling:
         return None
 
     def _look_ahead(self) -> WorkUnit | None:
-        """Preparation of jobs behind the active ones, and of those that are ready."""
+        """A preparation unit of jobs behind the active ones, or of ready jobs."""
         if self._busy[Engine.HOST] and self._busy[Engine.DMA]:
             return None
         for work in self._active:
@@ -482,20 +484,20 @@ class Scheduling:
                 return unit
         return None
 
-    # --- coming back -----------------------------------------------------------------------------
+    # --- completion ------------------------------------------------------------------------------
 
     def complete(self, unit: WorkUnit, error: BaseException | None = None) -> None:
-        """``unit`` has run; ``error``: what it raised."""
+        """Record that ``unit`` has run; ``error``: the exception it raised."""
         work = unit.work
         work.in_flight -= 1
         self._release(unit)
-        # A failed preparation has made as much progress as `WorkUnit.last` says: the iterations
-        # before it still run, and the error surfaces where they end.
+        # A failed preparation has progressed to `WorkUnit.last`: the iterations before it still
+        # run, and the error is raised after them.
         in_preparation = unit.stage != WHOLE and work.stages.all[unit.stage].is_prep
         if error is None or in_preparation:
             self._progress(unit)
         if work.state is State.DROPPED or work.state is State.FAILED:
-            if work.in_flight == 0:  # the last unit of it: only now its memory may go
+            if work.in_flight == 0:  # its last unit has run, so its memory may be freed
                 self._ended(work)
             return
         if error is not None and in_preparation:
@@ -532,25 +534,25 @@ class Scheduling:
     # --- failure ---------------------------------------------------------------------------------
 
     def _fail_at(self, work: Work, error: BaseException) -> None:
-        """``work``, at the head of its stream, has failed, and its stream unless it recovers."""
+        """Fail ``work``, at the head of its stream, and its stream unless it recovers."""
         assert work.stream is not None
         stream, failure = work.stream, Failure(error)
         if work in self._active:
             self._active.remove(work)
         self._end_head(stream, State.FAILED, failure)
         if self.recovers:
-            self._note(stream, failure)
+            self._keep_failure(stream, failure)
             self._advance(stream)
         else:
             self.fail(stream, failure)
 
-    def _note(self, stream: StreamQueue, failure: Failure) -> None:
-        """Something in a stream that recovers has failed; it may have to be told already."""
-        if not failure.told and (stream.failure is None or stream.failure.told):
+    def _keep_failure(self, stream: StreamQueue, failure: Failure) -> None:
+        """Keep the failure of a stream that recovers, unless an unreported one is kept already."""
+        if not failure.reported and (stream.failure is None or stream.failure.reported):
             stream.failure = failure
 
     def fail(self, stream: StreamQueue, failure: Failure) -> None:
-        """``stream`` has failed: its work is dropped; streams that wait for its events fail too."""
+        """Fail ``stream``: drop its work, and fail the streams that wait for its events."""
         stream.failure = failure
         self._fail_waiting(self._drop(stream, failure), failure)
 
@@ -562,14 +564,14 @@ class Scheduling:
                 failing += self._drop(waiting, waiting.failure)
 
     def _fail_event(self, work: Work, failure: Failure) -> None:
-        """Dropped work may be the record of an event that others wait for."""
+        """If dropped work records an event, fail the streams that wait for it."""
         if work.event is not None and not work.is_wait:
             work.event.failure = failure
             waiting, work.event.waiters = work.event.waiters, []
             self._fail_waiting(waiting, failure)
 
     def _drop(self, stream: StreamQueue, failure: Failure) -> list[StreamQueue]:
-        """Drop all work of a stream; the streams that wait for its records."""
+        """Drop all work of a stream; returns the streams that wait for its records."""
         waiting: list[StreamQueue] = []
         while stream.work:
             work = stream.work.popleft()
@@ -583,7 +585,7 @@ class Scheduling:
         return waiting
 
     def drop_all(self, streams: list[StreamQueue], error: BaseException) -> None:
-        """Drop the work of ``streams`` without failing them: what a device reset does."""
+        """Drop the work of ``streams`` without failing them, for a device reset."""
         failure = Failure(error)
         for stream in streams:
             self._drop(stream, failure)

@@ -1,47 +1,30 @@
-"""Streams of a card and events in them.
+"""Streams of a card, events in them, and captured work.
 
-`FlexStream` is the pipeline RFC's: a queue of jobs that run in order, while the host goes on; it
-walks a job's plan into stages for the scheduler. Errors of work are sticky: the first `synchronize`
-or `query` after it raises it, what was queued behind it is dropped, and the stream takes nothing
-more (runtime reference §7). Where streams of the card recover, work that fails is alone in that:
-what is behind it runs, and the first `synchronize` or `query` after it, of its stream or of one
-that waited for it, raises the error. Events follow what PyTorch users know: the last `record`
-counts, waiting for an event that was never recorded does nothing, times come from the host clock.
-The calls of a `BlockingStream` wait: errors are raised where the work was submitted.
+A `FlexStream` is the pipeline RFC's: a queue of jobs that run in order while the host goes on. It
+submits the stages of a job's plan to the scheduler. Errors are sticky: the first `synchronize` or
+`query` after a failure raises it, queued work behind it is dropped, and the stream accepts no more
+work (runtime reference §7). If the card's streams recover, only the failing work is lost: work
+behind it runs, and the first `synchronize` or `query` of its stream, or of a stream that waited for
+it, raises the error. Events follow PyTorch: the last `record` counts, waiting for an event that was
+never recorded does nothing, times come from the host clock.
+
+`FlexStream.captured` records the launches and copies of a block with the memory they use, at fixed
+addresses. A replay runs them as one job, which costs the host a few microseconds each. While the
+card is recorded or has a runner, they are submitted one by one, as in the block.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from spyre.errors import LaunchError, SpyreError, StreamError
-from spyre.hw.memory import DeviceTensor
+from spyre.errors import LaunchError, SpyreError, StreamError, UnsupportedError
 from spyre.interrupts import interrupts
-from spyre.runtime.arguments import HostTensor, read_arguments
-from spyre.runtime.dma import host_like
-from spyre.runtime.flex.captured import CapturedWork, brings_values, refusal
-from spyre.runtime.flex.job import (
-    NO_VALUES,
-    Job,
-    JobPlan,
-    LaunchContext,
-    LaunchOutcome,
-    LaunchPlan,
-    NotedBlock,
-    bytes_to_device,
-    to_device_plan,
-    to_host_plan,
-)
-from spyre.runtime.flex.loaded_kernel import LoadedKernel, load_kernel
-from spyre.runtime.flex.scheduler import StreamHasFailed
+from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
 from spyre.runtime.flex.scheduling import (
     Engine,
     EventRecord,
@@ -51,20 +34,29 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
-from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, TilingOptions, run_recorded
+from spyre.runtime.flex.steps import NO_VALUES, Card, Job, JobPlan, LaunchContext, RecordedBlock
 from spyre.runtime.memory import SpyreTensor
-from spyre.runtime.program import CompiledBundle, LoweredBundle, files_of_bundle
-from spyre.runtime.spyrecode import format_header
 
 if TYPE_CHECKING:
-    from spyre.mlir.bundle import Bundle
-    from spyre.runtime.flex.device import FlexDevice
+    from spyre.runtime.tiling import TilingOptions
+
+Call = Callable[[], None]
+
+
+class StreamCard(Card, Protocol):
+    """The parts of a card that its streams use; `FlexDevice` is one."""
+
+    scheduler: Scheduler
+    is_blocking: bool
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Return once ``done()``, which only reads states."""
 
 
 class Event:
     """A point in a stream. Usable from any thread.
 
-    ``enable_timing``: `elapsed_time` may be asked for.
+    ``enable_timing``: allow `elapsed_time`.
     """
 
     def __init__(self, enable_timing: bool = False) -> None:
@@ -73,13 +65,13 @@ class Event:
         self._stream: FlexStream | None = None
 
     def record(self, stream: FlexStream) -> None:
-        """Complete once everything submitted to ``stream`` until now has completed."""
+        """Make the event complete when all work submitted to ``stream`` so far has completed."""
         record = EventRecord()
         stream.submit(Work(event=record))
         self._record, self._stream = record, stream
 
     def wait(self, stream: FlexStream) -> None:
-        """What ``stream`` gets from now on waits for the event; the host does not.
+        """Make later work of ``stream`` wait for the event; returns at once.
 
         A failure of the recorded stream fails ``stream`` too.
         """
@@ -103,23 +95,23 @@ class Event:
         self._report(record)
 
     def _report(self, record: EventRecord) -> None:
-        """Raise what failed before it; where streams recover, unless somebody was told."""
+        """Raise a failure before the event; if streams recover, only if not yet reported."""
         failure, stream = record.failure, self._stream
         if failure is not None and stream is not None:
-            if not record.done:  # nor will it be
+            if not record.done:  # it never will be
                 raise failure.error
-            stream.tell(failure)
+            stream.report_failure(failure)
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds of host time from this event to ``end``, both complete.
+        """Milliseconds of host time from this event to ``end``.
 
-        LaunchError SPY875 when one has no timing, is not recorded or not complete.
+        LaunchError SPY875 if one has no timing, was not recorded or is not complete.
         """
         for event in (self, end):
             if not event.enable_timing or event._record is None or not event._record.done:
                 raise LaunchError(
                     "SPY875",
-                    "no time can be told between these events",
+                    "the time between these events is unknown",
                     expected="two complete events made with enable_timing",
                     found=repr(event),
                 )
@@ -141,17 +133,17 @@ class FlexStream:
     ``stream_id``: 0 the default, 1-32 low priority, 33-64 high priority (runtime reference §7).
     """
 
-    def __init__(self, device: FlexDevice, stream_id: int, is_high_priority: bool = False) -> None:
+    def __init__(self, device: StreamCard, stream_id: int, is_high_priority: bool = False) -> None:
         self.device = device
         self.stream_id = stream_id
-        self._queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
+        self.queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
         self._captured: CapturedWork | None = None
-        self._brings_values: set[Work] = set()
+        self._captured_reads: set[Work] = set()
 
     @property
     def priority(self) -> int:
         """0 for the default stream and the low pool, -1 for the high pool."""
-        return self._queue.rank - 1
+        return self.queue.rank - 1
 
     def launch(
         self,
@@ -159,41 +151,44 @@ class FlexStream:
         tensors: Sequence[SpyreTensor] = (),
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
-    ) -> LaunchOutcome:
+    ) -> None:
         """Enqueue a job over ``tensors`` (in argument order) and return.
 
-        Wrong tensors raise LaunchError here, and nothing is enqueued; what goes wrong later is
-        raised by `synchronize`. ``options``: whether larger tensors than the kernel was compiled
-        for may be walked tile by tile, and how (default: as SPYRE_ALLOW_TILED_LAUNCH says).
-        ``values``: runtime sizes and index parameters by name.
+        Raises LaunchError for tensors that do not fit, and enqueues nothing then; later errors are
+        raised by `synchronize`. ``options``: whether and how the kernel iterates over tiles of
+        larger tensors (default: SPYRE_ALLOW_TILED_LAUNCH). ``values``: runtime sizes and index
+        parameters by name.
         """
         plan = job.job_plan if isinstance(job, Job) else job
-        return self.submit_launch(plan.bind(self.device, tensors, options, values))
+        self.submit(plan.bind(self.device, tensors, options, values).work())
 
     def copy(self, plan: JobPlan, keep_alive: Sequence[object]) -> Work:
-        """Enqueue a plan that runs no program; ``keep_alive`` lives until it has run."""
-        work = _work(LaunchContext(plan, self.device, keep_alive, is_large=plan.moves_much))
+        """Enqueue a plan without a program; ``keep_alive`` is held until it has run."""
+        work = LaunchContext(plan, self.device, keep_alive, is_large=plan.moves_much).work()
         self.submit(work)
         return work
 
     def copy_waiting(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
-        """`copy` and `synchronize`; raises the stream's error, once, and then copies nothing."""
-        self._refuse_values(self._captured is not None)
-        if self.device.is_recorded or self.device.is_blocking:
+        """`copy` and `synchronize`. If the stream has an error, raises it and copies nothing."""
+        self._refuse_reads(self._captured is not None)
+        if self.device.scheduler.is_observed or self.device.is_blocking:
             self.copy(plan, keep_alive)
             self.synchronize()
             return
-        # The thread that waits is the one that would run the copy: it needs no job to do so.
+        # The waiting thread would run the copy anyway, so it needs no job.
         self.synchronize()
         self._run_here(plan, keep_alive)
 
     def copied_at_once(self, plan: JobPlan, keep_alive: Sequence[object]) -> bool:
-        """`copy` on this thread, where the stream has nothing left to do; False, and nothing is
-        done, where it has, or somebody is told of jobs.
+        """Run `copy` on this thread if the stream is idle and its jobs are not observed.
+
+        Returns False, and copies nothing, otherwise.
         """
-        queue, device = self._queue, self.device
+        queue, device = self.queue, self.device
         is_idle = queue.last is None or queue.last.has_ended
-        if not is_idle or queue.failure is not None or device.is_recorded or device.is_blocking:
+        if not is_idle or queue.failure is not None:
+            return False
+        if device.scheduler.is_observed or device.is_blocking:
             return False
         if device.scheduler.is_held or self._captured is not None:
             return False
@@ -205,53 +200,46 @@ class FlexStream:
         for step in plan.steps:
             step.stage.run(context, 0, context.iterations)
 
-    def submit_launch(self, context: LaunchContext) -> LaunchOutcome:
-        """Enqueue a launch that was bound."""
-        self.submit(_work(context))
-        return context.outcome
-
     def add_callback(self, function: Callable[[], None]) -> None:
         """Call ``function`` on the host in stream order; the stream waits until it returns."""
         self.submit(Work(_CALLBACK, 1, function))
 
-    def note(self, block: NotedBlock) -> None:
-        """Show in recordings, in the order of the stream, what was done without the scheduler."""
-        self.submit(Work(_NOTED, 1, block))
+    def record_block(self, block: RecordedBlock) -> None:
+        """Show an operation that ran outside the scheduler in recordings, in stream order."""
+        self.submit(Work(_RECORDED, 1, block))
 
     def submit(self, work: Work) -> None:
-        """Append work. StreamError SPY870 when the stream has failed and does not recover."""
+        """Append work. StreamError SPY870 if the stream has failed and does not recover."""
         if self._captured is not None:
-            self._captured.note(work)
-            if brings_values(work):
-                self._brings_values.add(work)
+            self._captured.add(work)
+            if work.payload.plan.reads_back:
+                self._captured_reads.add(work)
         try:
-            self.device.scheduler.submit(self._queue, work)
+            self.device.scheduler.submit(self.queue, work)
         except StreamHasFailed:
-            raise self._refusal() from self._queue.error
+            raise self._failed_error() from self.queue.error
         if self.device.is_blocking:
             self.wait_for(work)
 
-    def _refusal(self) -> StreamError:
+    def _failed_error(self) -> StreamError:
         return StreamError(
             "SPY870",
             f"stream {self.stream_id} has failed and takes no more work",
             expected="a stream without an error, or a reset of the device",
-            found=_first_line(self._queue.error),
+            found=_first_line(self.queue.error),
         )
 
     def wait_for(self, work: Work) -> None:
-        """Return when ``work``, of this stream, has run. Raises its own error, nothing of what ran
-        before it.
-        """
-        self._refuse_values(work in self._brings_values)
+        """Return when ``work`` of this stream has run. Raises only the error of ``work``."""
+        self._refuse_reads(work in self._captured_reads)
         if not work.has_ended:
             self.device.wait_until(lambda: work.has_ended)
         if work.failure is not None:
-            self._is_news(work.failure)
+            self._mark_reported(work.failure)
             raise work.failure.error
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record ``event``, or a new one, behind everything submitted until now."""
+        """Record ``event``, or a new one, behind all work submitted so far."""
         event = event if event is not None else Event()
         event.record(self)
         return event
@@ -261,93 +249,88 @@ class FlexStream:
         event.wait(self)
 
     def wait_stream(self, other: FlexStream) -> None:
-        """Work submitted from now on waits for what ``other`` has now."""
+        """Work submitted from now on waits for the current work of ``other``."""
         self.wait_event(other.record_event())
 
     def query(self) -> bool:
-        """True if everything submitted has ended. Raises the stream's error, once."""
-        # The work that came in last ends last, so it stands for all of them.
-        last = self._queue.last
+        """True if all submitted work has ended. Raises the stream's error, once."""
+        # Work ends in order of submission, so only the last one matters.
+        last = self.queue.last
         idle = last is None or last.has_ended
         if idle:
             self.report()
         return idle
 
     def synchronize(self) -> None:
-        """Return when everything submitted until now has ended. Raises the stream's error, once."""
-        self._refuse_values(self._captured is not None)
-        last = self._queue.last
+        """Return when all work submitted so far has ended. Raises the stream's error, once."""
+        self._refuse_reads(self._captured is not None)
+        last = self.queue.last
         if last is not None and not last.has_ended:
             self.device.wait_until(lambda: last.has_ended)
         self.report()
 
     @contextmanager
     def captured(self) -> Iterator[CapturedWork]:
-        """A block whose work on this stream runs, and is kept for `replay`.
+        """Run a block of work on this stream and record it for `replay`.
 
-        UnsupportedError SPY888 for what cannot be kept: events and callbacks, launches over tiles,
-        waiting for the stream or for values that it copies to the host.
+        UnsupportedError SPY888 for events, callbacks, tiled launches, and for waiting on the stream
+        or on values that it copies to the host.
         """
         if self._captured is not None:
-            raise refusal("a block within a captured block")
-        self._captured = kept = CapturedWork(self.device)
+            raise capture_error("a block within a captured block")
+        self._captured = captured = CapturedWork()
         try:
-            yield kept
+            yield captured
         finally:
             self._captured = None
-            self._brings_values.clear()
+            self._captured_reads.clear()
 
     def replay(self, captured: CapturedWork) -> None:
-        """Enqueue what a block of `captured` did, at the same addresses."""
-        for work in captured.work():
+        """Enqueue the work of a `captured` block, at the same addresses."""
+        singly = self.device.scheduler.is_observed or self.device.runner is not None
+        for work in captured.work(singly):
             self.submit(work)
 
-    def _refuse_values(self, are_wanted: bool) -> None:
-        if are_wanted:
-            raise refusal("reading values on the host, or waiting for the stream,")
+    def _refuse_reads(self, is_read: bool) -> None:
+        if is_read:
+            raise capture_error("reading values on the host, or waiting for the stream,")
 
     def report(self) -> None:
-        """Raise the stream's error, the first time it is asked for."""
-        failure = self._queue.failure
-        if failure is not None and self._is_news(failure):
-            raise self._late(failure)
+        """Raise the stream's error if it was not reported before."""
+        failure = self.queue.failure
+        if failure is not None:
+            self.report_failure(failure)
 
-    def tell(self, failure: Failure) -> None:
-        """Raise a failure of the stream that an event met, if nobody was told of it."""
-        if self._is_news(failure):
-            raise self._late(failure)
+    def report_failure(self, failure: Failure) -> None:
+        """Raise a failure of the stream if it was not reported before."""
+        if self._mark_reported(failure):
+            error, recovers = failure.error, self.device.scheduler.recovers
+            if recovers and isinstance(error, Exception):
+                error.add_note(_RAISED_LATE)
+            raise error
 
-    def forget(self, interrupt: BaseException) -> None:
-        """Somebody has been told of ``interrupt``."""
-        failure = self._queue.failure
+    def clear_reported(self, interrupt: BaseException) -> None:
+        """Mark the stream's failure as reported if it is ``interrupt``."""
+        failure = self.queue.failure
         if failure is not None and failure.error is interrupt:
-            self._is_news(failure)
+            self._mark_reported(failure)
 
-    def _is_news(self, failure: Failure) -> bool:
-        """True for the first who asks, who is to tell of it; streams that recover forget it."""
-        queue = self._queue
-        with self.device.scheduler.guarded():
-            is_news, failure.told = not failure.told, True
-            if self.device.streams_recover and queue.failure is failure:
+    def _mark_reported(self, failure: Failure) -> bool:
+        """Mark a failure as reported; streams that recover clear it. True for the first caller."""
+        queue, scheduler = self.queue, self.device.scheduler
+        with scheduler.guarded():
+            is_first, failure.reported = not failure.reported, True
+            if scheduler.recovers and queue.failure is failure:
                 queue.failure = None
-        return is_news
-
-    def _late(self, failure: Failure) -> BaseException:
-        if self.device.streams_recover and isinstance(failure.error, Exception):
-            failure.error.add_note(_RAISED_LATE)
-        return failure.error
+        return is_first
 
     @property
     def error(self) -> BaseException | None:
-        """Why the stream has failed; None while it has not, or has recovered."""
-        failure = self._queue.failure
-        if failure is None or (failure.told and self.device.streams_recover):
+        """The error that failed the stream; None if there is none, or it has recovered."""
+        failure = self.queue.failure
+        if failure is None or (failure.reported and self.device.scheduler.recovers):
             return None
         return failure.error
-
-    @property
-    def queue(self) -> StreamQueue:
-        return self._queue
 
     def __repr__(self) -> str:
         state = "failed" if self.error is not None else f"priority {self.priority}"
@@ -355,19 +338,14 @@ class FlexStream:
 
 
 _RAISED_LATE = (
-    "An operation that was enqueued earlier failed while it ran, so what it should have written is "
-    "not there; those behind it have run. With SPYRE_LAUNCH_BLOCKING=1 it is raised where that "
+    "An operation that was enqueued earlier failed while it ran, so its results are not there; "
+    "later operations have run. With SPYRE_LAUNCH_BLOCKING=1 the error is raised where that "
     "operation was called."
 )
 
 
-def _work(context: LaunchContext) -> Work:
-    stages, size = context.plan.stages, context.is_large
-    return Work(stages, context.iterations, context, is_large=size, chunk=context.chunk)
-
-
 def _first_line(error: BaseException | None) -> str:
-    """What fits into another error; interrupts and some others have no text."""
+    """First line of an error's text, or its type if it has no text."""
     lines = str(error).splitlines() if error is not None else []
     return next(filter(None, lines), type(error).__name__)
 
@@ -380,11 +358,11 @@ def _call(function: Callable[[], None], first: int, last: int) -> None:
 _CALLBACK = Stages((Stage(Engine.HOST, _call),))
 
 
-def _nothing(block: NotedBlock, first: int, last: int) -> None:
-    """It has been done."""
+def _nothing(block: RecordedBlock, first: int, last: int) -> None:
+    """Do nothing: the operation has run outside the scheduler."""
 
 
-_NOTED = Stages((Stage(Engine.DMA, _nothing),))
+_RECORDED = Stages((Stage(Engine.DMA, _nothing),))
 
 
 def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:
@@ -397,6 +375,72 @@ def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:
     )
 
 
+# --- captured work ----------------------------------------------------------------------------
+
+
+class CapturedWork:
+    """Launches and copies in order of submission. Filled by one stream during a block; afterwards
+    any thread may call `work`.
+    """
+
+    def __init__(self) -> None:
+        self.contexts: list[LaunchContext] = []
+        self._stages: Stages | None = None
+
+    def add(self, work: Work) -> None:
+        """Record work that is about to be submitted. UnsupportedError SPY888 if not possible."""
+        context = work.payload
+        if not isinstance(context, LaunchContext):
+            raise capture_error("events, callbacks and collectives in a captured block")
+        if not context.is_bound:
+            raise capture_error(
+                f"{context.plan.name}: a launch over tiles, or with a correction tensor"
+            )
+        self.contexts.append(context)
+
+    def memory(self) -> Iterator[object]:
+        """Owners of the memory that the launches and copies use, possibly repeated."""
+        for context in self.contexts:
+            yield from context.keep_alive
+
+    def work(self, singly: bool) -> Iterator[Work]:
+        """The work to submit for one replay: one job, or one per launch if ``singly``."""
+        if singly:
+            yield from (context.again().work() for context in self.contexts)
+        elif self.contexts:
+            if self._stages is None:
+                self._stages = Stages(_joined_stages(self.contexts))
+            yield Work(self._stages, 1, self, is_large=True)
+
+
+def capture_error(feature: str) -> UnsupportedError:
+    """The error for a feature that cannot be captured."""
+    return UnsupportedError(
+        "SPY888",
+        f"{feature} cannot be captured for replay",
+        expected="launches on one stream, and copies whose values the host does not wait for",
+        hint="move it out of the block",
+    )
+
+
+def _joined_stages(contexts: Iterable[LaunchContext]) -> Iterator[Stage]:
+    """One stage for each run of consecutive steps on the same engine."""
+    steps = (
+        (stage.engine, partial(stage.run, context, 0, context.iterations))
+        for context in contexts
+        for stage in context.plan.stages.all
+    )
+    for engine, run in groupby(steps, key=lambda step: step[0]):
+        yield Stage(Engine(engine), partial(_run_all, tuple(call for _, call in run)))
+
+
+def _run_all(calls: tuple[Call, ...], work: CapturedWork, first: int, last: int) -> None:
+    for call in calls:
+        call()
+
+
+# --- pools ------------------------------------------------------------------------------------
+
 POOL_STREAMS = 32
 """Streams of each pool."""
 
@@ -404,7 +448,7 @@ POOL_STREAMS = 32
 class StreamPool:
     """Streams of one card. Usable from any thread."""
 
-    def __init__(self, device: FlexDevice) -> None:
+    def __init__(self, device: StreamCard) -> None:
         self._device = device
         self._lock = threading.Lock()
         self._next = {False: 0, True: 0}
@@ -413,7 +457,7 @@ class StreamPool:
         self._streams: dict[int, FlexStream] = {0: self.default}
 
     def take(self, priority: int = 0) -> FlexStream:
-        """The next stream of a pool: ``priority`` 0 the low one, anything else the high one."""
+        """The next stream of the low pool (``priority`` 0) or of the high pool (any other)."""
         high = priority != 0
         with self._lock:
             turn = self._next[high]
@@ -424,7 +468,7 @@ class StreamPool:
             return self._streams[stream_id]
 
     def of_id(self, stream_id: int) -> FlexStream:
-        """A stream that was handed out. LaunchError SPY872 for any other id."""
+        """A stream that `take` has returned. LaunchError SPY872 for any other id."""
         stream = self._streams.get(stream_id)
         if stream is None:
             raise LaunchError(
@@ -435,9 +479,9 @@ class StreamPool:
             )
         return stream
 
-    # Streams are kept for good: whoever was handed a stream knows it by its id (torch does).
+    # Streams are never deleted, because torch refers to them by id.
     def handed_out(self) -> list[FlexStream]:
-        """Every stream so far, by id."""
+        """Every stream returned so far, by id."""
         with self._lock:
             return [self._streams[k] for k in sorted(self._streams)]
 
@@ -461,70 +505,3 @@ class StreamPool:
             yield stream
         finally:
             self.set_current(before)
-
-
-class BlockingStream:
-    """Copies and launches on one card, one after another. For one thread at a time."""
-
-    def __init__(self, device: FlexDevice) -> None:
-        self.device = device
-        self._stream = FlexStream(device, 0)
-
-    def to_device(self, host: HostTensor, tensor: DeviceTensor) -> None:
-        """Host tensor → device tensor; errors as of `DmaEngine.to_device`."""
-        self._run(to_device_plan(host, tensor))
-
-    def to_host(self, tensor: DeviceTensor, out: HostTensor | None = None) -> HostTensor:
-        """Device tensor → ``out``, or a new host tensor; errors as of `DmaEngine.to_host`."""
-        target = host_like(tensor) if out is None else out
-        self._run(to_host_plan(tensor, target))
-        return target
-
-    def write_bytes(self, address_bytes: int, content: npt.NDArray[np.uint8], name: str) -> None:
-        """Raw bytes → device memory."""
-        self._run(bytes_to_device(content, address_bytes, name))
-
-    def load(self, kernel: Kernel) -> LoadedKernel:
-        """A kernel whose program is loaded on the card; its launches come bound.
-
-        Of the binary only the header is copied: it is what the card is asked for, and the kernel is
-        here already.
-        """
-        header = format_header(_digest(kernel.bundle))
-        name = kernel.bundle.directory.resolve().name or "bundle"
-        arguments_of = partial(read_arguments, kernel.bundle)
-        loaded, copy = load_kernel(self.device, kernel, arguments_of, header, name)
-        self._run(copy)
-        return loaded
-
-    def launch(
-        self, kernel: LoadedKernel, launch: Launch, runner: Runner | None = None
-    ) -> ExecutedLaunch:
-        """Run a kernel over tensors that were placed; ``runner``: not plainly."""
-        runner = runner or self.device.runner or run_recorded
-        launch_plan = LaunchPlan.one_pass(kernel.kernel, launch)
-        shown = self.device.is_recorded
-        context = kernel.bind_at(
-            self.device, launch_plan, launch.addresses, (), runner, is_corrected=shown
-        )
-        executed = self._wait(context)
-        assert isinstance(executed, ExecutedLaunch)
-        return replace(executed, name=kernel.name)
-
-    def _run(self, plan: JobPlan) -> None:
-        self._wait(LaunchContext(plan, self.device))
-
-    def _wait(self, context: LaunchContext) -> object:
-        outcome = self._stream.submit_launch(context)
-        try:
-            self._stream.synchronize()
-        except BaseException:  # errors are sticky, and the next call is to start afresh
-            self._stream = FlexStream(self.device, 0)
-            raise
-        return outcome.detail
-
-
-def _digest(bundle: LoweredBundle) -> str:
-    if isinstance(bundle, CompiledBundle):
-        return bundle.digest
-    return files_of_bundle(cast("Bundle", bundle)).digest

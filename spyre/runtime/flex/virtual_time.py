@@ -1,7 +1,7 @@
-"""Running queued work in virtual time: which engine would do what when, on one thread, repeatably.
+"""Running queued work in virtual time: a repeatable timeline of the engines, on one thread.
 
-The rules are those of `Scheduling`; every unit really runs, at its virtual end. What a policy means
-can be read from the result without a clock, and tests compare it as text.
+The rules are those of `Scheduling`; every unit is executed at its virtual end. The timeline shows
+the effect of a policy without a clock, and tests compare it as text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from spyre.hw.cost import VirtualClock
 from spyre.runtime.flex.scheduling import Engine, WorkUnit, label_text
 
 Take = Callable[[], WorkUnit | None]
-"""The next unit that may run, with its engines taken; None if there is none."""
+"""Returns the next unit that may run, with its engines reserved; None if there is none."""
 Complete = Callable[[WorkUnit, BaseException | None, int, int], None]
-"""Told that a unit has run: what it raised, its virtual begin and end."""
+"""Called after a unit has run with its exception, virtual begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualSpan:
-    """One iteration of one stage: who did it, and from when to when (units of the durations)."""
+    """One iteration of one stage: engine, begin and end (in units of the durations)."""
 
     label: str
     stream_id: int
@@ -34,10 +34,10 @@ class VirtualSpan:
 
 
 class VirtualTime:
-    """A virtual clock that runs work, on the thread that calls `run`, one unit after another.
+    """A virtual clock that runs work on the thread that calls `run`, one unit after another.
 
-    ``duration``: how long a unit takes. ``now``: the time, 0 at first. Read it from that thread, or
-    when it has run.
+    ``duration``: returns the duration of a unit. ``now``: the time, from 0. Read it from that
+    thread, or after `run`.
     """
 
     def __init__(self, take: Take, complete: Complete, duration: Callable[[WorkUnit], int]) -> None:
@@ -49,16 +49,16 @@ class VirtualTime:
 
     @property
     def now(self) -> int:
-        """The time."""
+        """The virtual time."""
         return self._clock.now
 
     @property
     def spans(self) -> tuple[VirtualSpan, ...]:
-        """What has been dispatched, in order of begin, then engine."""
+        """The dispatched iterations, in order of begin, then engine."""
         return tuple(sorted(self._spans, key=lambda s: (s.begin, s.engine, s.label)))
 
     def run(self) -> None:
-        """Run until nothing that was submitted can go on. An interrupt is raised."""
+        """Run until no submitted work can continue. Interrupts are raised."""
         while True:
             while (unit := self._take()) is not None:
                 self._begin(unit)

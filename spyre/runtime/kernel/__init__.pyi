@@ -2,15 +2,14 @@ from .kernel import (
     Kernel as Kernel,
 )
 from .launch import (
-    UNLABELLED as UNLABELLED,
-    ExecutedLaunch as ExecutedLaunch,
     Launch as Launch,
     LaunchSignature as LaunchSignature,
     PoolBuffer as PoolBuffer,
-    Reduction as Reduction,
-    Remainder as Remainder,
+)
+from .runners import (
+    UNLABELLED as UNLABELLED,
+    ExecutedLaunch as ExecutedLaunch,
     Runner as Runner,
-    TilingOptions as TilingOptions,
     run_recorded as run_recorded,
     timed_runner as timed_runner,
 )

@@ -1,7 +1,7 @@
-"""A compiled bundle on a device: linked once per signature of launch, launched at any addresses.
+"""A program on a device: linked once per launch signature, launched at any addresses.
 
-What a launch's addresses change is moved (:func:`spyre.hw.linking.linked_program.move`); only where
-that is not exact, or a launch of another signature comes, is the bundle linked again.
+A launch at other addresses moves the linked program (:func:`spyre.hw.linking.linked_program.move`).
+The program is linked anew only if moving is not exact, or for a launch of another signature.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from spyre.runtime.kernel.launch import (
     scratch_name,
     signature_key,
 )
-from spyre.runtime.program import LoweredBundle
+from spyre.runtime.program import LoweredProgram
 
 MAX_LINKED = 64
-"""Sets of addresses a kernel stays linked for; the one used longest ago goes first."""
+"""Sets of addresses that a kernel stays linked for; the least recently used is dropped."""
 MAX_SIGNATURES = 64
-"""Signatures of launches a kernel stays linked for."""
+"""Launch signatures that a kernel stays linked for."""
 MAX_ALIASES = 16
-"""Ways in which the memory of launches of one signature may overlap, per signature."""
+"""Patterns of overlapping memory that a kernel stays linked for, per signature."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Template:
 
 @dataclass(frozen=True)
 class _Templates:
-    """What was linked of one signature; ``sizes``: bytes at every address, scratch included."""
+    """Programs linked for one signature. ``sizes``: bytes at every address, scratch included."""
 
     sizes: tuple[int, ...]
     by_aliases: LruCache[AliasStructure | None, _Template] = field(
@@ -80,20 +80,20 @@ class _Templates:
 
 
 class Kernel:
-    """A bundle on a device.
+    """A program on a device.
 
-    Any thread may link, also while another one runs what was linked; `launch` runs, and follows the
-    device: one thread at a time. The first use of a bundle with device_mem_allocate takes memory of
-    the device; `reserve_scratch` does so beforehand.
+    Any thread may link, also while another one runs a linked program. `launch` runs on the device:
+    one thread at a time. The first use of a program with device_mem_allocate reserves its device
+    memory; `reserve_scratch` does so in advance.
 
-    ``operations``: by SDSC file, in place of the bundle's own; ``maps``: by argument index. Both
-    for a kernel retargeted to tiles of larger tensors: an argument with a map is given by the
-    address of the tile's corner, and its memory is the span of the tile.
+    ``operations``: by name, replacing those of the bundle; ``maps``: by argument index. Both are
+    for a kernel retargeted to tiles of larger tensors: the address of an argument with a map is the
+    corner of the tile, and its size is the span of the tile.
     """
 
     def __init__(
         self,
-        bundle: LoweredBundle,
+        bundle: LoweredProgram,
         device: Device,
         operations: Mapping[str, Operation] | None = None,
         maps: Mapping[int, TileMap] | None = None,
@@ -119,7 +119,7 @@ class Kernel:
     def retargeted(
         self, operations: Mapping[str, Operation], maps: Mapping[int, TileMap]
     ) -> Kernel:
-        """The same kernel for tiles of larger tensors, in the same device_mem_allocate memory."""
+        """The kernel for tiles of larger tensors, with the same device_mem_allocate memory."""
         other = Kernel(self.bundle, self.device, operations, maps)
         other._scratch = self.reserve_scratch()
         return other
@@ -127,26 +127,26 @@ class Kernel:
     # --- linking ------------------------------------------------------------------------------
 
     def link(self, launch: Launch) -> LinkedProgram:
-        """Tables and dispatches for ``launch``; moved, or kept, where its signature was seen."""
+        """Tables and dispatches for ``launch``, reused or moved if its signature is known."""
         return self.link_at(self.signature_of(launch), launch.addresses, launch.names)
 
     def signature_of(self, launch: Launch) -> LaunchSignature:
-        """Everything of ``launch`` but its addresses; the same object for equal ones."""
+        """The signature of ``launch``; the same object for equal signatures."""
 
         def make() -> LaunchSignature:
             signature = LaunchSignature.of(launch)
-            return signature.seen_through(self.maps) if self.maps else signature
+            return signature.with_tile_maps(self.maps) if self.maps else signature
 
         return self._signatures.get_or_make(signature_key(launch), make)
 
     def link_at(
         self, signature: LaunchSignature, addresses: Sequence[int], names: tuple[str, ...] = ()
     ) -> LinkedProgram:
-        """`link` of a launch of ``signature`` whose memory begins at ``addresses``, bytes.
+        """Link a launch of ``signature`` with start addresses ``addresses`` (bytes).
 
-        ``names``: for messages; those of ``signature`` if empty.
+        ``names``: of the memory, for messages; those of ``signature`` if empty.
         """
-        # Names belong to the key: a fault of a linked program names the memory it left.
+        # Names belong to the key, because faults of the linked program name the memory.
         all_addresses = self._with_scratch(addresses)
         names = names or signature.names
         key = (signature, all_addresses, names)
@@ -162,10 +162,10 @@ class Kernel:
         addresses: Int64Array,
         names: Sequence[tuple[str, ...]] = (),
     ) -> LinkedBatch:
-        """Launches of ``signature`` whose memory begins at ``addresses``, [launch, address] bytes.
+        """Link launches of ``signature`` with start addresses ``addresses`` [launch, address].
 
-        ``names``: per launch, as for `link_at`. Raises what `link` of the first launch that cannot
-        be linked raises.
+        ``names``: per launch, as for `link_at`. Raises the error of the first launch that cannot be
+        linked.
         """
         scratch = np.array([b.address_bytes for b in self.reserve_scratch()], np.int64)
         rows = np.column_stack((addresses, np.tile(scratch, (len(addresses), 1))))
@@ -178,7 +178,7 @@ class Kernel:
     def _groups(
         self, signature: LaunchSignature, rows: Int64Array, names: Sequence[tuple[str, ...]]
     ) -> list[BatchGroup]:
-        """Groups of launches whose memory, scratch included, is at ``rows`` and overlaps alike."""
+        """Group launches whose memory (``rows``, scratch included) overlaps in the same way."""
         first_names = names[0] if names else signature.names
         template = self._template(signature, tuple(rows[0].tolist()), first_names)
         if template is not None and template.linked.code.movable:
@@ -206,8 +206,9 @@ class Kernel:
     def _template(
         self, signature: LaunchSignature, addresses: tuple[int, ...], names: tuple[str, ...]
     ) -> _Template | None:
-        """What was linked of launches like this one, linked now if nothing was; None if memory at
-        these addresses cannot be moved.
+        """A program linked for the same signature and overlaps, linked now if there is none.
+
+        None if a program cannot be moved to or from these addresses.
         """
         templates = self._templates_of(signature)
         if not is_movable(addresses, templates.sizes):
@@ -223,7 +224,7 @@ class Kernel:
         count, sizes = len(signature.slots), self._templates_of(signature).sizes
         scratch = list(map(PoolBuffer, addresses[count:], sizes[count:]))
         binding, address_of = bind(
-            self.bundle.program, signature, addresses[:count], names, scratch, self.maps
+            self.bundle.program.parameters, signature, addresses[:count], names, scratch, self.maps
         )
         return _Template(self._linker.link(binding), address_of, addresses, names)
 
@@ -236,22 +237,22 @@ class Kernel:
     # --- running ------------------------------------------------------------------------------
 
     def launch(self, launch: Launch) -> None:
-        """Run the bundle in the compiled driver.
+        """Run the program in the compiled driver.
 
         Raises LaunchError for missing arguments, DeviceFault for addresses or indices out of range.
         """
         self.device.executor.run(self.link(launch))
 
     def bind(self, launch: Launch) -> Binding:
-        """Parameters, segments and memory of ``launch``; LaunchError when it is incomplete."""
+        """Parameters, segments and memory of ``launch``; LaunchError if it is incomplete."""
         signature, scratch = self.signature_of(launch), self.reserve_scratch()
         memory = (launch.addresses, launch.names, scratch, self.maps)
-        return bind(self.bundle.program, signature, *memory)[0]
+        return bind(self.bundle.program.parameters, signature, *memory)[0]
 
     # --- memory of device_mem_allocate --------------------------------------------------------
 
     def reserve_scratch(self) -> tuple[PoolBuffer, ...]:
-        """Memory of device_mem_allocate: reserved once, kept until `release_scratch`."""
+        """Memory of device_mem_allocate, reserved once and kept until `release_scratch`."""
         scratch = self._scratch
         if scratch is not None:
             return scratch
@@ -262,7 +263,7 @@ class Kernel:
             return self._scratch
 
     def release_scratch(self) -> None:
-        """Give the memory of device_mem_allocate back."""
+        """Free the memory of device_mem_allocate."""
         with self._lock:
             for buffer in self._scratch or ():
                 self.device.free(buffer.address_bytes)

@@ -1,4 +1,4 @@
-"""A launch: what it is given, what of it linking depends on, how it may be run, what it leaves.
+"""Launch inputs, the signature that linking is cached by, and their binding to a program.
 
 Parameters are matched by name (`%pool_base_addr`, `%arg_K_base_addr`); in a baked bundle argument K
 is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle reference §3.2).
@@ -6,31 +6,22 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
-
-from spyre import config
 from spyre.errors import LaunchError
-from spyre.hw.counters import ExecuteLabels
-from spyre.hw.device import Device, Progress
 from spyre.hw.linking import (
     AddressProvenance,
     AddressWindow,
     Allocation,
     Binding,
-    LinkedProgram,
     TileMap,
     window_base,
 )
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.program import LoopProgram, Parameter
+from spyre.mlir.program import Parameter
 from spyre.runtime.program import POOL, owner_of, require_no_size
 
 _MAX_SLOTS = 4096
@@ -46,7 +37,7 @@ class PoolBuffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launch is given: tensors by argument index, and the pool where there is one.
+    """Inputs of a launch: tensors by argument index, and the pool if the kernel needs one.
 
     ``values``: values of `index` parameters and runtime sizes by parameter name.
     """
@@ -57,7 +48,7 @@ class Launch:
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Where its memory begins, bytes: arguments in their order, then the pool."""
+        """Start addresses in bytes: arguments in their order, then the pool."""
         addresses = tuple([tensor.address_bytes for tensor in self.arguments.values()])
         return addresses if self.pool is None else (*addresses, self.pool.address_bytes)
 
@@ -67,10 +58,15 @@ class Launch:
         names = tuple([tensor.name for tensor in self.arguments.values()])
         return names if self.pool is None else (*names, "pool")
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors, without the pool."""
+        return sum(tensor.size_bytes for tensor in self.arguments.values())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArgumentSlot:
-    """What linking depends on of one argument; one object per content (`slot_of`)."""
+    """Properties of an argument that linking depends on; equal ones are one object (`slot_of`)."""
 
     size_bytes: int
     arrangement: str = "STANDARD"
@@ -99,7 +95,7 @@ SignatureKey = tuple[object, ...]
 
 
 def signature_key(launch: Launch) -> SignatureKey:
-    """What two launches of one kernel have in common if they differ by addresses and names only."""
+    """A key that is equal for launches of one kernel that differ only in addresses and names."""
     slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
     pool = None if launch.pool is None else launch.pool.size_bytes
     values = tuple(sorted(launch.values.items())) if launch.values else ()
@@ -108,10 +104,10 @@ def signature_key(launch: Launch) -> SignatureKey:
 
 @dataclass(frozen=True, eq=False)
 class LaunchSignature:
-    """Everything of a launch but its addresses: made once, launched at any addresses.
+    """A launch without its addresses, so that programs linked for it can be launched anywhere.
 
-    ``indices``: argument index of each address, POOL for the pool. ``names``: as in the launch it
-    was made from. Immutable; any thread may use it with the kernel it was made by.
+    ``indices``: argument index of each address, POOL for the pool. ``names``: from the first launch
+    of this signature. Immutable; any thread may use it with its kernel.
     """
 
     indices: tuple[int, ...]
@@ -127,8 +123,8 @@ class LaunchSignature:
             slots = (*slots, _slot(launch.pool.size_bytes))
         return cls(indices, slots, dict(launch.values), launch.names)
 
-    def seen_through(self, maps: Mapping[int, TileMap]) -> LaunchSignature:
-        """The shape where arguments with a map are tiles: as long as they span."""
+    def with_tile_maps(self, maps: Mapping[int, TileMap]) -> LaunchSignature:
+        """The signature with the tile's span as size of each argument that has a map."""
         slots = tuple(
             _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
             if index in maps
@@ -149,19 +145,19 @@ class LaunchSignature:
 
 
 def bind(
-    program: LoopProgram,
+    parameters: Sequence[Parameter],
     signature: LaunchSignature,
     addresses: Sequence[int],
     names: Sequence[str],
     scratch: Sequence[PoolBuffer],
     maps: Mapping[int, TileMap] | None = None,
 ) -> tuple[Binding, tuple[int, ...]]:
-    """Parameters, segments and memory of a launch; LaunchError when it is incomplete.
+    """Bind ``parameters``, segments and memory; LaunchError if the launch is incomplete.
 
     ``addresses``, ``names``: one per slot of ``signature``; ``scratch``: memory of
-    device_mem_allocate. ``maps``: by argument index, of arguments given by the corner of a tile.
-    Also, per allocation of the binding, which address it begins at: number of one of ``addresses``,
-    or of ``scratch`` behind them.
+    device_mem_allocate. ``maps``: by index, of arguments whose address is the corner of a tile.
+    Also returns, for each allocation of the binding, the number of its start address among
+    ``addresses`` followed by ``scratch``.
     """
     windows = {index: k for k, index in enumerate(maps or {})}
     memory = [*_allocations(signature, addresses, names), *_scratch_allocations(scratch)]
@@ -170,14 +166,14 @@ def bind(
     number = {allocation: k for k, allocation in enumerate(allocations)}
     owner = [number[allocation] for allocation in memory]
     at = {argument: k for k, argument in enumerate(signature.indices)}
-    # A tile is bound at the base of its window, where no memory is: the linker maps every offset
-    # from there into the larger tensor.
+    # A tile is bound at the base of its window, which has no memory: the linker maps every offset
+    # in the window into the larger tensor.
     starts = [
         window_base(windows[argument]) if argument in windows else address
         for argument, address in zip(signature.indices, addresses, strict=True)
     ]
-    named = dict(_named_addresses(program, signature, at))
-    segments = {} if program.parameters else dict(_segments(signature, at))
+    named = dict(_named_addresses(parameters, signature, at))
+    segments = {} if parameters else dict(_segments(signature, at))
     provenance = AddressProvenance(
         {name: owner[k] for name, k in named.items()},
         {segment: owner[k] for segment, k in segments.items()},
@@ -186,7 +182,7 @@ def bind(
     )
     binding = Binding(
         {**signature.values, **{name: starts[k] for name, k in named.items()}},
-        None if program.parameters else {s: starts[k] for s, k in segments.items()},
+        None if parameters else {s: starts[k] for s, k in segments.items()},
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
         provenance,
@@ -208,15 +204,15 @@ def _scratch_allocations(scratch: Sequence[PoolBuffer]) -> Iterator[Allocation]:
 
 
 def scratch_name(index: int) -> str:
-    """What messages call memory number ``index`` of device_mem_allocate."""
+    """Name of memory number ``index`` of device_mem_allocate in messages."""
     return f"device_mem_allocate {index}"
 
 
 def _named_addresses(
-    program: LoopProgram, signature: LaunchSignature, at: Mapping[int, int]
+    parameters: Sequence[Parameter], signature: LaunchSignature, at: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
-    """Parameters whose value is the address of an argument or of the pool: name, which address."""
-    for parameter in program.parameters:
+    """(name, number of its address) of each parameter that is an address."""
+    for parameter in parameters:
         if parameter.name not in signature.values:
             yield parameter.name, _address_of(parameter, signature, at)
 
@@ -244,84 +240,8 @@ def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[in
 
 
 def _segments(signature: LaunchSignature, at: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Segments of a baked bundle: which address each begins at."""
-    # Baked addresses carry their argument in the segment (16 GiB each): the pool comes first.
+    """(segment, number of its start address) of each argument of a baked bundle."""
+    # A baked address encodes its argument in the segment (16 GiB each); the pool is segment 0.
     first = 1 if signature.has_pool else 0
     for index, k in at.items():
         yield (0 if index == POOL else index + first), k
-
-
-UNLABELLED = ExecuteLabels()
-"""Executes numbered from 0, SDSC files without a directory."""
-
-
-@dataclass(frozen=True, eq=False)
-class ExecutedLaunch:
-    """A launch that has run: ``begin_ns`` on the host's clock, ``elapsed_ns`` per dispatch.
-
-    ``elapsed_ns``: None where it ran in one go. ``name``: of the kernel, where it is known.
-    ``label``: how its executes are numbered and its
-    SDSC files named. ``interpreted``: dispatches that ran while their kernels were being compiled.
-    """
-
-    linked: LinkedProgram
-    begin_ns: int
-    elapsed_ns: npt.NDArray[np.int64] | None = None
-    label: ExecuteLabels = UNLABELLED
-    name: str = ""
-    interpreted: int = 0
-
-
-Runner = Callable[[Device, LinkedProgram], ExecutedLaunch]
-"""Runs a launch on the compute engine; what it returns is kept in the outcome."""
-
-
-def run_recorded(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
-    """Run a launch in the compiled driver, as without a runner, and keep what was linked."""
-    begin, before = time.perf_counter_ns(), device.executor.interpreted
-    device.executor.run(linked)
-    return ExecutedLaunch(linked, begin, interpreted=device.executor.interpreted - before)
-
-
-def timed_runner(progress: Progress | None = None, label: ExecuteLabels = UNLABELLED) -> Runner:
-    """Run dispatch by dispatch; kernels are compiled or loaded before the first, or it is
-    interpreted.
-    """
-
-    def run_timed(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
-        executor = device.executor
-        executor.prepare(linked)
-        begin, before = time.perf_counter_ns(), executor.interpreted
-        elapsed = executor.run_timed(linked, progress)
-        return ExecutedLaunch(
-            linked, begin, elapsed, label, interpreted=executor.interpreted - before
-        )
-
-    return run_timed
-
-
-class Remainder(StrEnum):
-    """A dim that is no multiple of its tile: refuse, or run the last tile on padded copies."""
-
-    ERROR = "error"
-    PAD = "pad"
-
-
-class Reduction(StrEnum):
-    """A tiled dim that the kernel reduces: refuse, or add up the results of its tiles."""
-
-    ERROR = "error"
-    ACCUMULATE = "accumulate"
-
-
-@dataclass(frozen=True, slots=True)
-class TilingOptions:
-    """Options of one launch; ``allow_tiled_launch`` is SPYRE_ALLOW_TILED_LAUNCH by default."""
-
-    allow_tiled_launch: bool = field(default_factory=config.tiled_launch_allowed)
-    remainder: Remainder = Remainder.ERROR
-    reduction: Reduction = Reduction.ERROR
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "remainder", Remainder(self.remainder))
-        object.__setattr__(self, "reduction", Reduction(self.reduction))

@@ -1,11 +1,11 @@
 """FlexAllocator: device memory behind opaque handles (runtime reference §4.1).
 
-A handle is a number that says nothing about the place; `resolve` and `composite` are for the flex
+A handle is a number that does not encode the address; `resolve` and `composite` are for the flex
 layer. Handles are never used twice. All methods may be called from any thread.
 
 The lock is the one of the device's regions. An owner may be collected at any moment, also in a
-thread that holds the lock: its handle is among `departures` then, and whoever takes the lock next
-settles those first.
+thread that holds the lock: its handle is then queued in `finalizers`, and the next holder of the
+lock frees it first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spyre.errors import DeviceOutOfMemory, LaunchError, UnsupportedError
 from spyre.hw.device import Device
 from spyre.hw.memory import PROGRAM_REGION, TENSOR_REGIONS, RegionUsage
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, STICK_BYTES
-from spyre.interrupts import Departures
+from spyre.interrupts import FinalizerQueue
 from spyre.runtime.memory.flex_mode import FlexMode, read_mode, region_capacities
 
 AllocationIndex = NewType("AllocationIndex", int)
@@ -214,7 +214,7 @@ class FlexAllocator:
         """Handles whose place somebody has been told; the memory of others cannot have changed."""
         self._uncleared: set[int] = set()
         """Handles of memory that need not be cleared."""
-        self.departures: Departures[AllocationIndex] = Departures()
+        self.finalizers: FinalizerQueue[AllocationIndex] = FinalizerQueue()
         """Handles whose owners have been collected."""
         self._last = self._void = 0
         """The last handle handed out; the last one that a device reset made void."""
@@ -238,7 +238,7 @@ class FlexAllocator:
             return NULL_INDEX
         return self._allocate_or_collect(size_bytes, directive, uncleared, False)[0]
 
-    def allocate_told(
+    def allocate_with_address(
         self, size_bytes: int, uncleared: bool = False
     ) -> tuple[AllocationIndex, int]:
         """`allocate` of at least a byte, and `device_address` of the handle."""
@@ -250,7 +250,7 @@ class FlexAllocator:
         """Give one reference back; the last one frees. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
-                if self.departures.gone or self._resets != self.device.resets:
+                if self.finalizers.pending or self._resets != self.device.resets:
                     self._settle()
                 self._drop(index)
 
@@ -286,7 +286,7 @@ class FlexAllocator:
         if not index:
             raise LaunchError("SPY801", "the null handle has no address")
         with self._lock:
-            if self.departures.gone or self._resets != self.device.resets:
+            if self.finalizers.pending or self._resets != self.device.resets:
                 self._settle()
             address = self._expose(index)
         if isinstance(address, int):
@@ -351,7 +351,7 @@ class FlexAllocator:
         self, size_bytes: int, directive: AllocationDirective, uncleared: bool, expose: bool
     ) -> tuple[AllocationIndex, Place]:
         with self._lock:
-            if self.departures.gone or self._resets != self.device.resets:
+            if self.finalizers.pending or self._resets != self.device.resets:
                 self._settle()
             place: Place
             if directive is BIND:
@@ -406,7 +406,7 @@ class FlexAllocator:
         """Do what has happened without the lock: a device reset, references given back."""
         if self._resets != self.device.resets:
             self._forget()
-        for index in self.departures.taken():
+        for index in self.finalizers.drain():
             if index > self._void:
                 self._drop(index)
 

@@ -32,7 +32,7 @@ class DeviceStorage:
     interpreter ends.
     """
 
-    __slots__ = ("__weakref__", "_allocator", "_departure", "_held", "device_index", "size_bytes")
+    __slots__ = ("__weakref__", "_allocator", "_finalizer", "_held", "device_index", "size_bytes")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DeviceStorage:
         self._allocator = allocator
         # A list, since `pop` is atomic: of two threads that close it, one gives the handle back.
         self._held = [index]
-        self._departure = allocator.departures.watch(self, index)
+        self._finalizer = allocator.finalizers.register(self, index)
         self.size_bytes = size_bytes
         self.device_index = device_index
 
@@ -78,7 +78,7 @@ class DeviceStorage:
                 index = self._held.pop()
             except IndexError:
                 return
-            self._allocator.departures.cancel(self._departure)
+            self._allocator.finalizers.cancel(self._finalizer)
             self._allocator.give_back(index)
 
     def __enter__(self) -> DeviceStorage:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import find_stored_format
+from spyre.dtypes import FORMATS, find_stored_format
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, decode_constant
 from spyre.hw.plans import CorePlan
@@ -28,17 +28,6 @@ Float64Array = npt.NDArray[np.float64]
 DL16_SMALLEST = 2.0**-31 * (1 + 2.0**-9)
 HALF_BEYOND = 65472.0
 """Numbers of at least this magnitude may round to binary16's infinity: DL16's last one below."""
-
-_DL16 = (9, -31)
-_HALF = (10, -14)
-_FLOATS = {
-    "IEEE_FP32": (23, -126),
-    "IEEE_FP16": _HALF,
-    "BFLOAT16": (7, -126),
-    "SEN143_FP8": (3, -6),
-    "SEN152_FP8": (2, -15),
-}
-"""Fraction bits and exponent of the smallest normal number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +49,14 @@ class UlpSize:
         if not find_stored_format(self.data_format).is_float:
             return np.ones_like(magnitude)
         if self.data_format != "SEN169_FP16":
-            return _spacing(magnitude, *_FLOATS[self.data_format])
+            return _spacing(magnitude, self.data_format)
         sides = [n.mode == "ieee" for n in (self.first, self.second)]
         result = np.zeros_like(magnitude)
         if any(sides):
-            result = _spacing(magnitude, *_HALF)
+            result = _spacing(magnitude, "IEEE_FP16")
         if not all(sides):
             tiny = np.where(magnitude <= DL16_SMALLEST, DL16_SMALLEST, 0.0)
-            result = np.maximum(np.maximum(result, _spacing(magnitude, *_DL16)), tiny)
+            result = np.maximum(np.maximum(result, _spacing(magnitude, self.data_format)), tiny)
         return result
 
     def half_units(self, numerics: Numerics) -> float:
@@ -76,7 +65,9 @@ class UlpSize:
         return 1.0 if cuts and self.data_format == "SEN169_FP16" else 0.5
 
 
-def _spacing(magnitude: Float64Array, fraction_bits: int, lowest: int) -> Float64Array:
+def _spacing(magnitude: Float64Array, data_format: str) -> Float64Array:
+    """Distance of neighbouring numbers of a floating format at these magnitudes."""
+    fraction_bits, lowest = FORMATS[data_format].precision
     _, exponent = np.frexp(magnitude)
     exponent = np.where(magnitude > 0, np.maximum(exponent - 1, lowest), lowest)
     return np.asarray(np.ldexp(1.0, exponent - fraction_bits), np.float64)

@@ -1,6 +1,3 @@
-from .drawing import (
-    Picture as Picture,
-)
 from .layouts import (
     PicturedTensor as PicturedTensor,
 )

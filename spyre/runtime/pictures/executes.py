@@ -1,45 +1,47 @@
-"""What an execute does where: the work of its cores, the tiles of its loops, and who reads what
-others have written.
+"""Pictures of executes: the work slices of the cores, the tiles of the loops, and the graph of
+writers and readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.hw.access import core_boxes, is_indirect
 from spyre.hw.spec import CORES
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.operation import Component, Operation
 from spyre.runtime.addresses import TiledExecutes, Walk, WalkedMemory
-from spyre.runtime.pictures.drawing import (
+from spyre.runtime.drawing import (
     COLOURS,
     INNER,
-    MAX_STICKS,
     Block,
-    MemoryRow,
+    Markup,
     Picture,
+    inside,
     label,
     legend_block,
-    memory_block,
-    picked,
     picture,
     rectangle,
+    shown_indices,
+    tag,
     text_block,
 )
-from spyre.runtime.profile.report import Markup, inside, tag
 from spyre.runtime.units import format_bytes
 
 _SHOWN_TILES = 8
 _MEMORY_ROWS = 8
+_MEMORY_COLUMNS = 360
+MAX_STICKS = 1 << 20
+"""Operands of more sticks are described but not drawn."""
 
 
-def numbered(group: TiledExecutes) -> str:
-    """The executes of a group, for people."""
+def _execute_title(group: TiledExecutes) -> str:
+    """Return the execute numbers and the operation of a group."""
     first, last = group.first.number, group.members[-1].number
     numbers = f"{first}" if first == last else f"{first} to {last}"
     return f"execute {numbers}: {group.op.name}"
@@ -53,7 +55,7 @@ def _file_name(kind: str, group: TiledExecutes) -> str:
 
 
 def cores_picture(group: TiledExecutes) -> Picture:
-    """Which core does which part of the iteration space, and which memory it touches."""
+    """Draw the part of the iteration space that each core computes, and the memory it accesses."""
     op = group.op
     extents = ", ".join(f"{dim} {op.extents[dim]:,}" for dim in op.dims)
     blocks = [
@@ -64,20 +66,23 @@ def cores_picture(group: TiledExecutes) -> Picture:
         *(block for walk in group.walks for block in _core_memory(group, walk)),
         *_scratchpad_blocks(op),
     ]
-    title = f"Cores of {numbered(group)}"
+    title = f"Cores of {_execute_title(group)}"
     return picture(_file_name("cores", group), title, blocks)
 
 
 def _slices_blocks(op: Operation) -> list[Block]:
-    """The two dims cut into most slices as a plane; cores that share a cell differ in others."""
+    """Draw the two dims with the most slices as a plane.
+
+    Cores in the same cell differ in their slices of other dims.
+    """
     split = sorted((d for d in op.dims if op.slices.get(d, 1) > 1), key=lambda d: -op.slices[d])
     if not split:
         return [text_block("No dim is divided: every core that takes part does all of it.")]
     down, across = split[0], split[1] if len(split) > 1 else None
     cells: dict[tuple[int, int], list[int]] = {}
     for core, slices in zip(op.cores, op.core_slices, strict=True):
-        place = slices.get(down, 0), slices.get(across, 0) if across else 0
-        cells.setdefault(place, []).append(core)
+        cell = slices.get(down, 0), slices.get(across, 0) if across else 0
+        cells.setdefault(cell, []).append(core)
     others = [d for d in op.dims if d not in (down, across) and op.extents[d] > 1]
     whole = f", each with all of {', '.join(others)}" if others and len(split) <= 2 else ""
     more = f"; {', '.join(split[2:])} too, so cells hold several cores" if len(split) > 2 else ""
@@ -93,7 +98,7 @@ def _plane(
     columns = op.slices[across] if across else 1
     width = (INNER - left) / columns
     pieces = []
-    for x in picked(columns, 4) if across else []:
+    for x in shown_indices(columns, 4) if across else []:
         if across and x is not None:
             text = _range_text(op, across, x)
             pieces.append(label(text, left + (x + 0.5) * width, 11.0, max(width, 60.0),
@@ -106,11 +111,11 @@ def _plane(
             held = cells.get((y, x), [])
             style = f"own colour-{held[0] % COLOURS}" if held else "idle"
             text = ", ".join(map(str, held))
-            place = left + x * width
+            edge = left + x * width
             title = f"core {text}" if held else "no core"
-            pieces.append(rectangle(place + 1, line + 1, width - 2, height - 2, style, title))
+            pieces.append(rectangle(edge + 1, line + 1, width - 2, height - 2, style, title))
             shown = f"core {text}" if width > 60.0 and held else text
-            pieces.append(label(shown, place + width / 2, line + 13.5, width, "middle"))
+            pieces.append(label(shown, edge + width / 2, line + 13.5, width, "middle"))
     return Block(top + op.slices[down] * height, inside(pieces))
 
 
@@ -122,7 +127,7 @@ def _range_text(op: Operation, dim: str, slice_: int) -> str:
 
 
 def _card(op: Operation) -> Block:
-    """All cores of the card, those that work in their colours."""
+    """Draw all cores of the card; those that take part are coloured."""
     width, height, pieces = INNER / 8, 20.0, []
     for core in range(CORES):
         x, y = core % 8 * width, core // 8 * height
@@ -135,13 +140,13 @@ def _card(op: Operation) -> Block:
 
 
 def _core_memory(group: TiledExecutes, walk: Walk) -> Iterator[Block]:
-    """An operand's memory in the colours of the cores that touch it first."""
+    """Draw the memory of an operand; each stick has the colour of the core that accesses it."""
     verb = "written to" if walk.is_output else "read from"
     size = format_bytes(walk.memory.size_bytes)
     head = f"{walk.tensor.name}, {verb} {walk.memory.name} in HBM ({size})"
-    touched = _touched(group.op, walk, range(1))
+    touched = _accessed_sticks(group.op, walk, range(1))
     if touched is None:
-        yield text_block(f"{head}: which sticks, its index tensor or its size says.")
+        yield text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
         return
     parts = touched[0]
     shared = len(parts) > 1 and all(np.array_equal(parts[0], each) for each in parts[1:])
@@ -150,11 +155,11 @@ def _core_memory(group: TiledExecutes, walk: Walk) -> Iterator[Block]:
     yield text_block(f"{head}: {how}{', in the first tile' if group.nest else ''}.")
     cores = group.op.cores
     owners = [(7 if shared else c % COLOURS, a) for c, a in zip(cores, parts, strict=True)]
-    yield memory_block(_rows(walk.memory), owners, STICK_BYTES)
+    yield memory_block(_memory_rows(walk.memory), owners, STICK_BYTES)
 
 
 def _scratchpad_blocks(op: Operation) -> Iterator[Block]:
-    """Operands in LX, which every core has for itself."""
+    """Describe the operands in LX, the scratchpad of each core."""
     for tensor in op.tensors:
         if tensor.component is not Component.LX:
             continue
@@ -162,11 +167,17 @@ def _scratchpad_blocks(op: Operation) -> Iterator[Block]:
         size = "-" if box is None else format_bytes(box.sticks * STICK_BYTES)
         verb = "written to" if tensor in op.outputs else "read from"
         yield text_block(f"{tensor.name}, {verb} LX: {size} at {tensor.starts[0]:#x} of every "
-                         "core's own scratchpad.")  # fmt: skip
+                         "core's scratchpad.")  # fmt: skip
 
 
-def _touched(op: Operation, walk: Walk, executions: Sequence[int]) -> list[list[Int64Array]] | None:
-    """Sticks of each core in each of ``executions``, bytes from the start of the memory."""
+def _accessed_sticks(
+    op: Operation, walk: Walk, executions: Sequence[int]
+) -> list[list[Int64Array]] | None:
+    """Return the sticks that each core accesses in each of ``executions``.
+
+    They are byte offsets in the memory. None for operands that are addressed by an index tensor,
+    or are too large to draw.
+    """
     boxes = core_boxes(op, walk.tensor)
     sticks = sum(0 if box is None else box.sticks for box in boxes) * len(executions)
     if is_indirect(walk.tensor) or sticks > MAX_STICKS or not walk.memory.size_bytes:
@@ -181,22 +192,69 @@ def _touched(op: Operation, walk: Walk, executions: Sequence[int]) -> list[list[
     ]
 
 
-def _rows(memory: WalkedMemory) -> list[MemoryRow]:
-    """The memory in the parts that its layout's outermost dim has, those that there is room for."""
+# --- memory -----------------------------------------------------------------------------------
+
+MemoryRow = tuple[str, int, int]
+"""Name, first byte and size in bytes of a part of a memory."""
+
+
+def _memory_rows(memory: WalkedMemory) -> list[MemoryRow]:
+    """Return one row per step of the outermost dim of the layout, at most `_MEMORY_ROWS`."""
     outer = memory.dims[0] if len(memory.dims) > 1 else None
     if outer is None:
-        return [MemoryRow("byte 0", 0, memory.size_bytes)]
+        return [("byte 0", 0, memory.size_bytes)]
     each = outer.pitches[0]
-    shown = picked(outer.extent, _MEMORY_ROWS)
-    parts = [part for part in shown if part is not None]
-    return [MemoryRow(f"byte {part * each:,}", part * each, each) for part in parts]
+    shown = shown_indices(outer.extent, _MEMORY_ROWS)
+    return [(f"byte {part * each:,}", part * each, each) for part in shown if part is not None]
+
+
+def memory_block(
+    rows: Sequence[MemoryRow], owners: Sequence[tuple[int, Int64Array]], stick_bytes: int
+) -> Block:
+    """Draw memory from left to right, one line per row.
+
+    ``owners``: (colour, byte addresses of sticks); a later owner is drawn over an earlier one.
+    """
+    left, height, pieces = 96.0, 13.0, []
+    width = INNER - left
+    for number, (name, first, size_bytes) in enumerate(rows):
+        y = number * (height + 2.0)
+        pieces.append(label(name, 0.0, y + 10.0, left - 4.0, "faint"))
+        pieces.append(rectangle(left, y, width, height, "box"))
+        colours = _column_colours(first, size_bytes, owners, stick_bytes)
+        for begin, end, colour in _runs(colours):
+            x, right = (left + width * edge / len(colours) for edge in (begin, end))
+            pieces.append(rectangle(x, y, right - x, height, f"run colour-{colour}"))
+    return Block(len(rows) * (height + 2.0), inside(pieces))
+
+
+def _column_colours(
+    first: int, size_bytes: int, owners: Sequence[tuple[int, Int64Array]], stick_bytes: int
+) -> npt.NDArray[np.int8]:
+    """Return the colour of each column of pixels, -1 where there is no owner."""
+    count = max(min(_MEMORY_COLUMNS, size_bytes // stick_bytes), 1)
+    colours = np.full(count, -1, np.int8)
+    for colour, addresses in owners:
+        in_row = addresses[(addresses >= first) & (addresses < first + size_bytes)]
+        colours[(in_row - first) * count // size_bytes] = colour
+    return colours
+
+
+def _runs(colours: npt.NDArray[np.int8]) -> Iterable[tuple[int, int, int]]:
+    """Yield (begin, end, colour) of neighbouring columns of one colour."""
+    edges = np.flatnonzero(np.diff(colours)) + 1
+    begins = np.concatenate([[0], edges])
+    ends = np.append(edges, len(colours))
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        if colours[begin] >= 0:
+            yield begin, end, int(colours[begin])
 
 
 # --- tiles ------------------------------------------------------------------------------------
 
 
 def tiles_picture(group: TiledExecutes) -> Picture:
-    """The loops around an operation, and where its tiles lie in the tensors."""
+    """Draw the loops around an operation, and the memory of each tile in its tensors."""
     executions = len(group.walks[0].offsets) if group.walks else 1
     shown = list(range(min(executions, _SHOWN_TILES)))
     loops = " × ".join(map(str, group.nest)) or str(executions)
@@ -204,15 +262,15 @@ def tiles_picture(group: TiledExecutes) -> Picture:
     blocks = [
         text_block(f"Loops of {loops} trips: {executions:,} tiles{rest}."),
         _nest_block(group),
-        legend_block([(tile, f"tile {tile}") for tile in shown]),
+        legend_block([(f"colour-{tile}", f"tile {tile}") for tile in shown]),
         *(block for walk in group.walks for block in _tile_memory(group, walk, shown)),
         *_scratchpad_blocks(group.op),
     ]
-    return picture(_file_name("tiles", group), f"Tiles of {numbered(group)}", blocks)
+    return picture(_file_name("tiles", group), f"Tiles of {_execute_title(group)}", blocks)
 
 
 def _nest_block(group: TiledExecutes) -> Block:
-    """Loops as boxes, one inside the other, the operation innermost."""
+    """Draw the loops as nested boxes with the operation innermost."""
     lines = [f"for {n} trips" for n in group.nest]
     height = 22.0 * (len(lines) + 1) + 4.0 * len(lines)
     pieces = []
@@ -230,7 +288,7 @@ def _nest_block(group: TiledExecutes) -> Block:
 
 
 def _step_texts(group: TiledExecutes, depth: int) -> Iterator[str]:
-    """How far a loop moves each operand."""
+    """Return how far a step of loop ``depth`` moves each operand."""
     for walk in group.walks:
         step = group.steps(walk)[depth] if len(group.nest) else 0
         moved = "irregular" if step is None else f"{step:+,} bytes" if step else "stays"
@@ -241,9 +299,9 @@ def _tile_memory(group: TiledExecutes, walk: Walk, shown: Sequence[int]) -> Iter
     verb = "written to" if walk.is_output else "read from"
     size = format_bytes(walk.memory.size_bytes)
     head = f"{walk.tensor.name}, {verb} {walk.memory.name} ({size})"
-    touched = _touched(group.op, walk, shown)
+    touched = _accessed_sticks(group.op, walk, shown)
     if touched is None:
-        yield text_block(f"{head}: which sticks, its index tensor or its size says.")
+        yield text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
         return
     tiles = [np.unique(np.concatenate(cores)) for cores in touched]
     same = len(tiles) > 1 and all(np.array_equal(tiles[0], tile) for tile in tiles[1:])
@@ -251,7 +309,7 @@ def _tile_memory(group: TiledExecutes, walk: Walk, shown: Sequence[int]) -> Iter
     yield text_block(f"{head}: {f'every tile takes the same {each}' if same else f'{each} a tile'}")
     owners = [(7 if same else tile % COLOURS, sticks) for tile, sticks in zip(shown, tiles,
               strict=True)]  # fmt: skip
-    yield memory_block(_rows(walk.memory), owners, STICK_BYTES)
+    yield memory_block(_memory_rows(walk.memory), owners, STICK_BYTES)
 
 
 # --- the graph --------------------------------------------------------------------------------
@@ -261,28 +319,19 @@ MAX_NODES = 40
 
 @dataclass(frozen=True, eq=False)
 class _Operand:
-    """What a group touches. ``place``: LX, or the id of a memory; bytes from its start."""
+    """An operand of a group. ``memory``: LX or the id of an HBM memory; ``low``, ``high``: the
+    accessed range in it, in bytes.
+    """
 
-    tensor: Tensor
     is_output: bool
-    place: object
+    memory: object
     low: int
     high: int
     text: str
 
-    def meets(self, other: _Operand) -> bool:
-        """True if their ranges overlap."""
-        return self.place == other.place and self.low < other.high and other.low < self.high
-
-
-@dataclass(frozen=True, eq=False)
-class _Node:
-    group: TiledExecutes
-
-    @cached_property
-    def operands(self) -> tuple[_Operand, ...]:
-        """In the order of the operation's tensors."""
-        return tuple(_operands(self.group))
+    def overlaps(self, other: _Operand) -> bool:
+        """Return whether both access some common bytes."""
+        return self.memory == other.memory and self.low < other.high and other.low < self.high
 
 
 def _operands(group: TiledExecutes) -> Iterator[_Operand]:
@@ -295,36 +344,32 @@ def _operands(group: TiledExecutes) -> Iterator[_Operand]:
             size = max((box.end_bytes for box in boxes), default=0)
             low = tensor.starts[0]
             text = f"LX {low:#x}, {format_bytes(size)} a core"
-            yield _Operand(tensor, is_output, Component.LX, low, low + size, text)
+            yield _Operand(is_output, Component.LX, low, low + size, text)
         elif number in walks:
             memory, offsets = walks[number].memory, walks[number].offsets
             size = max((box.end_bytes for box in boxes), default=memory.size_bytes)
             low, high = int(offsets.min()), int(offsets.max()) + size
             if is_indirect(tensor):
                 low, high = 0, max(memory.size_bytes, 1)
-            yield _Operand(tensor, is_output, id(memory), low, high, f"{memory.name} in HBM")
+            yield _Operand(is_output, id(memory), low, high, f"{memory.name} in HBM")
 
 
-@dataclass(frozen=True)
-class _Edge:
-    """From operand row to operand row, in units from the top."""
-
-    begin: float
-    end: float
-    style: str
+_Edge = tuple[float, float, str]
+"""Rows of the writing and the reading operand, in units from the top, and the CSS class."""
 
 
 def graph_picture(groups: Sequence[TiledExecutes]) -> Picture:
-    """Executes in the order they run; a line leads from who wrote an operand to who reads it."""
-    nodes = [_Node(group) for group in groups[:MAX_NODES]]
+    """Draw the executes in program order, with lines from each writer to its readers."""
+    shown = groups[:MAX_NODES]
     edges: list[_Edge] = []
     written: list[tuple[_Operand, int, float]] = []
     pieces, left, y = [], 60.0, 0.0
-    for node in nodes:
-        height = 22.0 + 15.0 * len(node.operands) + 4.0
+    for group in shown:
+        operands = list(_operands(group))
+        height = 22.0 + 15.0 * len(operands) + 4.0
         pieces.append(rectangle(left, y, INNER - left, height, "box"))
-        pieces.append(_node_head(node.group, left, y))
-        rows = [(each, y + 22.0 + 15.0 * k + 7.0) for k, each in enumerate(node.operands)]
+        pieces.append(_node_head(group, left, y))
+        rows = [(each, y + 22.0 + 15.0 * k + 7.0) for k, each in enumerate(operands)]
         for operand, row in rows:
             source = _writer(written, operand) if not operand.is_output else None
             origin = "" if source is None else f" from execute {source[1]}"
@@ -332,9 +377,9 @@ def graph_picture(groups: Sequence[TiledExecutes]) -> Picture:
             text = f"{verb} {operand.text}{origin}"
             pieces.append(label(text, left + 8.0, row + 4.0, INNER - left - 16.0))
             if source is not None:
-                style = "line lx" if operand.place is Component.LX else "line hbm"
-                edges.append(_Edge(source[2], row, style))
-        written += [(o, node.group.first.number, row) for o, row in rows if o.is_output]
+                colour = 2 if operand.memory is Component.LX else 0
+                edges.append((source[2], row, f"edge colour-{colour}"))
+        written += [(o, group.first.number, row) for o, row in rows if o.is_output]
         y += height + 8.0
     drawn = [*_drawn_edges(edges, left), *pieces]
     blocks = [
@@ -342,33 +387,31 @@ def graph_picture(groups: Sequence[TiledExecutes]) -> Picture:
                    "through HBM, green through the cores' scratchpads (LX)."),
         Block(y, inside(drawn)),
     ]  # fmt: skip
-    if len(groups) > len(nodes):
-        blocks.append(text_block(f"{len(groups) - len(nodes)} later executes are left out."))
-    return picture("executes", "Executes and what they hand on", blocks)
+    if len(groups) > len(shown):
+        blocks.append(text_block(f"{len(groups) - len(shown)} later executes are left out."))
+    return picture("executes", "Executes and the data between them", blocks)
 
 
 def _node_head(group: TiledExecutes, left: float, y: float) -> Markup:
     runs = sum(len(member.loops) for member in group.members)
     times = f", {runs:,} times" if runs > 1 else ""
-    text = f"{numbered(group)}{times}, {len(group.op.cores)} cores"
+    text = f"{_execute_title(group)}{times}, {len(group.op.cores)} cores"
     return label(text, left + 8.0, y + 15.0, INNER - left - 16.0)
 
 
 def _writer(
     written: Sequence[tuple[_Operand, int, float]], operand: _Operand
 ) -> tuple[_Operand, int, float] | None:
-    """The last one that wrote some of it."""
-    return next((each for each in reversed(written) if each[0].meets(operand)), None)
+    """Return the last entry of ``written`` that overlaps with ``operand``."""
+    return next((each for each in reversed(written) if each[0].overlaps(operand)), None)
 
 
 def _drawn_edges(edges: Sequence[_Edge], right: float) -> Iterator[Markup]:
-    """Every line in a lane of its own as long as it lasts."""
+    """Draw every line in a lane that no other line uses over the same rows."""
     lanes: list[float] = []
-    for edge in sorted(edges, key=lambda each: (each.begin, each.end)):
-        free = next((k for k, end in enumerate(lanes) if end < edge.begin), len(lanes))
-        lanes[free:] = [edge.end, *lanes[free + 1 :]]
+    for begin, end, style in sorted(edges, key=lambda each: each[:2]):
+        free = next((k for k, last in enumerate(lanes) if last < begin), len(lanes))
+        lanes[free:] = [end, *lanes[free + 1 :]]
         x = max(right - 12.0 - 7.0 * free, 3.0)
-        path = f"M{right:g} {edge.begin:g}H{x:g}V{edge.end:g}H{right - 5:g}"
-        yield tag("path", d=path, class_=edge.style)
-        head = f"M{right - 6:g} {edge.end - 3:g}l6 3l-6 3"
-        yield tag("path", d=head, class_=edge.style)
+        yield tag("path", d=f"M{right:g} {begin:g}H{x:g}V{end:g}H{right - 5:g}", class_=style)
+        yield tag("path", d=f"M{right - 6:g} {end - 3:g}l6 3l-6 3", class_=style)

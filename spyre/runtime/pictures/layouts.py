@@ -1,4 +1,4 @@
-"""How a host tensor lies in device memory: its sticks on the host, and one after another there."""
+"""The picture of a layout: the sticks of a tensor on the host, and their order in device memory."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from spyre.layout import (
     device_coordinate,
     transfer_geometry,
 )
-from spyre.runtime.pictures.drawing import (
+from spyre.runtime.drawing import (
     COLOURS,
     INNER,
     Block,
     Picture,
+    inside,
     label,
-    picked,
     picture,
     rectangle,
+    shown_indices,
     text_block,
 )
-from spyre.runtime.profile.report import inside
 
 _ROWS, _COLUMNS = 7, 6
 
 
 @dataclass(frozen=True)
 class PicturedTensor:
-    """A tensor on the host and its layout on the card; ``strides`` in elements."""
+    """A host tensor and its device layout; ``strides`` in elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class PicturedTensor:
 
 
 def layout_picture(tensor: PicturedTensor) -> Picture:
-    """The sticks of a tensor. LaunchError SPY322 for a layout that does not fit its shape."""
+    """Draw the sticks of a tensor. LaunchError SPY322 for a layout that does not fit its shape."""
     view = _View(tensor, transfer_geometry(tensor.layout, tensor.shape, tensor.strides))
     shape = " × ".join(map(str, tensor.shape)) or "scalar"
     sticks = tensor.layout.device_bytes // STICK_BYTES
@@ -49,7 +49,7 @@ def layout_picture(tensor: PicturedTensor) -> Picture:
             f"{shape} {tensor.dtype_name} on the host, {sticks:,} sticks of {STICK_BYTES} bytes "
             f"({view.lanes} elements) on the card."
         ),
-        text_block(f"{view.plane}: each cell is a stick, its number is its place in memory.",
+        text_block(f"{view.plane}: each cell is a stick, its number is its position in memory.",
                    "faint"),
         _grid(view),
         text_block("Device memory, one stick after another:", "faint"),
@@ -61,7 +61,7 @@ def layout_picture(tensor: PicturedTensor) -> Picture:
 
 @dataclass(frozen=True)
 class _View:
-    """The plane of a tensor that is drawn: rows, and sticks along the columns."""
+    """The plane of a tensor that is drawn: host rows, with sticks along the columns."""
 
     tensor: PicturedTensor
     geometry: TransferGeometry
@@ -118,15 +118,17 @@ class _View:
             index[self.row_dim] = row
         if index:
             index[self.column_dim] = column * self.step
-        place = device_coordinate(self.tensor.layout, self.tensor.shape, self.tensor.strides, index)
-        colour = place.stick[self.outer] % COLOURS if place.stick else 0
-        return place.byte_offset // STICK_BYTES, colour
+        device = device_coordinate(
+            self.tensor.layout, self.tensor.shape, self.tensor.strides, index
+        )
+        colour = device.stick[self.outer] % COLOURS if device.stick else 0
+        return device.byte_offset // STICK_BYTES, colour
 
 
 def _grid(view: _View) -> Block:
-    """The host's plane: sticks as cells, with the elements of columns above and rows beside."""
+    """Draw the plane on the host: a cell per stick, with element numbers above and rows beside."""
     left, top, height = 52.0, 16.0, 20.0
-    columns, rows = picked(view.columns, _COLUMNS), picked(view.rows, _ROWS)
+    columns, rows = shown_indices(view.columns, _COLUMNS), shown_indices(view.rows, _ROWS)
     width = (INNER - left) / len(columns)
     extent = view.tensor.shape[view.column_dim] if view.tensor.shape else 1
     pieces = []
@@ -142,27 +144,27 @@ def _grid(view: _View) -> Block:
         name = "⋮" if row is None else f"row {row}"
         pieces.append(label(name, left - 6.0, line + 14.0, left, "faint end"))
         for x, column in enumerate(columns):
-            place = left + x * width
+            edge = left + x * width
             if row is None or column is None:
                 sign = "⋱" if row is None and column is None else "⋮" if row is None else "…"
-                pieces.append(label(sign, place + width / 2, line + 14.0, width, "faint middle"))
+                pieces.append(label(sign, edge + width / 2, line + 14.0, width, "faint middle"))
                 continue
             number, colour = view.stick(row, column)
             title = f"row {row}, elements from {column * view.step}: stick {number}"
-            box = rectangle(place + 1, line + 1, width - 2, height - 2, f"own colour-{colour}",
+            box = rectangle(edge + 1, line + 1, width - 2, height - 2, f"own colour-{colour}",
                             title)  # fmt: skip
-            pieces += [box, label(f"{number:,}", place + width / 2, line + 14.0, width, "middle")]
+            pieces += [box, label(f"{number:,}", edge + width / 2, line + 14.0, width, "middle")]
     return Block(top + len(rows) * height, inside(pieces))
 
 
 def _memory(view: _View) -> Block:
-    """Memory in parts, one per step of the outermost device dim, in the colours of the grid."""
+    """Draw device memory, one box per step of the outermost device dim, in the grid's colours."""
     layout = view.tensor.layout
     sizes = layout.device_size[:-1]
     parts = sizes[view.outer] if sizes else 1
     each = layout.device_bytes // STICK_BYTES // max(parts, 1)
     height, pieces = 20.0, []
-    shown = picked(parts, 6)
+    shown = shown_indices(parts, 6)
     for y, part in enumerate(shown):
         if part is None:
             pieces.append(label("⋮", INNER / 2, y * height + 14.0, 20.0, "faint middle"))

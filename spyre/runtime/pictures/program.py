@@ -1,7 +1,7 @@
-"""The pictures of a whole program, as files: layouts, cores, tiles, executes, and a page with all.
+"""The pictures of a program as files: layouts, cores, tiles, executes, and a page with all of them.
 
-``spyre explain PATH --svg DIR`` and the tutorial's pages take them from here. Everything drawn
-comes from the program's own addresses; nothing is run, and no numba is imported.
+``spyre explain PATH --svg DIR`` and the tutorial use them. Everything is drawn from the addresses
+in the program; nothing is run, and numba is not imported.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from pathlib import Path
 from spyre.errors import ProfileError
 from spyre.files import atomic_write
 from spyre.runtime.addresses import AddressCheck
-from spyre.runtime.pictures.drawing import Picture
+from spyre.runtime.drawing import Markup, Picture, document, tag, theme_button
 from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
 from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
-from spyre.runtime.profile.report import Markup, document, tag, theme_button
 from spyre.runtime.run import Run, traced_launches
 
 MAX_GROUPS = 24
@@ -23,9 +22,9 @@ MAX_GROUPS = 24
 
 
 def pictures_of(run: Run) -> Iterator[Picture]:
-    """The graph first, then every layout, then cores and tiles of the executes in order.
+    """Yield the graph, then every layout, then cores and tiles of the executes in program order.
 
-    LaunchError for parameters without value, and layouts that do not fit their tensors.
+    LaunchError for parameters without a value and layouts that do not fit their tensors.
     """
     groups = AddressCheck(traced_launches(run)).groups
     yield graph_picture(groups)
@@ -43,7 +42,7 @@ def pictures_of(run: Run) -> Iterator[Picture]:
 
 
 def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
-    """Write each picture as an SVG file and ``index.html`` with all of them; returns that first.
+    """Write every picture as SVG and all in ``index.html``; return the paths, the page first.
 
     ``title``: name of the program on the page. ProfileError SPY782 if they cannot be written;
     other errors as of `pictures_of`.

@@ -1,6 +1,9 @@
-"""Profiles: what a card would have done when, and why it took that long.
+"""Profiles: the modelled time of a recording or of the result of a run.
 
-:mod:`.activity` is what is profiled (a recording, or a run's result), :mod:`.make` models it,
-:mod:`.profile_data` is the result; the other modules show it, and :mod:`.profile` is what people
-call. Nothing here runs unless a profile is asked for.
+:mod:`.data` holds the profile, :mod:`.profile` makes it; the other modules render it as tables,
+JSON, an HTML page, a roofline and a trace. Nothing runs here unless a profile is requested.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,7 @@
-"""What takes most of a profile's time, and what would help: for the report, the largest first.
+"""The largest bottlenecks of a profile, each with its cause and advice, for the report.
 
-Executes of one kernel that do the same over the same shape count together, as unrolled loops make
-them. What would help follows from the terms of the cost model, so it is as good as that.
+Executes of one kernel with the same operation and shape count as one bottleneck, since they are
+often one unrolled loop. The advice follows from the terms of the cost model.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from spyre.runtime.units import format_bytes, format_count
 
 MOST = 5
 _UNEVEN = 1.2
-"""The most any core does over the mean, from which on dividing the work otherwise would help."""
+"""Work of the busiest core over the mean, above which another division of the work is advised."""
 _PART = 0.1
-"""Of an execute's time, from which on a term of its own is worth naming."""
+"""Part of an execute's time above which a term of the cost model is named."""
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """``share``: of the time of all kernels, launching included. ``saved_ns``: at most, None where
-    the model does not say. ``places``: lines of the program, where they are known.
+    """``share``: part of the time of all kernels, launching included. ``saved_ns``: upper bound of
+    the time that could be saved, None if unknown. ``places``: lines of the program, if known.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Bottleneck:
 
 
 def bottlenecks_of(profile: ProfileData, most: int = MOST) -> tuple[Bottleneck, ...]:
-    """The largest first; nothing that takes no time."""
+    """Return at most ``most`` bottlenecks, the largest first."""
     found = [*_launching(profile), *_executes(profile)]
     found.sort(key=lambda each: -each.time_ns)
     return tuple(each for each in found[:most] if each.time_ns)
@@ -110,7 +110,7 @@ def _why(profile: ProfileData, executes: list[ExecuteProfile]) -> str:
 
 
 def _helps(profile: ProfileData, execute: ExecuteProfile) -> Iterator[str]:
-    """What would help, the most specific first."""
+    """Yield advice for an execute, the most specific first."""
     cores, used = profile.machine.hardware.cores, len(execute.cores)
     if used < cores:
         yield f"divide it among more cores: {used} of {cores} work"
@@ -134,7 +134,7 @@ def _helps(profile: ProfileData, execute: ExecuteProfile) -> Iterator[str]:
 
 
 def _saved(execute: ExecuteProfile) -> float:
-    """What is left out if nothing had to be waited for of what it waits for most."""
+    """Return the time, in ns, that all launches would save without the term it is bound by."""
     terms = execute.time.terms
     without = {
         Bound.MEMORY: replace(terms, memory=0.0, turnaround=0.0, tile=0.0, spill=0.0),

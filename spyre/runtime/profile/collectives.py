@@ -1,33 +1,32 @@
-"""Collectives of a profile: those of a card that are alike, with their modelled time and what they
-moved over its links. Bytes are counted, times are modelled from constants nobody has measured.
+"""Collectives of a profile: calls of one kind together, their bytes over the links of the card and
+their modelled time. Bytes are counted; times are modelled from constants that were not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.flex import Command, noted_block_of
+from spyre.runtime.drawing import Column
+from spyre.runtime.flex import Command, recorded_block_of
 from spyre.runtime.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from spyre.runtime.profile.data import ProfileData
 
 
 def record_of(command: Command) -> CollectiveRecord | None:
-    """The collective a command was; None for others."""
-    noted = noted_block_of(command)
-    return noted.detail if noted and isinstance(noted.detail, CollectiveRecord) else None
+    """Return the record of the collective that ``command`` carried out, None for other commands."""
+    recorded = recorded_block_of(command)
+    return recorded.detail if recorded and isinstance(recorded.detail, CollectiveRecord) else None
 
 
 def modelled_time(record: CollectiveRecord, machine: MachineSpec) -> CollectiveTime:
-    """The time of one collective between as many cards as the group had ranks."""
+    """Return the modelled time of one collective between as many cards as the group has ranks."""
     return fastest_time(record.operation, record.size_bytes, record.ranks, machine)
 
 
@@ -41,17 +40,17 @@ class CollectiveRow:
 
     @property
     def calls(self) -> int:
-        """How many there were."""
+        """Number of calls."""
         return len(self.records)
 
     @property
     def ranks(self) -> int:
-        """Ranks of the group."""
+        """Number of ranks in the group."""
         return self.records[0].ranks
 
     @property
     def size_bytes(self) -> int:
-        """Of the largest tensor of one call."""
+        """Bytes of the largest tensor of one call."""
         return self.records[0].size_bytes
 
     @property
@@ -66,28 +65,28 @@ class CollectiveRow:
 
     @property
     def host_bus_gbps(self) -> float:
-        """The same of the simulator itself, on the host."""
+        """Bus bandwidth of the simulator, measured on the host."""
         spent_ns = sum(record.end_ns - record.begin_ns for record in self.records)
         return bus_gbps(self.size_bytes * self.calls, spent_ns, self.time.bus_factor)
 
     @property
     def sent_bytes(self) -> int:
-        """Over all links of the card, in all calls."""
+        """Bytes over all links of the card, in all calls."""
         return sum(sum(record.sent_bytes) for record in self.records)
 
     @property
     def received_bytes(self) -> int:
-        """Over all links of the card, in all calls."""
+        """Bytes over all links of the card, in all calls."""
         return sum(sum(record.received_bytes) for record in self.records)
 
     @property
     def combined_bytes(self) -> int:
-        """That the card reduced, in all calls."""
+        """Bytes that the card reduced, in all calls."""
         return sum(record.combined_bytes for record in self.records)
 
 
 def collective_rows(profile: ProfileData) -> tuple[CollectiveRow, ...]:
-    """A row per kind, in the order of their first calls."""
+    """Return a row per kind of collective, in the order of the first calls."""
     kinds: dict[tuple[str, int, int], list[CollectiveRecord]] = {}
     for record in profile.collectives:
         kinds.setdefault((str(record), record.ranks, record.size_bytes), []).append(record)
@@ -99,7 +98,7 @@ def collective_rows(profile: ProfileData) -> tuple[CollectiveRow, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LinkCounts:
-    """What went over the links of a card, by rank at the other end, and how many collectives."""
+    """Number of collectives, and bytes over the links of a card by the rank at the other end."""
 
     collectives: int = 0
     sent_bytes: tuple[int, ...] = ()
@@ -108,7 +107,7 @@ class LinkCounts:
 
 
 def link_counts(records: Iterable[CollectiveRecord]) -> LinkCounts:
-    """Sums over records of one group."""
+    """Return the sums over ``records``, all of one group."""
     return reduce(_with, records, LinkCounts())
 
 
@@ -125,36 +124,25 @@ def _sums(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(sum, zip(left, right, strict=True))) if left else tuple(right)
 
 
-CELLS: Mapping[str, Callable[[CollectiveRow], str]] = {
-    "collective": lambda row: row.name,
-    "ranks": lambda row: str(row.ranks),
-    "calls": lambda row: str(row.calls),
-    "bytes": lambda row: format_bytes(row.size_bytes),
-    "steps": lambda row: str(row.time.steps),
-    "time": lambda row: format_ns(round(row.total_ns)),
-    "busbw GB/s": lambda row: f"{row.bus_gbps:.3g}" if row.bus_gbps else "-",
-    "sent": lambda row: format_bytes(row.sent_bytes),
-    "received": lambda row: format_bytes(row.received_bytes),
-    "added": lambda row: format_bytes(row.combined_bytes) if row.combined_bytes else "-",
-}
-"""The text of a row's cell, by column."""
-
-
-def make_collective_table(profile: ProfileData) -> Table:
-    """The rich table."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, pad_edge=False)
-    for column in CELLS:
-        table.add_column(column, justify="left" if column == "collective" else "right")
-    for row in collective_rows(profile):
-        table.add_row(*(cell(row) for cell in CELLS.values()))
-    return table
+COLLECTIVE_COLUMNS: tuple[Column[CollectiveRow], ...] = (
+    Column("collective", lambda row: row.name),
+    Column("ranks", lambda row: str(row.ranks), lambda row: row.ranks),
+    Column("calls", lambda row: str(row.calls), lambda row: row.calls),
+    Column("bytes", lambda row: format_bytes(row.size_bytes), lambda row: row.size_bytes),
+    Column("steps", lambda row: str(row.time.steps), lambda row: row.time.steps),
+    Column("time", lambda row: format_ns(round(row.total_ns)), lambda row: row.total_ns),
+    Column("busbw GB/s", lambda row: f"{row.bus_gbps:.3g}" if row.bus_gbps else "-",
+           lambda row: row.bus_gbps),
+    Column("sent", lambda row: format_bytes(row.sent_bytes), lambda row: row.sent_bytes),
+    Column("received", lambda row: format_bytes(row.received_bytes),
+           lambda row: row.received_bytes),
+    Column("added", lambda row: format_bytes(row.combined_bytes) if row.combined_bytes else "-",
+           lambda row: row.combined_bytes),
+)  # fmt: skip
 
 
 def collective_summary(profile: ProfileData) -> Iterator[str]:
-    """A line under the profile, where there were collectives."""
+    """Yield the summary line of the profile if there were collectives."""
     rows = collective_rows(profile)
     if rows:
         sent, received = (
@@ -170,7 +158,7 @@ def collective_summary(profile: ProfileData) -> Iterator[str]:
 
 
 def collective_object(row: CollectiveRow) -> dict[str, object]:
-    """A row for JSON. ``links``: by rank at the other end."""
+    """Return a row for JSON. Bytes sent and received are listed by the rank at the other end."""
     counts = link_counts(row.records)
     return {
         "collective": row.name,

@@ -1,9 +1,9 @@
-"""What a profile is made from and what it holds.
+"""The input and the content of a profile.
 
-Made from: copies, host operations and launches in order of submission. Holds: kernels with what
-their executes cost, copies, the timeline, allocated memory over it. Times are modelled, of the
-card, in nanoseconds; nothing here is measured. The renderers (table, files, roofline, trace,
-report) take this. What the host's CPU did in the card's place is the one thing that is measured.
+Input: activities (copies, host operations, launches) in order of submission. Content: kernels with
+the costs of their executes, copies, the timeline, and allocated memory over time. The renderers
+(table, files, roofline, trace, report) read this. Times are modelled times of the card in
+nanoseconds; only the times of operations that ran on the host's CPU instead are measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.layout import Int64Array
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.flex import Command, Engine, LaunchOrigin, launch_of, noted_block_of
+from spyre.runtime.flex import Command, Engine, LaunchOrigin, launch_of, recorded_block_of
 from spyre.runtime.kernel import UNLABELLED
 from spyre.runtime.profile.collectives import record_of
 from spyre.runtime.profile.kernels import (
@@ -39,11 +39,11 @@ from spyre.runtime.run import RunResult
 class Activity:
     """One control block or host operation.
 
-    ``label``: its name among the others; ``after``: labels of what had to be complete before; those
-    that nothing has mean nothing. ``size_bytes``: what a copy moves. ``program``:
-    what a launch ran, None where a compute block ran none, and ``labels`` of its executes.
-    ``ended_ns``: host clock when it had ended, 0 where it was not recorded. ``collective``: what
-    the cards exchanged, None for anything else. ``origin``: what a launch is for, if known.
+    ``label``: unique name. ``after``: labels of the activities it waited for; unknown labels are
+    ignored. ``size_bytes``: bytes of a copy. ``program``: the program of a launch, None for others,
+    and ``labels`` of its executes. ``ended_ns``: host clock at its end, 0 if not recorded.
+    ``collective``: the record of a collective, None for others. ``origin``: the source of a launch,
+    if known.
     """
 
     label: str
@@ -60,16 +60,16 @@ class Activity:
 
 
 def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
-    """Those of a recording, without what failed. ``card``: makes labels and streams differ."""
+    """Return the activities of a recording, without failed ones. ``card``: prefix of the labels."""
     used = _ExchangedMemory()
     return tuple(_of_command(command, card, used) for command in commands if not command.error)
 
 
 class _ExchangedMemory:
-    """Device memory of the collectives until now, and the label of the last one that used it.
+    """Device memory of the collectives so far, with the label of the last one that used it.
 
-    A collective has a stream of its own, and the host waits before it uses the result: no stream
-    says that what does so comes behind it.
+    Collectives run in a separate stream and the host waits for them, so the order of the streams
+    does not show that later commands depend on them.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _ExchangedMemory:
         self._users: dict[tuple[int, int], tuple[int, str]] = {}
 
     def labels(self, command: Command) -> tuple[str, ...]:
-        """Of collectives whose memory a command names."""
+        """Return the labels of the collectives whose memory ``command`` uses."""
         places = (place.address for place in command.block.places)
         found = (self._user(each.region_id, each.offset) for each in places)
         return tuple(dict.fromkeys(label for label in found if label))
@@ -90,9 +90,9 @@ class _ExchangedMemory:
         end, label = self._users[region, starts[at]]
         return label if offset < end else ""
 
-    def note(self, command: Command) -> None:
-        """Remember the memory of a collective."""
-        noted = noted_block_of(command)
+    def record(self, command: Command) -> None:
+        """Record the memory of ``command`` if it is a collective."""
+        noted = recorded_block_of(command)
         if noted is None:
             return
         for place, size_bytes in zip(noted.block.places, noted.place_bytes, strict=True):
@@ -105,7 +105,7 @@ class _ExchangedMemory:
 def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity:
     launched = launch_of(command)
     after = dict.fromkeys((*command.after, *used.labels(command)))
-    used.note(command)
+    used.record(command)
     return Activity(
         f"{card}: {command.label}",
         _kind(command),
@@ -124,7 +124,7 @@ def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity
 def _kind(command: Command) -> TaskKind:
     if command.engine is Engine.HOST:
         return TaskKind.HOST
-    if noted_block_of(command) is not None:
+    if recorded_block_of(command) is not None:
         return TaskKind.EXCHANGE
     if command.engine is Engine.COMPUTE:
         return TaskKind.COMPUTE
@@ -132,7 +132,7 @@ def _kind(command: Command) -> TaskKind:
 
 
 def activities_of_result(result: RunResult) -> tuple[Activity, ...]:
-    """Those of a run without a recording: arguments in, launches, arguments out, in one stream."""
+    """Return the activities of a run that was not recorded: copies in, launches, copies out."""
     activities = list(_copies(result, (Role.INPUT, Role.INPUT_OUTPUT), TaskKind.COPY_IN))
     for k, launched in enumerate(result.launches):
         activities.append(
@@ -164,9 +164,9 @@ def _chained(activities: Sequence[Activity]) -> Iterator[Activity]:
 
 @dataclass(frozen=True, eq=False)
 class HbmOccupancy:
-    """``allocated_bytes``: by region, int64 [moments, REGIONS], each row until the next moment.
+    """``allocated_bytes``: int64 [moments, REGIONS], each row valid until the next moment.
 
-    ``time_ns``: [moments], ascending from 0; where several are the same, what was there in between.
+    ``time_ns``: [moments], ascending from 0; equal moments show intermediate states.
     """
 
     time_ns: Float64Array
@@ -185,7 +185,7 @@ class HbmOccupancy:
 
     @property
     def peak_ns(self) -> float:
-        """When that is first so."""
+        """The first moment with `peak_bytes`."""
         return float(self.time_ns[self.total_bytes.argmax()])
 
     @property
@@ -194,9 +194,9 @@ class HbmOccupancy:
         return tuple(self.allocated_bytes.max(axis=0).tolist())
 
     def thinned(self) -> HbmOccupancy:
-        """The same with at most two rows of every moment: the fullest and the last."""
+        """Return at most two rows per moment: the one with most bytes and the last one."""
         _, moment = np.unique(self.time_ns, return_inverse=True)
-        # The fullest row keeps the peak, the last one what holds until the next moment.
+        # The fullest row keeps the peak, the last one is valid until the next moment.
         order = np.lexsort((-self.total_bytes, moment))
         fullest = order[np.append(True, np.diff(moment) > 0)]
         last = np.flatnonzero(np.append(np.diff(moment) > 0, True))
@@ -210,13 +210,13 @@ def hbm_occupancy(
     owners: Sequence[int],
     timeline: Timeline,
 ) -> HbmOccupancy:
-    """What was allocated while ``activities`` ran. ``owners``: activity of every task."""
+    """Return the allocated bytes while ``activities`` ran. ``owners``: activity of every task."""
     ends_ns = np.zeros(len(activities))
     for owner, span in zip(owners, timeline.spans, strict=True):
         ends_ns[owner] = max(ends_ns[owner], span.end_ns)
     clock_ns = np.array([activity.ended_ns for activity in activities], np.int64)
-    # Allocations are known by the host's clock and activities by both clocks: what had ended on
-    # the host before an allocation says where on the modelled axis it lies.
+    # Allocations have times of the host's clock only, activities of both clocks. An allocation is
+    # placed at the modelled end of the activities that had ended on the host before it.
     order = np.argsort(clock_ns, kind="stable")
     modelled_ns = np.maximum.accumulate(np.append(0.0, ends_ns[order]))
     ended = np.searchsorted(clock_ns[order], history.times_ns, side="right")
@@ -225,26 +225,8 @@ def hbm_occupancy(
 
 
 @dataclass(frozen=True, slots=True)
-class PeakRates:
-    """What a machine could do at most: bytes and multiply-adds per nanosecond, all cores."""
-
-    hbm_gbps: float
-    macs_per_ns: float
-
-    @staticmethod
-    def of(machine: MachineSpec, data_format: str = "SEN169_FP16") -> PeakRates:
-        """The roofs for products of ``data_format``."""
-        hw = machine.hardware
-        per_core = hw.pt_macs_per_cycle * hw.clock_ghz * hw.format_speed(data_format)
-        return PeakRates(hw.hbm_peak_gbps, per_core * hw.cores)
-
-
-@dataclass(frozen=True, slots=True)
 class TimelineLaunch:
-    """A launch in the timeline.
-
-    ``kernel``: place in `ProfileData.kernels`; ``task``: in the timeline's tasks.
-    """
+    """A launch in the timeline: indices into `ProfileData.kernels` and the timeline's tasks."""
 
     kernel: int
     task: int
@@ -265,11 +247,11 @@ class FallbackTime:
 
 @dataclass(frozen=True, eq=False)
 class ProfileData:
-    """What a card would have done, by a cost model.
+    """The modelled execution of ``activities`` on a card.
 
-    ``activities``: what was profiled; ``owners``: by task of the timeline, the place of its
-    activity. ``launches``: in order of submission. ``hbm``: what is allocated in device memory
-    when; None where nobody looked. ``on_host``: what ran on the host instead, of all cards.
+    ``owners``: for each task of the timeline, the index of its activity. ``launches``: in order of
+    submission. ``hbm``: allocated device memory over time, None if not recorded. ``on_host``:
+    operations of all cards that ran on the host instead.
     """
 
     machine: MachineSpec
@@ -292,13 +274,13 @@ class ProfileData:
 
     @property
     def collectives(self) -> tuple[CollectiveRecord, ...]:
-        """What this card exchanged with others, in order."""
+        """The collectives of this card, in order."""
         found = (activity.collective for activity in self.activities)
         return tuple(record for record in found if record is not None)
 
     @property
     def counters(self) -> Counters:
-        """Work of everything."""
+        """Sums over all kernels."""
         return reduce(add, (kernel.counters for kernel in self.kernels), Counters())
 
     @property
@@ -313,12 +295,12 @@ class ProfileData:
 
     @property
     def launch_ns(self) -> float:
-        """Giving control blocks to the cores."""
+        """Time to launch control blocks."""
         return self.timeline.busy_ns(Resource.LAUNCH)
 
     @property
     def kernel_ns(self) -> float:
-        """Launching and computing: what shares are parts of."""
+        """Time of launching and computing; shares are parts of it."""
         return self.compute_ns + self.launch_ns
 
     def copied_bytes(self, kind: TaskKind) -> int:
@@ -336,7 +318,7 @@ class ProfileData:
 
     @cached_property
     def per_core(self) -> CoreBalance:
-        """What each core did in all launches."""
+        """Work of each core in all launches."""
         return balance_of(execute for _, execute in self.executes)
 
     @property
@@ -346,13 +328,13 @@ class ProfileData:
 
     @property
     def core_busy_ns(self) -> Float64Array:
-        """How long each core works, [CORES]: of every execute, its part of the busiest core's."""
+        """Busy time of each core, [CORES], see `CoreBalance`."""
         return self.per_core.busy_ns
 
     def origin_of(self, launch: TimelineLaunch) -> LaunchOrigin | None:
-        """What a launch was for, where that is known."""
+        """Return the source of a launch, if known."""
         return self.activities[self.owners[launch.task]].origin
 
     def span_of(self, launch: TimelineLaunch) -> Span:
-        """When a launch is on the cores."""
+        """Return the time of a launch on the cores."""
         return self.timeline.spans[launch.task]

@@ -1,8 +1,7 @@
-"""Files of a profile: written whole or not at all, as a JSON object, read back, and two of them
-compared.
+"""Files of a profile: the profile as a JSON object, reading it again, and the comparison of two.
 
-Keys are stable; docs/profiling.md lists them. A file that holds such an object is a *kept run*,
-which ``spyre-run --compare`` takes.
+Keys are stable; docs/profiling.md lists them. A file with such an object is a *kept run*, which
+``spyre-run --compare`` accepts. Files are written completely or not at all.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 from spyre.errors import JsonLocation, ProfileError
 from spyre.files import atomic_write, read_regular, writable_target
 from spyre.hw.cost import Resource, TaskKind
+from spyre.runtime.drawing import Column, text_table
 from spyre.runtime.profile.collectives import collective_object, collective_rows
 from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def check_target(path: Path | str) -> Path:
-    """Where a file goes, symbolic links followed. ProfileError SPY782 when none can be there."""
+    """Return the path to write, symbolic links resolved. ProfileError SPY782 if it is refused."""
     return writable_target(path, partial(_not_writable, path))
 
 
 def write_whole(path: Path | str, content: bytes) -> None:
-    """Write ``content``. ProfileError SPY782 when it cannot be written."""
+    """Write ``content`` to a file, completely or not at all. ProfileError SPY782 if it fails."""
     target = check_target(path)
     try:
         with atomic_write(target) as temporary:
@@ -58,10 +58,11 @@ def _not_writable(path: Path | str, found: str) -> ProfileError:
 FORM = 2
 """Version of the object."""
 Object = dict[str, Any]
+"""A JSON object."""
 
 
 def profile_object(profile: ProfileData) -> Object:
-    """Everything the table and the lines under it say."""
+    """Return the profile as a JSON object."""
     return {
         "form": FORM,
         "machine": profile.machine.name,
@@ -81,7 +82,7 @@ def profile_object(profile: ProfileData) -> Object:
 
 
 def _source_object(row: SourceRow) -> Object:
-    """What a line of the user's program takes."""
+    """Return the costs of a line of the user's program."""
     return {
         "places": [place_object(place) for place in row.places],
         "ops": list(row.ops),
@@ -93,7 +94,7 @@ def _source_object(row: SourceRow) -> Object:
 
 
 def _hbm_object(occupancy: HbmOccupancy) -> Object:
-    """Bytes allocated in the regions that were used, from each moment to the next."""
+    """Return the bytes allocated in each used region, from each moment to the next."""
     thin = occupancy.thinned()
     by_region = hbm_counters(thin.allocated_bytes)
     return {
@@ -106,7 +107,7 @@ def _hbm_object(occupancy: HbmOccupancy) -> Object:
 
 
 def _lx_object(kernel: KernelProfile) -> Object:
-    """Bytes of a scratchpad alive in one launch, from each moment to the next."""
+    """Return the live bytes of a scratchpad in one launch, from each moment to the next."""
     live_bytes, begin_ns = kernel.model.lx_live_bytes, kernel.model.begin_ns
     # Only moments of change: loops repeat the same bytes thousands of times.
     changes = np.flatnonzero(np.diff(live_bytes, prepend=-1))
@@ -118,7 +119,7 @@ def _lx_object(kernel: KernelProfile) -> Object:
 
 
 def totals_object(profile: ProfileData) -> Object:
-    """Sums over everything."""
+    """Return the sums over all kernels and copies."""
     return {
         "launches": len(profile.launches),
         "executes": sum(len(kernel.executes) * kernel.launches for kernel in profile.kernels),
@@ -140,7 +141,7 @@ def totals_object(profile: ProfileData) -> Object:
 
 
 def _per_core_object(cores: CoreBalance) -> Object:
-    """Counts of all cores by name, in order of the cores."""
+    """Return the counters by name, each a list with a number per core."""
     return {name: each.tolist() for name, each in cores.by_name.items()}
 
 
@@ -166,12 +167,9 @@ def _row_object(row: ProfileRow) -> Object:
     }
 
 
-JsonObject = dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
-    """One quantity of both runs, in the unit ``text`` shows."""
+    """One quantity of both runs. ``text`` formats it with its unit."""
 
     name: str
     first: float
@@ -180,12 +178,12 @@ class ComparedQuantity:
 
     @property
     def ratio(self) -> float | None:
-        """The second by the first; None where the first is 0."""
+        """The second divided by the first; None if the first is 0."""
         return self.second / self.first if self.first else None
 
 
-def read_kept_run(path: Path) -> JsonObject:
-    """The profile in a file that ``spyre-run --profile --json`` wrote. ProfileError SPY781."""
+def read_kept_run(path: Path) -> Object:
+    """Read the profile from a file of ``spyre-run --profile --json``. ProfileError SPY781."""
     try:
         content = msgspec.json.decode(read_regular(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -206,7 +204,7 @@ class _KeptExecute(msgspec.Struct):
 
 
 class _KeptProfile(msgspec.Struct):
-    """Of `profile_object`, what a comparison reads."""
+    """The fields of `profile_object` that a comparison reads."""
 
     executes: list[_KeptExecute]
     totals: _KeptTotals
@@ -236,13 +234,13 @@ def _no_kept_run(path: Path, found: str) -> ProfileError:
         "SPY781",
         "the file is no kept run",
         JsonLocation(str(path), "$.profile"),
-        expected="what spyre-run --profile --json printed",
+        expected="output of spyre-run --profile --json",
         found=found,
     )
 
 
-def compare_profiles(first: JsonObject, second: JsonObject) -> tuple[ComparedQuantity, ...]:
-    """Lines of two profiles, as `profile_object` has them."""
+def compare_profiles(first: Object, second: Object) -> tuple[ComparedQuantity, ...]:
+    """Compare two profiles, objects of `profile_object`: sums, and the time of each operation."""
     a, b = first["totals"], second["totals"]
     sums = tuple(ComparedQuantity(name, of(a), of(b), text) for name, of, text in QUANTITIES)
     return (*sums, *_operations(first, second))
@@ -260,7 +258,7 @@ def _bytes_text(value: float) -> str:
     return format_bytes(round(value))
 
 
-QUANTITIES: tuple[tuple[str, Callable[[JsonObject], float], Callable[[float], str]], ...] = (
+QUANTITIES: tuple[tuple[str, Callable[[Object], float], Callable[[float], str]], ...] = (
     ("from first to last", lambda t: t["makespan_ns"], time_text),
     ("on the cores", lambda t: t["compute_ns"], time_text),
     ("launching", lambda t: t["launch_ns"], time_text),
@@ -278,11 +276,11 @@ QUANTITIES: tuple[tuple[str, Callable[[JsonObject], float], Callable[[float], st
     ("executes", lambda t: t["executes"], _number_text),
     ("executions", lambda t: t["executions"], _number_text),
 )
-"""What is compared of the sums: name, value of ``totals``, text."""
+"""The compared sums: name, value from ``totals``, text."""
 
 
-def _operations(first: JsonObject, second: JsonObject) -> tuple[ComparedQuantity, ...]:
-    """Time per operation, in order of appearance."""
+def _operations(first: Object, second: Object) -> tuple[ComparedQuantity, ...]:
+    """Compare the time per operation, in order of appearance."""
     times = [_time_by_operation(profile) for profile in (first, second)]
     names = dict.fromkeys((*times[0], *times[1]))
     return tuple(
@@ -301,27 +299,26 @@ def _time_by_operation(profile: Mapping[str, Any]) -> dict[str, float]:
 
 
 def comparison_table(lines: tuple[ComparedQuantity, ...], first: str, second: str) -> Table:
-    """A rich table; B/A below 1 is less in the second run."""
-    from rich.box import SIMPLE
-    from rich.table import Table
+    """Return the `rich` table. ``first``, ``second``: names of the runs, A and B."""
+    columns: tuple[Column[ComparedQuantity], ...] = (
+        Column("", lambda line: line.name),
+        Column(f"A: {first}", lambda line: line.text(line.first), lambda line: line.first),
+        Column(f"B: {second}", lambda line: line.text(line.second), lambda line: line.second),
+        Column("B - A", _change_text, lambda line: line.second - line.first),
+        Column("B/A", lambda line: "-" if line.ratio is None else f"{line.ratio:.3g}",
+               lambda line: line.ratio),
+    )  # fmt: skip
+    return text_table(columns, lines, {column.name for column in columns})
 
-    table = Table(box=SIMPLE, pad_edge=False)
-    for column in ("", f"A: {first}", f"B: {second}", "B - A", "B/A"):
-        table.add_column(column, justify="right" if column else "left", overflow="fold")
-    for line in lines:
-        table.add_row(line.name, line.text(line.first), line.text(line.second), *_change(line))
-    return table
 
-
-def _change(line: ComparedQuantity) -> tuple[str, str]:
+def _change_text(line: ComparedQuantity) -> str:
     change = line.second - line.first
     sign = "-" if change < 0 else "+"
-    shown = f"{sign}{line.text(abs(change))}" if change else "="
-    return shown, "-" if line.ratio is None else f"{line.ratio:.3g}"
+    return f"{sign}{line.text(abs(change))}" if change else "="
 
 
-def comparison_object(lines: tuple[ComparedQuantity, ...]) -> list[JsonObject]:
-    """The same for ``--json``."""
+def comparison_object(lines: tuple[ComparedQuantity, ...]) -> list[Object]:
+    """Return the comparison as objects for ``--json``."""
     return [
         {"name": each.name, "a": each.first, "b": each.second, "ratio": each.ratio}
         for each in lines

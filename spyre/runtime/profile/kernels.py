@@ -1,8 +1,8 @@
-"""Kernels of a profile: one launch of each, modelled, and what all its launches come to.
+"""Kernels of a profile: one modelled launch of each, and the sums over its launches.
 
-Executions of a launch follow one another in program order; all executions of a statement take the
-same part of its time. What was launched is seen through
-:class:`~spyre.hw.counters.program.ProgramView` only.
+The executions of a launch run one after another in program order; all executions of a statement
+take the same time. Programs are read only through
+:class:`~spyre.hw.counters.program.ProgramView`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from spyre.runtime.flex import LaunchOrigin
 Float64Array = npt.NDArray[np.float64]
 
 LAUNCH = "launch"
-"""What a kernel is bound by that takes less time than it takes to give it to the cores."""
+"""The bound of kernels that take less time than their launch."""
 
 
 @dataclass(frozen=True, eq=False)
 class CoreBalance:
-    """``counts``: of every core, int64 [CORES, len(CORE_COLUMNS)]; ``busy_ns``: how long each core
-    works, [CORES]: of every execute, its part of the busiest core's time.
+    """Work of each core. ``counts``: int64 [CORES, len(CORE_COLUMNS)]. ``busy_ns``: [CORES], over
+    all executes the core's work as a part of the busiest core's, times the execute's time.
     """
 
     counts: Int64Array
@@ -66,12 +66,12 @@ class CoreBalance:
 
     @property
     def imbalance(self) -> float | None:
-        """That of the time they work, see `imbalance`."""
+        """The imbalance of the busy times, see `imbalance`."""
         return imbalance(self.busy_ns)
 
 
 def imbalance(values: Int64Array | Float64Array) -> float | None:
-    """The most of any core over the mean of those that have some; 1 is even, None without any."""
+    """Return the maximum over the mean of the non-zero values; None if all are 0."""
     used = values[values > 0]
     return float(used.max() / used.mean()) if len(used) else None
 
@@ -83,8 +83,8 @@ def imbalance(values: Int64Array | Float64Array) -> float | None:
 class KernelModel:
     """One launch of a program. ``times``: of each statement that ran, by its index.
 
-    ``begin_ns``, ``end_ns``: of the executions in program order, from the begin of the kernel,
-    without what giving it to the cores takes.
+    ``begin_ns``, ``end_ns``: of the executions in program order, from the begin of the kernel, the
+    time to launch it not included.
     """
 
     view: ProgramView
@@ -94,7 +94,7 @@ class KernelModel:
 
     @property
     def executions(self) -> Executions:
-        """What ran, in program order."""
+        """The executions in program order."""
         return self.view.executions
 
     @property
@@ -114,7 +114,7 @@ class KernelModel:
 
 
 def model_kernel(view: ProgramView, machine: MachineSpec, model: Model) -> KernelModel:
-    """The launch of a program; the same for all places it is moved to."""
+    """Model a launch of a program; the times do not depend on its addresses."""
     statements = [s for s in view.statements if s.counters.executions]
     times = kernel_ns([s.operation_counts for s in statements], machine, model).operations
     each_ns = np.zeros(len(view.statements))
@@ -127,7 +127,7 @@ def model_kernel(view: ProgramView, machine: MachineSpec, model: Model) -> Kerne
 
 
 def part_of(total: int, count: int, k: int) -> int:
-    """The part of ``total`` that execution ``k`` of ``count`` has: as even as whole numbers are."""
+    """Return the part of ``total`` for execution ``k`` of ``count``; parts differ by at most 1."""
     return total * (k + 1) // count - total * k // count
 
 
@@ -138,7 +138,7 @@ def part_of(total: int, count: int, k: int) -> int:
 class ExecuteProfile:
     """An execute statement of a kernel, all its executions in all launches.
 
-    ``time``: of one launch. ``labels``: how findings and reports number and name it.
+    ``time``: of one launch. ``labels``: its number and names in findings and reports.
     """
 
     statement: StatementView
@@ -178,7 +178,7 @@ class ExecuteProfile:
 
     @property
     def counts(self) -> OperationCounts:
-        """What the cost model was given, of one launch."""
+        """The input of the cost model, for one launch."""
         return self.statement.operation_counts
 
     @property
@@ -193,12 +193,12 @@ class ExecuteProfile:
 
     @property
     def bound(self) -> Bound:
-        """What it waits for most."""
+        """The resource that limits it."""
         return self.time.bound
 
     @cached_property
     def core_shares(self) -> Float64Array:
-        """How long each core works, as part of the busiest one's time, [CORES]."""
+        """Work of each core as a part of the busiest core's, [CORES]."""
         work = self.statement.core_counts[:, CORE_WORK].sum(axis=1).astype(np.float64)
         if not work.any():
             work[list(self.cores)] = 1.0
@@ -207,7 +207,7 @@ class ExecuteProfile:
 
 
 def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
-    """What each core did in all launches of ``executes``."""
+    """Return the work of each core in all launches of ``executes``."""
     counts = np.zeros((CORES, len(CORE_COLUMNS)), np.int64)
     busy_ns = np.zeros(CORES)
     for execute in executes:
@@ -218,10 +218,10 @@ def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
 
 @dataclass(frozen=True, eq=False)
 class KernelProfile:
-    """A kernel, and how often it was launched in the same form.
+    """A kernel and the number of its launches.
 
-    ``launch_ns``: giving it to the cores, once. ``origins``: what it was launched for, and how
-    often; None where nobody knows.
+    ``launch_ns``: time to launch it once. ``origins``: the sources of its launches, None for
+    unknown ones, with the number of launches.
     """
 
     name: str
@@ -260,7 +260,7 @@ class KernelProfile:
 
     @property
     def bound(self) -> str:
-        """What most of its time waits for; `LAUNCH` where launching takes longer than computing."""
+        """The bound with the largest time; `LAUNCH` if launching takes longer than computing."""
         if self.launch_ns >= self.model.total_ns:
             return LAUNCH
         times: dict[str, float] = {}

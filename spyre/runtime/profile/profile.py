@@ -1,5 +1,5 @@
-"""Making a profile: every kernel is modelled once, and its launches are put on a timeline; and
-the profile people get.
+"""`Profile`, and its construction: each kernel is modelled once and its launches are put on a
+timeline.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Profile(ProfileData):
-    """What a card would have done, by a cost model."""
+    """The modelled execution of a recording or a run on a card."""
 
     def table(self, every: bool = False) -> Table:
         """A `rich` table: a row per execute, per kind of execute or per kernel where they are many.
@@ -63,12 +63,12 @@ class Profile(ProfileData):
     ) -> None:
         """Write the report, one HTML page that needs nothing else. ProfileError SPY782.
 
-        ``watched``: of a run that is wrong, for a map of the mismatch.
+        ``watched``: the observer of a run with wrong results, for a map of the mismatch.
         """
         write_report(path, self, title, watched)
 
     def roofline(self, path: Path | str) -> None:
-        """Write the roofline as a picture; ProfileError SPY780 without matplotlib, SPY782."""
+        """Write the roofline as an SVG file; ProfileError SPY782."""
         write_roofline(path, self)
 
     def modelled_trace(self, path: Path | str) -> None:
@@ -76,7 +76,7 @@ class Profile(ProfileData):
         write_trace(path, {}, more=modelled_events(self))
 
     def to_json(self) -> dict[str, object]:
-        """Everything as one JSON object: what ``spyre-run --profile --json`` has as ``profile``."""
+        """Return the profile as the JSON object in the output of ``spyre-run --profile --json``."""
         return profile_object(self)
 
     def __str__(self) -> str:
@@ -92,10 +92,10 @@ def profile(
     model: Model = "calibrated",
     overlap: Overlap | str = Overlap.OVERLAPPED,
 ) -> Profile:
-    """What a run would have cost on a card: ``spyre.profile(spyre.run("kernel_dir"))``.
+    """Return the modelled profile of a run: ``spyre.profile(spyre.run("kernel_dir"))``.
 
-    ``machine``: a machine file over the shipped one (MachineError SPY760 to SPY762). ``overlap``:
-    what may happen at the same time, see :mod:`spyre.hw.cost.timeline`.
+    ``machine``: a file whose constants replace shipped ones (MachineError SPY760 to SPY762).
+    ``overlap``: which tasks may overlap in time, see :mod:`spyre.hw.cost.timeline`.
     """
     memory = AllocationHistory(result.hbm_bytes) if result.hbm_bytes else None
     return make_profile(activities_of_result(result), machine, model, overlap, memory)
@@ -107,7 +107,7 @@ def profile_of_recording(
     model: Model = "calibrated",
     overlap: Overlap | str = Overlap.OVERLAPPED,
 ) -> Profile:
-    """The profile of what a card did while it was recorded; parameters as of `profile`."""
+    """Return the profile of a recording of a card; parameters as of `profile`."""
     return make_profile(activities_of(commands), machine, model, overlap, commands.memory)
 
 
@@ -118,7 +118,10 @@ def make_profile(
     overlap: Overlap | str = Overlap.OVERLAPPED,
     memory: AllocationHistory | None = None,
 ) -> Profile:
-    """The profile of activities; parameters as of `profile`. ``memory``: allocated meanwhile."""
+    """Return the profile of ``activities``; parameters as of `profile`.
+
+    ``memory``: history of the allocated bytes.
+    """
     chosen = machine_of(machine)
     kernels = _KernelModels(chosen, model)
     tasks: list[Task] = []
@@ -126,7 +129,7 @@ def make_profile(
     launches: list[TimelineLaunch] = []
     ends: dict[str, int] = {}
     for number, activity in enumerate(activities):
-        # Labels of what ran before the recording, or failed, mean nothing: they have no task.
+        # Commands that failed or ran before the recording have no task; their labels are skipped.
         after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
         kernel = None
         if activity.program is not None:
@@ -153,7 +156,7 @@ def make_profile(
 
 
 def machine_of(machine: MachineLike) -> MachineSpec:
-    """The machine itself, that of a file, or the shipped one."""
+    """Return ``machine``, the machine of a file, or for None the shipped one."""
     if machine is None:
         return default_machine()
     return machine if isinstance(machine, MachineSpec) else load_machine(machine)
@@ -162,9 +165,9 @@ def machine_of(machine: MachineLike) -> MachineSpec:
 def _tasks(
     activity: Activity, after: tuple[int, ...], time_ns: float, machine: MachineSpec, number: int
 ) -> Iterator[Task]:
-    """What an activity is in the timeline; ``number``: of its first task.
+    """Yield the tasks of an activity. ``number``: index of its first task.
 
-    The host's time is not the card's: host operations take none.
+    Host operations take no time, because the card's time is modelled only.
     """
     hw, stream = machine.hardware, activity.stream
     if activity.kind is TaskKind.HOST:
@@ -181,7 +184,7 @@ def _tasks(
 def _exchanges(
     record: CollectiveRecord, stream: int, after: tuple[int, ...], machine: MachineSpec, number: int
 ) -> Iterator[Task]:
-    """A collective: exchanges on the DMA engine, adds on the cores behind those that need them."""
+    """Yield the tasks of a collective: exchanges on the DMA engine, each followed by adds."""
     phases = modelled_time(record, machine).phases or ((0.0, 0.0),)
     for exchange_ns, add_ns in phases:
         yield Task(TaskKind.EXCHANGE, exchange_ns, stream, after)
@@ -193,7 +196,7 @@ def _exchanges(
 
 @dataclass
 class _KernelModels:
-    """Kernels by what ran; launches that differ in addresses only are one."""
+    """The kernels; launches of one program that differ only in addresses are one kernel."""
 
     machine: MachineSpec
     model: Model
@@ -202,8 +205,8 @@ class _KernelModels:
     _origins: list[Counter[LaunchOrigin | None]] = field(default_factory=list)
 
     def number(self, launch: Activity, program: ProgramView) -> int:
-        """Number of the kernel, modelled when it is first seen; counts the launch."""
-        # the models keep their programs alive, so an id stays that of one program
+        """Count a launch and return the index of its kernel, which is modelled at the first one."""
+        # The models keep their programs alive, so an id cannot be reused.
         key = (launch.name, id(program), launch.labels)
         number = self._numbers.setdefault(key, len(self.models))
         if number == len(self.models):
@@ -213,7 +216,7 @@ class _KernelModels:
         return number
 
     def profiles(self) -> tuple[KernelProfile, ...]:
-        """The kernels with all their launches, in order of their first one."""
+        """Return the kernels with all their launches, in order of the first launch."""
         launch_ns = self.machine.hardware.launch_us * 1000.0
         rows = zip(self._numbers, self.models, self._origins, strict=True)
         return tuple(

@@ -1,31 +1,44 @@
-"""The roofline of a profile: where every execute is, the roofs above it; and the picture that
-matplotlib draws of it.
+"""The roofline of a profile: the executes, the roofs above them, and the chart of both.
 
-Work is multiply-adds for products, points of the iteration space for everything else; the two
-have roofs of their own, the pt arrays' and the vector units'.
+Work is multiply-adds for products and points of the iteration space for other operations. The roof
+of the first is the rate of the pt arrays, the roof of the others that of the vector units.
 """
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from itertools import product
+from math import atan2, ceil, cos, degrees, floor, log10, sin, sqrt
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
 from spyre.errors import ProfileError
-from spyre.hw.cost import ideal_pt_ns, sfu_ns
+from spyre.hw.cost import Bound, ideal_pt_ns, sfu_ns
 from spyre.hw.counters import CostClass, Counters, OperationCounts
+from spyre.runtime.drawing import (
+    Frame,
+    Markup,
+    Scale,
+    axes,
+    chart_block,
+    inside,
+    legend_block,
+    log_scale,
+    picture,
+    tag,
+    text_block,
+)
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import check_target, write_whole
-from spyre.runtime.profile.kernels import ExecuteProfile
+from spyre.runtime.profile.kernels import LAUNCH, ExecuteProfile
 
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """An execute: ``intensity`` in work per byte over the memory interface (None without any),
-    ``rate`` in work per nanosecond; ``share`` of the time of all kernels."""
+    """An execute. ``unit``: "pt" or "sfu". ``intensity``: work per byte over the memory interface,
+    None without traffic. ``rate``: work per nanosecond. ``share``: part of the time of all kernels.
+    """
 
     label: str
     unit: str
@@ -37,7 +50,7 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class RooflineRoof:
-    """Most work per nanosecond: ``rate``, or ``gbps`` times the intensity."""
+    """An upper bound of the work per nanosecond: ``rate``, or ``gbps`` times the intensity."""
 
     name: str
     rate: float = 0.0
@@ -46,7 +59,7 @@ class RooflineRoof:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Points and roofs. ``x``, ``y``: ranges that show all of them, powers of ten."""
+    """Points and roofs. ``x``, ``y``: ranges of the axes, powers of ten."""
 
     points: tuple[RooflinePoint, ...]
     roofs: tuple[RooflineRoof, ...]
@@ -55,7 +68,7 @@ class Roofline:
 
 
 def roofline_of(profile: ProfileData) -> Roofline:
-    """The roofline; executes that take no time or do no work are left out."""
+    """Return the roofline; executes that take no time or do no work are left out."""
     points = tuple(
         _roofline_point(profile, e) for _, e in profile.executes if e.total_ns and _work(e.counts)
     )
@@ -89,7 +102,7 @@ def _work(counts: OperationCounts) -> int:
 
 
 def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
-    """Those of the machine; that of the pt arrays in the format of the products, if there are."""
+    """Return the roofs of the machine, that of the pt arrays for each format of the products."""
     machine = profile.machine
     hw = machine.hardware
     formats = {e.counts.mac_format for _, e in profile.executes if e.counters.multiply_adds}
@@ -120,88 +133,161 @@ def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
 
 
 def _decades(values: list[float]) -> tuple[float, float]:
-    """The powers of ten around positive values."""
-    from math import ceil, floor, log10
-
+    """Return the powers of ten below and above positive values."""
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
-FORMATS = (".png", ".svg", ".pdf")
+# --- the chart ------------------------------------------------------------------------------------
+
+FRAME = Frame(height=440.0)
+MAX_POINTS = 400
+"""The chart shows at most so many executes, those that take longest."""
+MAX_LABELS = 8
+"""Executes whose name is written beside the point, those that take longest."""
+EXPLANATION = (
+    "Circles are products (multiply-adds on the pt arrays), squares all other operations (points "
+    "of the iteration space on the vector units). Larger marks take more of the time. Executes "
+    "that move no bytes between HBM and the cores are at the right edge."
+)
 
 
-def require_plot(path: Path | str) -> None:
-    """ProfileError SPY780 without matplotlib, SPY782 where no picture can be written."""
-    suffix = check_target(path).suffix.lower()
-    if suffix not in FORMATS:
+def roofline_chart(roofline: Roofline) -> Markup:
+    """Return the content of the chart, both scales logarithmic."""
+    x = log_scale("work per byte of HBM traffic", *roofline.x)
+    y = log_scale("work per ns", *roofline.y)
+    points = sorted(roofline.points, key=lambda point: -point.share)[:MAX_POINTS]
+    drawn = [(point, *_position(point, x, y)) for point in points]
+    roofs = [_roof(roofline, roof, number, x, y) for number, roof in enumerate(roofline.roofs)]
+    return inside(
+        [
+            axes(FRAME, x, y),
+            *(markup for markup, _ in roofs),
+            *(_point(point, px, py) for point, px, py in drawn),
+            *_labels(drawn[:MAX_LABELS], [box for _, boxes in roofs for box in boxes]),
+        ]
+    )
+
+
+def bound_names(roofline: Roofline) -> list[tuple[str, str]]:
+    """Return the legend of the colours that the points have: (CSS class, name)."""
+    used = {point.bound for point in roofline.points}
+    return [(f"bound-{b}", f"bound by {b}") for b in (*Bound, LAUNCH) if b in used]
+
+
+_Box = tuple[float, float, float, float]
+"""Left, top, right and lower edge."""
+
+
+def _roof(
+    roofline: Roofline, roof: RooflineRoof, number: int, x: Scale, y: Scale
+) -> tuple[Markup, list[_Box]]:
+    """Return the line with its name, and boxes around the name. The second roof is dashed."""
+    (left, base), (right, top) = (
+        (FRAME.x(x.part(a)), FRAME.y(y.part(b))) for a, b in _roof_ends(roofline, roof)
+    )
+    points = f"{left:.1f},{base:.1f} {right:.1f},{top:.1f}"
+    line = tag("polyline", points=points, class_="roof dashed" if number == 1 else "roof")
+    length = 6.5 * len(roof.name)
+    if roof.rate:
+        name = tag("text", roof.name, x=FRAME.end - 4, y=top - 5, class_="name end")
+        return inside([line, name]), [(FRAME.end - 4 - length, top - 16, FRAME.end, top + 2)]
+    middle_x, middle_y, angle = (
+        (left + right) / 2,
+        (base + top) / 2,
+        atan2(top - base, right - left),
+    )
+    turned = f"translate({middle_x:.1f} {middle_y:.1f}) rotate({degrees(angle):.2f})"
+    name = tag("text", roof.name, y=15 if number else -6, transform=turned, class_="name middle")
+    steps = [length * (k / 10 - 0.5) for k in range(11)]
+    centres = [(middle_x + step * cos(angle), middle_y + step * sin(angle)) for step in steps]
+    return inside([line, name]), [(a - 12, b - 16, a + 12, b + 16) for a, b in centres]
+
+
+def _roof_ends(roofline: Roofline, roof: RooflineRoof) -> tuple[tuple[float, float], ...]:
+    """Return both ends of a roof; one of bandwidth ends at the highest rate."""
+    if roof.rate:
+        return tuple((x, roof.rate) for x in roofline.x)
+    low = max(roofline.x[0], roofline.y[0] / roof.gbps)
+    high = min(roofline.x[1], max(r.rate for r in roofline.roofs) / roof.gbps)
+    return tuple((x, x * roof.gbps) for x in (low, high))
+
+
+def _position(point: RooflinePoint, x: Scale, y: Scale) -> tuple[float, float]:
+    part = 1.0 if point.intensity is None else x.part(point.intensity)
+    return FRAME.x(part), FRAME.y(y.part(point.rate))
+
+
+def _point(point: RooflinePoint, x: float, y: float) -> Markup:
+    size = 5.0 + 14.0 * sqrt(point.share)
+    where = "no HBM traffic" if point.intensity is None else f"{point.intensity:.3g} per byte"
+    title = tag(
+        "title",
+        f"{point.label}: {point.rate:.3g} per ns, {where}, {point.share:.1%} of the time, "
+        f"bound by {point.bound}",
+    )
+    shape = f"bound-{point.bound} point"
+    if point.unit == "pt":
+        return tag("circle", title, cx=x, cy=y, r=size, class_=shape)
+    side = 1.8 * size
+    return tag("rect", title, x=x - side / 2, y=y - side / 2, width=side, height=side, class_=shape)
+
+
+def _labels(
+    points: Sequence[tuple[RooflinePoint, float, float]], occupied: list[_Box]
+) -> Iterator[Markup]:
+    """Yield the number and operation of each execute, in a free place beside its point.
+
+    Executes at the same position are listed one below another. A label without a free place is
+    left out: the tooltip of the point has the same text.
+    """
+    for point, x, y in points:
+        text = point.label.split(" (")[0]
+        gap, length = 12.0 + 14.0 * sqrt(point.share), 6.7 * len(text)
+        for side, row in product((1, -1), (0, 1, -1, 2, -2)):
+            left = x + gap if side > 0 else x - gap - length
+            base = y + 4.0 + 14.0 * row
+            box = left, base - 11.0, left + length, base + 3.0
+            if (
+                FRAME.left < left
+                and box[2] < FRAME.end
+                and not any(_overlap(box, b) for b in occupied)
+            ):
+                occupied.append(box)
+                yield tag("text", text, x=left, y=base, class_="tick")
+                break
+
+
+def _overlap(a: _Box, b: _Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def check_roofline_file(path: Path | str) -> None:
+    """ProfileError SPY782 if ``path`` does not end in .svg or cannot be written."""
+    suffix = check_target(path).suffix
+    if suffix.lower() != ".svg":
         raise ProfileError(
-            "SPY782", f"cannot write {path}", expected=f"one of {', '.join(FORMATS)}", found=suffix
+            "SPY782", f"cannot write {path}", expected="a name in .svg", found=suffix or "no suffix"
         )
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ProfileError(
-            "SPY780",
-            "pictures need matplotlib, which is not installed",
-            expected="the extra plot: pip install 'spyre[plot]'",
-            found=str(error),
-            hint="--report draws the roofline without it",
-        ) from error
 
 
 def write_roofline(path: Path | str, profile: ProfileData) -> None:
-    """Write the picture; its suffix says which kind. ProfileError as of `require_plot`."""
-    require_plot(path)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    roofline = roofline_of(profile)
-    axes = figure.add_subplot(xscale="log", yscale="log", xlim=roofline.x, ylim=roofline.y)
-    for roof in roofline.roofs:
-        _draw_roof(axes, roofline, roof)
-    for unit, marker in (("pt", "o"), ("sfu", "s")):
-        _draw_points(axes, roofline, [p for p in roofline.points if p.unit == unit], marker)
-    axes.set(xlabel="work per byte of HBM traffic", ylabel="work per ns")
-    title = f"{program_names(profile)}\n{profile.machine.name}, {profile.cost_model}: modelled"
-    axes.set_title(title, fontsize="medium")
-    axes.grid(alpha=0.3)
-    # Beside the plot: whatever corner it had, some program has its points there.
-    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    content = io.BytesIO()
-    figure.savefig(content, format=Path(path).suffix.lower().removeprefix("."), dpi=150)
-    write_whole(path, content.getvalue())
+    """Write the chart as an SVG file. ProfileError as of `check_roofline_file`."""
+    check_roofline_file(path)
+    roofline, width = roofline_of(profile), FRAME.width
+    subtitle = f"{profile.machine.name}, {profile.cost_model}: modelled"
+    blocks = [
+        text_block(subtitle, "faint", width),
+        chart_block(FRAME, roofline_chart(roofline)),
+        legend_block(bound_names(roofline), width),
+        text_block(EXPLANATION, "faint", width),
+    ]
+    title = f"Roofline of {program_names(profile)}"
+    write_whole(path, picture("roofline", title, blocks, width).svg.encode())
 
 
 def program_names(profile: ProfileData) -> str:
-    """The programs that are shown."""
+    """Return the names of the first two programs, and how many more there are."""
     names = list(dict.fromkeys(kernel.name for kernel in profile.kernels))
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return shorten(", ".join(names[:2]), 80, placeholder="…") + more
-
-
-def _draw_roof(axes: Any, roofline: Roofline, roof: RooflineRoof) -> None:
-    if roof.rate:
-        axes.axhline(roof.rate, linewidth=1, color="black")
-        axes.annotate(roof.name, (roofline.x[0] * 1.1, roof.rate * 1.08), fontsize="small")
-        return
-    ends = [roofline.x[0], max(r.rate for r in roofline.roofs) / roof.gbps]
-    axes.plot(ends, [x * roof.gbps for x in ends], linewidth=1, label=roof.name)
-
-
-def _draw_points(axes: Any, roofline: Roofline, points: list[RooflinePoint], marker: str) -> None:
-    if not points:
-        return
-    x = [roofline.x[1] if p.intensity is None else p.intensity for p in points]
-    sizes = [30.0 + 250.0 * sqrt(p.share) for p in points]
-    name = "products (multiply-adds)" if marker == "o" else "others (elements)"
-    axes.scatter(x, [p.rate for p in points], sizes, marker=marker, alpha=0.7, label=name)
-    for point, intensity in sorted(zip(points, x, strict=True), key=lambda each: -each[0].share)[
-        :8
-    ]:
-        axes.annotate(
-            point.label.split(" (")[0],
-            (intensity, point.rate),
-            xytext=(6, 6),
-            textcoords="offset points",
-            fontsize="x-small",
-        )

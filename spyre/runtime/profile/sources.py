@@ -1,35 +1,31 @@
 """Modelled time by the lines and modules of the user's program.
 
-Compiled kernels know what each of their executes stands for (:class:`LaunchOrigin`); eager
-operations and bundles from files do not. Launches of one kernel may stand for different lines.
+The source lines of an execute are known for compiled kernels (:class:`LaunchOrigin`), not for eager
+operations and bundles from files. Launches of one kernel may come from different lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from spyre.hw.counters import Counters
+from spyre.runtime.drawing import Column
 from spyre.runtime.flex import SourcePlace
 from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.kernels import ExecuteProfile, KernelProfile
-from spyre.runtime.units import format_ns
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from spyre.runtime.units import format_bytes, format_ns
 
 Places = tuple[SourcePlace, ...]
-MAX_ROWS = 12
-"""Lines that the text has; the report has all of them."""
 UNKNOWN = "not compiled: no line is known"
 
 
 @dataclass
 class SourceRow:
-    """``places``: lines that the executes stand for, together where one stands for several; none
-    where no line is known. ``time_ns``: of all runs in all launches, without launching. ``share``:
-    part of the time of all kernels, launching included.
+    """The executes that were compiled from ``places``, which are several lines if they were fused.
+
+    ``places`` is empty if no line is known. ``time_ns``: all runs in all launches, without
+    launching. ``share``: part of the time of all kernels, launching included.
     """
 
     places: Places
@@ -41,23 +37,23 @@ class SourceRow:
 
     @property
     def module(self) -> str:
-        """Modules, as the text shows them."""
+        """The modules as text."""
         return ", ".join(dict.fromkeys(place.module_text for place in self.places))
 
     @property
     def line(self) -> str:
-        """Lines, as the text shows them."""
+        """The lines as text."""
         return ", ".join(dict.fromkeys(place.line_text for place in self.places)) or UNKNOWN
 
     @property
     def operations(self) -> str:
-        """Operations of the card, the first ones by name."""
+        """The names of at most four device operations."""
         names = list(self.ops)
         return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
 def source_rows(profile: ProfileData) -> tuple[SourceRow, ...]:
-    """A row per line, those that take longest first; none where no line is known."""
+    """Return a row per line, the longest time first; no rows if no line is known."""
     rows: dict[Places, SourceRow] = {}
     for kernel in profile.kernels:
         for execute in kernel.executes:
@@ -82,13 +78,13 @@ def _places_by_launches(
 
 
 def places_of(kernel: KernelProfile, executes: Sequence[ExecuteProfile]) -> Places:
-    """All lines that executes of a kernel stand for, in all its launches."""
+    """Return the lines that ``executes`` were compiled from, over all launches of the kernel."""
     rows = (row for execute in executes for row in _places_by_launches(kernel, execute))
     return tuple(dict.fromkeys(place for places, _ in rows for place in places))
 
 
 def place_object(place: SourcePlace) -> dict[str, object]:
-    """For JSON and traces."""
+    """Return the object for JSON and traces."""
     return {
         "module": place.module,
         "file": place.file,
@@ -97,23 +93,13 @@ def place_object(place: SourcePlace) -> dict[str, object]:
     }
 
 
-def make_source_table(rows: Sequence[SourceRow]) -> Table:
-    """The rich table of the rows that take longest."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, pad_edge=False)
-    for name in ("line", "module", "operations"):
-        table.add_column(name, overflow="fold")
-    for name in ("runs", "time", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows[:MAX_ROWS]:
-        table.add_row(
-            row.line,
-            row.module,
-            row.operations,
-            str(row.counters.executions),
-            format_ns(round(row.time_ns)),
-            f"{row.share:.0%}",
-        )
-    return table
+SOURCE_COLUMNS: tuple[Column[SourceRow], ...] = (
+    Column("line", lambda row: row.line),
+    Column("module", lambda row: row.module),
+    Column("operations", lambda row: row.operations),
+    Column("runs", lambda row: str(row.counters.executions), lambda row: row.counters.executions),
+    Column("time", lambda row: format_ns(round(row.time_ns)), lambda row: row.time_ns),
+    Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
+    Column("HBM", lambda row: format_bytes(row.counters.memory_bytes),
+           lambda row: row.counters.memory_bytes),
+)  # fmt: skip

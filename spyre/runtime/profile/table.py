@@ -1,10 +1,11 @@
-"""A profile's rows (per execute, kind of execute or kernel, whichever fits) and the text table
-of them. The JSON object and the HTML page show the same rows.
+"""The rows of a profile (one per execute, per kind of execute or per kernel) and its text tables.
+
+The JSON object and the HTML page show the same rows, the page also the same columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -12,8 +13,13 @@ from typing import TYPE_CHECKING
 
 from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import Counters
-from spyre.runtime.profile.collectives import collective_summary, make_collective_table
-from spyre.runtime.profile.data import FallbackTime, HbmOccupancy, PeakRates, ProfileData
+from spyre.runtime.drawing import Column, text_table
+from spyre.runtime.profile.collectives import (
+    COLLECTIVE_COLUMNS,
+    collective_rows,
+    collective_summary,
+)
+from spyre.runtime.profile.data import FallbackTime, HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
@@ -22,9 +28,8 @@ from spyre.runtime.profile.kernels import (
     balance_of,
 )
 from spyre.runtime.profile.sources import (
-    MAX_ROWS as LINES,
+    SOURCE_COLUMNS,
     Places,
-    make_source_table,
     places_of,
     source_rows,
 )
@@ -36,14 +41,19 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 24
 """More executes than this are shown by kind, or by kernel."""
+MAX_LINES = 12
+"""Source lines in the text; the report contains all of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfileRow:
-    """``label``: number of the execute, or what the row stands for. ``time_ns``: all runs in all
-    launches, without launching. ``share``: part of the time of all kernels, launching included.
-    ``mac_roof``: multiply-adds per nanosecond the cores could do in the formats used. ``per_core``:
-    what each core did. ``places``: lines of the user's program, where they are known.
+    """A row of the table.
+
+    ``label``: number of the execute, or the number of executes or launches in the row. ``time_ns``:
+    all runs in all launches, without launching. ``share``: part of the time of all kernels,
+    launching included. ``hbm_roof``: peak of the memory interface, bytes per nanosecond.
+    ``mac_roof``: peak multiply-adds per nanosecond in the formats used. ``per_core``: work of each
+    core. ``places``: lines of the user's program, if known.
     """
 
     label: str
@@ -88,7 +98,10 @@ class ProfileRow:
 
 
 def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]:
-    """Rows in program order, as many as fit a screen unless ``every`` is asked for."""
+    """Return rows in program order.
+
+    ``every``: one per execute; otherwise executes are grouped if they are more than `MAX_ROWS`.
+    """
     executes = list(profile.executes)
     if every or len(executes) <= MAX_ROWS:
         return execute_rows(profile)
@@ -102,7 +115,7 @@ def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]
 
 
 def execute_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
-    """A row per execute statement."""
+    """Return a row per execute statement."""
     return tuple(
         replace(
             _profile_row(profile, str(execute.index), kernel.name, [execute]),
@@ -113,7 +126,7 @@ def execute_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
 
 
 def kernel_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
-    """A row per kernel."""
+    """Return a row per kernel."""
     return tuple(_kernel_row(profile, kernel) for kernel in profile.kernels)
 
 
@@ -132,7 +145,7 @@ def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> ProfileRow:
 def _profile_row(
     profile: ProfileData, label: str, kernel: str, executes: Sequence[ExecuteProfile]
 ) -> ProfileRow:
-    """A row of executes that are alike."""
+    """Return one row for ``executes``, named after the longest one."""
     time_ns = sum(e.total_ns for e in executes)
     counters = reduce(add, (e.counters for e in executes), Counters())
     longest = max(executes, key=lambda e: e.total_ns, default=None)
@@ -147,21 +160,21 @@ def _profile_row(
         time_ns / profile.kernel_ns if profile.kernel_ns else 0.0,
         str(longest.bound) if longest is not None else LAUNCH,
         counters,
-        PeakRates.of(profile.machine).hbm_gbps,
+        profile.machine.hardware.hbm_peak_gbps,
         _mac_roof(profile, executes),
         balance_of(executes),
     )
 
 
 def total_row(profile: ProfileData) -> ProfileRow:
-    """Everything the cores did."""
+    """Return the row of all executes together."""
     executes = [execute for _, execute in profile.executes]
     row = _profile_row(profile, "", "", executes)
     return replace(row, op="all executes", shape="", bound=_longest(profile.kernels))
 
 
 def _longest(kernels: Sequence[KernelProfile]) -> str:
-    """What most of the time waits for, launching counted as such."""
+    """Return the bound, or "launch", with the largest total time."""
     times: dict[str, float] = {"launch": sum(k.launch_ns * k.launches for k in kernels)}
     for execute in (e for k in kernels for e in k.executes):
         times[execute.bound] = times.get(execute.bound, 0.0) + execute.total_ns
@@ -169,35 +182,24 @@ def _longest(kernels: Sequence[KernelProfile]) -> str:
 
 
 def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float:
-    """The highest peak among the formats of the products."""
+    """Return the highest peak of the formats that products have, multiply-adds per nanosecond."""
+    hw = profile.machine.hardware
     formats = {e.counts.mac_format for e in executes if e.counters.multiply_adds}
-    return max((PeakRates.of(profile.machine, f).macs_per_ns for f in formats), default=0.0)
+    speed = max((hw.format_speed(data_format) for data_format in formats), default=0.0)
+    return hw.pt_macs_per_cycle * hw.clock_ghz * speed * hw.cores
 
 
-LEFT = ("kernel", "operation", "shape", "bound by")
 TEXT_WIDTH = 200
 
 
 def make_table(profile: ProfileData, every: bool = False) -> Table:
-    """The rich table, with a line of totals."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    rows, total = rows_of(profile, every), total_row(profile)
-    columns = [c for c in COLUMNS if c != "kernel" or len(profile.kernels) > 1]
-    table = Table(box=SIMPLE, show_footer=bool(rows), pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column,
-            footer=CELLS[column](total),
-            justify="left" if column in LEFT else "right",
-            no_wrap=column != "shape",
-        )
-    for row in rows:
-        table.add_row(*(CELLS[column](row) for column in columns))
+    """Return the `rich` table, with a row for launching and a footer of totals."""
+    rows = rows_of(profile, every)
+    columns = [c for c in COLUMNS if c.name != "kernel" or len(profile.kernels) > 1]
+    table = text_table(columns, rows, {"shape"}, total_row(profile) if rows else None)
     if profile.launches:
-        launching = {**dict.fromkeys(columns, ""), **_launching(profile)}
-        table.add_row(*(launching[column] for column in columns))
+        launching = _launching(profile)
+        table.add_row(*(launching.get(column.name, "") for column in columns))
     return table
 
 
@@ -211,40 +213,42 @@ def _launching(profile: ProfileData) -> dict[str, str]:
     }
 
 
-CELLS: dict[str, Callable[[ProfileRow], str]] = {
-    "#": lambda row: row.label,
-    "kernel": lambda row: row.kernel,
-    "operation": lambda row: row.op,
-    "shape": lambda row: row.shape,
-    "cores": lambda row: str(row.cores),
-    "runs": lambda row: str(row.runs),
-    "time": lambda row: time_text(row.time_ns),
-    "share": lambda row: f"{row.share:.0%}",
-    "bound by": lambda row: row.bound,
-    "HBM": lambda row: format_bytes(row.hbm_bytes),
-    "GB/s": lambda row: _of_roof(row.hbm_gbps, row.hbm_roof),
-    "MAC/ns": lambda row: _of_roof(row.macs_per_ns, row.mac_roof),
-    "LX reuse": lambda row: reuse_text(row),
-    "imbalance": lambda row: imbalance_text(row.per_core.imbalance),
-}
-"""The text of a row's cell, by column."""
-COLUMNS = tuple(CELLS)
+COLUMNS: tuple[Column[ProfileRow], ...] = (
+    Column("#", lambda row: row.label,
+           lambda row: float(row.label) if row.label.isdigit() else None),
+    Column("kernel", lambda row: row.kernel),
+    Column("operation", lambda row: row.op),
+    Column("shape", lambda row: row.shape),
+    Column("cores", lambda row: str(row.cores), lambda row: row.cores),
+    Column("runs", lambda row: str(row.runs), lambda row: row.runs),
+    Column("time", lambda row: time_text(row.time_ns), lambda row: row.time_ns),
+    Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
+    Column("bound by", lambda row: row.bound),
+    Column("HBM", lambda row: format_bytes(row.hbm_bytes), lambda row: row.hbm_bytes),
+    Column("GB/s", lambda row: _of_roof(row.hbm_gbps, row.hbm_roof), lambda row: row.hbm_gbps),
+    Column("MAC/ns", lambda row: _of_roof(row.macs_per_ns, row.mac_roof),
+           lambda row: row.macs_per_ns),
+    Column("LX reuse", lambda row: reuse_text(row),
+           lambda row: -1.0 if not row.lx_bytes else row.lx_reuse or 1e30),
+    Column("imbalance", lambda row: imbalance_text(row.per_core.imbalance),
+           lambda row: row.per_core.imbalance or 0.0),
+)  # fmt: skip
 
 
 def time_text(time_ns: float) -> str:
-    """Modelled time: whole nanoseconds, then three digits."""
+    """Return modelled time: whole nanoseconds, three digits in larger units, "-" for 0."""
     return format_ns(round(time_ns)) if time_ns else "-"
 
 
 def reuse_text(row: ProfileRow) -> str:
-    """Bytes through LX for each over the memory interface."""
+    """Return LX bytes per byte over the memory interface; "-" without LX traffic."""
     if not row.lx_bytes:
         return "-"
     return "all LX" if row.lx_reuse is None else f"{row.lx_reuse:.2g}×"
 
 
 def imbalance_text(imbalance: float | None) -> str:
-    """The busiest core over the mean of those that work."""
+    """Return the busiest core over the mean of the cores that work; "-" if none does."""
     return "-" if imbalance is None else f"{imbalance:.3g}×"
 
 
@@ -256,7 +260,7 @@ def _of_roof(achieved: float, roof: float) -> str:
 
 
 def summary_lines(profile: ProfileData) -> list[str]:
-    """What the table leaves out: copies, launching, the timeline, the machine."""
+    """Return the lines below the table: launches, copies, LX, HBM, the timeline, the machine."""
     count = len(profile.launches)
     moved = [
         f"{format_bytes(profile.copied_bytes(kind))} {where} in "
@@ -294,7 +298,7 @@ def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
 
 
 def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:
-    """What was allocated at most, and where."""
+    """Return the most bytes allocated at once, in all of HBM and in each region."""
     if occupancy is None:
         return "HBM: allocations were not recorded"
     peaks = ", ".join(
@@ -313,20 +317,22 @@ def _busy(profile: ProfileData, resource: Resource) -> str:
 
 
 def profile_text(profile: ProfileData, every: bool = False, width: int = TEXT_WIDTH) -> str:
-    """The table and the lines under it as plain text."""
+    """Return the tables and the lines below them as plain text of at most ``width`` columns."""
     tables = [make_table(profile, every)]
     if sources := source_rows(profile):
-        tables.append(make_source_table(sources))
+        columns = [c for c in SOURCE_COLUMNS if c.name != "HBM"]
+        folded = {c.name for c in columns if c.number is None}
+        tables.append(text_table(columns, sources[:MAX_LINES], folded))
     if profile.collectives:
-        tables.append(make_collective_table(profile))
+        tables.append(text_table(COLLECTIVE_COLUMNS, collective_rows(profile), {"collective"}))
     lines = [line for table in tables for line in table_lines(table, width)]
-    if len(sources) > LINES:
-        lines.append(f"and {len(sources) - LINES} lines that take less time (JSON, report)")
+    if len(sources) > MAX_LINES:
+        lines.append(f"and {len(sources) - MAX_LINES} lines that take less time (JSON, report)")
     return "\n".join((*lines, *summary_lines(profile)))
 
 
 def table_lines(table: Table, width: int) -> Sequence[str]:
-    """A rich table as plain text, at most ``width`` columns."""
+    """Return a `rich` table as lines of at most ``width`` columns."""
     from io import StringIO
 
     from rich.console import Console

@@ -1,13 +1,13 @@
-"""Modelled time as a process of a Chrome trace, beside the host's time of the same run.
+"""Modelled time as a process of a Chrome trace, next to the host's time of the same run.
 
-Its tracks are host, DMA engine, launching, compute, executes and cores, and counters of what is in
-HBM and LX. Spans of track ``executes`` carry counters, those of a core its own; their sums are the
-counters of the profile. Where executions of a statement differ, a span has its part as evenly as
-whole numbers can be.
+The tracks are host, DMA engine, launching, compute, executes and cores, and counters of the bytes
+in HBM and LX. Spans of the track ``executes`` have the counters of all cores, spans of a core those
+of this core; their sums are the counters of the profile. The counters of a statement are divided
+evenly among its executions, in whole numbers.
 
-Perfetto counts whole nanoseconds and rounds begin and length of a span apart from each other, so
-that neighbours would overlap, which it leaves out. Spans therefore begin and end at whole
-nanoseconds; ``time_ns`` has the length that was modelled.
+Perfetto rounds the begin and the length of a span to nanoseconds separately and drops spans that
+overlap then. Spans therefore begin and end at whole nanoseconds; ``time_ns`` is the modelled
+length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spyre.runtime.profile.kernels import (
 from spyre.runtime.trace import HBM_TRACK, TraceEvent, TraceProcess, Track, core_track, hbm_counters
 
 PROCESSES = 100
-"""Distance of a card's process with modelled time from the one with the host's."""
+"""Difference of the numbers of a card's processes with modelled time and with the host's."""
 RESOURCE_TRACKS = {r: Track(10 + k, f"modelled {r}") for k, r in enumerate(Resource)}
 EXECUTES = Track(20, "executes")
 LX = "LX bytes of a core"
@@ -38,7 +38,7 @@ LX = "LX bytes of a core"
 def modelled_events(
     profile: ProfileData, card: int = 0, first_process: int = 1, begin_ns: int = 0
 ) -> Iterator[TraceEvent]:
-    """Names of the process and its tracks, and spans. ``begin_ns``: where modelled time begins."""
+    """Yield names of the process and its tracks, and spans. ``begin_ns``: of modelled time."""
     process = first_process + PROCESSES + card
     writer = _ModelledTrace(profile, process, begin_ns)
     yield from writer.names(f"Spyre device {card}, modelled ({profile.cost_model})")
@@ -68,7 +68,7 @@ class _ModelledTrace:
         yield from self._process.names(title, self._process.number, tracks)
 
     def tasks(self) -> Iterator[TraceEvent]:
-        """What is on the timeline."""
+        """Yield the spans of the timeline."""
         profile = self._profile
         rows = zip(profile.timeline.tasks, profile.timeline.spans, profile.owners, strict=True)
         for task, span, owner in rows:
@@ -84,7 +84,7 @@ class _ModelledTrace:
             yield self._span(name, RESOURCE_TRACKS[task.resource], span_ns, details)
 
     def launch(self, launch: TimelineLaunch) -> Iterator[TraceEvent]:
-        """Executions of a launch, on their track and those of the cores."""
+        """Yield the executions of a launch, on the track of executes and those of the cores."""
         kernel = self._profile.kernels[launch.kernel]
         parts = self._parts.setdefault(launch.kernel, _KernelParts(kernel))
         model, executions = kernel.model, kernel.model.executions
@@ -110,7 +110,7 @@ class _ModelledTrace:
         return {"execute": execute.index, "sdsc": execute.sdsc, "bound": bound, **source}
 
     def memory(self) -> Iterator[TraceEvent]:
-        """How much is allocated in HBM, and alive in a scratchpad."""
+        """Yield the counters of bytes allocated in HBM and of live bytes in a scratchpad."""
         occupancy = self._profile.hbm
         if occupancy is not None and self._profile.activities:
             thin = occupancy.thinned()
@@ -135,9 +135,9 @@ class _ModelledTrace:
 
 
 def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
-    """Bytes of a scratchpad alive from when to when: moments (ns), ascending, and the bytes.
+    """Return ascending moments (ns) and the live bytes of a scratchpad from each to the next.
 
-    Between launches nothing is.
+    Between launches it is empty.
     """
     times, live = [np.zeros(1)], [np.zeros(1, np.int64)]
     for launch in sorted(profile.launches, key=lambda each: profile.span_of(each).begin_ns):
@@ -150,7 +150,7 @@ def lx_live_bytes(profile: ProfileData) -> tuple[Float64Array, Int64Array]:
 def within(
     launch: Span, begin_ns: Float64Array, end_ns: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Begins and ends of executions in a launch, none behind it: sums of floats may be by a bit."""
+    """Return the begins and ends of a launch's executions, limited to its end despite rounding."""
     begins, ends = (
         np.minimum(each + launch.begin_ns, launch.end_ns) for each in (begin_ns, end_ns)
     )
@@ -158,7 +158,7 @@ def within(
 
 
 class _KernelParts:
-    """The counters of a kernel's executes, taken apart into executions."""
+    """The counters of a kernel's executes, divided among their executions."""
 
     def __init__(self, kernel: KernelProfile) -> None:
         self._cores = {
@@ -170,14 +170,14 @@ class _KernelParts:
         }
 
     def counters(self, execute: ExecuteProfile, instance: int) -> dict[str, int]:
-        """Counters of one execution."""
+        """Return the counters of one execution."""
         total = execute.statement.counters
         return _parts(Counters.__slots__, total.values, total.executions, instance)
 
     def cores(
         self, execute: ExecuteProfile, instance: int
     ) -> Iterator[tuple[int, float, dict[str, int]]]:
-        """Core, part of the time it works, and its counts of one execution."""
+        """Yield each core with its busy share and its counts of one execution."""
         count = execute.statement.counters.executions
         for core, share, row in self._cores[execute.index]:
             yield core, share, _parts(CORE_COLUMNS, row, count, instance)

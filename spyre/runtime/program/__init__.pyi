@@ -1,9 +1,11 @@
 from .compiled import (
     CompiledBundle as CompiledBundle,
     LoweredBundle as LoweredBundle,
+    LoweredProgram as LoweredProgram,
     compile_files as compile_files,
     files_of_bundle as files_of_bundle,
     read_bundle_files as read_bundle_files,
+    require_bundle as require_bundle,
 )
 from .launch_spec import (
     DERIVED_EMITTER as DERIVED_EMITTER,

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from spyre.errors import BundleError, Finding, Severity, ValidationError
+from spyre.errors import BundleError, Finding, Severity, UnsupportedError, ValidationError
 from spyre.files import read_regular
 from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleFiles
 from spyre.mlir.operation import Operation
-from spyre.mlir.program import LoopProgram
+from spyre.mlir.program import LinkableProgram, LoopProgram
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
     LaunchSpec,
@@ -37,26 +37,52 @@ if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
 
 
-class LoweredBundle(Protocol):
-    """The interface of a bundle for launches; a `Bundle` or a `CompiledBundle`.
+class LoweredProgram(Protocol):
+    """A program of any kind, ready to be linked and launched.
 
-    ``directory``: where its files are, for messages. Errors as of `Bundle`.
+    ``directory``: its location, for messages. ``operations``: by the name its executes use.
     """
 
     @property
     def directory(self) -> Path:
-        """Where the files are."""
+        """Location of its files."""
+
+    @property
+    def program(self) -> LinkableProgram:
+        """Parameters, allocations and executes."""
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """Operations by name."""
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """All findings; ``raise_on_error``: ValidationError with all of them if one is an error."""
+
+
+class LoweredBundle(LoweredProgram, Protocol):
+    """A bundle as a `LoweredProgram`: a `Bundle` that was just read, or a `CompiledBundle`.
+
+    Its operations are named by SDSC file. Errors as of `Bundle`.
+    """
 
     @property
     def program(self) -> LoopProgram:
         """Parameters, allocations, loops of executes."""
 
-    @property
-    def operations(self) -> Mapping[str, Operation]:
-        """By SDSC file name."""
 
-    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
-        """All findings; ``raise_on_error``: ValidationError with all of them if one is an error."""
+def require_bundle(program: LoweredProgram, feature: str) -> LoweredBundle:
+    """``program`` as a bundle, for a feature that reads its loops.
+
+    UnsupportedError SPY889, which names the feature, for other kinds of programs.
+    """
+    if isinstance(program.program, LoopProgram):
+        return cast(LoweredBundle, program)
+    raise UnsupportedError(
+        "SPY889",
+        f"{feature} of this kind of program is not simulated",
+        expected="a program of loops and executes, as in bundle.mlir",
+        found=f"{type(program.program).__name__} {program.directory.name}",
+    )
 
 
 _QUOTED = re.compile(rb'"([^"\n]*)"')

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import find_host_dtype
+from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding, LaunchError, Severity, ValidationError
 from spyre.layout import occupied_sticks, transfer_geometry, viewed_sticks
 from spyre.runtime.addresses import TracedLaunch, WalkedMemory, check_addresses
@@ -29,7 +29,7 @@ from spyre.runtime.arguments import (
 )
 from spyre.runtime.cases import Case, CaseBuffer, CaseOutput
 from spyre.runtime.compare import EXACT, Tolerance
-from spyre.runtime.program import POOL, LoweredBundle, Role
+from spyre.runtime.program import POOL, LoweredBundle, LoweredProgram, Role, require_bundle
 
 Array = npt.NDArray[Any]
 LoadBundle = Callable[[Path], LoweredBundle]
@@ -167,7 +167,7 @@ def check_bundle(bundle: LoweredBundle) -> tuple[Finding, ...]:
 
 
 def describe_run(
-    source: LoweredBundle | Case,
+    source: LoweredProgram | Case,
     load: LoadBundle | None = None,
     *,
     values: Mapping[str, int] | None = None,
@@ -180,14 +180,16 @@ def describe_run(
 
     ``load``: reads the bundles of a case. The other parameters, which are those of
     `read_arguments`, apply to a bundle. ``check``: ValidationError for a bundle with errors.
-    LaunchErrors of reading the arguments.
+    LaunchErrors of reading the arguments; UnsupportedError SPY889 for a program that is not a
+    bundle.
     """
     if isinstance(source, Case):
         assert load is not None
         return _run_of_case(source, load, check)
-    findings = check_bundle(source) if check else ()
-    arguments = read_arguments(source, values, shapes, strides, aliases)
-    return _run_of_bundle(source, arguments, values or {}, findings)
+    bundle = require_bundle(source, "a run or a check of addresses")
+    findings = check_bundle(bundle) if check else ()
+    arguments = read_arguments(bundle, values, shapes, strides, aliases)
+    return _run_of_bundle(bundle, arguments, values or {}, findings)
 
 
 # --- of a bundle ------------------------------------------------------------------------------
@@ -308,13 +310,13 @@ def _host_tensor(case: Case, name: str, buffer: CaseBuffer, key: str) -> HostTen
 
 def is_float(spec: ArgumentSpec) -> bool:
     """True for a tensor of 16- or 32-bit floats on the device; booleans are stored as such too."""
-    floats = spec.layout.device_dtype in ("SEN169_FP16", "IEEE_FP32")
+    floats = FORMATS[spec.layout.device_dtype].computed
     return floats and find_host_dtype(spec.dtype_name).name != "bool"
 
 
 def _case_output(case: Case, output: CaseOutput) -> RunOutput:
     kind = find_host_dtype(output.dtype)
-    is_read_wide = kind.device_format in ("SEN169_FP16", "IEEE_FP32") and kind.name != "bool"
+    is_read_wide = FORMATS[kind.device_format].computed and kind.name != "bool"
     limits = output.tolerance or case.spec.tolerance
     tolerance = Tolerance(limits.rtol, limits.atol, True, limits.merged_nan)
     return RunOutput(

@@ -41,8 +41,8 @@ from spyre.runtime.spyrecode.spyrecode_file import (
 class CodeDirectory:
     """A SpyreCode directory in memory.
 
-    ``binaries``: bytes of every InitTransfer, in their order, as long as the transfers say.
-    ``launch_spec``: None where there is none.
+    ``binaries``: bytes of every InitTransfer, in order, of the transfer's length. ``launch_spec``:
+    None if there is none.
     """
 
     directory: Path
@@ -55,11 +55,11 @@ class CodeDirectory:
 
 
 def read_code_directory(directory: str | os.PathLike[str]) -> CodeDirectory:
-    """A SpyreCode directory, every file compared with what spyrecode.json records of it.
+    """Read a SpyreCode directory, and compare every file with its record in spyrecode.json.
 
-    Waits for a compiler that is writing it.
-    BundleError as of `read_spyrecode`; SPY844 for a file that is missing or another one, SPY843
-    for a malformed init.txt, SPY302 and SPY303 for launch_spec.json.
+    Waits for a compiler that is writing the directory. BundleError as of `read_spyrecode`; SPY844
+    for a missing or changed file, SPY843 for a malformed init.txt, SPY302 and SPY303 for
+    launch_spec.json.
     """
     path = Path(directory)
     with _waiting(path.absolute().parent):
@@ -236,7 +236,7 @@ def _waiting(directory: Path) -> Iterator[None]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """What killed compilers left; under the lock nobody else writes."""
+    """Remove temporary files of killed compilers; the caller holds the lock."""
     for path in parent.glob(f".{SPYRE_CODE_DIRECTORY}.*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     for path in (parent / SPYRE_CODE_DIRECTORY).glob(".*.tmp"):

@@ -1,8 +1,8 @@
-"""The commands of a spyrecode.json as structs, what a whole file holds, and what has to hold.
+"""The commands of a spyrecode.json as structs, the file as a whole, and its consistency checks.
 
-Numbers are integers here and decimal strings in the file; addresses are device virtual addresses of
-the program segment, multiples of 128 (runtime reference §4.2, §5: the specification's own example
-breaks this; §8: 128-multiples are demanded, an overlap of correction buffer and binary is a
+Numbers are integers here and decimal strings in the file. Addresses are device virtual addresses of
+the program segment, multiples of 128 (runtime reference §4.2, §5; the example in the specification
+breaks this; §8: multiples of 128 are required, an overlap of correction buffer and binary is a
 warning).
 """
 
@@ -65,7 +65,7 @@ class ComputeOnHost(msgspec.Struct, frozen=True):
     """Fill the new host buffer ``ohandle`` of ``size_bytes``.
 
     ``ihandle``: name of the buffer that is read, or "" for the launch's symbols. ``ishape``: shape
-    of that input in elements; (0,) stands for none.
+    of that input in elements, (0,) without an input.
     """
 
     ihandle: str
@@ -103,7 +103,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class SpyreCode(msgspec.Struct, frozen=True):
-    """A spyrecode.json. ``files``: what our compiler recorded of the other files, by name;
+    """A spyrecode.json. ``files``: records of the other files, by name, if our compiler wrote it.
     ``findings``: warnings about the plans.
     """
 
@@ -149,18 +149,18 @@ def _faults(code: SpyreCode) -> Iterator[CodeFault]:
         yield from _range(code, transfer.dev_ptr, transfer.size_bytes, f"JobPreparationPlan[{k}]")
     buffers: dict[str, int] = {}  # size in bytes of every host buffer so far
     for k, command in enumerate(code.execution):
-        place = f"JobExecPlan[{k}]"
+        location = f"JobExecPlan[{k}]"
         match command:
             case ComputeOnHost():
-                yield from _host_compute(command, buffers, place)
+                yield from _host_compute(command, buffers, location)
                 buffers[command.ohandle] = command.size_bytes
             case DataTransfer(direction=Direction.H2D):
-                yield from _to_device(code, command, buffers, place)
+                yield from _to_device(code, command, buffers, location)
             case DataTransfer():
-                yield from _from_device(code, command, buffers, place)
+                yield from _from_device(code, command, buffers, location)
                 buffers[command.host_handle] = command.size_bytes
             case ComputeOnDevice():
-                yield from _range(code, command.job_bin_ptr, 1, place, "job_bin_ptr")
+                yield from _range(code, command.job_bin_ptr, 1, location, "job_bin_ptr")
     yield from _order(code)
 
 
@@ -171,25 +171,25 @@ def _range(
     code: SpyreCode, address: int, size_bytes: int, item: str, key: str = "dev_ptr"
 ) -> Iterator[CodeFault]:
     """A pointer into the program segment with ``size_bytes`` behind it, inside the allocation."""
-    place = f"{item}.properties.{key}"
+    location = f"{item}.properties.{key}"
     if not PROGRAM_BASE <= address < PROGRAM_END:
         bounds = f"[{PROGRAM_BASE:#x}, {PROGRAM_END:#x})"
         message = f"{key} {address:#x} is out of program segment bounds {bounds}"
-        yield Fault("SPY828", place, message)
-    yield from _alignment(address, place, key)
+        yield Fault("SPY828", location, message)
+    yield from _alignment(address, location, key)
     end = address - PROGRAM_BASE + size_bytes
     if end > code.allocation_bytes:
         message = f"{key} reaches beyond the program allocation"
         expected = f"at most {code.allocation_bytes} bytes from {PROGRAM_BASE:#x}"
         found = f"{size_bytes} bytes at {address:#x}, which end at {end}"
-        yield Fault("SPY830", place, message, expected, found)
+        yield Fault("SPY830", location, message, expected, found)
 
 
-def _alignment(address: int, place: str, key: str) -> Iterator[CodeFault]:
+def _alignment(address: int, location: str, key: str) -> Iterator[CodeFault]:
     if address % ADDRESS_ALIGNMENT:
         message = f"{key} {address:#x} is not a multiple of {ADDRESS_ALIGNMENT}"
         below = address // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT
-        yield Fault("SPY829", place, message, f"{below:#x}", f"{address:#x}")
+        yield Fault("SPY829", location, message, f"{below:#x}", f"{address:#x}")
 
 
 # --- commands ---------------------------------------------------------------------------------
@@ -222,15 +222,15 @@ def _to_device(
     if command.size_bytes > buffers[handle]:
         message = f"the transfer is larger than host buffer '{handle}'"
         expected = f"at most {buffers[handle]} bytes"
-        place = f"{item}.properties.size"
-        yield Fault("SPY830", place, message, expected, f"{command.size_bytes}")
+        location = f"{item}.properties.size"
+        yield Fault("SPY830", location, message, expected, f"{command.size_bytes}")
     yield from _range(code, command.dev_ptr, command.size_bytes, item)
 
 
 def _from_device(
     code: SpyreCode, command: DataTransfer, buffers: Mapping[str, int], item: str
 ) -> Iterator[CodeFault]:
-    """D2H makes a buffer; its address may lie in a tensor segment."""
+    """Check a D2H transfer, which makes a buffer; its address may be in a tensor segment."""
     properties = f"{item}.properties"
     yield from _new(buffers, command.host_handle, f"{properties}.host_handle", "Host handle")
     if command.dev_ptr < PROGRAM_BASE:
@@ -239,26 +239,28 @@ def _from_device(
         yield from _range(code, command.dev_ptr, command.size_bytes, item)
 
 
-def _new(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
+def _new(buffers: Mapping[str, int], handle: str, location: str, name: str) -> Iterator[CodeFault]:
     if handle in buffers:
-        yield Fault("SPY831", place, f"{what} '{handle}' already exists in pinned buffer map")
+        yield Fault("SPY831", location, f"{name} '{handle}' already exists in pinned buffer map")
 
 
-def _known(buffers: Mapping[str, int], handle: str, place: str, what: str) -> Iterator[CodeFault]:
+def _known(
+    buffers: Mapping[str, int], handle: str, location: str, name: str
+) -> Iterator[CodeFault]:
     if handle not in buffers:
-        message = f"{what} '{handle}' not found in pinned buffer map"
+        message = f"{name} '{handle}' not found in pinned buffer map"
         found = ", ".join(buffers) or "no buffers before this command"
-        yield Fault("SPY832", place, message, found=found)
+        yield Fault("SPY832", location, message, found=found)
 
 
 # --- plans ------------------------------------------------------------------------------------
 
 
 def _order(code: SpyreCode) -> Iterator[CodeFault]:
-    """A plan that begins on the host prepares (host compute, then H2D) and computes.
+    """Check the order of a plan that begins with a host compute.
 
-    The two kinds are looked at as sequences of their own, and the first H2D has to come before the
-    first compute.
+    Host computes and H2D transfers must alternate, and the first H2D comes before the first device
+    compute.
     """
     execution = code.execution
     if not execution or not isinstance(execution[0], ComputeOnHost):

@@ -1,4 +1,4 @@
-"""From a bundle directory to its SpyreCode directory: what ``spyre-compile --bundle`` does.
+"""Compile a bundle directory into its SpyreCode directory, for ``spyre-compile --bundle``.
 
 Plan shapes are those of the runtime reference (§5): allocate and transfer the binary; then, for a
 program with parameters, pack their values on the host, transfer them behind the binary, compute.
@@ -101,10 +101,10 @@ def compile_directory(path: str | os.PathLike[str]) -> CompiledDirectory:
 
 
 def compile_for_frontend(path: str | os.PathLike[str]) -> CompiledDirectory:
-    """As `compile_directory`, of a frontend that knows its kernels' arguments and compiles many.
+    """As `compile_directory`, for a frontend that knows the arguments of its many kernels.
 
-    No launch_spec.json is derived and no plan kept: the process that launches makes its own, which
-    takes it less time than this process takes to load what that needs. The check is the same.
+    No launch_spec.json is derived and no plan is stored: the launching process makes the plan in
+    less time than this process needs to load the modules for it. The checks are the same.
     """
     files = _bundle_files(path)
     return _write(compile_files(files), files, _given_launch_spec(files), ())
@@ -140,7 +140,7 @@ def _bundle_files(path: str | os.PathLike[str]) -> BundleFiles:
 def _launch_spec(
     kernel: CompiledBundle, files: BundleFiles
 ) -> tuple[dict[str, bytes], tuple[Finding, ...]]:
-    """launch_spec.json as the bundle has it, else derived, else none; what was noticed."""
+    """Return the bundle's launch_spec.json, or a derived one, or none; and findings."""
     if given := _given_launch_spec(files):
         return given, ()
     from spyre.runtime.arguments import read_arguments, spec_of_arguments

@@ -1,8 +1,8 @@
-"""``init_binary.bin``: a bundle as the bytes that stand in program memory.
+"""``init_binary.bin``: the bytes of a bundle in program memory.
 
-The card's program format is not public. Ours is a header of one stick, then the bundle's files,
-compressed, up to whole sticks. Whoever finds the header in program memory knows by its digest which
-program it is. Runtime reference §5 (for the simulator); docs/spyrecode.md has the offsets.
+The card's program format is not public. This one is a header of one stick, followed by the bundle's
+compressed files, padded to whole sticks. The digest in the header identifies the program. Runtime
+reference §5 (for the simulator); docs/spyrecode.md lists the offsets.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _COMPRESSION = 6
 
 @dataclass(frozen=True, slots=True)
 class ProgramHeader:
-    """What the first stick of a binary says.
+    """The first stick of a binary.
 
     ``digest``: of the files, see `digest_of_files`. ``size_bytes``: of the whole binary, header and
-    padding included. ``payload_bytes``: compressed; ``content_bytes``: before that.
+    padding included. ``payload_bytes``: size of the compressed files; ``content_bytes``: of the
+    uncompressed ones.
     """
 
     digest: str
@@ -102,9 +103,9 @@ def check_binary(data: bytes, file: str = INIT_BINARY_FILE) -> ProgramHeader:
 
 
 def unpack_bundle(data: bytes, file: str = INIT_BINARY_FILE) -> dict[str, bytes]:
-    """The files that `pack_bundle` packed; what follows the binary in ``data`` is not looked at.
+    """Return the files that `pack_bundle` packed; bytes of ``data`` after the binary are ignored.
 
-    BundleError SPY840 unless they are bit for bit those of the header's digest, SPY841.
+    BundleError SPY840 if they differ from the header's digest, and SPY841.
     """
     header = check_binary(data, file)
     payload = bytes(data[HEADER_BYTES : HEADER_BYTES + header.payload_bytes])
@@ -120,10 +121,10 @@ def unpack_bundle(data: bytes, file: str = INIT_BINARY_FILE) -> dict[str, bytes]
 
 
 def _decompress(payload: bytes, header: ProgramHeader) -> bytes:
-    """At most as many bytes as the header says; zlib.error for more or fewer."""
+    """Decompress the number of bytes in the header; zlib.error for more or fewer bytes."""
     if header.content_bytes > MAX_CONTENT_BYTES:
         raise zlib.error(f"{header.content_bytes} bytes are more than a program has")
-    # One byte more than announced is enough to see that there is more, however much it would be.
+    # Decompressing one byte more is enough to detect a longer content, whatever its length.
     stream = zlib.decompressobj()
     content = stream.decompress(payload, header.content_bytes + 1)
     if len(content) != header.content_bytes or not stream.eof:

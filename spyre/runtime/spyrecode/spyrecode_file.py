@@ -45,8 +45,8 @@ class JsonObject:
     file: str
     path: str
 
-    def place(self, key: str = "") -> JsonLocation:
-        """Where a property stands, or all of them."""
+    def location(self, key: str = "") -> JsonLocation:
+        """Return the location of a property, or of all properties."""
         return JsonLocation(self.file, f"{self.path}.{key}" if key else self.path)
 
     def holds(self, *keys: str) -> bool:
@@ -102,7 +102,7 @@ def missing_property(command: JsonObject, key: str) -> BundleError:
     return BundleError(
         "SPY826",
         f"{command.name} command missing '{key}' property",
-        command.place(),
+        command.location(),
         expected=f"{key}",
         found=", ".join(command.properties) or "no properties",
     )
@@ -113,7 +113,7 @@ def ambiguous_property(command: JsonObject, keys: list[str]) -> BundleError:
     return BundleError(
         "SPY847",
         f"{command.name} command says one thing in two ways that differ",
-        command.place(keys[-1]),
+        command.location(keys[-1]),
         expected=f"one of {', '.join(keys)}",
         found=", ".join(f"{key} {shown(command.properties[key])}" for key in keys),
     )
@@ -126,7 +126,7 @@ def wrong_property(
     return BundleError(
         "SPY827",
         f"{command.name} {key} {what}",
-        command.place(key),
+        command.location(key),
         expected=expected,
         found=shown(command.properties[key]),
     )
@@ -323,12 +323,12 @@ def _ishape(command: JsonObject) -> tuple[int, ...]:
 def _wrong_ishape(command: JsonObject, what: str, value: Any) -> BundleError:
     """SPY833."""
     return BundleError(
-        "SPY833", f"{command.name} 'ishape' {what}", command.place("ishape"), found=shown(value)
+        "SPY833", f"{command.name} 'ishape' {what}", command.location("ishape"), found=shown(value)
     )
 
 
 def _hcm(command: JsonObject, ohandle: str) -> Hcm:
-    """SPY834 when its known keys are not what they have to be."""
+    """Parse the hcm of a host compute. BundleError SPY834 for a known key of the wrong type."""
     value = command.properties[command.spelling("hcm")]
     if not isinstance(value, dict):
         raise _wrong_hcm(command, ohandle, "hcm is not an object", value)
@@ -355,7 +355,7 @@ def _wrong_hcm(command: JsonObject, ohandle: str, reason: str, value: Any) -> Bu
     message = (
         f"Failed to parse SpyreCode command: Failed to import Hcm for ohandle '{ohandle}': {reason}"
     )
-    return BundleError("SPY834", message, command.place("hcm"), found=shown(value))
+    return BundleError("SPY834", message, command.location("hcm"), found=shown(value))
 
 
 def _data_transfer(command: JsonObject) -> DataTransfer:
@@ -380,7 +380,7 @@ def _wrong_direction(command: JsonObject, key: str) -> BundleError:
     return BundleError(
         "SPY838",
         f"Invalid DataTransfer direction: {value}",
-        command.place(key),
+        command.location(key),
         expected='"false" (host to device) or "true" (device to host)',
         found=shown(value),
     )

@@ -1,8 +1,8 @@
 """Tiled launches: a kernel compiled for a tile, run over larger tensors.
 
-`kernel_dims` says which dims of a kernel's arguments go together, `tile_plan` makes the list of
-tiles, `retarget` gives operations the larger tensors' pitches, `tile_steps` says what happens in
-which order, `execute` holds it together and runs it.
+`kernel_dims` finds the dims that a kernel's arguments share, `tile_plan` computes the list of
+tiles, `retarget` gives operations the larger tensors' pitches, `tile_steps` orders kernel runs and
+copies of partial tiles, `execute` prepares and runs a tiled launch.
 """
 
 import lazy_loader

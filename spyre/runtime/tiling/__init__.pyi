@@ -4,9 +4,11 @@ from .execute import (
     TilingKernel as TilingKernel,
     temporaries_of as temporaries_of,
 )
+from .tile_checks import (
+    Reduction as Reduction,
+    Remainder as Remainder,
+    TilingOptions as TilingOptions,
+)
 from .tile_plan import (
     TilePlan as TilePlan,
-)
-from .tile_steps import (
-    Compute as Compute,
 )

@@ -1,9 +1,9 @@
-"""Tensors of a launch as tiling compares them, and the host dim each of their device dims walks.
+"""Expected and actual tensors of a launch, and the host dim that each of their device dims walks.
 
-A stride of -1 says nothing about the host dim it stands for. Layouts made from a dim order have
-that dim in a known place (runtime reference §1.1): the first order that fits fills those gaps,
-the default one before others. It is a guess; :mod:`.tile_plan` compares it with the bound
-tensor's layout, in which the dims that matter are longer than 1.
+A stride of -1 leaves the host dim of a device dim open. Layouts created from a dim order have that
+dim at a known position (runtime reference §1.1): the first order that fits fills those gaps, the
+default order before others. It is a guess; :mod:`.tile_plan` compares it with the bound tensor's
+layout, in which the relevant dims are longer than 1.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ExpectedTensor:
 
 @dataclass(frozen=True)
 class ActualTensor:
-    """A tensor bound at launch: ``shape`` and ``strides`` in elements, and where they lie."""
+    """A tensor bound at launch: ``shape`` and ``strides`` in elements, and its device layout."""
 
     name: str
     shape: tuple[int, ...]
@@ -169,7 +169,6 @@ class ActualTensor:
 
     @classmethod
     def of(cls, tensor: DeviceTensor) -> ActualTensor:
-        """What a plan needs of ``tensor``."""
         return cls(tensor.name, tensor.sizes, tensor.strides, tensor.dtype, tensor.layout)
 
     @property

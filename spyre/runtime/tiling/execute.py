@@ -1,13 +1,12 @@
 """Running a tile plan on a device, one step after another.
 
-:class:`TiledLaunch` prepares a launch, which may fail and submits nothing then; `run` walks its
-steps. The flex layer takes the launches of the tiles from it and runs them its own way.
+:class:`TiledLaunch` prepares a launch and raises its errors before anything runs; `TileSteps` are
+its steps with their temporaries, which the flex layer runs on a stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
@@ -23,11 +22,13 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array, SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, TilingOptions
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature
+from spyre.runtime.program import require_bundle
 from spyre.runtime.tiling.device_dims import ActualTensor
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.retarget import retarget
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
@@ -78,17 +79,18 @@ def _bundle(operation: str, data_format: str, num_sticks: int) -> BuiltBundle:
 
 
 Temporaries = Mapping[tuple[int, TileBuffer], DeviceTensor]
-"""Tile-sized tensors by place in the plan and what they are for."""
+"""Tile-sized tensors by (number of the tensor in the plan, use)."""
 
 MAX_PLANS = 64
 """Plans, and sets of retargeted operations, a kernel keeps."""
 
 
 class TilingKernel:
-    """A kernel with what tiling has to know of it, found out once.
+    """A kernel with the analysis of its operands that tiling needs.
 
-    ``values``: of runtime sizes and index parameters, which launches must give alike. Driven from
-    one thread, like the kernel's device; plans it made may be read from any.
+    ``values``: of runtime sizes and index parameters, which must be equal in all launches. For one
+    thread at a time, like the kernel's device; any thread may read its plans. UnsupportedError
+    SPY889 for a program that is not a bundle.
     """
 
     def __init__(
@@ -98,22 +100,11 @@ class TilingKernel:
         values: Mapping[str, int] | None = None,
     ) -> None:
         self.kernel = kernel
-        self.uses = operand_uses(kernel.bundle, arguments.pool_bytes > 0, values)
+        bundle = require_bundle(kernel.bundle, "a launch over tensors of other shapes or layouts")
+        self.uses = operand_uses(bundle, arguments.pool_bytes > 0, values)
         self.expected = expected_tensors(arguments, self.uses)
         self._plans: LruCache[object, TilePlan] = LruCache(MAX_PLANS)
         self._kernels: LruCache[object, Kernel] = LruCache(MAX_PLANS)
-
-    def matches(self, launch: Launch) -> bool:
-        """True if every tensor is as the kernel was compiled for: one pass, no plan needed."""
-        for expected in self.expected:
-            tensor = launch.arguments.get(expected.arg_index)
-            if tensor is None or tensor.sizes != expected.shape:
-                return False
-            if tensor.dtype != expected.dtype_name:
-                return False
-            if tensor.layout is not expected.layout and tensor.layout != expected.layout:
-                return False
-        return True
 
     def plan(self, launch: Launch, options: TilingOptions | None = None) -> TilePlan:
         """The tiles of ``launch``. LaunchError SPY363 for a missing argument, else as
@@ -149,9 +140,9 @@ class TilingKernel:
 
 @dataclass(frozen=True)
 class TiledLaunch:
-    """A launch ready to run tile by tile: what could be wrong with it was found when it was made.
+    """A launch ready to run tile by tile. The constructor raises all errors of the launch.
 
-    Driven from one thread, like the kernel's device.
+    For one thread at a time, like the kernel's device.
     """
 
     kernel: TilingKernel
@@ -161,9 +152,9 @@ class TiledLaunch:
     def __post_init__(self) -> None:
         _check_overlap(self.launch, self.plan)
         if not self.plan.needs_steps:
-            self.kernel_of(Compute(0))
+            _ = self.whole_tiles
             return
-        # All that can fail is done here, before anything is enqueued.
+        # Everything that can fail is done here, before anything is enqueued.
         steps = list(self.steps())
         for compute in _one_per_kernel(steps):
             self.kernel_of(compute)
@@ -171,8 +162,18 @@ class TiledLaunch:
             if isinstance(step, CopyIn | CopyOut):
                 self.boxes_of(step)
 
+    @property
+    def whole_tiles(self) -> Kernel:
+        """The kernel retargeted to whole tiles."""
+        return self.kernel_of(Compute(0))
+
+    @property
+    def first_tile(self) -> Launch:
+        """The launch of `whole_tiles` for the first tile."""
+        return self.launch_of(Compute(0))
+
     def steps(self) -> Iterator[TileStep]:
-        """What `run` does, in order."""
+        """Its steps, in order."""
         if self.plan.needs_steps:
             return tile_steps(self.plan)
         return (Compute(iteration) for iteration in range(self.plan.iterations))
@@ -191,12 +192,12 @@ class TiledLaunch:
             {
                 tensor.expected.arg_index: tensor.map.merged
                 for k, tensor in enumerate(self.plan.tensors)
-                if k not in inside and _is_seen_through(tensor)
+                if k not in inside and _is_mapped(tensor)
             }
         )
 
     def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
-        """What `kernel_of` is given for ``step``: tiles by their corners, and temporaries."""
+        """The inputs of `kernel_of` for ``step``: corners of tiles, and temporaries."""
         inside = dict(step.temporaries)
         corners = self.addresses_bytes[step.iteration].tolist()
         arguments = dict(self.launch.arguments)
@@ -208,18 +209,8 @@ class TiledLaunch:
                 arguments[index] = replace(arguments[index], address_bytes=corners[k])
         return replace(self.launch, arguments=arguments)
 
-    def run(self) -> None:
-        """All steps; temporaries are freed whatever happens. Errors of linking come before any."""
-        steps = list(self.steps())
-        device = self.kernel.kernel.device
-        with tile_temporaries(device, self.plan, steps) as temporaries:
-            for compute in _one_per_kernel(steps):
-                self.kernel_of(compute).link(self.launch_of(compute, temporaries))
-            in_order = TileSteps(self, temporaries)
-            in_order.run(0, in_order.addresses, _run_at_once)
-
     def run_copy(self, step: Accumulate | CopyIn | CopyOut, temporaries: Temporaries) -> None:
-        """Run a step that is none of the kernel's."""
+        """Run a copy or an accumulation."""
         match step:
             case Accumulate():
                 total = temporaries[step.tensor, TileBuffer.TILE]
@@ -234,9 +225,7 @@ class TiledLaunch:
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
         tile, tensor = device.bytes_of(temporary), device.bytes_of(larger)[offset:]
         if isinstance(step, CopyIn):
-            tile[:] = (
-                0  # padding adds nothing to sums, and what it adds elsewhere is not copied out
-            )
+            tile[:] = 0  # neutral in sums; other results of the padding are not copied out
         for box in self.boxes_of(step):
             inside, outside = box.views(tile, tensor)
             if isinstance(step, CopyIn):
@@ -249,7 +238,7 @@ class TiledLaunch:
     def _observe(
         self, step: CopyIn | CopyOut, temporary: DeviceTensor, sanitizer: Sanitizer
     ) -> None:
-        """Tell the sanitizer what a copy wrote."""
+        """Report the memory that a copy wrote to the sanitizer."""
         if isinstance(step, CopyIn):
             sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
             return
@@ -258,7 +247,7 @@ class TiledLaunch:
             sanitizer.written_sticks(corner + box.sticks.offsets(1), temporary.name)
 
     def boxes_of(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
-        """What a copy moves, from the corners of the temporary and of the tile."""
+        """The boxes that a copy moves, relative to the corners of the temporary and of the tile."""
         valid = valid_shape(self.plan, step.tensor, step.iteration)
         return copy_boxes(self.plan.tensors[step.tensor], valid)
 
@@ -275,33 +264,15 @@ def _one_per_kernel(steps: Sequence[TileStep]) -> list[Compute]:
     return list(first.values())
 
 
-def _is_seen_through(tensor: TiledTensor) -> bool:
-    """True if the kernel does not find the tensor as it was compiled for."""
+def _is_mapped(tensor: TiledTensor) -> bool:
+    """True if the tensor differs from the one the kernel was compiled for."""
     return tensor.is_tiled or not tensor.map.is_identity
-
-
-@contextmanager
-def tile_temporaries(
-    device: Device, plan: TilePlan, steps: Sequence[TileStep]
-) -> Iterator[Temporaries]:
-    """The temporaries that ``steps`` speak of, freed at the end."""
-    addresses: list[int] = []
-
-    def allocate(size_bytes: int) -> int:
-        addresses.append(device.allocate(size_bytes))
-        return addresses[-1]
-
-    try:
-        yield temporaries_of(plan, steps, allocate)
-    finally:
-        for address in addresses:
-            device.free(address)
 
 
 def temporaries_of(
     plan: TilePlan, steps: Iterable[TileStep], allocate: Callable[[int], int]
 ) -> Temporaries:
-    """The temporaries that ``steps`` speak of, where ``allocate(bytes)`` puts them."""
+    """The temporaries of ``steps``, at the addresses that ``allocate(bytes)`` returns."""
     wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
     temporaries: dict[tuple[int, TileBuffer], DeviceTensor] = {}
     for k, buffer in sorted(wanted):
@@ -318,24 +289,24 @@ def temporaries_of(
 
 
 def _check_overlap(launch: Launch, plan: TilePlan) -> None:
-    """An output must not share memory with a tensor whose tiles lie elsewhere in it."""
+    """Check that outputs share memory with other tensors only tile for tile."""
     if not plan.is_tiled:
         return
     for one, other in combinations(range(len(plan.tensors)), 2):
         first, second = plan.tensors[one], plan.tensors[other]
         a = launch.arguments[first.expected.arg_index]
         b = launch.arguments[second.expected.arg_index]
-        apart = (
+        disjoint = (
             a.address_bytes + a.size_bytes <= b.address_bytes
             or b.address_bytes + b.size_bytes <= a.address_bytes
         )
         same = a.address_bytes == b.address_bytes and first.map == second.map
         same = same and bool((plan.offsets_bytes[:, one] == plan.offsets_bytes[:, other]).all())
-        if not apart and not same and (first.is_written or second.is_written):
+        if not disjoint and not same and (first.is_written or second.is_written):
             raise LaunchError(
                 "SPY862",
                 f"{a.name} and {b.name} share memory, but not their tiles",
-                expected="outputs with memory of their own, or tile for tile that of an input",
+                expected="no shared memory, or every tile shared with the same tile of an input",
                 found=f"{a.size_bytes} bytes at {a.address_bytes:#x}, {b.size_bytes} bytes at "
                 f"{b.address_bytes:#x}",
             )
@@ -345,14 +316,10 @@ RunKernel = Callable[[Kernel, LaunchSignature, tuple[int, ...]], None]
 """Runs one pass of a kernel at addresses (bytes)."""
 
 
-def _run_at_once(kernel: Kernel, signature: LaunchSignature, addresses: tuple[int, ...]) -> None:
-    kernel.device.executor.run(kernel.link_at(signature, addresses))
-
-
 class TileSteps:
     """The steps of a tiled launch with their temporaries; they run in order.
 
-    ``addresses``: int64 [step, address], what each step binds, bytes.
+    ``addresses``: int64 [step, address], addresses (bytes) that each step binds.
     """
 
     def __init__(self, tiled: TiledLaunch, temporaries: Temporaries) -> None:
@@ -365,7 +332,7 @@ class TileSteps:
         return len(self._steps)
 
     def _addresses(self, step: TileStep) -> tuple[int, ...]:
-        """What a step binds; a copy binds nothing and says what the launch does."""
+        """Addresses that a step binds; for copies, those of the launch."""
         if isinstance(step, Compute):
             return self._tiled.launch_of(step, self._temporaries).addresses
         return self._tiled.launch.addresses

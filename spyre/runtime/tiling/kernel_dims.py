@@ -1,19 +1,20 @@
-"""Which dims of a kernel's arguments go together, from what its operations do with them.
+"""Dims of a kernel: host dims of its arguments that are the same dim of its operations.
 
-Shapes alone cannot tell the rows of a matmul from its columns, or a broadcast operand from a
+Shapes alone cannot distinguish the rows of a matmul from its columns, or a broadcast operand from a
 tensor that is too small. The operations can: their dims (mb, out, in, …) are traced to host dims
-of the arguments, through loops and through intermediates in the pool and in scratchpads. A dim
-that an operation reduces, slides a window over, masks, or reads shifted is said to be so.
+of the arguments, through loops and through intermediates in the pool and in scratchpads. Dims that
+an operation reduces, slides a window over, masks, or reads shifted are marked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from spyre.disjoint_sets import DisjointSets
 from spyre.hw.ops import Family, find_op
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation, footprint, indexed_dims
@@ -46,45 +47,27 @@ class ExecuteDim:
 DimNode = ArgumentDim | ExecuteDim
 
 
-@dataclass
-class DimClasses:
-    """Union-find over nodes. ``fixed``: why a node's class cannot be tiled, the first reason
-    given; ``reduced``: the operation that reduces it. Not thread-safe: it lives in one call.
+class DimClasses(DisjointSets[DimNode]):
+    """Sets of nodes that are the same dim. For use within one call.
+
+    ``fixed``: first reason why a node's dim cannot be tiled; ``reduced``: operation that reduces
+    the node's dim.
     """
 
-    parents: dict[DimNode, DimNode] = field(default_factory=dict)
-    fixed: dict[DimNode, str] = field(default_factory=dict)
-    reduced: dict[DimNode, str] = field(default_factory=dict)
-
-    def find(self, node: DimNode) -> DimNode:
-        """The node that stands for the class of ``node``."""
-        parent = self.parents.setdefault(node, node)
-        if parent == node:
-            return node
-        root = self.find(parent)
-        self.parents[node] = root
-        return root
-
-    def join(self, one: DimNode, other: DimNode) -> None:
-        """Both are the same dim."""
-        self.parents[self.find(other)] = self.find(one)
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed: dict[DimNode, str] = {}
+        self.reduced: dict[DimNode, str] = {}
 
     def fix(self, node: DimNode, reason: str) -> None:
-        """The class of ``node`` cannot be tiled."""
+        """Mark the dim of ``node`` as not tileable."""
         self.find(node)
         self.fixed.setdefault(node, reason)
 
     def reduce(self, node: DimNode, operation: str) -> None:
-        """``operation`` reduces the class of ``node``."""
+        """Mark the dim of ``node`` as reduced by ``operation``."""
         self.find(node)
         self.reduced.setdefault(node, operation)
-
-    def classes(self) -> Iterator[tuple[DimNode, ...]]:
-        """All classes, members in order of their first appearance."""
-        members: dict[DimNode, list[DimNode]] = {}
-        for node in list(self.parents):
-            members.setdefault(self.find(node), []).append(node)
-        yield from map(tuple, members.values())
 
     def remark(self, members: tuple[DimNode, ...], remarks: dict[DimNode, str]) -> str:
         """The first of ``remarks`` on one of ``members``, or ''."""
@@ -100,7 +83,7 @@ class ArgumentWalk:
     """One dim of an operand in an argument.
 
     ``starts``: element of the host dim, [instance, core]; ``share``: elements of one core;
-    ``extent``: of the host dim. They mean nothing for a walk that is not plain.
+    ``extent``: of the host dim. Valid for plain walks only.
     """
 
     use: OperandUse
@@ -123,7 +106,7 @@ class ArgumentWalk:
 def argument_walks(
     uses: Sequence[OperandUse], specs: Mapping[int, ArgumentSpec]
 ) -> list[tuple[ArgumentWalk, ...]]:
-    """The walks of every operand that lies in one of the arguments ``specs``."""
+    """The walks of every operand within one of the arguments ``specs``."""
     return [
         _walks_of(use, specs[use.owner])
         for use in uses
@@ -144,7 +127,7 @@ def _walks_of(use: OperandUse, spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
 
 
 def link_arguments(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, ...]]) -> Starts:
-    """Join dims of executes and host dims; where executes start along the dims they walk."""
+    """Join dims of executes and host dims; returns the start elements of the executes."""
     starts: dict[ExecuteDim, Int64Array] = {}
     for walk in (walk for walks in operands for walk in walks):
         use = walk.use
@@ -163,7 +146,7 @@ def link_arguments(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, .
 
 
 def check_coverage(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, ...]]) -> None:
-    """Fix dims of which an operation, over all its executes alike, walks only a part."""
+    """Fix dims of which an operation, over all its similar executes, walks only a part."""
     groups: dict[object, list[tuple[ArgumentWalk, ...]]] = {}
     for walks in operands:
         if walks:
@@ -173,7 +156,7 @@ def check_coverage(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, .
 
 
 def _kind(walks: tuple[ArgumentWalk, ...]) -> object:
-    """Equal for operands of executes that do the same at different places."""
+    """A key that is equal for operands of executes that differ only in their addresses."""
     use = walks[0].use
     op = use.op
     owners = tuple((t.component, t.dims, tuple(t.scale.items())) for t in op.tensors)
@@ -183,7 +166,7 @@ def _kind(walks: tuple[ArgumentWalk, ...]) -> object:
 
 
 def _check_group(classes: DimClasses, group: Sequence[tuple[ArgumentWalk, ...]]) -> None:
-    """Each dim must be walked whole, and all places along one at every place along the others."""
+    """Fix dims that are not walked whole, or not for every position of the other dims."""
     plain = [k for k, walk in enumerate(group[0]) if walk.is_plain]
     if not plain:
         return
@@ -234,11 +217,11 @@ class _Range:
 
 
 def link_intermediates(classes: DimClasses, uses: Sequence[OperandUse], starts: Starts) -> None:
-    """Join dims of readers and writers; ``uses``: operands outside of arguments, in textual order.
+    """Join dims of writers and readers of intermediates.
 
-    ``starts``: where executes start along dims they walk in arguments; what is handed over must
-    start at the same element on both sides. The text is walked twice, so that what a loop hands to
-    its next iteration is linked too.
+    ``uses``: operands outside of arguments, in textual order. ``starts``: start elements of the
+    executes along dims of arguments; writer and reader must start at the same element. The uses
+    are walked twice, so that values a loop passes to its next iteration are linked too.
     """
     known = dict(starts)
     ranges = [_Range.of(use) for use in uses]
@@ -281,8 +264,8 @@ def _agree(
 ) -> bool:
     """True if the reader ``use`` starts at the element the writer does along its dim ``reader``.
 
-    In memory of the cores' own each core must, else all of them together. A reader that is not
-    known to start anywhere else starts where the writer did.
+    In per-core memory each core must start there, else all cores together. A reader without a
+    known start takes the writer's.
     """
     local = use.tensor.is_local
     ours = writer if local else writer.min(axis=1, keepdims=True)
@@ -309,7 +292,7 @@ def _steps(use: OperandUse) -> dict[str, tuple[int, int]]:
 
 
 def _structure(use: OperandUse) -> tuple[object, ...]:
-    """Steps, pitches and sticks by place; the pitch of a single step means nothing."""
+    """Steps, pitches and sticks by position; the pitch of a single step is ignored."""
     dims = _held(use)
     walked = tuple((pitch if steps > 1 else 0, steps) for pitch, steps in _steps(use).values())
     stick = tuple(dims.index(d) if d in dims else -1 for d in use.tensor.stick_dims)
@@ -344,9 +327,9 @@ ACCUMULATED_BY: Mapping[str, str] = {
 def expected_tensors(
     arguments: KernelArguments, uses: Sequence[OperandUse]
 ) -> tuple[ExpectedTensor, ...]:
-    """What a kernel was compiled for, in argument order, with the dims that go together.
+    """The arguments a kernel was compiled for, in order, with the kernel's dim of each host dim.
 
-    ``uses``: all operands of its execute statements. Pure.
+    ``uses``: all operands of its execute statements.
     """
     specs = {spec.arg_index: spec for spec in arguments.arguments}
     specs |= {alias.arg_index: alias for alias, _ in arguments.aliases}
@@ -370,7 +353,7 @@ def _by_execute(uses: Sequence[OperandUse]) -> list[list[OperandUse]]:
 
 
 def _combiner(uses: Sequence[OperandUse]) -> str:
-    """What combines partial results of the kernel: only where it is one plain sum."""
+    """The operation that combines partial results; "" unless the kernel is a single sum."""
     once = {(use.execute, len(use.offsets_bytes)) for use in uses}
     if len(once) != 1 or next(iter(once))[1] != 1:
         return ""
@@ -413,7 +396,7 @@ def _remark_operation(classes: DimClasses, execute: Sequence[OperandUse]) -> Non
 
 
 def _is_looked_up(execute: Sequence[OperandUse], dim: str) -> bool:
-    """True for rows of a table, which only an index counts."""
+    """True for rows of a table that are selected by an index."""
     op = execute[0].op
     return any(dim in indexed_dims(op, tensor) for tensor in op.tensors)
 
@@ -424,7 +407,7 @@ def _is_looked_up(execute: Sequence[OperandUse], dim: str) -> bool:
 def _kernel_dims(classes: DimClasses, combiner: str) -> dict[tuple[int, int], KernelDim]:
     """The dim of every (argument, host dim), numbered in the order of arguments and their dims."""
     known = []
-    for members in classes.classes():
+    for members in classes.sets():
         arguments = [node for node in members if isinstance(node, ArgumentDim)]
         if arguments:
             known.append((min(arguments), arguments, members))
@@ -450,9 +433,9 @@ def _kernel_dim(classes: DimClasses, members: tuple[DimNode, ...], index: int) -
 def _unwalked_dims(
     specs: Mapping[int, ArgumentSpec], known: Mapping[tuple[int, int], KernelDim]
 ) -> dict[tuple[int, int], KernelDim]:
-    """Dims of extent 1 that no operation walks: those at one place of all outputs and some input.
+    """Dims of extent 1 that no operation walks, at the same position of all outputs and an input.
 
-    Tiles of them are independent, whatever the kernel does.
+    Tiles along them are independent for every kernel.
     """
     outputs = [spec for spec in specs.values() if spec.is_output]
     ranks = {len(spec.shape) for spec in outputs}

@@ -1,9 +1,9 @@
 """A kernel's operations with the pitches of the tensors bound at launch.
 
-What is compiled for a tile walks memory with the tile's pitches. An operand in an argument with an
+A kernel compiled for a tile walks memory with the tile's pitches. An operand in an argument with an
 address map gets the stored extents that give it the larger tensor's pitches; extents, cores, loops
-and everything in the pool and in scratchpads stay. Start addresses are mapped when they are
-linked (:mod:`spyre.hw.linking.binding`). Pure, for symbolic and baked bundles alike.
+and all operands in the pool and in scratchpads stay. Start addresses are mapped by the linker
+(:mod:`spyre.hw.linking.binding`). Applies to symbolic and baked bundles.
 """
 
 from __future__ import annotations
@@ -36,32 +36,33 @@ def retarget(
     uses: Sequence[OperandUse],
     maps: Mapping[int, TileMap],
 ) -> dict[str, Operation]:
-    """``operations`` (by SDSC file) for arguments seen through ``maps`` (by argument index).
+    """``operations`` (by SDSC file) with the pitches of ``maps`` (by argument index).
 
-    LaunchError SPY861 where an operand cannot take the pitches: it does not walk its argument's
+    LaunchError SPY861 if an operand cannot take the pitches: it does not walk its argument's
     device dims, is looked up through an index, or one SDSC serves arguments of different layouts.
     """
-    # Merged dims ask for less: an operand may run through dims that both memories have joined.
+    # Merged dims are less strict: an operand may run through dims that are joined in both memories.
     moved = {index: map_.merged for index, map_ in maps.items() if not map_.is_identity}
-    wanted: dict[tuple[str, int], _Place | None] = {}
+    wanted: dict[tuple[str, int], _OperandLayout | None] = {}
     for use in uses:
         if maps and use.owner is None and use.tensor.component is Component.HBM:
-            raise _refuse(use, "its cores or iterations lie in several arguments")
-        placement = None if use.owner not in moved else _place(use, moved[use.owner])
+            raise _refuse(use, "its cores or iterations access several arguments")
+        layout = None if use.owner not in moved else _operand_layout(use, moved[use.owner])
         key = use.filename, use.operand
-        if wanted.setdefault(key, placement) != placement:
+        if wanted.setdefault(key, layout) != layout:
             raise _refuse(use, "one SDSC serves arguments of different layouts")
     changed = dict(operations)
-    for (filename, operand), placement in wanted.items():
-        if placement is not None:
-            changed[filename] = _with_place(changed[filename], operand, placement)
+    for (filename, operand), layout in wanted.items():
+        if layout is not None:
+            changed[filename] = _with_layout(changed[filename], operand, layout)
     return changed
 
 
 @dataclass(frozen=True)
-class _Place:
-    """How an operand lies in a larger tensor: ``stored`` elements per dim, and the pitch of the
-    innermost dim.
+class _OperandLayout:
+    """Layout of an operand in a larger tensor.
+
+    ``stored``: elements per dim; ``first_pitch_bytes``: pitch of the innermost dim.
     """
 
     stored: dict[str, int]
@@ -83,18 +84,20 @@ def _of_argument(use: OperandUse) -> str:
     return "" if use.owner is None else f" of argument {use.owner}"
 
 
-def _place(use: OperandUse, map_: TileMap) -> _Place:
+def _operand_layout(use: OperandUse, map_: TileMap) -> _OperandLayout:
     """Stored extents that give ``use`` the pitches of ``map_``."""
     if use.tensor.indirection is Indirection.VALUE:
         raise _refuse(use, "an index chooses its elements")
     if use.op.name == RESTICKIFY:
         _check_whole(use)
     _check_no_carry(use, map_)
-    return _place_for(use, _mapped_pitches(use, map_))
+    return _layout_for(use, _mapped_pitches(use, map_))
 
 
 def _check_whole(use: OperandUse) -> None:
-    """A restickify drops what lies beyond its tensors, which a larger tensor does not say."""
+    """Check that a restickify reads whole tensors: it drops elements beyond the end of its
+    tensors, and the end is unknown within a larger tensor.
+    """
     stored = footprint(use.op, use.tensor).stored
     short = [d for d in use.tensor.dims if use.tensor.holds(d) and stored[d] < use.op.extents[d]]
     if short:
@@ -102,7 +105,7 @@ def _check_whole(use: OperandUse) -> None:
 
 
 def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
-    """From every core's start the operand must stay within the steps of each device dim."""
+    """Check that the operand of every core stays within the steps of each device dim."""
     reach = np.zeros((len(use.op.cores), len(map_.extents)), np.int64)
     for core, box in enumerate(core_boxes(use.op, use.tensor)):
         if box is None:
@@ -112,7 +115,7 @@ def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
             reach[core] += step * (axis.extent - 1)
         for dim, first in zip(box.dims, box.walk.first[1:], strict=True):
             if first < 0:
-                raise _refuse(use, f"{dim} begins before a core's share")
+                raise _refuse(use, f"{dim} begins before a core's work slice")
     ends = map_.coordinates(use.offsets_bytes) + reach
     limits = np.array(map_.extents, np.int64)
     if (ends[..., 1:] >= limits[1:]).any():
@@ -120,7 +123,7 @@ def _check_no_carry(use: OperandUse, map_: TileMap) -> None:
 
 
 def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
-    """New pitch (bytes) of every dim of several steps."""
+    """New pitch (bytes) of every dim with several steps."""
     pitches = footprint(use.op, use.tensor).pitch_bytes
     moving = [
         dim
@@ -130,10 +133,10 @@ def _mapped_pitches(use: OperandUse, map_: TileMap) -> dict[str, int]:
     return {dim: int(map_.apply(np.array(pitches[dim], np.int64))) for dim in moving}
 
 
-def _place_for(use: OperandUse, pitches: Pitches) -> _Place:
+def _layout_for(use: OperandUse, pitches: Pitches) -> _OperandLayout:
     """Extents whose products are ``pitches``; dims of one step take any pitch.
 
-    A dim is stored as long as the next one's pitch says; the outermost as it was.
+    The pitch of the next dim determines the stored extent of a dim; the outermost keeps its own.
     """
     tensor, sticks = use.tensor, stick_elements(use.tensor)
     dims = [dim for dim in tensor.dims if tensor.holds(dim)]
@@ -149,11 +152,11 @@ def _place_for(use: OperandUse, pitches: Pitches) -> _Place:
                 raise _refuse(use, f"{dim} does not fit below {following[0]} bytes per step")
         stored[dim] = steps * size
         pitch *= steps
-    return _Place(stored, first)
+    return _OperandLayout(stored, first)
 
 
-def _with_place(op: Operation, operand: int, placement: _Place) -> Operation:
-    """``op`` with the operand at place ``operand`` in a larger tensor."""
+def _with_layout(op: Operation, operand: int, layout: _OperandLayout) -> Operation:
+    """``op`` with operand number ``operand`` in a larger tensor."""
     index = op.tensors[operand].index
 
     def changed(tensor: Tensor) -> Tensor:
@@ -161,8 +164,8 @@ def _with_place(op: Operation, operand: int, placement: _Place) -> Operation:
             return tensor
         return replace(
             tensor,
-            device_dim_sizes={**tensor.device_dim_sizes, **placement.stored},
-            first_pitch_bytes=placement.first_pitch_bytes,
+            device_dim_sizes={**tensor.device_dim_sizes, **layout.stored},
+            first_pitch_bytes=layout.first_pitch_bytes,
         )
 
     return _replaced(op, changed)

@@ -1,4 +1,4 @@
-"""Whether a launch can be tiled, and along which dims: the checks before any tile is placed.
+"""Options of tiled launches, and the checks that find the dims to tile.
 
 Each error names the tensor, the dim and the mismatch (runtime reference §6).
 """
@@ -6,12 +6,40 @@ Each error names the tensor, the dim and the mismatch (runtime reference §6).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
+from spyre import config
 from spyre.errors import LaunchError
-from spyre.runtime.kernel import Reduction, Remainder, TilingOptions
 from spyre.runtime.program import Role
 from spyre.runtime.tiling.device_dims import ActualTensor, ExpectedTensor, KernelDim
+
+
+class Remainder(StrEnum):
+    """A dim that is no multiple of its tile: raise, or run the last tile on padded copies."""
+
+    ERROR = "error"
+    PAD = "pad"
+
+
+class Reduction(StrEnum):
+    """A tiled dim that the kernel reduces: raise, or accumulate the results of its tiles."""
+
+    ERROR = "error"
+    ACCUMULATE = "accumulate"
+
+
+@dataclass(frozen=True, slots=True)
+class TilingOptions:
+    """Options of one launch; ``allow_tiled_launch`` is SPYRE_ALLOW_TILED_LAUNCH by default."""
+
+    allow_tiled_launch: bool = field(default_factory=config.tiled_launch_allowed)
+    remainder: Remainder = Remainder.ERROR
+    reduction: Reduction = Reduction.ERROR
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "remainder", Remainder(self.remainder))
+        object.__setattr__(self, "reduction", Reduction(self.reduction))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +200,7 @@ def _check_reduction(
         raise LaunchError(
             "SPY857",
             f"results of tiles of {grown.where} cannot be accumulated",
-            expected="a kernel of one sum or batchmatmul with an output of its own",
+            expected="a kernel of one sum or batchmatmul whose output is not an input",
             found=f"reduced by {dim.reduced_by} "
             + ("in place" if dim.accumulated_by else "in a kernel that is no plain sum"),
         )

@@ -17,11 +17,11 @@ import numpy as np
 from spyre.errors import LaunchError
 from spyre.hw.linking import TileMap
 from spyre.layout import Int64Array, logical_columns
-from spyre.runtime.kernel import TilingOptions
 from spyre.runtime.program import Role
 from spyre.runtime.tiling.device_dims import ActualTensor, DeviceDims, ExpectedTensor, KernelDim
 from spyre.runtime.tiling.tile_checks import (
     Growth,
+    TilingOptions,
     check_kernel_dims,
     check_shapes,
     find_growth,
@@ -211,7 +211,7 @@ class TiledTensor:
 
 @dataclass(frozen=True, eq=False)
 class TilePlan:
-    """The loops of a launch and where every tile lies; immutable, usable from several threads.
+    """The loops of a launch and the offset of every tile. Immutable; any thread may use it.
 
     ``dims``: outermost first. ``indices``: int64 [iteration, dim]. ``offsets_bytes``: int64
     [iteration, tensor], of each tile's corner from the start of its tensor.
@@ -237,7 +237,7 @@ class TilePlan:
 
     @property
     def needs_steps(self) -> bool:
-        """True if there is more to do than to run the kernel per tile: copies or accumulation."""
+        """True if a launch also copies partial tiles or accumulates results."""
         return any(dim.is_partial or (dim.is_reduction and dim.count > 1) for dim in self.dims)
 
     @property

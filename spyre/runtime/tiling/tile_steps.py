@@ -1,7 +1,7 @@
 """Copies between a partial tile of a tensor and its temporary, as strided boxes of device bytes.
 
-Only what exists is copied: whole sticks, and of the last stick along a partial stick dim the bytes
-of the elements that exist.
+Only existing elements are copied: whole sticks, and the first bytes of the last stick along a
+partial stick dim.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan
 class TileBuffer(StrEnum):
     """A temporary of one tensor, of the size of a tile.
 
-    ``TILE``: stands in for a tile of the tensor; of an output that is accumulated, it holds the
-    sum so far. ``RESULT``: what one iteration adds to it.
+    ``TILE``: replaces a tile of the tensor; of an accumulated output, it holds the sum so far.
+    ``RESULT``: the summand of one iteration.
     """
 
     TILE = "tile"
@@ -32,7 +32,7 @@ class TileBuffer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyIn:
-    """Temporary ← zeros, then the valid part of the tile. ``tensor``: place in the plan."""
+    """Temporary ← zeros, then the valid part of the tile. ``tensor``: number in the plan."""
 
     iteration: int
     tensor: int
@@ -40,8 +40,8 @@ class CopyIn:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run the kernel. ``temporaries``: (place of a tensor, buffer) where it sees no tile of the
-    tensor itself.
+    """Run the kernel. ``temporaries``: (number of a tensor, buffer) for each tensor whose tile is
+    replaced by a temporary.
     """
 
     iteration: int
@@ -122,8 +122,8 @@ Bytes = npt.NDArray[np.uint8]
 class CopyBox:
     """``nbytes`` from the start of every stick of a walk.
 
-    ``sticks``: where they lie, in bytes from the corner of the temporary (space 0) and of the tile
-    in the larger tensor (space 1).
+    ``sticks``: byte offsets from the corner of the temporary (space 0) and of the tile in the
+    larger tensor (space 1).
     """
 
     sticks: AccessMap
@@ -144,7 +144,7 @@ class CopyBox:
 
 
 def valid_shape(plan: TilePlan, number: int, iteration: int) -> tuple[int, ...]:
-    """Host extents of the part of the iteration's tile of tensor ``number`` that exists."""
+    """Host extents of the existing part of the iteration's tile of tensor ``number``."""
     tensor = plan.tensors[number]
     shape = list(tensor.expected.shape)
     for dim, host_dim in tensor.walks:
@@ -154,7 +154,7 @@ def valid_shape(plan: TilePlan, number: int, iteration: int) -> tuple[int, ...]:
 
 
 def copy_boxes(tensor: TiledTensor, valid: tuple[int, ...]) -> tuple[CopyBox, ...]:
-    """What is copied of a tile of which ``valid`` host extents exist."""
+    """The boxes to copy of a tile of which ``valid`` host extents exist."""
     device = tensor.expected.device_dims
     steps = list(tensor.map.extents)
     partial_stick: tuple[int, int] | None = None
@@ -178,7 +178,7 @@ def _check_simple(tensor: TiledTensor, host_dim: int) -> None:
         raise LaunchError(
             "SPY855",
             f"the layout of {tensor.actual.name} cannot express part of a tile: dim {host_dim} "
-            "lies in pieces",
+            "is split over several device dims",
             expected="one device dim above the stick, and a standard element arrangement",
             found=str(layout),
         )
@@ -187,9 +187,7 @@ def _check_simple(tensor: TiledTensor, host_dim: int) -> None:
 def _boxes(
     tensor: TiledTensor, steps: list[int], partial_stick: tuple[int, int] | None
 ) -> list[CopyBox]:
-    """One box, or, before a partial last stick along device dim k, one of whole sticks and one of
-    parts.
-    """
+    """One box of whole sticks, and one of partial sticks if ``partial_stick`` is (dim, lanes)."""
     if partial_stick is None:
         return [CopyBox(_sticks(tensor, steps), STICK_BYTES)]
     k, lanes = partial_stick

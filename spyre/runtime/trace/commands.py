@@ -1,10 +1,10 @@
 """Command streams as a Chrome trace, for Perfetto: a process per card, tracks in it.
 
-Times are the host's, in microseconds from the first command of all cards, or from where a
-`TimeAxis` says. A card's tracks are its streams, engines and cores, as far as they did something.
-Spans on one track must not overlap: those of an engine do not, nor those of cores; those of a
-stream may, where preparation of later jobs looks ahead: it gets further lines then. Files of any
-length are written piece by piece.
+Times are the host's, in microseconds from the first command of all cards, or from the origin of a
+`TimeAxis`. The tracks of a card are its streams, engines and cores that were used. Spans on one
+track must not overlap. Those of engines and cores never do; those of a stream do if later jobs are
+prepared early, and then the stream has several tracks. Files are written piece by piece, so that
+their length is not limited by memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from spyre.errors import LaunchError
 from spyre.files import atomic_write, writable_target
 from spyre.hw.memory import AllocationHistory
-from spyre.runtime.flex import Command, CommandStream, Engine, launch_of, noted_block_of
+from spyre.runtime.flex import Command, CommandStream, Engine, launch_of, recorded_block_of
 from spyre.runtime.kernel import ExecutedLaunch
 from spyre.runtime.trace.events import (
     HBM_TRACK,
@@ -47,13 +47,13 @@ class CoreSpan:
 
 
 def timed_launch_of(command: Command) -> ExecutedLaunch | None:
-    """The timed launch of a command, None for others."""
+    """Return the timed launch of a command, None for other commands."""
     launch = launch_of(command)
     return None if launch is None or launch.elapsed_ns is None else launch
 
 
 def core_spans(command: Command) -> Iterator[CoreSpan]:
-    """The dispatches of a command, one behind another: the gaps between them are left out."""
+    """Yield the dispatches of a command one after another, without the gaps between them."""
     timed = timed_launch_of(command)
     if timed is None or timed.elapsed_ns is None:
         return
@@ -78,14 +78,14 @@ def core_spans(command: Command) -> Iterator[CoreSpan]:
 
 
 def _source(command: Command, execute: int) -> dict[str, list[str]]:
-    """Lines of the user's program, where they are known."""
+    """Return the lines of the user's program, if known."""
     origin = command.block.origin
     places = () if origin is None else origin.places_of(execute)
     return {"source": list(map(str, places))} if places else {}
 
 
 def used_cores(command: Command) -> frozenset[int]:
-    """Cores that took part in a command."""
+    """Return the cores that took part in a command."""
     timed = timed_launch_of(command)
     if timed is None:
         return frozenset()
@@ -96,12 +96,12 @@ _STREAMS = 1000
 _ENGINES = 2000
 _GROUPS = 900
 _LINES = len(Engine)
-"""Lines of a stream at most: it has one span per engine at a time."""
+"""Maximum number of tracks of a stream, which has at most one span per engine at a time."""
 
 
 @cache
 def stream_track(stream_id: int, line: int) -> Track:
-    """A line of a stream; a stream has further ones where its spans overlap."""
+    """Return a track of a stream; it has several if its spans overlap."""
     name = f"stream {stream_id}" if line == 0 else f"stream {stream_id} ({line + 1})"
     return Track(_STREAMS + stream_id * _LINES + line, name)
 
@@ -114,18 +114,18 @@ def engine_track(engine: Engine) -> Track:
 
 @cache
 def group_track(group: str) -> Track:
-    """The track of what one group of cards exchanges: that of several may overlap."""
+    """Return the track of the collectives of a group; those of several groups may overlap."""
     return Track(_ENGINES + len(Engine) + crc32(group.encode()) % _GROUPS, group)
 
 
-def place_track(command: Command) -> Track:
-    """The track of what does a command."""
-    noted = noted_block_of(command)
-    return engine_track(command.engine) if noted is None else group_track(noted.channel)
+def execution_track(command: Command) -> Track:
+    """Return the track of the engine or group that executes a command."""
+    recorded = recorded_block_of(command)
+    return engine_track(command.engine) if recorded is None else group_track(recorded.channel)
 
 
 def lanes_of(commands: CommandStream) -> list[Track]:
-    """The line of its stream that each command goes to: the first that is free at its begin."""
+    """Return the track of each command: the first one of its stream that is free at its begin."""
     lanes: dict[int, Track] = {}
     ends: dict[int, list[int]] = {}
     for number, command in sorted(enumerate(commands), key=_begin_of):
@@ -142,26 +142,26 @@ def _begin_of(numbered: tuple[int, Command]) -> tuple[int, int]:
 
 
 def used_tracks(commands: CommandStream, lanes: Sequence[Track]) -> Iterator[Track]:
-    """The tracks on which something is shown, in order."""
+    """Yield the tracks that have spans, in order."""
     yield from sorted(set(lanes))
-    yield from sorted({place_track(c) for c in commands})
+    yield from sorted({execution_track(c) for c in commands})
     cores = frozenset[int]().union(*(used_cores(c) for c in commands))
     yield from (core_track(core) for core in sorted(cores))
 
 
 Recordings = Mapping[int, CommandStream]
-"""What was recorded, by index of the card."""
+"""The recording of each card, by its index."""
 _PIECE = 4096
 """Events that are encoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """How the times of a trace relate to those of another one it is shown with.
+    """The time axis of another trace that this one is merged with.
 
-    ``origin_ns``: the host clock where the other one's times are 0. ``base_ns``: the same moment in
-    nanoseconds since 1970, as the other one names it. ``first_process``: number of card 0's process
-    in the trace, different from all of the other one's.
+    ``origin_ns``: host clock at time 0 of the other trace. ``base_ns``: the same moment in
+    nanoseconds since 1970, as written in the other trace. ``first_process``: number of card 0's
+    process, not used in the other trace.
     """
 
     origin_ns: int
@@ -170,7 +170,7 @@ class TimeAxis:
 
 
 def chrome_trace(recordings: Recordings, axis: TimeAxis | None = None) -> dict[str, Any]:
-    """The trace as the JSON object that Perfetto reads."""
+    """Return the trace as the JSON object that Perfetto reads."""
     return {**_head(axis), "traceEvents": list(trace_events(recordings, axis))}
 
 
@@ -180,7 +180,7 @@ def _head(axis: TimeAxis | None) -> dict[str, Any]:
 
 
 def trace_events(recordings: Recordings, axis: TimeAxis | None = None) -> Iterator[TraceEvent]:
-    """Names of all processes and tracks, spans, and arrows to what waited for them."""
+    """Yield names of processes and tracks, spans, and arrows between dependent commands."""
     chosen = axis or _own_axis(recordings)
     arrows = 0
     for index, commands in recordings.items():
@@ -195,7 +195,7 @@ def _own_axis(recordings: Recordings) -> TimeAxis:
 
 
 def check_trace_file(path: Path | str) -> Path:
-    """Where a trace goes, symbolic links followed. LaunchError SPY886 when nothing can be there."""
+    """Return the path to write, symbolic links resolved. LaunchError SPY886 if it is refused."""
     return writable_target(path, partial(_refusal, path))
 
 
@@ -205,9 +205,9 @@ def write_trace(
     axis: TimeAxis | None = None,
     more: Iterable[TraceEvent] = (),
 ) -> None:
-    """Write a trace; the file appears whole or not at all. ``more``: events of other processes.
+    """Write a trace, completely or not at all. ``more``: events of other processes.
 
-    LaunchError SPY886 when it cannot be written.
+    LaunchError SPY886 if it cannot be written.
     """
     target = check_trace_file(path)
     try:
@@ -228,9 +228,9 @@ def _refusal(path: Path | str, found: str) -> LaunchError:
 
 
 def _encoded(head: Mapping[str, Any], events: Iterable[TraceEvent]) -> Iterator[bytes]:
-    """The JSON text of the trace, in pieces."""
+    """Yield the JSON text of the trace in pieces."""
     source = iter(events)
-    # Pieces of the list's inside: the events of a long recording need not fit into memory.
+    # The list is written in pieces, because the events of a long recording may not fit into memory.
     separator = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
     while piece := list(islice(source, _PIECE)):
         yield separator + msgspec.json.encode(piece)[1:-1]
@@ -239,7 +239,7 @@ def _encoded(head: Mapping[str, Any], events: Iterable[TraceEvent]) -> Iterator[
 
 
 class _CardTrace:
-    """The events of one card. ``arrows``: numbers given to arrows until now."""
+    """The events of one card. ``arrows``: number of arrows so far, in all cards."""
 
     def __init__(self, index: int, commands: CommandStream, axis: TimeAxis, arrows: int) -> None:
         self.arrows = arrows
@@ -251,7 +251,7 @@ class _CardTrace:
         self._sources: dict[str, tuple[Command, Track]] = {}
 
     def events(self) -> Iterator[TraceEvent]:
-        """Everything about the card."""
+        """Yield all events of the card."""
         tracks = used_tracks(self._commands, self._lanes)
         yield from self._process.names(f"Spyre device {self._index}", self._index, tracks)
         for command, lane in zip(self._commands, self._lanes, strict=True):
@@ -262,9 +262,9 @@ class _CardTrace:
             yield from self._memory(self._commands.memory)
 
     def _memory(self, history: AllocationHistory) -> Iterator[TraceEvent]:
-        """What is allocated, from the first command on."""
+        """Yield the counters of allocated bytes, from the first command on."""
         first_ns = min(command.begin_ns for command in self._commands)
-        # The recording begins before the first command, where a trace has no time yet.
+        # The recording begins before the first command, which is time 0 of the trace.
         clock_ns = np.maximum(np.append(first_ns, history.times_ns), first_ns)
         moments = clock_ns - self._origin_ns
         values = hbm_counters(history.allocated_bytes)
@@ -280,13 +280,13 @@ class _CardTrace:
             "bytes": block.size_bytes,
             "addresses": [str(place) for place in block.places],
         }
-        noted = noted_block_of(command)
+        noted = recorded_block_of(command)
         if noted is not None:
             details |= noted.shown
         if command.error:
             details["error"] = command.error
         name, span = f"{block.kind} {block.name}", (command.begin_ns, command.end_ns)
-        for track in (lane, place_track(command)):
+        for track in (lane, execution_track(command)):
             yield self._span(name, block.kind, track, span, details)
         for part in core_spans(command):
             for core in part.cores:
@@ -304,7 +304,7 @@ class _CardTrace:
         return self._process.span(name, category, track, (begin, end), details)
 
     def _arrows(self, command: Command, lane: Track) -> Iterator[TraceEvent]:
-        """From each recorded block that ``command`` waited for, on the tracks of the streams."""
+        """Yield arrows from the recorded commands that ``command`` waited for, between streams."""
         for label in command.after:
             if label not in self._sources:
                 continue  # it ran before the recording

@@ -20,7 +20,7 @@ _FIRST_CORE = 3000
 
 
 class Track(NamedTuple):
-    """A line of the trace; they are shown in order of ``number``. Spans on one must not overlap."""
+    """A row of the trace, sorted by ``number``. Spans on one track must not overlap."""
 
     number: int
     name: str
@@ -34,14 +34,14 @@ def core_track(core: int) -> Track:
 
 @dataclass(frozen=True, slots=True)
 class TraceProcess:
-    """Makes the events of a process. Its times are nanoseconds from where the trace begins."""
+    """Makes the events of a process. Times are nanoseconds from the begin of the trace."""
 
     number: int
 
-    def names(self, title: str, place: int, tracks: Iterable[Track]) -> Iterator[TraceEvent]:
-        """What the process and its tracks are called. ``place``: where it is among the others."""
+    def names(self, title: str, sort_index: int, tracks: Iterable[Track]) -> Iterator[TraceEvent]:
+        """Yield the names of the process and its tracks. ``sort_index``: of the process."""
         yield self._metadata("process_name", 0, name=title)
-        yield self._metadata("process_sort_index", 0, sort_index=place)
+        yield self._metadata("process_sort_index", 0, sort_index=sort_index)
         for track in tracks:
             yield self._metadata("thread_name", track.number, name=track.name)
             yield self._metadata("thread_sort_index", track.number, sort_index=track.number)
@@ -58,7 +58,7 @@ class TraceProcess:
         span_ns: tuple[int, int],
         details: Mapping[str, object],
     ) -> TraceEvent:
-        """Something with a begin and an end."""
+        """Return an event from begin to end."""
         begin_ns, end_ns = span_ns
         return {
             "ph": "X",
@@ -74,9 +74,9 @@ class TraceProcess:
     def counters(
         self, name: str, times_ns: Int64Array, values: Mapping[str, Int64Array]
     ) -> Iterator[TraceEvent]:
-        """An event per moment with all ``values``, each a track of its own.
+        """Yield an event per moment with all ``values``, which Perfetto shows as separate tracks.
 
-        ``values``: [moments], like the times. Moments at which nothing changes are left out.
+        ``values``: [moments], like the times. Moments without a change are left out.
         """
         # Perfetto holds a counter until its next event: repeating a value only makes files larger.
         rows = np.stack(list(values.values()), axis=1)
@@ -88,24 +88,25 @@ class TraceProcess:
 
 
 def microseconds(time_ns: int) -> float:
-    """The number that Perfetto reads as ``time_ns``, from 0 to a quarter of a year (2**53).
+    """Return the microseconds that Perfetto reads as ``time_ns``, for 0 to 2**53 (100 days).
 
-    It multiplies by 1000 and rounds. Past 2**42 microseconds numbers are almost a nanosecond apart
-    and products half of one below 2**52: the nearest number may have a product that is rounded up.
+    Perfetto multiplies by 1000 and rounds. From 2**42 µs on, floats are almost a nanosecond from
+    each other, so the product of the nearest float may be rounded up; then the float below is
+    returned.
     """
     nearest = time_ns / 1000
     return nearest if nearest * 1000 - time_ns < 0.5 else nextafter(nearest, 0.0)
 
 
 def hbm_counters(allocated_bytes: Int64Array) -> dict[str, Int64Array]:
-    """Regions that hold something at some time, by name. ``allocated_bytes``: [moments, REGIONS].
+    """Return the columns of the used regions by name. ``allocated_bytes``: [moments, REGIONS].
 
-    The first region always, so that there is something to see.
+    Without any used region, the first one is returned.
     """
     used = np.flatnonzero(allocated_bytes.any(axis=0)).tolist() or [0]
     return {region_name(region): allocated_bytes[:, region] for region in used}
 
 
 def region_name(region: int) -> str:
-    """How a region of device memory is called in what people read."""
+    """Return the name of a region of device memory in reports and traces."""
     return "programs" if region == PROGRAM_REGION else f"region {region}"

@@ -1,4 +1,4 @@
-"""Cards as PyTorch sees them: selection, memory, streams, random numbers, dtypes, errors."""
+"""The PyTorch device: cards, memory, streams, random numbers, dtypes and errors."""
 
 import lazy_loader
 

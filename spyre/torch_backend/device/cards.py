@@ -1,9 +1,8 @@
-"""Which cards there are, which one is current, and waiting for them: ``torch.spyre.device`` etc.
+"""Cards of this process, the current one, and waiting for them: ``torch.spyre.device`` etc.
 
-Cards are made when they are first used; nothing here loads the simulator before. The current card
-is a matter of the calling thread. A child made by fork has neither the threads of the cards its
-parent used nor memory of its own, so every use of them there is refused; a child of a parent that
-used none may use its own. Any thread.
+Cards are created at their first use, which also loads the simulator. Each thread has a current
+card. After a fork the child has neither the threads nor a copy of the memory of cards that the
+parent used, so it may not use cards then; if the parent used none, it may. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 _forked = False
 _devices: Callable[[], Devices] | None = None
-"""`spyre.runtime.flex.device.devices`, once a card has been asked for."""
+"""`spyre.runtime.flex.device.devices`, set at the first use of a card."""
 
 
 def card_at(index: int) -> FlexDevice:
-    """Card ``index``, made if need be; -1: the calling thread's current one.
+    """Return card ``index``, created if needed; -1: the calling thread's current card.
 
-    LaunchError SPY883 for a card that is not there, RuntimeError after a fork.
+    LaunchError SPY883 if there is no such card, RuntimeError after a fork.
     """
     if _forked or _devices is None:
         _begin()
@@ -35,14 +34,14 @@ def card_at(index: int) -> FlexDevice:
 
 
 def card_of(device: Any = None) -> FlexDevice:
-    """The card ``device`` names, in any form `index_of` takes."""
+    """Return the card of ``device``, in any form that `index_of` takes."""
     return card_at(index_of(device))
 
 
 def index_of(device: Any) -> int:
-    """Index of ``device``: None, a number, "spyre", "spyre:1" or a torch.device; -1: the current.
+    """Return the index of ``device``: None, a number, "spyre", "spyre:1" or a torch.device.
 
-    ValueError for a device of another kind.
+    -1 for the current card. ValueError for a device of another type.
     """
     if device is None:
         return -1
@@ -55,17 +54,17 @@ def index_of(device: Any) -> int:
 
 
 def is_initialized() -> bool:
-    """Whether a card has been made in this process."""
+    """Return True if a card has been created in this process."""
     return not _forked and bool(_made())
 
 
 def is_in_bad_fork() -> bool:
-    """True in a child made by fork after a card was used."""
+    """Return True in a child that was forked after a card was used."""
     return _forked
 
 
 def made_cards() -> list[FlexDevice]:
-    """The cards made so far."""
+    """Return the cards created so far."""
     return [] if _forked else _made()
 
 
@@ -87,7 +86,7 @@ def _begin() -> None:
 
 
 def _after_fork() -> None:
-    """Make what the parent's cards had unusable; takes no lock, since its owner may be gone."""
+    """Make the parent's cards unusable. Takes no lock, because its owner may not exist here."""
     global _forked
     for card in _made():
         _forked = True
@@ -95,7 +94,7 @@ def _after_fork() -> None:
 
 
 class _NoStreams:
-    """Stands for the streams of a card whose threads stayed with the parent."""
+    """Replaces the streams of a card in a forked child, which lacks the card's threads."""
 
     def __getattr__(self, name: str) -> NoReturn:
         _refuse()
@@ -109,54 +108,52 @@ def _refuse() -> NoReturn:
 
 
 def device_count() -> int:
-    """Number of visible cards; errors as of `visible_devices` for a wrong environment."""
+    """Return the number of visible cards; raises the errors of `visible_devices`."""
     from spyre.runtime.memory import visible_devices
 
     return len(visible_devices())
 
 
 def is_available() -> bool:
-    """Whether there is a card."""
+    """Return True if there is at least one card."""
     return device_count() > 0
 
 
 def init() -> None:
-    """Make the current card now rather than at its first use."""
+    """Create the current card now rather than at its first use."""
     card_at(-1)
 
 
-_lazy_init = init
-
-
-def _is_in_bad_fork() -> bool:
-    return is_in_bad_fork()
+_lazy_init, _is_in_bad_fork = init, is_in_bad_fork
 
 
 def current_device() -> int:
-    """Index of the calling thread's card."""
+    """Return the index of the calling thread's current card."""
     from spyre.runtime.flex import devices
 
     return devices().current_index
 
 
 def current_if_used() -> int | None:
-    """As `current_device`; None as long as no card was asked for, when it asks nobody."""
+    """Return `current_device`, or None before the first use of a card, without loading anything."""
     return None if _devices is None else _devices().current_index
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether a card reaches the memory of another one: all do. LaunchError SPY883 for no card."""
+    """Return True for two different cards: each can access the other's memory. LaunchError SPY883
+    if there is no such card.
+    """
     one, other = card_of(device).index, card_of(peer_device).index
     return one != other
 
 
 def set_device(device: Any) -> None:
-    """Make ``device`` the calling thread's card; nothing for -1 or a device without an index."""
+    """Make ``device`` the calling thread's current card, unless it has no index or -1."""
     _exchange_device(index_of(device))
 
 
 def _exchange_device(index: int) -> int:
-    """Make card ``index`` current, unless it is negative; returns the one before."""
+    """Make card ``index`` current, unless it is negative; return the previous index."""
     before = current_device()
     if index >= 0 and index != before:
         from spyre.runtime.flex import devices
@@ -169,9 +166,9 @@ _maybe_exchange_device = _exchange_device
 
 
 class device:
-    """``with torch.spyre.device(1):`` makes a card current within the block; None changes nothing.
+    """``with torch.spyre.device(1):`` makes a card current within the block.
 
-    ``device``: an index, "spyre:1", a torch.device or None.
+    ``device``: an index, "spyre:1", a torch.device, or None for no change.
     """
 
     def __init__(self, device: Any) -> None:
@@ -186,9 +183,8 @@ class device:
 
 
 class device_of(device):
-    """``with torch.spyre.device_of(x):`` makes the card of ``x`` current; nothing if it has none.
-
-    ``x``: a tensor or a storage.
+    """``with torch.spyre.device_of(x):`` makes the card of a tensor or storage current, if it is on
+    a card.
     """
 
     def __init__(self, obj: Any) -> None:
@@ -196,10 +192,10 @@ class device_of(device):
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait for all streams of ``device``; of all cards that were used if it is None.
+    """Wait for all streams of ``device``; None: of all cards that were used.
 
-    Raises the first error of a stream that nobody has been told yet. Nothing to wait for on a card
-    that was not used.
+    Raises the first stream error that has not been raised before. Returns at once for a card that
+    was not used.
     """
     wanted = None if device is None else index_of(device)
     if wanted == -1:
@@ -214,9 +210,9 @@ def synchronize(device: Any = None) -> None:
 
 
 def reset(device: Any = None) -> None:
-    """Drop all work of ``device`` that has not run, and forget the errors of its streams.
+    """Drop all pending work and stream errors of ``device``; None: of all cards that were used.
 
-    None: of all cards that were used. Memory stays as it is.
+    Memory is not changed.
     """
     wanted = None if device is None else card_of(device)
     if is_in_bad_fork():
@@ -227,31 +223,11 @@ def reset(device: Any = None) -> None:
 
 
 def check_index(index: int) -> None:
-    """LaunchError SPY883 unless there is a card ``index``."""
+    """Raise LaunchError SPY883 unless there is a card ``index``."""
     if not 0 <= index < device_count():
         card_at(index)
 
 
-__all__ = [
-    "_exchange_device",
-    "_is_in_bad_fork",
-    "_lazy_init",
-    "_maybe_exchange_device",
-    "can_device_access_peer",
-    "check_index",
-    "current_device",
-    "device",
-    "device_count",
-    "device_of",
-    "init",
-    "is_available",
-    "is_initialized",
-    "reset",
-    "set_device",
-    "synchronize",
-]
-
-
 def is_on_card(value: object) -> bool:
-    """True for a tensor on the card."""
+    """Return True for a tensor on a card."""
     return isinstance(value, torch.Tensor) and value.device.type == "spyre"

@@ -1,7 +1,7 @@
-"""torch dtypes the card has a format for, and the error for all others (runtime reference §2).
+"""torch dtypes with a format on the card, and the error for all others (runtime reference §2).
 
-int64 is stored as int32: the first int64 tensor gets a warning; values that do not fit int32 are
-an error, since the card would store other numbers.
+int64 is stored as int32: the first int64 tensor gives a warning, and values that do not fit int32
+are an error.
 """
 
 from __future__ import annotations
@@ -9,27 +9,18 @@ from __future__ import annotations
 import torch
 
 from spyre import config
+from spyre.dtypes import HOST_DTYPES
 from spyre.torch_backend.device.errors import Int64Overflow, warn_user
 
 NAMES: dict[torch.dtype, str] = {
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.bool: "bool",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.uint8: "uint8",
-    torch.float8_e4m3fn: "float8_e4m3fn",
-    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+    getattr(torch, name): name for name in HOST_DTYPES if not name.startswith("q")
 }
-"""Name in `spyre.dtypes.HOST_DTYPES` by torch dtype."""
+"""Name in `spyre.dtypes.HOST_DTYPES` by torch dtype; quantised dtypes are left out."""
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The dtype's name in `spyre.dtypes`; UnsupportedDtype SPY311 when the card has no format."""
+    """Return the dtype's name in `spyre.dtypes`; UnsupportedDtype SPY311 if there is no format."""
     name = NAMES.get(dtype)
     if name is None:
         from spyre.torch_backend.device.errors import UnsupportedDtype
@@ -43,13 +34,13 @@ _warns = True
 
 
 def set_downcast_warning(enabled: bool) -> None:
-    """Whether the next int64 tensor put on a card gives a warning; then none does any more."""
+    """Set whether the next int64 tensor put on a card gives a warning; later ones never do."""
     global _warns
     _warns = bool(enabled)
 
 
 def warn_of_downcast() -> None:
-    """Warn, the first time."""
+    """Warn that int64 is stored as int32, at the first call."""
     global _warns
     if _warns:
         _warns = False
@@ -61,7 +52,7 @@ def warn_of_downcast() -> None:
 
 
 def check_int64(source: torch.Tensor) -> None:
-    """Int64Overflow SPY901 if an int64 CPU tensor has a value that int32 does not."""
+    """Raise Int64Overflow SPY901 if a value of an int64 CPU tensor does not fit int32."""
     if source.dtype is not torch.int64 or source.numel() == 0:
         return
     low, high = (int(value) for value in torch.aminmax(source))

@@ -1,7 +1,7 @@
 """Errors and warnings of the device in the form PyTorch users expect.
 
-All errors are RuntimeErrors, as every `SpyreError` is, and those torch has a class for are of that
-class too. Warnings point at the user's line rather than at ours or torch's.
+All errors are RuntimeErrors, as every `SpyreError` is, and also of torch's class where torch has
+one. Warnings point at the user's line rather than at this package's or torch's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spyre.errors import DeviceOutOfMemory, Finding, LaunchError, UnsupportedErr
 
 
 class UnsupportedDtype(UnsupportedError):
-    """SPY311 for a torch dtype; its text begins with what torch users look for."""
+    """SPY311 for a torch dtype; its text begins with the message, followed by the code."""
 
     def __init__(self, dtype: torch.dtype, known: str) -> None:
         name = str(dtype).removeprefix("torch.")
@@ -33,11 +33,11 @@ class SpyreOutOfMemory(DeviceOutOfMemory, torch.OutOfMemoryError):  # type: igno
 
 
 class Int64Overflow(LaunchError, OverflowError):
-    """An int64 value has no place in the card's int32."""
+    """An int64 value does not fit the card's int32."""
 
 
 class EventsWithoutTime(LaunchError, ValueError):
-    """No time can be told between two events, for which torch has a ValueError."""
+    """The time between two events is unknown; a ValueError, as in torch."""
 
 
 def _message_first(finding: Finding) -> str:
@@ -49,7 +49,7 @@ _OURS = ("spyre.torch_backend", "torch")
 
 
 def warn_user(message: str) -> None:
-    """A UserWarning at the innermost line that is neither torch's nor this package's."""
+    """Give a UserWarning at the innermost line that is neither torch's nor this package's."""
     level = 1
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):

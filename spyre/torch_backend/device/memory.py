@@ -1,9 +1,9 @@
 """Device memory as ``torch.spyre`` and ``torch.accelerator`` report it.
 
-*Allocated* is what tensors hold, rounded up to sticks. *Reserved* is everything the card's
-allocator has handed out: programs, constants and scratch memory of operations included. Nothing is
-cached for later: memory of a tensor is free for others as soon as its last view is gone and what
-was submitted with it has run. Any thread.
+*Allocated* bytes are those of tensors, rounded up to sticks. *Reserved* bytes are all that the
+card's allocator has handed out, including programs, constants and scratch memory of operations.
+There is no cache: memory of a tensor is free as soon as its last view is collected and the work
+submitted with it has run. Thread-safe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.interrupts import Departures
+from spyre.interrupts import FinalizerQueue
 from spyre.torch_backend.device.cards import card_of
 from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 
 class TensorMemory:
-    """Counters of one card. Any thread."""
+    """Counters of one card. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._departures: Departures[int] = Departures()
+        self._finalizers: FinalizerQueue[int] = FinalizerQueue()
         self._out_of_memory = 0
         self._bytes = self._peak_bytes = self._total_bytes = 0
         self._count = self._peak_count = self._total_count = 0
 
     def count(self, owner: object, size_bytes: int, before: int = 0) -> int:
-        """Count whole sticks of memory for as long as ``owner`` lives; the number of this count.
+        """Count ``size_bytes``, whole sticks, until ``owner`` is collected; return an id for it.
 
-        ``before``: the number of the count it takes the place of. 0 for 0 bytes: nothing counts.
-        Whoever calls it holds interrupts off.
+        ``before``: id of the count that this one replaces. Returns 0 for 0 bytes. The caller holds
+        interrupts off.
         """
         number = 0
         with self._lock:
-            if self._departures.gone:
+            if self._finalizers.pending:
                 self._settle()
-            before_bytes = self._departures.cancel(before) if before else None
+            before_bytes = self._finalizers.cancel(before) if before else None
             if before_bytes is not None:
                 self._bytes -= before_bytes
                 self._count -= 1
             if size_bytes:
-                number = self._departures.watch(owner, size_bytes)
+                number = self._finalizers.register(owner, size_bytes)
                 self._bytes += size_bytes
                 self._count += 1
                 self._total_bytes += size_bytes
@@ -65,7 +65,7 @@ class TensorMemory:
             self._out_of_memory += 1
 
     def _settle(self) -> None:
-        for size_bytes in self._departures.taken():
+        for size_bytes in self._finalizers.drain():
             self._bytes -= size_bytes
             self._count -= 1
 
@@ -87,13 +87,13 @@ class TensorMemory:
             }
 
     def reset_peak(self) -> None:
-        """Peaks start again at the current values."""
+        """Set the peaks to the current values."""
         with self._lock:
             self._settle()
             self._peak_bytes, self._peak_count = self._bytes, self._count
 
     def reset_accumulated(self) -> None:
-        """Accumulated values start again: what is held now counts as allocated once."""
+        """Set the accumulated values to the current ones."""
         with self._lock:
             self._settle()
             self._total_bytes, self._total_count = self._bytes, self._count
@@ -108,7 +108,7 @@ def tensor_memory(card: FlexDevice) -> TensorMemory:
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """Counters of a card under torch's names, such as ``allocated_bytes.all.peak``; bytes."""
+    """Return counters of a card under torch's names, such as ``allocated_bytes.all.peak``."""
     card = card_of(device)
     reserved = card.allocator.statistics().allocated_bytes
     stats = tensor_memory(card).counters() | {
@@ -121,39 +121,39 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes that tensors hold now."""
+    """Return the bytes of all tensors."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes tensors held since the last `reset_peak_memory_stats`."""
+    """Return the peak of `memory_allocated` since the last `reset_peak_memory_stats`."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes the card's allocator has handed out now."""
+    """Return the bytes that the card's allocator has handed out."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """The most bytes it had handed out since the last `reset_peak_memory_stats`."""
+    """Return the peak of `memory_reserved` since the last `reset_peak_memory_stats`."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Peaks start again at the current values."""
+    """Set the peaks to the current values."""
     card = card_of(device)
     tensor_memory(card).reset_peak()
     card.allocator.reset_peak()
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """Sums of what tensors were given and gave back start again."""
+    """Set the sums of allocated and freed bytes of tensors to the current values."""
     tensor_memory(card_of(device)).reset_accumulated()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free bytes, and all bytes there are for tensors, of a card."""
+    """Return the free bytes and the total bytes of a card's memory for tensors."""
     statistics = card_of(device).allocator.statistics()
     return statistics.free_bytes, statistics.reserved_bytes
 
@@ -162,7 +162,7 @@ get_memory_info = mem_get_info
 
 
 def empty_cache() -> None:
-    """Drop what the backend keeps on the current card only to be faster next time."""
+    """Free the memory of the current card that the backend caches."""
     card = card_of()
     for hook in tuple(card.allocator.pressure_hooks):
         hook()
@@ -170,7 +170,7 @@ def empty_cache() -> None:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """A table of `memory_stats` for people; ``abbreviated``: without sums."""
+    """Return `memory_stats` as a table; ``abbreviated``: without sums."""
     card = card_of(device)
     stats = memory_stats(card.index)
     free_bytes, total_bytes = mem_get_info(card.index)
@@ -193,20 +193,20 @@ def _line(name: str, values: Iterable[str]) -> str:
 def allocate_memory(
     card: FlexDevice, size_bytes: int, uncleared: bool = True
 ) -> tuple[DeviceStorage, int]:
-    """Memory of ``card`` that nobody uses, and its address; more than `KEEP_BYTES` may hold
-    anything, if uncleared.
+    """Allocate memory of ``card``; return it with its address. The content of more than
+    `KEEP_BYTES` is undefined if ``uncleared``.
 
-    SpyreOutOfMemory SPY401 when there is no room. Whoever calls it holds interrupts off.
+    SpyreOutOfMemory SPY401 if there is not enough memory. The caller holds interrupts off.
     """
     try:
-        return card.allocate_told(size_bytes, uncleared)
+        return card.allocate_with_address(size_bytes, uncleared)
     except DeviceOutOfMemory as error:
         raise _noted(card, f"{size_bytes} bytes", error) from None
 
 
 @contextmanager
 def out_of_memory_as_torch_says(card: FlexDevice, wanted: str) -> Iterator[None]:
-    """A block that allocates memory of ``card``: no room for ``wanted`` is SpyreOutOfMemory."""
+    """Raise SpyreOutOfMemory, naming ``wanted``, if the block runs out of memory of ``card``."""
     try:
         yield
     except DeviceOutOfMemory as error:
@@ -214,7 +214,7 @@ def out_of_memory_as_torch_says(card: FlexDevice, wanted: str) -> Iterator[None]
 
 
 def _noted(card: FlexDevice, wanted: str, error: DeviceOutOfMemory) -> SpyreOutOfMemory:
-    """The error as torch says it, counted in the card's statistics."""
+    """Count the error in the card's statistics and return it in torch's form."""
     tensor_memory(card).note_out_of_memory()
     statistics = card.allocator.statistics()
     return SpyreOutOfMemory(

@@ -1,4 +1,4 @@
-"""What a card is: ``torch.spyre.get_device_properties`` and its relatives, and usable cores."""
+"""Properties of a card: ``torch.spyre.get_device_properties`` and related functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spyre.torch_backend.device.dtypes import NAMES
 
 
 def usable_cores() -> int:
-    """SENCORES; LaunchError SPY902 unless it is a number from 1 to 32."""
+    """Return SENCORES; LaunchError SPY902 unless it is a number from 1 to 32."""
     from spyre.hw.spec import CORES
 
     text = config.SENCORES.read().strip()
@@ -32,9 +32,9 @@ NAME = "IBM Spyre (simulated)"
 class SpyreDeviceProperties:
     """Sizes of a card; sources: hardware reference §2, runtime reference §4.
 
-    ``total_memory``: bytes for tensors. ``multi_processor_count``: its cores.
-    ``usable_cores``: how many of them one operation may use (SENCORES). ``lx_bytes``: scratchpad
-    of one core. ``card``: number of the physical card. ``mode``: of the flex runtime.
+    ``total_memory``: bytes for tensors. ``multi_processor_count``: number of cores.
+    ``usable_cores``: cores that one operation may use (SENCORES). ``lx_bytes``: scratchpad of one
+    core. ``card``: number of the physical card. ``mode``: of the flex runtime.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SpyreDeviceProperties:
 
 
 def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
-    """Properties of a card, by default the current one; LaunchError SPY883 if there is none."""
+    """Return the properties of a card, by default the current one; LaunchError SPY883."""
     from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
     from spyre.runtime.flex import devices
 
@@ -60,16 +60,16 @@ def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
 
 
 def get_device_name(device: Any = None) -> str:
-    """Name of a card."""
+    """Return the name of a card."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Any = None) -> dict[str, set[torch.dtype]]:
-    """What a card can hold, as ``torch.accelerator.get_device_capability`` says it."""
+    """Return the supported dtypes of a card, as ``torch.accelerator`` expects them."""
     card_of(device)
     return {"supported_dtypes": set(NAMES)}
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """bfloat16 tensors are held in the card's 16-bit format, whose mantissa has 9 bits."""
+    """Return True if emulation counts: bfloat16 is stored in the card's 16-bit format."""
     return including_emulation

@@ -1,9 +1,9 @@
-"""``torch.spyre.Stream`` and ``Event``: the runtime's, as subclasses of torch's.
+"""``torch.spyre.Stream`` and ``Event``: the runtime's streams and events as subclasses of torch's.
 
-A torch stream is a name (card and id) of a `FlexStream`; several objects may name the same one.
-Entering a stream makes it, and its card, current for the calling thread, so that copies and
-operations of that thread go there. Errors of a stream are raised by the next `synchronize` or
-`query` (runtime reference §7). Any thread.
+A torch stream is a handle (card and id) of a `FlexStream`; several objects may refer to one.
+Entering a stream makes it, and its card, current for the calling thread, which then submits copies
+and operations there. Errors of a stream are raised by the next `synchronize` or `query` (runtime
+reference §7). Thread-safe.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _event_ids = itertools.count(1)
 
 
 class _Entered(threading.local):
-    """What the streams a thread has entered replaced: card index, card, its stream."""
+    """Per entered stream of a thread, the state it replaced: card index, card, stream of it."""
 
     def __init__(self) -> None:
         self.before: list[tuple[int, FlexDevice, FlexStream]] = []
@@ -46,14 +46,14 @@ _entered = _Entered()
 class SpyreStream(torch.Stream):  # type: ignore[misc]
     """The next stream of a card's pool: 1-32 for ``priority`` 0, 33-64 for any other.
 
-    ``device``: the card, by default the current one. With ``stream_id`` (and ``device_index``) the
-    stream of that id, which must have been handed out: LaunchError SPY872.
+    ``device``: the card, by default the current one. ``stream_id`` (and ``device_index``) selects
+    a stream by its id; LaunchError SPY872 if no such stream was handed out.
     """
 
     flex: FlexStream
 
     def __new__(cls, device: Any = None, priority: int = 0, **named: Any) -> SpyreStream:
-        """A stream of the pool, or the one of ``stream_id``."""
+        """Return a stream of the pool, or the one with ``stream_id``."""
         if "stream_id" in named:
             card = card_at(named.get("device_index", index_of(device)))
             return cls._of(card.streams.of_id(named["stream_id"]))
@@ -80,27 +80,26 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
         return self.flex.priority
 
     def synchronize(self) -> None:
-        """Wait for everything submitted until now; raises the stream's error, once."""
+        """Wait for all work submitted so far; raises the stream's error, once."""
         self.flex.synchronize()
 
     def query(self) -> bool:
-        """True if everything submitted has ended; raises the stream's error, once."""
+        """Return True if all submitted work has ended; raises the stream's error, once."""
         return self.flex.query()
 
     def record_event(self, event: Any = None) -> Any:
-        """Record ``event``, or a new one, behind everything submitted until now; returns it."""
+        """Record ``event``, by default a new one, behind all work submitted so far; return it."""
         chosen = SpyreEvent(self.device) if event is None else event
         chosen.record(self)
         return chosen
 
     def wait_event(self, event: Any) -> None:
-        """What is submitted from now on waits for ``event``; the host does not."""
+        """Let work submitted later wait for ``event``; the host does not wait."""
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:
-        """What is submitted from now on waits for what ``stream`` has now.
-
-        For streams of two cards the host waits.
+        """Let work submitted later wait for the work ``stream`` has now. For streams of two cards
+        the host waits.
         """
         self.wait_event(stream.record_event())
 
@@ -117,9 +116,9 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
 
 
 class SpyreEvent(torch.Event):  # type: ignore[misc]
-    """A point in a stream. ``enable_timing``: `elapsed_time` may be asked for.
+    """A point in a stream. ``enable_timing``: allows `elapsed_time`.
 
-    ``blocking`` makes no difference: waiting never spins. ``interprocess``: NotImplementedError.
+    ``blocking`` has no effect, because waiting never spins. ``interprocess``: NotImplementedError.
     """
 
     flex: FlexEvent
@@ -150,23 +149,23 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """The card it was last recorded on; without an index before."""
+        """The card it was last recorded on; without an index if it was never recorded."""
         return torch.device("spyre", self.card_index) if self.known_id else torch.device("spyre")
 
     @property
     def event_id(self) -> int:
-        """Not 0 once it has been recorded, and another one for every event."""
+        """A unique number; 0 before it is recorded."""
         return self.known_id
 
     def record(self, stream: Any = None) -> None:
-        """Complete once everything submitted to ``stream`` (the current one) has completed."""
+        """Complete when all work submitted to ``stream`` (default: the current one) has ended."""
         chosen = current_stream(self.card_index) if stream is None else stream
         self.flex.record(chosen.flex)
         self.card_index = chosen.device.index
         self.known_id = self.known_id or next(_event_ids)
 
     def wait(self, stream: Any = None) -> None:
-        """``stream`` (the current one) waits from now on; the host only for another card's."""
+        """Let ``stream``, by default the current one, wait; the host waits for another card's."""
         chosen = current_stream(self.card_index) if stream is None else stream
         if chosen.device.index != self.card_index:
             self.flex.synchronize()
@@ -174,15 +173,17 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
             self.flex.wait(chosen.flex)
 
     def query(self) -> bool:
-        """True if complete, or never recorded; raises the error of a stream that failed before."""
+        """Return True if complete or never recorded; raises the error of a stream that failed."""
         return self.flex.query()
 
     def synchronize(self) -> None:
-        """Wait until complete; raises the error of a stream that failed before."""
+        """Wait until complete; raises the error of a stream that failed."""
         self.flex.synchronize()
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to ``end_event``, both complete; else ValueError, SPY875."""
+        """Return the milliseconds from this event to ``end_event``; ValueError SPY875 unless both
+        are complete.
+        """
         if not (self.flex.enable_timing and end_event.flex.enable_timing):
             raise EventsWithoutTime(
                 "SPY875", "Both events must be created with argument 'enable_timing=True'."
@@ -200,16 +201,16 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
 
 
 Stream, Event = SpyreStream, SpyreEvent
-"""Their names in ``torch.spyre``."""
+"""The names in ``torch.spyre``."""
 
 
 def current_stream(device: Any = None) -> SpyreStream:
-    """The calling thread's stream on a card."""
+    """Return the calling thread's stream on a card."""
     return SpyreStream._of(card_of(device).streams.current)
 
 
 def default_stream(device: Any = None) -> SpyreStream:
-    """Stream 0 of a card."""
+    """Return stream 0 of a card."""
     return SpyreStream._of(card_of(device).streams.default)
 
 
@@ -221,7 +222,7 @@ def set_stream(stream: Any) -> None:
 
 
 class stream:
-    """``with torch.spyre.stream(s):`` is ``with s:``; None changes nothing."""
+    """``with torch.spyre.stream(s):`` is ``with s:``, except that ``s`` may be None."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -235,10 +236,9 @@ class stream:
 
 
 def follow_all_streams() -> None:
-    """The calling thread's stream of every card waits for what all others of the card have.
+    """Let the calling thread's stream of each card wait for the work of all other streams.
 
-    Backward passes run where they are called, on the current stream, whatever stream the forward
-    operation was on.
+    A backward pass runs on the current stream, on whichever stream the forward operation ran.
     """
     for card in made_cards():
         current = card.streams.current

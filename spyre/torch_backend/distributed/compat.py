@@ -1,4 +1,4 @@
-"""Everything private of torch 2.13's distributed part that this package touches, each symbol once.
+"""All uses of private interfaces of torch 2.13's distributed package, each symbol once.
 
 ``tests/torch_backend/distributed/test_compat.py`` has a canary per symbol.
 """
@@ -41,20 +41,20 @@ _REDUCE_OPS = {
 
 
 def reduce_op_name(reduce_op: Any) -> str:
-    """``sum``, ``avg`` …; ``reduce_op``: a ReduceOp, or the script object a kernel is given."""
+    """Return ``sum``, ``avg`` …; ``reduce_op``: a ReduceOp, or the script object of one."""
     kind = reduce_op.op() if callable(reduce_op.op) else reduce_op.op
     return _REDUCE_OPS[c10d.ReduceOp.RedOpType(kind) if isinstance(kind, int) else kind]
 
 
 def name_of_process_group(process_group: Any) -> tuple[str, int]:
-    """Name of a group and this rank in it; a `ProcessGroup`, or the script object of one."""
+    """Return a group's name and this process's rank; ``process_group`` may be a script object."""
     known = isinstance(process_group, c10d.ProcessGroup)
     group = process_group if known else c10d.ProcessGroup.unbox(process_group)
     return str(group.group_name), group.rank()
 
 
 def new_gloo(prefix: str, options: Any) -> Any:
-    """A gloo backend over the store of ``options``, a `_DistributedBackendOptions`."""
+    """Return a gloo backend over the store of ``options``, a `_DistributedBackendOptions`."""
     store = dist.PrefixStore(prefix, options.store)
     return c10d.ProcessGroupGloo(
         store, options.group_rank, options.group_size, timeout=options.timeout
@@ -62,17 +62,17 @@ def new_gloo(prefix: str, options: Any) -> Any:
 
 
 def milliseconds(seconds: float) -> timedelta:
-    """A timeout of at least one millisecond, as gloo takes 0 for its default, and never less than
-    ``seconds``: what ends before the deadline is taken for a broken connection.
+    """Return a timeout of at least ``seconds``, because a gloo timeout before the deadline would
+    count as a broken connection, and of at least 1 ms, because 0 means gloo's default.
     """
     return timedelta(milliseconds=max(1, math.ceil(seconds * 1e3)))
 
 
 def work_of_future(future: Any, done: threading.Event) -> Any:
-    """The C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises what the future holds.
+    """Return a C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises the future's error.
 
-    As long as the object is kept, every unboxing gives the same one: so `wait` knows it.
-    ``done`` is set when the future has its value.
+    ``done`` is set when the future has its value. The object is kept alive until `forget_work`, so
+    that every unboxing gives the same one and `wait` can look it up.
     """
     work = c10d._create_work_from_future(future)
     _works[id(work)] = work, done
@@ -80,24 +80,24 @@ def work_of_future(future: Any, done: threading.Event) -> Any:
 
 
 def ended_work_of_future(future: Any) -> Any:
-    """The C++ ``Work`` of a future that has its value, which is no error."""
+    """Return a C++ ``Work`` of a future that has completed without error."""
     return c10d._create_work_from_future(future)
 
 
 def forget_work(work: Any) -> None:
-    """It has succeeded: whoever waits for it from now on needs nothing but torch's own wait."""
+    """Drop a ``Work`` that has succeeded; torch's own wait suffices from now on."""
     _works.pop(id(work), None)
 
 
 _works: dict[int, tuple[Any, threading.Event]] = {}
-"""Works under way, and those that failed, by identity."""
+"""By id, works that have not ended, and those that failed."""
 
 
 def implement_c10d(
     kernels: Mapping[str, Callable[..., Any]], check: Callable[[torch.Tensor], None]
 ) -> None:
-    """Register kernels of ``torch.ops.c10d`` for cards; ``check`` may raise for a tensor that
-    `wait_tensor` has waited for.
+    """Register kernels of ``torch.ops.c10d`` for cards; `wait_tensor` calls ``check`` with the
+    tensor it has waited for, which may raise.
     """
     library = torch.library.Library("c10d", "IMPL")
     functional = torch.library.Library("_c10d_functional", "IMPL")
@@ -120,9 +120,9 @@ def implement_c10d(
 
 @functools.cache
 def wrap_work_wait() -> None:
-    """``Work.wait`` raises what its future holds, takes a timeout, and lets Ctrl-C through.
+    """Make ``Work.wait`` raise its future's error, accept a timeout and be interruptible.
 
-    The C++ wait of a work that was made of a future does none of the three.
+    The C++ wait of a work created from a future does none of these.
     """
     original = c10d.Work.wait
 
@@ -141,7 +141,7 @@ def wrap_work_wait() -> None:
 
 
 def _wait_for(done: threading.Event, limit: float | None) -> None:
-    # in slices, between which Python looks at signals
+    # in slices, between which Python handles signals
     last = math.inf if limit is None else time.monotonic() + limit
     while not done.wait(min(SLICE_SECONDS, max(0.0, last - time.monotonic()))):
         if time.monotonic() >= last:
@@ -152,16 +152,15 @@ def _value_of(future: Any) -> None:
     try:
         future.value()
     except RuntimeError as error:
-        # the error of a callback comes as text: "Got the following error …: TYPE: TEXT" and C++
-        # frames behind it
+        # the text of a callback's error is "Got the following error …: TYPE: TEXT" and C++ frames
         text = str(error).partition("\n\nAt:")[0]
-        _, marked, said = text.partition(_CALLBACK_ERROR)
-        raise dist.DistBackendError(said.partition(": ")[2] if marked else text) from None
+        _, marked, message = text.partition(_CALLBACK_ERROR)
+        raise dist.DistBackendError(message.partition(": ")[2] if marked else text) from None
 
 
 @functools.cache
 def wrap_destroy(closed: Callable[[str, int], None]) -> None:
-    """``closed(name, rank)`` runs before a group is destroyed."""
+    """Call ``closed(name, rank)`` before a group is destroyed."""
     original = distributed_c10d.destroy_process_group
 
     @functools.wraps(original)
@@ -180,11 +179,11 @@ def wrap_destroy(closed: Callable[[str, int], None]) -> None:
 
 @functools.cache
 def wrap_new_group() -> None:
-    """Groups with cards have the cards' backend as the default one, which DDP and the end of a
-    group ask for.
+    """Make the cards' backend the default one of groups with cards, for DDP and for the end of a
+    group.
 
-    torch takes gloo where no backend is named, also when there is none, and that of the first
-    plugin where devices are named, which is torch's own "fake".
+    torch's default is gloo if no backend is named, even if there is none, and that of the first
+    plugin, "fake", if devices are named.
     """
     original = distributed_c10d._new_process_group_helper
 
@@ -200,21 +199,21 @@ def wrap_new_group() -> None:
 
 @functools.cache
 def keep_imports_from_dynamo() -> None:
-    """Imports in functions that torch.compile runs end also where ranks are threads.
+    """Prevent a deadlock of imports in functions under torch.compile, if ranks are threads.
 
-    Dynamo looks at every Python function, also at those of finders, which run under the lock of all
-    imports; it waits there for its own lock, whose owner may be importing too.
+    Dynamo processes every Python function, including those of import finders, which run under the
+    import lock; there it waits for its own lock, whose owner may be waiting for the import lock.
     """
     for finder in sys.meta_path:
         if hasattr(find_spec := finder.find_spec, "__code__"):
             skip_in_dynamo(find_spec)
 
 
-# --- what is built on collectives ---------------------------------------------------------------
+# --- DDP and DTensor ------------------------------------------------------------------------------
 
 
 class used_map_on_host(TorchDispatchMode):  # type: ignore[misc]
-    """Within, the one int32 tensor that a DDP Reducer makes on the card is a CPU tensor."""
+    """Make the int32 tensor that a DDP Reducer creates on the card a CPU tensor."""
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -230,8 +229,8 @@ class used_map_on_host(TorchDispatchMode):  # type: ignore[misc]
 def wrap_ddp(
     constructing: Callable[[], AbstractContextManager[Any]], reduces_map: Callable[[Any], None]
 ) -> None:
-    """Reducers of modules on cards are made within ``constructing()``; ``reduces_map(group)`` runs
-    before one that looks for unused parameters is used.
+    """Create reducers of modules on cards within ``constructing()``; call ``reduces_map(group)``
+    before the first use of one that finds unused parameters.
     """
     ddp = torch.nn.parallel.DistributedDataParallel
     make, fix_graph = ddp._ddp_init_helper, ddp._set_static_graph
@@ -251,7 +250,7 @@ def wrap_ddp(
             fix_graph(self)
             return
         reduces_map(self.process_group)
-        with constructing():  # the map is made again
+        with constructing():  # the map is created again
             fix_graph(self)
 
     ddp._ddp_init_helper = skip_in_dynamo(make_reducer)
@@ -259,7 +258,7 @@ def wrap_ddp(
 
 
 def register_gloo_for_cpu(group: Any, gloo: Any) -> None:
-    """Collectives of CPU tensors of ``group`` go to ``gloo``, a ProcessGroupGloo of its ranks."""
+    """Use ``gloo``, a ProcessGroupGloo of its ranks, for CPU tensors of ``group``."""
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
 
 
@@ -268,7 +267,9 @@ def wrap_dtensor_random(
     synchronise: Callable[[], None],
     region: Callable[[Any, torch.Generator | None], AbstractContextManager[None]],
 ) -> None:
-    """Trackers of meshes on cards begin with ``synchronise()`` and run operations in ``region``."""
+    """Let trackers of meshes on cards call ``synchronise()`` at construction and run operations in
+    ``region``.
+    """
     from torch.distributed.tensor import _random
 
     tracker = _random.OffsetBasedRNGTracker
@@ -291,7 +292,7 @@ def wrap_dtensor_random(
 
 
 def shard_index(spec: Any) -> int:
-    """Number of this rank's shard of a DTensor with ``spec``; equal for replicas."""
+    """Return the number of this rank's shard of a DTensor with ``spec``; equal for replicas."""
     from torch.distributed.tensor import _random
 
     coordinate = [spec.mesh._sym_get_coordinate(dim) for dim in range(spec.mesh.ndim)]
@@ -300,6 +301,6 @@ def shard_index(spec: Any) -> int:
 
 
 def is_tracing() -> bool:
-    """True while torch.compile traces a function."""
+    """Return True while torch.compile traces a function."""
     tracing: bool = torch.compiler.is_compiling() or torch._guards.TracingContext.try_get()
     return bool(tracing)

@@ -1,10 +1,9 @@
-"""What torch builds on collectives and made for other devices: DDP's map of used parameters, and
-the random numbers of DTensors. Patches of torch that are installed when the first group is made.
+"""Patches of torch for DDP and random DTensors, installed when the first group is created.
 
-DDP reduces a map of the parameters each rank used, which it stages in pinned memory that a device
-in Python cannot give; here the map stays on the host, and gloo reduces it. DTensor's tracker counts
-offsets of a Philox generator; the cards' generator has none. Here every operation takes one number
-of the generator, which all ranks share, and each shard draws from a seed made of it.
+DDP reduces a map of the parameters that each rank used, staged in pinned memory, which a device in
+Python cannot provide; here the map stays on the host and gloo reduces it. DTensor's tracker counts
+offsets of a Philox generator, which the cards' generator does not have; here every operation draws
+one number from the generator that all ranks share, and each shard derives a seed from it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from spyre.torch_backend.device import cpu_generator
 from spyre.torch_backend.distributed import compat
 
 SEEDS = 1 << 32
-"""Numbers a CPU generator can be seeded with."""
+"""Number of seeds of a CPU generator."""
 
 
 def _close_group(name: str, rank: int) -> None:
@@ -32,7 +31,7 @@ def _close_group(name: str, rank: int) -> None:
 
 
 def _let_gloo_reduce_map(group: Any) -> None:
-    """Collectives of CPU tensors of a DDP group go to the gloo backend it has anyway."""
+    """Use the group's gloo backend for collectives of CPU tensors."""
     from spyre.torch_backend.distributed.group import group_of
 
     if torch.device("cpu") not in group._device_types:
@@ -40,7 +39,7 @@ def _let_gloo_reduce_map(group: Any) -> None:
 
 
 def _synchronise_generators() -> None:
-    """The card's generator of every rank goes on from where that of rank 0 is."""
+    """Set the generator of every rank's card to the state of rank 0."""
     generator = cpu_generator()
     state = generator.get_state().to("spyre")
     dist.broadcast(state, 0)
@@ -49,10 +48,10 @@ def _synchronise_generators() -> None:
 
 @contextmanager
 def _shard_random(spec: Any, generator: torch.Generator | None) -> Iterator[None]:
-    """Within, the card draws the numbers of this rank's shard; replicas draw the same ones.
+    """Seed the card for this rank's shard within the block; replicas draw equal numbers.
 
-    ``spec``: DTensorSpec of the result. ``generator``: whose number all shards begin with, by
-    default the card's; one number further afterwards.
+    ``spec``: DTensorSpec of the result. ``generator``: provides the common seed, by default the
+    card's; it advances by one number.
     """
     if compat.is_tracing():
         raise UnsupportedError(
@@ -77,4 +76,4 @@ INSTALLERS: dict[str, Callable[[], None]] = {
     "ddp": partial(compat.wrap_ddp, compat.used_map_on_host, _let_gloo_reduce_map),
     "dtensor_random": partial(compat.wrap_dtensor_random, _synchronise_generators, _shard_random),
 }
-"""Each does its work once per process; by the name of the patch."""
+"""By name of a patch, its installer, which has an effect once per process."""

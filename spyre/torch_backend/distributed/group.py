@@ -1,11 +1,11 @@
 """`CardGroup`: the collectives of one process group on one rank, run in the order of their calls.
 
 A call checks its tensors, records an event on the caller's stream, and returns a ``Work``; a thread
-of the group waits for the event, runs the collective and completes the work. A call that is waited
-for at once, with nothing before it, is run by the thread that calls: two switches of threads would
-take longer than a small collective. Point-to-point operations have a thread per peer and direction,
-else two ranks that send first would wait for each other. Errors complete the work too: torch's
-``Work`` of a future does not raise, so `wait` and `wait_tensor` look
+of the group waits for the event, runs the collective and completes the work. A synchronous call
+with no earlier call pending runs on the calling thread, because two thread switches would take
+longer than a small collective. Point-to-point operations have a thread per peer and direction, so
+that two ranks that both send first do not block each other. Errors also complete the work; since
+torch's ``Work`` of a future does not raise, `wait` and `wait_tensor` check for them
 (`spyre.torch_backend.distributed.compat.wrap_work_wait`).
 """
 
@@ -39,7 +39,7 @@ from spyre.runtime.comms import (
     join_processes,
     join_threads,
 )
-from spyre.runtime.flex import ControlBlock, MemoryRange, NotedBlock
+from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
 from spyre.torch_backend.device import Stream, card_at, current_stream
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
 Job = Callable[[Deadline], None]
 TRANSPORTS = ("auto", "shm", "gloo", "local")
 COLLECTIVES = "collectives"
-"""The lane of everything but point-to-point operations."""
+"""The lane of all operations except point-to-point ones."""
 
 _groups: dict[tuple[str, int], CardGroup] = {}
 _failures: weakref.WeakKeyDictionary[DeviceBuffer, Exception] = weakref.WeakKeyDictionary()
-"""Errors of operations by the memory they should have written, for `raise_failure_of`."""
+"""Errors by the buffer that the failed operation should have written; see `raise_failure_of`."""
 
 
 class CollectiveFailure(dist.DistBackendError):  # type: ignore[misc]
-    """What `Work.wait` raises; the text has the code."""
+    """The error that `Work.wait` raises; its text has the code."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """One operation between the thread that issued it and the one that runs it."""
+    """One operation, passed from the thread that issued it to the one that runs it."""
 
     name: str
     tensors: list[torch.Tensor]
@@ -79,9 +79,9 @@ class _Call:
 class CardGroup:
     """One rank of a group on backend spyreccl.
 
-    ``options``: torch's `_DistributedBackendOptions`; ``gloo``: the backend object torch keeps,
-    which carries point-to-point operations. Raises CollectiveError SPY959 for a transport or an
-    algorithm that is not there.
+    ``options``: torch's `_DistributedBackendOptions`; ``gloo``: the backend object that torch
+    keeps, used for point-to-point operations. Raises CollectiveError SPY959 for an unknown
+    transport or algorithm.
     """
 
     def __init__(self, options: Any, gloo: Any) -> None:
@@ -107,10 +107,10 @@ class CardGroup:
         *,
         is_async: bool = True,
     ) -> Any:
-        """A torch ``Work`` for ``job``, which reads and writes ``tensors``; returns at once.
+        """Return a torch ``Work``, boxed, for ``job``, which reads and writes ``tensors``.
 
-        Unless ``is_async`` the caller waits for it next, and the job may have run, or its error is
-        raised, when this returns.
+        Does not block if ``is_async``. Otherwise the caller waits next, and this may run the job
+        and raise its error.
         """
         for tensor in tensors:
             check_tensor(name, tensor)
@@ -120,11 +120,11 @@ class CardGroup:
         future: Any = torch.futures.Future()
         events = [current_stream(index).record_event() for index in _cards(tensors)]
         call = _Call(name, list(tensors), job, list(result), future, events, timeout)
-        return self._lane(lane).take(call, is_async)
+        return self._lane(lane).take(call, is_async).boxed()
 
     @contextmanager
     def running(self, call: _Call) -> Iterator[None]:
-        """What the calling thread notes within belongs to ``call``."""
+        """Attribute records of the calling thread within the block to ``call``."""
         self._running.call = call
         try:
             yield
@@ -132,7 +132,7 @@ class CardGroup:
             self._running.call = None
 
     def note(self, record: CollectiveRecord) -> None:
-        """Tell observers what the running call has done, and show it in recordings of its cards."""
+        """Pass a record of the running call to the observers and to recordings of its cards."""
         for observer in _observers:
             observer(self.name, record)
         call: _Call = self._running.call
@@ -140,7 +140,7 @@ class CardGroup:
             card = card_at(index)
             if card.is_recorded:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
-                card.streams.current.note(_noted(record, self.name, card, used))
+                card.streams.current.record_block(_noted(record, self.name, card, used))
 
     def _check_alive(self) -> None:
         try:
@@ -156,7 +156,7 @@ class CardGroup:
             return lane
 
     def close(self, patience: float = 1.0) -> None:
-        """End its threads, and give the transport back; calls have ``patience`` seconds to end."""
+        """Stop the threads and close the transport; calls have ``patience`` seconds to end."""
         with self._lock:
             lanes, self._lanes = list(self._lanes.values()), {}
         for lane in lanes:
@@ -170,8 +170,8 @@ class CardGroup:
 
 
 class _Lane:
-    """Runs calls one at a time, in order: on a thread and streams of its own, which begin with the
-    first call that needs them, or on those of the caller.
+    """Runs calls one at a time, in order, on the caller's thread or on a separate thread with
+    separate streams, created by the first call that needs them.
     """
 
     def __init__(self, name: str, group: CardGroup) -> None:
@@ -182,12 +182,12 @@ class _Lane:
         # a wait of the main thread must let Ctrl-C through
         self._may_run_here = self._is_collective and group.communicator.transport.is_interruptible
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # whoever runs a call has it
+        self._turn = threading.Lock()  # held while a call runs
         self._unfinished = 0
         self._thread: threading.Thread | None = None
 
     def take(self, call: _Call, is_async: bool) -> Any:
-        """The ``Work`` of a call, which runs behind all calls before it."""
+        """Return the ``Work`` of a call, which runs after all earlier calls."""
         with self._lock:
             runs_here = self._may_run_here and not is_async and self._unfinished == 0
             self._unfinished += 1
@@ -207,11 +207,11 @@ class _Lane:
             self._thread.start()
 
     def end(self) -> None:
-        """Take no more calls; those that wait are still run."""
+        """Accept no more calls; pending ones still run."""
         self._calls.put(None)
 
     def has_ended(self, deadline: Deadline) -> bool:
-        """Whether all calls have ended by the deadline."""
+        """Return True if all calls end before the deadline."""
         if self._thread is not None:
             self._thread.join(deadline.seconds_left)
             if self._thread.is_alive():
@@ -221,7 +221,7 @@ class _Lane:
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             self._run(call)
-            # what a call holds must not live until the next one
+            # release the call's tensors before waiting for the next call
             del call
 
     def _run(self, call: _Call) -> None:
@@ -229,7 +229,7 @@ class _Lane:
             self._enter_streams(call)
             for event, index in zip(call.events, _cards(call.tensors), strict=True):
                 if card_at(index).is_recorded:
-                    event.wait()  # what is recorded says what it stands behind
+                    event.wait()  # records the dependence on earlier work
             self._do(call)
         except BaseException as error:
             call.future.set_result(self._failed(call, error))
@@ -251,7 +251,7 @@ class _Lane:
 
     def _do(self, call: _Call) -> None:
         try:
-            # tensors made in this mode may be written in no other, and all others may be in it
+            # inference mode can write all tensors; tensors created in it can be written only there
             with self._turn, torch.inference_mode(), self._group.running(call):
                 for event in call.events:
                     event.synchronize()
@@ -281,8 +281,8 @@ class _Lane:
 
 def _noted(
     record: CollectiveRecord, group: str, card: FlexDevice, tensors: Sequence[torch.Tensor]
-) -> NotedBlock:
-    """What recordings of a card show of a collective over ``tensors``."""
+) -> RecordedBlock:
+    """Return the entry of a collective over ``tensors`` in recordings of a card."""
     buffers = [buffer_of(tensor) for tensor in tensors]
     laid_out = [(b.address_bytes, b.base.layout.device_bytes) for b in buffers if b.base]
     resolve = card.allocator.virtual_address
@@ -296,7 +296,7 @@ def _noted(
         "received_bytes": list(record.received_bytes),
         "combined_bytes": record.combined_bytes,
     }
-    return NotedBlock(
+    return RecordedBlock(
         ControlBlock("collective", str(record), places, record.size_bytes),
         tuple(size_bytes for _, size_bytes in laid_out),
         record.begin_ns,
@@ -308,7 +308,8 @@ def _noted(
 
 
 Observer = Callable[[str, CollectiveRecord], object]
-"""Told of the group's name and of what a rank of this process has done, on the thread that did."""
+"""Called with the group's name and the record of a completed collective, on the thread that ran
+it."""
 _observers: tuple[Observer, ...] = ()
 
 
@@ -317,7 +318,7 @@ _observers_lock = threading.Lock()
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """``observer`` is told of all collectives that end in the block."""
+    """Call ``observer`` for each collective that ends in the block."""
     global _observers
     with _observers_lock:
         _observers = (*_observers, observer)
@@ -329,7 +330,9 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """ValueError for a tensor that is not on a card; CollectiveError SPY958 for a sparse one."""
+    """Raise ValueError for a tensor that is not on a card, CollectiveFailure (SPY958) for a sparse
+    one.
+    """
     if tensor.layout != torch.strided:
         raise CollectiveFailure(
             str(CollectiveError("SPY958", f"{name} of a {tensor.layout} tensor"))
@@ -350,7 +353,7 @@ def _raise_error(future: Any) -> Any:
 
 
 def raise_failure_of(tensor: torch.Tensor) -> None:
-    """Raise the error of the operation that should have written ``tensor``, once."""
+    """Raise, once, the error of the operation that should have written ``tensor``."""
     failure = _failures.pop(buffer_of(tensor), None) if _failures else None
     if failure is not None:
         raise failure
@@ -360,9 +363,9 @@ def raise_failure_of(tensor: torch.Tensor) -> None:
 
 
 def create(options: Any, _: Any) -> Any:
-    """What torch calls for every group on backend spyreccl: a C++ backend it can ask for its size.
+    """Create a group on backend spyreccl; torch calls this, and keeps the returned C++ backend.
 
-    Blocks until all ranks have come.
+    Blocks until all ranks have joined.
     """
     from spyre.torch_backend.distributed.operators import register_operators
 
@@ -376,31 +379,31 @@ def create(options: Any, _: Any) -> Any:
 
 
 def group_of(name: str, rank: int) -> CardGroup:
-    """The group of a `ProcessGroup`."""
+    """Return the group with the name and rank of a `ProcessGroup`."""
     return _groups[name, rank]
 
 
 def live_groups() -> list[CardGroup]:
-    """Groups that were made and not destroyed."""
+    """Return the groups that are not destroyed."""
     return list(_groups.values())
 
 
 def close_group(name: str, rank: int) -> None:
-    """End a group that is being destroyed; nothing for a group of another backend."""
+    """Close a group that is being destroyed, if its backend is spyreccl."""
     group = _groups.pop((name, rank), None)
     if group is not None:
         group.close()
 
 
 def close_all(patience: float = 1.0) -> None:
-    """End all groups; see `CardGroup.close`."""
+    """Close all groups; see `CardGroup.close`."""
     while _groups:
         _, group = _groups.popitem()
         group.close(patience)
 
 
 def _close_at_exit() -> None:
-    # after an error, or Ctrl-C, the other ranks are to hear of it at once
+    # after an error or Ctrl-C, the other ranks are notified at once
     close_all(0.0 if getattr(sys, "last_value", None) is not None else 1.0)
 
 
@@ -410,15 +413,15 @@ def _close_at_exit() -> None:
 def _choice(variable: str, value: str, allowed: Sequence[str]) -> str:
     if value not in allowed:
         raise CollectiveError(
-            "SPY959", f"{variable} has no such value", expected=", ".join(allowed), found=value
+            "SPY959", f"{variable} has an unknown value", expected=", ".join(allowed), found=value
         )
     return value
 
 
 def _join(options: Any) -> Transport:
-    """The transport of a group: shared memory where all ranks reach it, else messages by gloo.
+    """Return the transport of a group: shared memory if all ranks can share it, else gloo messages.
 
-    A group may be made again with the same store, as after a failure: keys are numbered.
+    Keys are numbered, because a group can be created again with the same store, after a failure.
     """
     store, rank, size = options.store, options.group_rank, options.group_size
     number = store.add(f"spyreccl/{rank}", 1)
@@ -434,7 +437,7 @@ def _join(options: Any) -> Transport:
             "SPY959",
             "SPYRECCL_TRANSPORT is shm, and the ranks cannot share memory",
             expected="all ranks on one machine, as one user",
-            found=f"rank {rank} does not reach all others",
+            found=f"rank {rank} cannot access all others",
         )
     gloo = compat.new_gloo(f"spyreccl/{number}/", options)
     return MessageTransport(GlooMessages(gloo), rank, size)
@@ -456,7 +459,7 @@ class _GlooPending:
 
 @dataclass(slots=True)
 class GlooMessages:
-    """Messages by a gloo backend of their own, whose end the others notice."""
+    """Messages through a separate gloo backend, whose close the other ranks detect."""
 
     gloo: Any
     closed: bool = field(default=False)

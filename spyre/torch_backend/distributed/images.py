@@ -1,8 +1,9 @@
-"""What collectives send of a tensor on a card: its sticks as they lie, or its codes in C order.
+"""The bytes that collectives send of a tensor: its sticks in device order, or its codes in C order.
 
-Never values: the card's floats have more range than the host's. The sticks are those of a
-contiguous tensor in default layout; another tensor is copied into one first, so the form depends on
-what all ranks know: the operation, the dtype and the sizes. Bytes stand in arrays [rows, columns].
+Values are never converted, because the card's floats have more range than the host's. Sticks are
+those of a contiguous tensor in default layout, into which other tensors are copied first; so the
+form depends only on the operation, dtype and sizes, which all ranks know. Arrays of bytes are
+[rows, columns].
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, or a copy, contiguous and alone in its storage in default layout; waits."""
+    """Return ``tensor`` if it is contiguous and a whole storage in default layout, else a copy that
+    is; waits.
+    """
     buffer = buffer_of(tensor)
     if buffer.base is None and tensor.numel():
         lay_out_for(buffer, tensor)
@@ -50,12 +53,12 @@ def _is_plain(tensor: torch.Tensor, buffer: DeviceBuffer) -> bool:
 
 
 def plain_layout(size: tuple[int, ...], dtype: torch.dtype) -> SpyreTensorLayout:
-    """The layout whose sticks are sent."""
+    """Return the layout whose sticks are sent."""
     return default_base(size, contiguous_strides(size), name_of(dtype)).layout
 
 
-class _Held:
-    """Bytes of device memory, for arrays that keep the memory as long as they live."""
+class _MemoryArray:
+    """Bytes of device memory; arrays over it keep the memory alive."""
 
     def __init__(self, content: Bytes, memory: object) -> None:
         self.__array_interface__ = content.__array_interface__
@@ -63,17 +66,17 @@ class _Held:
 
 
 def sticks(tensor: torch.Tensor) -> Bytes:
-    """The device bytes of a plain tensor, as one row that keeps them; writes go to the card."""
+    """Return the device bytes of a plain tensor, one writable row that keeps the memory alive."""
     buffer = buffer_of(tensor)
     if buffer.base is None:
         return np.empty((1, 0), np.uint8)
     size_bytes = buffer.base.layout.device_bytes
     content = buffer.card.device.memory.view(buffer.address_bytes, size_bytes)
-    return np.asarray(_Held(content, buffer.memory)).reshape(1, -1)
+    return np.asarray(_MemoryArray(content, buffer.memory)).reshape(1, -1)
 
 
 def note_written(tensor: torch.Tensor) -> None:
-    """The sticks of a plain tensor were written: its padding is no longer known to be zero."""
+    """Mark the sticks of a plain tensor as written; its padding may no longer be zero."""
     buffer = buffer_of(tensor)
     buffer.zero_padded = False
     memory = buffer.card.device.memory
@@ -82,10 +85,10 @@ def note_written(tensor: torch.Tensor) -> None:
 
 
 def slices(whole: torch.Tensor, part_size: tuple[int, ...], count: int) -> list[Bytes] | None:
-    """The sticks of ``count`` equal parts of a plain tensor along its first dim.
+    """Return the sticks of ``count`` equal parts of a plain tensor along its first dim.
 
-    None where a part of ``part_size`` does not have just these sticks, in this order: the parts
-    then go as codes.
+    None if a separate tensor of ``part_size`` would not have the same sticks in the same order; the
+    parts are then sent as codes.
     """
     size = tuple(whole.size())
     if len(size) != len(part_size) or size != (count * part_size[0], *part_size[1:]):
@@ -102,7 +105,7 @@ def slices(whole: torch.Tensor, part_size: tuple[int, ...], count: int) -> list[
 
 
 def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count: int) -> int | None:
-    """The device axis along which ``count`` parts make the whole, if that is all they differ in."""
+    """Return the device axis along which ``count`` parts form the whole; None if others differ."""
     pairs = list(zip(whole.device_size, part.device_size, strict=True))
     differing = [axis for axis, (large, small) in enumerate(pairs) if large != small]
     if (
@@ -110,7 +113,7 @@ def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count:
         or whole.device_size[differing[0]] != count * part.device_size[differing[0]]
     ):
         return None
-    # of a single row of elements, sticks belong to one part only where its end is a stick's
+    # the parts of a single row of elements do not share sticks if they end with a stick
     lanes = whole.device_size[-1]
     alone = len(whole.device_size) == 2
     return (
@@ -120,17 +123,11 @@ def _axis_of_first_dim(whole: SpyreTensorLayout, part: SpyreTensorLayout, count:
     )
 
 
-def slice_columns(part: torch.Tensor, rows: int) -> Bytes:
-    """The sticks of a plain part in the form its whole has them: ``rows`` rows."""
-    return sticks(part).reshape(rows, -1)
-
-
 def codes(tensor: torch.Tensor) -> Bytes:
-    """A copy of the codes of a tensor in C order, as one row; waits for the current stream."""
+    """Return a copy of a tensor's codes in C order, one row; waits for the current stream."""
     if tensor.numel() == 0:
         return np.empty((1, 0), np.uint8)
-    kept = plain(tensor)
-    buffer = buffer_of(kept)
+    buffer = buffer_of(plain(tensor))
     raw = raw_tensor(buffer)
     host = host_like(raw)
     stream = buffer.card.streams.current
@@ -140,7 +137,7 @@ def codes(tensor: torch.Tensor) -> Bytes:
 
 
 def code_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the codes of a tensor."""
+    """Return the size of a tensor's codes in bytes."""
     size = tuple(tensor.size())
     if tensor.numel() == 0:
         return 0

@@ -1,8 +1,8 @@
-"""The operators of ``torch.ops.c10d`` on cards, and what they ask of a `CardGroup`.
+"""The operators of ``torch.ops.c10d`` on cards, as jobs of a `CardGroup`.
 
-Every caller of torch (functional collectives, the reducer of DDP, DTensor, FSDP) comes through
-these. A tensor goes as its sticks wherever all ranks can tell so from the operation and the sizes,
-else as codes in C order.
+All of torch (functional collectives, the reducer of DDP, DTensor, FSDP) calls these. A tensor is
+sent as its sticks if all ranks can derive this from the operation and the sizes, else as codes in C
+order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Tensors = Sequence[torch.Tensor]
 
 @cache
 def register_operators() -> None:
-    """Give the operators their kernels for cards; once per process."""
+    """Register the kernels of the operators for cards, once per process."""
     compat.keep_imports_from_dynamo()
     compat.implement_c10d({kernel.__name__: kernel for kernel in KERNELS}, raise_failure_of)
 
@@ -53,16 +53,16 @@ def _group(process_group: Any) -> CardGroup:
     return group_of(name, rank)
 
 
-def _refuse(what: str, instead: str) -> CollectiveFailure:
+def _unsupported(feature: str, hint: str) -> CollectiveFailure:
     return CollectiveFailure(
-        str(CollectiveError("SPY958", f"spyreccl has no {what}", hint=instead))
+        str(CollectiveError("SPY958", f"spyreccl has no {feature}", hint=hint))
     )
 
 
 def _operator(reduce_op: Any) -> str:
     name = compat.reduce_op_name(reduce_op)
     if name == "premul_sum":
-        raise _refuse("premultiplied sum", "multiply the tensor before the reduction")
+        raise _unsupported("premultiplied sum", "multiply the tensor before the reduction")
     return name
 
 
@@ -71,7 +71,7 @@ def _detail(tensor: torch.Tensor) -> str:
 
 
 class _Reduction:
-    """A reduction operator of one call: its `Combiner` on the way, what is left to do after it."""
+    """A reduction operator of one call: its `Combiner` for the transfer, and its final step."""
 
     def __init__(self, operator: str, group: CardGroup, like: torch.Tensor) -> None:
         self.operator, self._size = operator, group.size
@@ -80,11 +80,11 @@ class _Reduction:
         self.combiner = Combiner(name, name_of(like.dtype), numerics)
 
     def detail(self, tensor: torch.Tensor) -> str:
-        """What all ranks must agree on."""
+        """Return the text that must be equal on all ranks."""
         return f"{self.operator} {_detail(tensor)}"
 
     def finish(self, tensor: torch.Tensor) -> None:
-        """Divide an average: one more operation of the card, and one more rounding."""
+        """Divide an average, with one more operation of the card and one more rounding; waits."""
         if self.operator == "avg" and tensor.is_floating_point():
             tensor.div_(self._size)
         elif self.operator == "avg":
@@ -96,11 +96,11 @@ def _synchronize(tensor: torch.Tensor) -> None:
     buffer_of(tensor).card.streams.current.synchronize()
 
 
-def _written(kept: torch.Tensor, tensor: torch.Tensor) -> None:
-    """The sticks of ``kept`` are new: so is ``tensor``, which it may be a copy of."""
-    note_written(kept)
-    if kept is not tensor:
-        tensor.copy_(kept)
+def _copy_back(target: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Mark the sticks of ``target`` as written, and copy it to ``tensor`` if it is a copy of it."""
+    note_written(target)
+    if target is not tensor:
+        tensor.copy_(target)
         _synchronize(tensor)
 
 
@@ -112,11 +112,11 @@ def _all_reduce(group: CardGroup, tensors: Tensors, operator: str) -> Job:
         for tensor in tensors:
             if tensor.numel() == 0:
                 continue
-            reduction, kept = _Reduction(operator, group, tensor), plain(tensor)
-            run = sticks(kept)[0]
+            reduction, target = _Reduction(operator, group, tensor), plain(tensor)
+            run = sticks(target)[0]
             detail = reduction.detail(tensor)
             group.communicator.all_reduce(run, reduction.combiner, detail, deadline)
-            _written(kept, tensor)
+            _copy_back(target, tensor)
             reduction.finish(tensor)
 
     return job
@@ -127,11 +127,11 @@ def _reduce(group: CardGroup, tensors: Tensors, operator: str, root: int) -> Job
         for tensor in tensors:
             if tensor.numel() == 0:
                 continue
-            reduction, kept = _Reduction(operator, group, tensor), plain(tensor)
-            run, detail = sticks(kept)[0], reduction.detail(tensor)
+            reduction, target = _Reduction(operator, group, tensor), plain(tensor)
+            run, detail = sticks(target)[0], reduction.detail(tensor)
             group.communicator.reduce(run, root, reduction.combiner, detail, deadline)
             if group.rank == root:
-                _written(kept, tensor)
+                _copy_back(target, tensor)
                 reduction.finish(tensor)
 
     return job
@@ -143,10 +143,10 @@ def _reduce_scatter(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, op
     def job(deadline: Deadline) -> None:
         if out.numel() == 0:
             return
-        kept = plain(whole)
-        parts = slices(kept, tuple(out.size()), group.size)
+        source = plain(whole)
+        parts = slices(source, tuple(out.size()), group.size)
         if parts is None:
-            flat = plain(kept.reshape(group.size, *out.size()))
+            flat = plain(source.reshape(group.size, *out.size()))
             _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
             return
         target = plain(out)
@@ -154,7 +154,7 @@ def _reduce_scatter(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, op
         rows = sticks(target).reshape(parts[0].shape)
         detail = reduction.detail(out)
         group.communicator.reduce_scatter(rows, parts, reduction.combiner, detail, deadline)
-        _written(target, out)
+        _copy_back(target, out)
         reduction.finish(out)
 
     return job
@@ -167,17 +167,17 @@ def _reduce_scatter_list(group: CardGroup, out: torch.Tensor, parts: Tensors, op
 def _reduce_parts(
     group: CardGroup, out: torch.Tensor, parts: Tensors, operator: str, deadline: Deadline
 ) -> None:
-    """``out`` = the reduction of this rank's part of all ranks; parts may differ in size."""
+    """Reduce this rank's part over all ranks into ``out``; parts may differ in size."""
     like = parts[group.rank]
-    reduction, kept = _Reduction(operator, group, like), [plain(part) for part in parts]
+    reduction = _Reduction(operator, group, like)
     shaped = out if out.size() == like.size() else out.view(like.size())
     target = plain(shaped)
-    rows = [sticks(part) for part in kept]
+    rows = [sticks(plain(part)) for part in parts]
     sizes = sorted({tuple(part.size()) for part in parts})
     detail = f"{operator} {name_of(out.dtype)} {[list(size) for size in sizes]}"
     combiner = reduction.combiner
     group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
-    _written(target, shaped)
+    _copy_back(target, shaped)
     reduction.finish(out)
 
 
@@ -189,31 +189,26 @@ def _broadcast(group: CardGroup, tensors: Tensors, root: int) -> Job:
         for tensor in tensors:
             if tensor.numel() == 0:
                 continue
-            kept = plain(tensor)
-            group.communicator.broadcast(sticks(kept), root, _detail(tensor), deadline)
+            target = plain(tensor)
+            group.communicator.broadcast(sticks(target), root, _detail(tensor), deadline)
             if group.rank != root:
-                _written(kept, tensor)
+                _copy_back(target, tensor)
 
     return job
 
 
 def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor) -> Job:
-    """A tensor per rank; they may differ in size."""
+    """``outs``: a tensor per rank; they may differ in size."""
 
     def job(deadline: Deadline) -> None:
         targets, source = [plain(out) for out in outs], plain(own)
         rows = [sticks(target) for target in targets]
-        detail = _sizes(outs)
+        detail = f"{name_of(outs[0].dtype)} {sum(out.numel() for out in outs)}"
         group.communicator.all_gather(rows, sticks(source), detail, deadline)
         for target, out in zip(targets, outs, strict=True):
-            _written(target, out)
+            _copy_back(target, out)
 
     return job
-
-
-def _sizes(tensors: Tensors) -> str:
-    """Dtype and the total size of a list: what ranks that have all of it agree on."""
-    return f"{name_of(tensors[0].dtype)} {sum(tensor.numel() for tensor in tensors)}"
 
 
 def _all_gather_base(group: CardGroup, whole: torch.Tensor, own: torch.Tensor) -> Job:
@@ -228,7 +223,7 @@ def _all_gather_base(group: CardGroup, whole: torch.Tensor, own: torch.Tensor) -
         if parts is not None:
             source = sticks(plain(own)).reshape(parts[0].shape)
             group.communicator.all_gather(parts, source, detail, deadline)
-            _written(target, whole)
+            _copy_back(target, whole)
             return
         size_bytes = code_bytes(own)
         content = np.empty((group.size, size_bytes), np.uint8)
@@ -246,7 +241,7 @@ def _gather(group: CardGroup, outs: Tensors, own: torch.Tensor, root: int) -> Jo
         detail = name_of(own.dtype)
         group.communicator.gather(rows, sticks(plain(own)), root, detail, deadline)
         for target, out in zip(targets, outs, strict=True):
-            _written(target, out)
+            _copy_back(target, out)
 
     return job
 
@@ -256,7 +251,7 @@ def _scatter(group: CardGroup, out: torch.Tensor, parts: Tensors, root: int) -> 
         target, rows = plain(out), [sticks(plain(part)) for part in parts]
         detail = name_of(out.dtype)
         group.communicator.scatter(sticks(target), rows, root, detail, deadline)
-        _written(target, out)
+        _copy_back(target, out)
 
     return job
 
@@ -264,10 +259,10 @@ def _scatter(group: CardGroup, out: torch.Tensor, parts: Tensors, root: int) -> 
 def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors) -> Job:
     def job(deadline: Deadline) -> None:
         targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
-        places = [sticks(target) for target in targets]
-        group.communicator.all_to_all(places, rows, name_of(outs[0].dtype), deadline)
+        received = [sticks(target) for target in targets]
+        group.communicator.all_to_all(received, rows, name_of(outs[0].dtype), deadline)
         for target, out in zip(targets, outs, strict=True):
-            _written(target, out)
+            _copy_back(target, out)
 
     return job
 
@@ -279,14 +274,16 @@ def _all_to_all_base(
     out_rows: Sequence[int],
     whole_rows: Sequence[int],
 ) -> Job:
-    """Rows along the first dim: so many to and from each rank, or equal shares."""
+    """Exchange rows along the first dim: ``out_rows`` from and ``whole_rows`` to each rank; empty
+    for equal numbers.
+    """
 
     def job(deadline: Deadline) -> None:
         content = codes(whole)
         result = np.empty((1, code_bytes(out)), np.uint8)
-        taken = _split(result, out, out_rows, group.size)
-        given = _split(content, whole, whole_rows, group.size)
-        group.communicator.all_to_all(taken, given, name_of(out.dtype), deadline)
+        received = _split(result, out, out_rows, group.size)
+        sent = _split(content, whole, whole_rows, group.size)
+        group.communicator.all_to_all(received, sent, name_of(out.dtype), deadline)
         put_codes(out, result)
 
     return job
@@ -373,7 +370,7 @@ def _jobs(jobs: Sequence[Job]) -> Job:
 
 def _one(tensors: Tensors) -> torch.Tensor:
     if len(tensors) != 1:
-        raise _refuse("operation on several tensors per rank", "call it once per tensor")
+        raise _unsupported("operation on several tensors per rank", "call it once per tensor")
     return tensors[0]
 
 
@@ -387,12 +384,10 @@ def allreduce_(
 ) -> Any:
     """See `torch.distributed.all_reduce`."""
     if sparse_indices is not None:
-        raise _refuse("sparse reduction", "make the tensor dense")
+        raise _unsupported("sparse reduction", "make the tensor dense")
     group, tensors = _group(pg), list(tensors)
     job = _all_reduce(group, tensors, _operator(reduce_op))
-    return tensors, group.submit(
-        "all_reduce", tensors, job, tensors, timeout, is_async=async_op
-    ).boxed()
+    return tensors, group.submit("all_reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def allreduce_coalesced_(
@@ -401,9 +396,7 @@ def allreduce_coalesced_(
     """See `torch.distributed.all_reduce_coalesced`."""
     group, tensors = _group(pg), list(tensors)
     job = _all_reduce(group, tensors, _operator(reduce_op))
-    return group.submit(
-        "all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op
-    ).boxed()
+    return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def broadcast_(
@@ -417,9 +410,7 @@ def broadcast_(
     """See `torch.distributed.broadcast`."""
     group, tensors = _group(pg), list(tensors)
     job = _broadcast(group, tensors, root_rank)
-    return tensors, group.submit(
-        "broadcast", tensors, job, tensors, timeout, is_async=async_op
-    ).boxed()
+    return tensors, group.submit("broadcast", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def reduce_(
@@ -434,16 +425,14 @@ def reduce_(
     """See `torch.distributed.reduce`."""
     group, tensors = _group(pg), list(tensors)
     job = _reduce(group, tensors, _operator(reduce_op), root_rank)
-    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op).boxed()
+    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather`."""
     group, own, parts = _group(pg), _one(tensors), list(_one(outs))
     job = _all_gather(group, parts, own)
-    return outs, group.submit(
-        "all_gather", [*parts, own], job, parts, timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("all_gather", [*parts, own], job, parts, timeout, is_async=async_op)
 
 
 def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
@@ -452,28 +441,26 @@ def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout
     job = _all_gather_base(group, out, own)
     return out, group.submit(
         "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
-    ).boxed()
+    )
 
 
 def allgather_into_tensor_coalesced_(
     outs: Any, tensors: Any, pg: Any, async_op: bool = True
 ) -> Any:
-    """Several `_allgather_base_` in one."""
+    """Several `_allgather_base_` in one operation."""
     group, outs = _group(pg), list(outs)
     job = _jobs([_all_gather_base(group, o, t) for o, t in zip(outs, tensors, strict=True)])
     name = "all_gather_into_tensor_coalesced"
-    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op).boxed()
+    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op)
 
 
 def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
-    """``outs[rank][k]`` = tensor k of a rank."""
+    """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
     group = _group(pg)
     by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
     job = _jobs([_all_gather(group, p, t) for p, t in zip(by_tensor, tensors, strict=True)])
     flat = [tensor for parts in outs for tensor in parts]
-    return group.submit(
-        "all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op
-    ).boxed()
+    return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op)
 
 
 def reduce_scatter_(
@@ -482,9 +469,7 @@ def reduce_scatter_(
     """See `torch.distributed.reduce_scatter`."""
     group, out, own = _group(pg), _one(outs), list(_one(parts))
     job = _reduce_scatter_list(group, out, own, _operator(reduce_op))
-    return outs, group.submit(
-        "reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
 def _reduce_scatter_base_(
@@ -495,17 +480,17 @@ def _reduce_scatter_base_(
     job = _reduce_scatter(group, out, whole, _operator(reduce_op))
     return out, group.submit(
         "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
-    ).boxed()
+    )
 
 
 def reduce_scatter_tensor_coalesced_(
     outs: Any, wholes: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
 ) -> Any:
-    """Several `_reduce_scatter_base_` in one."""
+    """Several `_reduce_scatter_base_` in one operation."""
     group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
     job = _jobs([_reduce_scatter(group, o, w, operator) for o, w in zip(outs, wholes, strict=True)])
     name = "reduce_scatter_tensor_coalesced"
-    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op).boxed()
+    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op)
 
 
 def gather_(
@@ -515,7 +500,7 @@ def gather_(
     group, own = _group(pg), _one(tensors)
     parts = list(outs[0]) if outs else []
     job = _gather(group, parts, own, root_rank)
-    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op).boxed()
+    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op)
 
 
 def scatter_(
@@ -525,18 +510,14 @@ def scatter_(
     group, out = _group(pg), _one(outs)
     own = list(parts[0]) if parts else []
     job = _scatter(group, out, own, root_rank)
-    return outs, group.submit(
-        "scatter", [out, *own], job, [out], timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
 def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_to_all`."""
     group, outs = _group(pg), list(outs)
     job = _all_to_all(group, outs, list(parts))
-    return outs, group.submit(
-        "all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op
-    ).boxed()
+    return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op)
 
 
 def alltoall_base_(
@@ -551,35 +532,33 @@ def alltoall_base_(
     """See `torch.distributed.all_to_all_single`."""
     group = _group(pg)
     job = _all_to_all_base(group, out, whole, list(out_splits), list(in_splits))
-    return group.submit(
-        "all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op
-    ).boxed()
+    return group.submit("all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op)
 
 
 def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
-    """See `torch.distributed.barrier`: also waits for what the caller's streams had."""
+    """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
     group = _group(pg)
     job: Callable[[Deadline], None] = lambda deadline: group.communicator.barrier("", deadline)  # noqa: E731
-    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op).boxed()
+    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op)
 
 
 def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.isend`."""
     group, tensor = _group(pg), _one(tensors)
     job = _send(group, tensor, peer, tag)
-    return group.submit("send", [tensor], job, [], lane=f"to {peer}").boxed()
+    return group.submit("send", [tensor], job, [], lane=f"to {peer}")
 
 
 def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.irecv`."""
     group, tensor = _group(pg), _one(tensors)
     job = _receive(group, tensor, peer, tag)
-    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}").boxed()
+    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}")
 
 
 def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:
-    """Refused: the receiver could not be told whose message it was."""
-    raise _refuse("recv from any source", "name the source rank")
+    """Raise an error, because the sender's rank could not be returned to the receiver."""
+    raise _unsupported("recv from any source", "name the source rank")
 
 
 KERNELS: tuple[Any, ...] = (
@@ -603,4 +582,4 @@ KERNELS: tuple[Any, ...] = (
     recv_,
     recv_any_source_,
 )
-"""By the name of the operator they are the kernel of."""
+"""Each has the name of its operator."""

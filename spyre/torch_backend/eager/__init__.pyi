@@ -6,8 +6,8 @@ from .dispatch import (
     CONVERTED as CONVERTED,
 )
 from .factories import (
+    cached_sequence as cached_sequence,
     converted as converted,
-    kept_sequence as kept_sequence,
 )
 from .launch import (
     number_on_card as number_on_card,

@@ -1,85 +1,83 @@
-"""Formulas on several tensors and numbers: activations with their backward passes, addcmul, lerp.
+"""Activations, losses and dropout with their backward passes, addcmul, lerp.
 
 Formulas of several steps run in float32 and are rounded once, except those that only choose between
-their operands.
+their operands. Losses and dropout are made of other operations; losses are added up in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import pi, sqrt
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.device import name_of
+from spyre.torch_backend.device import cpu_generator, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
+    ARITHMETIC,
     FLOATS,
-    ArgumentClass,
+    INTEGERS,
+    Arguments,
+    Conditions,
     EagerKernel,
+    copy_into,
     fill_elementwise,
     new_elementwise,
-    takes_floats,
 )
-from spyre.torch_backend.eager.masks import filling
+from spyre.torch_backend.eager.masks import as_fill_operand
 from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
-from spyre.torch_backend.program import Lowering, LoweringFunction, Value
+from spyre.torch_backend.program import (
+    Lowering,
+    LoweringError,
+    LoweringFunction,
+    Value,
+    current_recorder,
+)
 
 _F32 = "float32"
 
 
-class Formula:
-    """Arithmetic on float32 values and numbers."""
-
-    def __init__(self, low: Lowering) -> None:
-        self.low = low
-
-    def __call__(self, name: str, *operands: Value | float) -> Value:
-        """An operation of the card, numbers as constants."""
-        values = [
-            self.low.constant(x, _F32) if isinstance(x, (int, float)) else x for x in operands
-        ]
-        return self.low.pointwise(name, *values)
-
-
-def in_float32(formula: Callable[..., Value], low: Lowering, *args: Any) -> Value:
-    """A lowering (low, *values, dtype, *numbers) of ``formula(f, *values, *numbers)``."""
-    values = [low.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
+def in_float32(formula: Callable[..., Value], builder: Lowering, *args: Any) -> Value:
+    """A lowering (builder, *values, dtype, *numbers) of ``formula(builder, *values, *numbers)``."""
+    values = [builder.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
     dtype, *numbers = args[len(values) :]
-    return low.convert(formula(Formula(low), *values, *numbers), dtype)
+    return builder.convert(formula(builder, *values, *numbers), dtype)
 
 
-def sigmoid_backward(f: Formula, grad: Value, y: Value) -> Value:
+def sigmoid_backward(builder: Lowering, grad: Value, y: Value) -> Value:
     """grad · y · (1 - y)."""
+    f = builder.pointwise
     return f("mul", grad, f("mul", y, f("sub", 1.0, y)))
 
 
-def tanh_backward(f: Formula, grad: Value, y: Value) -> Value:
+def tanh_backward(builder: Lowering, grad: Value, y: Value) -> Value:
     """grad · (1 - y²)."""
+    f = builder.pointwise
     return f("mul", grad, f("sub", 1.0, f("mul", y, y)))
 
 
-def silu_backward(f: Formula, grad: Value, x: Value) -> Value:
+def silu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
     """grad · σ · (1 + x · (1 - σ))."""
+    f = builder.pointwise
     s = f("sigmoid", x)
     return f("mul", grad, f("mul", s, f("add", 1.0, f("mul", x, f("sub", 1.0, s)))))
 
 
-def gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
+def gelu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
     """grad · (Φ(x) + x · φ(x))."""
-    ratio, e = normal_tail(f.low, within_tail(f.low, x))
+    f = builder.pointwise
+    ratio, e = normal_tail(builder, within_tail(builder, x))
     tail = f("mul", ratio, e)
     share = f("where3", f("lesserthan", x, 0.0), tail, f("sub", 1.0, tail))
     density = f("mul", 1 / sqrt(2 * pi), e)
     return f("mul", grad, f("add", share, f("mul", x, density)))
 
 
-def tanh_gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
+def tanh_gelu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
     """grad · d/dx x·σ(2u), u = √(2/π)·(x + 0.044715·x³), the tanh form."""
+    f = builder.pointwise
     beta, cubic = sqrt(2 / pi), 0.044715
     square = f("mul", x, x)
     u = f("mul", beta, f("mul", x, f("add", 1.0, f("mul", cubic, square))))
@@ -89,85 +87,94 @@ def tanh_gelu_backward(f: Formula, grad: Value, x: Value) -> Value:
     return f("mul", grad, f("add", s, change))
 
 
-def softplus_backward(f: Formula, grad: Value, x: Value, beta: float, threshold: float) -> Value:
+def softplus_backward(
+    builder: Lowering, grad: Value, x: Value, beta: float, threshold: float
+) -> Value:
     """grad · σ(beta · x); grad alone where beta · x exceeds the threshold."""
+    f = builder.pointwise
     scaled = f("mul", beta, x)
     below = f("mul", grad, f("sigmoid", scaled))
     return f("where3", f("greaterthan", scaled, threshold), grad, below)
 
 
-def addcmul(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
+def addcmul(builder: Lowering, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a · b."""
+    f = builder.pointwise
     return f("add", x, f("mul", factor, f("mul", a, b)))
 
 
-def addcdiv(f: Formula, x: Value, a: Value, b: Value, factor: Value) -> Value:
+def addcdiv(builder: Lowering, x: Value, a: Value, b: Value, factor: Value) -> Value:
     """x + factor · a / b."""
+    f = builder.pointwise
     return f("add", x, f("mul", factor, f("realdiv", a, b)))
 
 
-def lerp_number(f: Formula, start: Value, end: Value, weight: float) -> Value:
+def lerp_number(builder: Lowering, start: Value, end: Value, weight: float) -> Value:
     """start + weight · (end - start), from the nearer end."""
+    f = builder.pointwise
     if weight < 0.5:
         return f("add", start, f("mul", weight, f("sub", end, start)))
     return f("sub", end, f("mul", 1 - weight, f("sub", end, start)))
 
 
-def lerp_tensor(f: Formula, start: Value, end: Value, weight: Value) -> Value:
+def lerp_tensor(builder: Lowering, start: Value, end: Value, weight: Value) -> Value:
     """start + weight · (end - start), from the nearer end."""
+    f = builder.pointwise
     way = f("sub", end, start)
-    low = f("add", start, f("mul", weight, way))
-    high = f("sub", end, f("mul", f("sub", 1.0, weight), way))
-    return f("where3", f("lesserthan", f("abs", weight), 0.5), low, high)
+    from_start = f("add", start, f("mul", weight, way))
+    from_end = f("sub", end, f("mul", f("sub", 1.0, weight), way))
+    return f("where3", f("lesserthan", f("abs", weight), 0.5), from_start, from_end)
 
 
-def hardswish(f: Formula, x: Value) -> Value:
+def hardswish(builder: Lowering, x: Value) -> Value:
     """x · (min(max(x + 3, 0), 6) / 6), in which nothing overflows."""
+    f = builder.pointwise
     gate = f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0)
     return f("mul", x, f("mul", gate, 1 / 6))
 
 
-def hardsigmoid(f: Formula, x: Value) -> Value:
+def hardsigmoid(builder: Lowering, x: Value) -> Value:
     """min(max(x + 3, 0), 6) / 6; NaN stays, which the card's maximum would drop."""
+    f = builder.pointwise
     gate = f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
     return f("where3", f("equal", x, x), gate, x)
 
 
-def elu(f: Formula, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
+def elu(builder: Lowering, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    below = exponential_minus_one(f.low, _scaled(f, x, input_scale))
-    above = _scaled(f, x, scale)
-    return f("where3", f("greaterthan", x, 0.0), above, _scaled(f, below, alpha * scale))
+    f = builder.pointwise
+    below = exponential_minus_one(builder, _scaled(builder, x, input_scale))
+    above = _scaled(builder, x, scale)
+    return f("where3", f("greaterthan", x, 0.0), above, _scaled(builder, below, alpha * scale))
 
 
-def _scaled(f: Formula, x: Value, factor: float) -> Value:
-    return x if factor == 1.0 else f("mul", factor, x)
+def _scaled(builder: Lowering, x: Value, factor: float) -> Value:
+    return x if factor == 1.0 else builder.pointwise("mul", factor, x)
 
 
-def threshold_backward(low: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:
+def threshold_backward(builder: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:
     """grad where x exceeds the bound, else 0."""
-    grad, x = low.convert(grad, dtype), low.convert(x, dtype)
-    below = low.pointwise("lesserequal", x, low.constant(bound, dtype))
-    return low.pointwise("where3", below, low.constant(0.0, dtype), grad)
+    grad, x = builder.convert(grad, dtype), builder.convert(x, dtype)
+    below = builder.pointwise("lesserequal", x, bound)
+    return builder.pointwise("where3", below, 0.0, grad)
 
 
-def threshold(low: Lowering, x: Value, number: Value, dtype: str, bound: float) -> Value:
+def threshold(builder: Lowering, x: Value, number: Value, dtype: str, bound: float) -> Value:
     """``number`` where x does not exceed the bound, else x."""
-    x = low.convert(x, dtype)
-    below = low.pointwise("lesserequal", x, low.constant(bound, dtype))
-    return low.pointwise("where3", below, low.convert(number, dtype), x)
+    x = builder.convert(x, dtype)
+    below = builder.pointwise("lesserequal", x, bound)
+    return builder.pointwise("where3", below, builder.convert(number, dtype), x)
 
 
 def hardtanh_backward(
-    low: Lowering, grad: Value, x: Value, dtype: str, lowest: float, highest: float
+    builder: Lowering, grad: Value, x: Value, dtype: str, lowest: float, highest: float
 ) -> Value:
-    """grad where x lies between the bounds, else 0."""
-    grad, x = low.convert(grad, dtype), low.convert(x, dtype)
-    zero = low.constant(0.0, dtype)
-    below = low.pointwise("lesserequal", x, low.constant(lowest, dtype))
-    above = low.pointwise("greaterequal", x, low.constant(highest, dtype))
-    inside = low.pointwise("where3", below, zero, grad)
-    return low.pointwise("where3", above, zero, inside)
+    """grad where x is between the bounds, else 0."""
+    grad, x = builder.convert(grad, dtype), builder.convert(x, dtype)
+    below = builder.pointwise("lesserequal", x, lowest)
+    above = builder.pointwise("greaterequal", x, highest)
+    inside = builder.pointwise("where3", below, 0.0, grad)
+    return builder.pointwise("where3", above, 0.0, inside)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -176,115 +183,168 @@ def hardtanh_backward(
 def _run_formula(
     label: str,
     lowering: LoweringFunction,
-    tensors: int,
-    numbers: Mapping[str, float],
+    numbers: Sequence[str],
     numbers_are_operands: bool,
-    *args: Any,
-    **named: Any,
+    args: Arguments,
 ) -> torch.Tensor:
-    """``tensors`` tensors, then ``numbers`` by name with their defaults; the target by any name.
+    """A formula of the tensors among the positional arguments and of ``numbers``, by name.
 
-    ``numbers_are_operands``: of numbers that optimizers change from step to step, so that one
-    program serves all of them.
+    ``numbers_are_operands``: so that one program serves numbers that optimizers change from step to
+    step. Operators without an ``out`` or ``grad_input`` make a new tensor.
     """
-    target = _target(args, named)
-    operands = list(args[:tensors])
-    positional = dict(zip(numbers, args[tensors:], strict=False))
-    values = {**numbers, **{k: v for k, v in named.items() if k in numbers}, **positional}
+    (target,) = args.results or [new_elementwise(args.inputs[0].dtype, *args.inputs)]
+    operands, values = [*args.inputs], [float(getattr(args, name)) for name in numbers]
     parameters: tuple[Any, ...] = (name_of(target.dtype),)
     if numbers_are_operands:
-        operands += [ScalarOperand(float(v), _F32) for v in values.values()]
+        operands += [ScalarOperand(value, _F32) for value in values]
     else:
-        parameters += tuple(float(v) for v in values.values())
+        parameters += tuple(values)
     return fill_elementwise(label, lowering, operands, parameters, target)
 
 
-def _takes_formula(tensors: int, *args: Any, **named: Any) -> bool:
-    target = _target(args, named)
-    used = [*args[:tensors], target]
-    return all(t.dtype in FLOATS and t.device == target.device for t in used)
+def _threshold(args: Arguments) -> torch.Tensor:
+    operands = [args.self, as_fill_operand(args.value, args.out.dtype)]
+    parameters = (name_of(args.out.dtype), args.threshold)
+    return fill_elementwise("threshold", threshold, operands, parameters, args.out)
 
 
-def _target(args: tuple[Any, ...], named: Mapping[str, Any]) -> torch.Tensor:
-    """``out`` or ``grad_input``; functions without one make it."""
-    target: torch.Tensor | None = named.get("out", named.get("grad_input"))
-    if target is None:
-        return new_elementwise(args[0].dtype, *(a for a in args if isinstance(a, torch.Tensor)))
-    return target
-
-
-def _threshold(x: torch.Tensor, bound: float, number: float, *, out: torch.Tensor) -> torch.Tensor:
-    """aten::threshold.out."""
-    operands = [x, filling(number, out.dtype)]
-    return fill_elementwise("threshold", threshold, operands, (name_of(out.dtype), bound), out)
-
-
-def hardtanh(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    return torch.clamp(x, *_bounds_in(x.dtype, min_val, max_val))
-
-
-def hardtanh_(x: torch.Tensor, min_val: float = -1, max_val: float = 1) -> torch.Tensor:
-    return torch.clamp_(x, *_bounds_in(x.dtype, min_val, max_val))
-
-
-def _bounds_in(dtype: torch.dtype, *bounds: float) -> tuple[float, ...]:
-    """Bounds do not promote as those of clamp do: of integers they are cut off to integers."""
+def _hardtanh(clamp: Callable[..., torch.Tensor], args: Arguments) -> torch.Tensor:
+    """A clamp whose bounds do not promote: of integers they are truncated to integers."""
+    dtype, bounds = args.self.dtype, (args.min_val, args.max_val)
     if dtype is torch.bool:
         raise RuntimeError("Bool inputs not supported for hardtanh")
-    return bounds if dtype.is_floating_point else tuple(map(int, bounds))
+    return clamp(args.self, *(bounds if dtype.is_floating_point else map(int, bounds)))
 
 
-def _gelu_backward(
-    grad: torch.Tensor, x: torch.Tensor, *, approximate: str = "none", grad_input: torch.Tensor
-) -> torch.Tensor:
-    """aten::gelu_backward.grad_input, both forms."""
+def _gelu_backward(args: Arguments) -> torch.Tensor:
     label, formula = "gelu_backward.grad_input", gelu_backward
-    if approximate == "tanh":
+    if args.approximate == "tanh":
         label, formula = "tanh_gelu_backward", tanh_gelu_backward
-    lowering = partial(in_float32, formula)
-    return _run_formula(label, lowering, 2, {}, False, grad, x, grad_input=grad_input)
+    return _run_formula(label, partial(in_float32, formula), (), False, args)
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _formula(
-    name: str,
-    lowering: LoweringFunction,
-    tensors: int,
-    numbers: Mapping[str, float],
-) -> dict[ArgumentClass, EagerKernel]:
+_FLOATS = Conditions(
+    dtypes={"inputs": FLOATS, "results": FLOATS}, same_device=("inputs", "results")
+)
+
+
+def _formula(name: str, lowering: LoweringFunction, *numbers: str) -> EagerKernel:
     are_operands = name in ("addcmul.out", "addcdiv.out")
-    run = partial(_run_formula, name, lowering, tensors, numbers, are_operands)
-    return {FLOAT: EagerKernel(run, partial(_takes_formula, tensors))}
+    return EagerKernel(name, partial(_run_formula, name, lowering, numbers, are_operands), _FLOATS)
 
 
-_FORMULAS: dict[str, tuple[Callable[..., Value], int, dict[str, float]]] = {
-    "sigmoid_backward.grad_input": (sigmoid_backward, 2, {}),
-    "tanh_backward.grad_input": (tanh_backward, 2, {}),
-    "silu_backward.grad_input": (silu_backward, 2, {}),
-    "softplus_backward.grad_input": (softplus_backward, 2, {"beta": 1.0, "threshold": 20.0}),
-    "addcmul.out": (addcmul, 3, {"value": 1.0}),
-    "addcdiv.out": (addcdiv, 3, {"value": 1.0}),
-    "lerp.Scalar_out": (lerp_number, 2, {"weight": 0.0}),
-    "lerp.Tensor_out": (lerp_tensor, 3, {}),
-    "hardswish": (hardswish, 1, {}),
-    "hardsigmoid.out": (hardsigmoid, 1, {}),
-    "elu.out": (elu, 1, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
-}
-"""Formula, how many tensors it takes, and numbers with their defaults, by aten name."""
+_FORMULAS: tuple[tuple[str, Callable[..., Value], tuple[str, ...]], ...] = (
+    ("sigmoid_backward.grad_input", sigmoid_backward, ()),
+    ("tanh_backward.grad_input", tanh_backward, ()),
+    ("silu_backward.grad_input", silu_backward, ()),
+    ("softplus_backward.grad_input", softplus_backward, ("beta", "threshold")),
+    ("addcmul.out", addcmul, ("value",)),
+    ("addcdiv.out", addcdiv, ("value",)),
+    ("lerp.Scalar_out", lerp_number, ("weight",)),
+    ("lerp.Tensor_out", lerp_tensor, ()),
+    ("hardswish", hardswish, ()),
+    ("hardsigmoid.out", hardsigmoid, ()),
+    ("elu.out", elu, ("alpha", "scale", "input_scale")),
+)
+"""Operator, formula, and the names of the numbers it takes behind the tensors."""
 
-_THRESHOLD, _HARDTANH = "threshold_backward.grad_input", "hardtanh_backward"
+NONE, MEAN, SUM = 0, 1, 2
+"""Reductions as torch numbers them."""
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        name: _formula(name, partial(in_float32, formula), tensors, numbers)
-        for name, (formula, tensors, numbers) in _FORMULAS.items()
-    },
-    _THRESHOLD: _formula(_THRESHOLD, threshold_backward, 2, {"threshold": 0.0}),
-    _HARDTANH: _formula(_HARDTANH, hardtanh_backward, 2, {"min_val": -1.0, "max_val": 1.0}),
-    "threshold.out": {FLOAT: EagerKernel(_threshold, takes_floats)},
-    "gelu_backward.grad_input": {FLOAT: EagerKernel(_gelu_backward, partial(_takes_formula, 2))},
-    "hardtanh": {ANY: EagerKernel(hardtanh)},
-    "hardtanh_": {ANY: EagerKernel(hardtanh_)},
-}
+
+def nll_loss(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses by class, which is dim 1 or the only dim; nll_loss2d_forward makes its results."""
+    x, target, reduction = args.self, args.target, args.reduction
+    dim = min(x.dim() - 1, 1)
+    keeps, classes, factors = _classes(target, args.weight, args.ignore_index)
+    picked = x.gather(dim, classes.unsqueeze(dim)).squeeze(dim).float()
+    losses = torch.where(keeps, -picked * factors, 0.0)
+    total = factors.sum() if reduction != NONE else torch.zeros_like(factors.sum())
+    if reduction != NONE:
+        losses = losses.sum()
+    if reduction == MEAN:
+        losses = losses / total
+    output, total_weight = args.results or (
+        x.new_empty(target.shape if reduction == NONE else ()),
+        x.new_empty(()),
+    )
+    return copy_into(output, losses.to(x.dtype)), copy_into(total_weight, total.to(x.dtype))
+
+
+def _classes(
+    target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Whether a target counts, its class (0 where it does not) and its weight (0 there)."""
+    keeps = target != ignore_index
+    classes = torch.where(keeps, target, 0)
+    if weight is None:
+        return keeps, classes, keeps.float()
+    chosen = weight.float().index_select(0, classes.reshape(-1)).reshape(target.shape)
+    return keeps, classes, torch.where(keeps, chosen, 0.0)
+
+
+def nll_loss_backward(args: Arguments) -> torch.Tensor:
+    """Gradients of the input; nll_loss2d_backward makes its result."""
+    x, grad = args.self, args.grad_output.float()
+    dim = min(x.dim() - 1, 1)
+    _, classes, factors = _classes(args.target, args.weight, args.ignore_index)
+    share = grad / args.total_weight.float() if args.reduction == MEAN else grad
+    values = (-factors * share).to(x.dtype).unsqueeze(dim)
+    found = torch.zeros_like(x).scatter(dim, classes.unsqueeze(dim), values)
+    (grad_input,) = args.results or [torch.empty_like(x)]
+    return copy_into(grad_input, found)
+
+
+def native_dropout(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::native_dropout; the mask is drawn on the host, as all random numbers are."""
+    if current_recorder() is not None:
+        raise LoweringError("random numbers")
+    x, p = args.input, args.p
+    mask = torch.ones(x.shape, dtype=torch.bool, device="cpu")
+    if args.train is None or args.train:
+        mask.bernoulli_(1 - p, generator=cpu_generator(x.device.index))
+    else:
+        p = 0.0
+    mask = mask.to(x.device)
+    return torch.where(mask, x * (1 / (1 - p) if p < 1 else 0.0), 0.0), mask
+
+
+def native_dropout_backward(args: Arguments) -> torch.Tensor:
+    return torch.where(args.mask, args.grad_output * args.scale, 0.0)
+
+
+_LOSS = Conditions(
+    dtypes={"inputs": (*FLOATS, *INTEGERS)}, same_device=("inputs",), nonempty=("inputs",)
+)
+
+KERNELS = (
+    *(
+        _formula(name, partial(in_float32, formula), *numbers)
+        for name, formula, numbers in _FORMULAS
+    ),
+    _formula("threshold_backward.grad_input", threshold_backward, "threshold"),
+    _formula("hardtanh_backward", hardtanh_backward, "min_val", "max_val"),
+    EagerKernel("threshold.out", _threshold, ARITHMETIC),
+    EagerKernel("gelu_backward.grad_input", _gelu_backward, _FLOATS),
+    EagerKernel("hardtanh", partial(_hardtanh, torch.clamp)),
+    EagerKernel("hardtanh_", partial(_hardtanh, torch.clamp_)),
+    EagerKernel("nll_loss_forward.output", nll_loss, _LOSS),
+    EagerKernel("nll_loss2d_forward.output", nll_loss, _LOSS),
+    EagerKernel("nll_loss2d_forward", nll_loss, _LOSS),
+    EagerKernel("nll_loss2d_backward", nll_loss_backward, _LOSS),
+    EagerKernel("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
+    EagerKernel("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
+    EagerKernel(
+        "native_dropout",
+        native_dropout,
+        Conditions(dtypes={"input": FLOATS}, nonempty=("input",)),
+    ),
+    EagerKernel(
+        "native_dropout_backward",
+        native_dropout_backward,
+        Conditions(dtypes={"grad_output": FLOATS}, nonempty=("grad_output",)),
+    ),
+)

@@ -12,12 +12,11 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     CONVERTED,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     NewResult,
-    checked_dim,
     fill,
 )
 from spyre.torch_backend.program import (
@@ -35,10 +34,10 @@ MAX_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
 
 
-def join(low: Lowering, *args: Any) -> Value:
+def join(builder: Lowering, *args: Any) -> Value:
     """Pieces converted to the result's dtype, joined."""
     *pieces, dim, dtype = args
-    return joined(low, [low.convert(p, dtype) for p in pieces], dim, dtype)
+    return joined(builder, [builder.convert(p, dtype) for p in pieces], dim, dtype)
 
 
 def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -85,9 +84,8 @@ def _sizes_torch_gives(extents: Extents, dim: int) -> torch.Size:
         raise
 
 
-def cat(
-    tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor | NewResult
-) -> torch.Tensor:
+def cat(args: Arguments) -> torch.Tensor:
+    tensors, dim, out = args.tensors, args.dim, args.out
     pieces = _pieces(tensors)
     sizes = joined_sizes(tensors, dim)
     if isinstance(out, NewResult):
@@ -136,17 +134,17 @@ def _needs_much(
     return bool(stored_elements(sizes, lane, lanes) > max(MAX_ELEMENTS, 4 * prod(sizes)))
 
 
-def _takes(tensors: Sequence[torch.Tensor], dim: int = 0, *, out: torch.Tensor | NewResult) -> bool:
-    if isinstance(out, NewResult):
+def _can_join(args: Arguments) -> bool:
+    if isinstance(args.out, NewResult):
         return True  # floats of one dtype
-    pieces = _pieces(tensors)
-    if any(p.device != out.device for p in pieces):
+    out, dtypes = args.out, {t.dtype for t in _pieces(args.tensors)}
+    if any(t.device != out.device for t in _pieces(args.tensors)):
         return False
-    if not all(torch.can_cast(p.dtype, out.dtype) for p in pieces):
+    if not all(torch.can_cast(dtype, out.dtype) for dtype in dtypes):
         return False
-    if current_recorder() is None and all(p.dtype == out.dtype for p in pieces) and moves_bits(out):
+    if current_recorder() is None and dtypes <= {out.dtype} and moves_bits(out):
         return True
-    return {out.dtype, *(p.dtype for p in pieces)} <= set(CONVERTED)
+    return {out.dtype, *dtypes} <= set(CONVERTED)
 
 
 def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
@@ -161,14 +159,14 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
     return x
 
 
-def _takes_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
-    counts = len(shifts) == (len(dims) or 1)
-    for dim in dims:
-        checked_dim(dim, x.dim())
-    return counts and x.numel() > 0 and x.dim() > 0 and x.dtype in CONVERTED
+def _has_shift_per_dim(args: Arguments) -> bool:
+    return args.self.dim() > 0 and len(args.shifts) == (len(args.dims) or 1)
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "cat.out": {ANY: EagerKernel(cat, _takes)},
-    "roll": {ANY: EagerKernel(roll, _takes_roll)},
-}
+_ROLL = Conditions(
+    dims=("dims",), dtypes={"self": CONVERTED}, nonempty=("self",), check=_has_shift_per_dim
+)
+KERNELS = (
+    EagerKernel("cat.out", cat, Conditions(check=_can_join)),
+    EagerKernel("roll", lambda args: roll(args.self, args.shifts, args.dims), _ROLL),
+)

@@ -51,8 +51,8 @@ Operand: TypeAlias = torch.Tensor | ScalarOperand
 class EagerCall:
     """An operation to run.
 
-    ``name`` and ``parameters`` identify ``lowering``: what it does depends on nothing else but the
-    operands' views. ``buffers``: per operand, None for numbers. ``target``: takes the one result.
+    ``name`` and ``parameters`` identify the program, together with the operands' views.
+    ``buffers``: per operand, None for numbers. ``target``: the tensor to write the one result to.
     """
 
     name: str
@@ -67,9 +67,9 @@ class EagerCall:
 
 @dataclass(frozen=True, slots=True)
 class EagerProgram:
-    """A compiled program: its arguments are operands, constants, then results or the target, then
-    scratch memory. ``results``: what new tensors it makes are laid out for. ``into_target``: its
-    result goes straight to the target.
+    """A compiled program; its arguments are operands, constants, results or the target, scratch.
+
+    ``results``: layouts of the new tensors. ``into_target``: the result is written to the target.
     """
 
     compiled: CompiledProgram
@@ -79,45 +79,28 @@ class EagerProgram:
     into_target: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CachedCall:
-    """A program for particular views; ``offsets_bytes``: (argument, bytes) of those that do not
-    begin where their memory does.
-    """
+CachedCall = tuple[EagerProgram, tuple[tuple[int, int], ...]]
+"""A program for particular views, and (argument, bytes) of those that begin at an offset."""
 
-    program: EagerProgram
-    offsets_bytes: tuple[tuple[int, int], ...]
+OperandView = tuple[DeviceView, tuple[int, int, int] | None]
+"""A view of an operand's memory, and (dim, start, length) of the operand within that view if it
+begins inside a stick, else None.
+"""
 
-
-@dataclass(frozen=True, slots=True)
-class OperandView:
-    """Where the elements of an operand lie.
-
-    ``cut``: (dim, start, length) of the elements of ``view`` along its lanes that are the operand's
-    and begin within a stick; None where all of them are.
-    """
-
-    view: DeviceView
-    cut: tuple[int, int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsRelayout:
-    """The operands with these numbers have to be copied to the default layout first."""
-
-    operands: tuple[int, ...]
+Relayout = frozenset[int]
+"""Numbers of the operands that have to be copied to the default layout first."""
 
 
 MAX_PROGRAMS = 4096
 _programs: LruCache[tuple[object, ...], EagerProgram] = LruCache(MAX_PROGRAMS)
 
 
-def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
+def prepare(call: EagerCall) -> CachedCall | Relayout:
     """What a call runs. LoweringError when even operands in the default layout do not help."""
     views = [_view(o, b) for o, b in zip(call.operands, call.buffers, strict=True)]
     missing = tuple(k for k, view in enumerate(views) if view is None)
     if missing:
-        return NeedsRelayout(missing)
+        return frozenset(missing)
     operand_views = [view for view in views if view is not None]
     target = _target_view(call)
     try:
@@ -126,15 +109,15 @@ def prepare(call: EagerCall) -> CachedCall | NeedsRelayout:
         odd = tuple(k for k, o in enumerate(call.operands) if _is_odd(o, call.buffers[k]))
         if not odd:
             raise
-        return NeedsRelayout(odd)
-    offsets = {k: seen.view.offset_bytes for k, seen in enumerate(operand_views)}
+        return frozenset(odd)
+    offsets = {k: view.offset_bytes for k, (view, _) in enumerate(operand_views)}
     if target is not None and program.into_target:
         offsets[len(operand_views) + len(program.constants)] = target.offset_bytes
-    return CachedCall(program, tuple((k, n) for k, n in offsets.items() if n))
+    return program, tuple((k, n) for k, n in offsets.items() if n)
 
 
 def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | None:
-    """Where its elements lie; None if pitches cannot say, or another dtype is seen in its bits."""
+    """The pitches of a tensor's elements; None if it has none, or reinterprets another dtype."""
     base = buffer.base
     if base is None or DTYPES[base.dtype] != tensor.dtype:
         return None
@@ -150,10 +133,10 @@ def view_on_card(tensor: torch.Tensor, buffer: DeviceBuffer) -> DeviceView | Non
 
 def _view(operand: Operand, buffer: DeviceBuffer | None) -> OperandView | None:
     if isinstance(operand, ScalarOperand):
-        return OperandView(scalar_view(operand.dtype))
+        return (scalar_view(operand.dtype), None)
     assert buffer is not None
     view = view_on_card(operand, buffer)
-    return _cut_view(operand, buffer) if view is None else OperandView(view)
+    return _cut_view(operand, buffer) if view is None else (view, None)
 
 
 MAX_CUT_ELEMENTS = 1 << 20
@@ -177,11 +160,11 @@ def _cut_view(tensor: torch.Tensor, buffer: DeviceBuffer) -> OperandView | None:
         return None
     longer = torch.empty(0, dtype=tensor.dtype, device="meta")
     view = view_on_card(longer.as_strided(sizes, strides, offset - start), buffer)
-    return None if view is None else OperandView(view, (dim, start, length))
+    return None if view is None else (view, (dim, start, length))
 
 
 def _target_view(call: EagerCall) -> DeviceView | None:
-    """Where the target's elements lie, if results can be written straight there."""
+    """The view of the target, if a program can write its result there."""
     if call.target is None or call.target_buffer is None:
         return None
     view = view_on_card(call.target, call.target_buffer)
@@ -209,8 +192,8 @@ def _program_key(
     call: EagerCall, views: Sequence[OperandView], target: DeviceView | None
 ) -> tuple[object, ...]:
     tensors = tuple(
-        (replace(seen.view, offset_bytes=0), seen.cut, _dtype(o), b is not None and b.zero_padded)
-        for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
+        (replace(view, offset_bytes=0), cut, _dtype(o), b is not None and b.zero_padded)
+        for (view, cut), o, b in zip(views, call.operands, call.buffers, strict=True)
     )
     result: object = None
     if target is not None and call.target is not None:
@@ -233,7 +216,7 @@ def _overlaps(
     element.
     """
     return tuple(
-        buffer is call.target_buffer and seen != OperandView(target)
+        buffer is call.target_buffer and seen != (target, None)
         for seen, buffer in zip(views, call.buffers, strict=True)
     )
 
@@ -244,50 +227,59 @@ def _compile(
     target: DeviceView | None,
     key: tuple[object, ...],
 ) -> EagerProgram:
-    low = Lowering()
+    builder = Lowering()
+    program = builder.builder
     values = [
-        low.builder.argument(seen.view, _dtype(o), b is None or b.zero_padded)
-        for seen, o, b in zip(views, call.operands, call.buffers, strict=True)
+        program.argument(view, _dtype(o), b is None or b.zero_padded)
+        for (view, _), o, b in zip(views, call.operands, call.buffers, strict=True)
     ]
-    for k, seen in enumerate(views):
-        if seen.cut is not None:
-            values[k] = cut_lanes(low, values[k], *seen.cut)
-    lowered = call.lowering(low, *values, *call.parameters)
+    for k, (_, cut) in enumerate(views):
+        if cut is not None:
+            values[k] = cut_lanes(builder, values[k], *cut)
+    lowered = call.lowering(builder, *values, *call.parameters)
     results = [lowered] if isinstance(lowered, Value) else list(lowered)
-    into_target = target is not None and _store(low, results[0], target, call, views)
+    into_target = target is not None and _store(builder, results[0], target, call, views)
     layouts = []
     if not into_target:
-        for value in [_fresh(low, value, k, results) for k, value in enumerate(results)]:
-            low.builder.output(value)
+        for value in [_fresh(builder, value, k, results) for k, value in enumerate(results)]:
+            program.output(value)
             layouts.append(_storage_layout(value))
-    parts = low.builder.build()
+    parts = program.build()
     if shows_programs():
-        show_program(call.name, str(low.builder), parts)
-    constants = tuple(low.constants[k] for k in sorted(low.constants))
-    program = CompiledProgram(call.card, call.name, parts, low.builder.spans_bytes(), key)
-    return EagerProgram(program, constants, tuple(layouts), low.builder.scratch_bytes, into_target)
+        show_program(call.name, str(program), parts)
+    constants = tuple(builder.constants[k] for k in sorted(builder.constants))
+    compiled = CompiledProgram(call.card, call.name, parts, program.spans_bytes(), key)
+    return EagerProgram(compiled, constants, tuple(layouts), program.scratch_bytes, into_target)
 
 
 def _store(
-    low: Lowering, value: Value, target: DeviceView, call: EagerCall, views: Sequence[OperandView]
+    builder: Lowering,
+    value: Value,
+    target: DeviceView,
+    call: EagerCall,
+    views: Sequence[OperandView],
 ) -> bool:
     """Have ``value`` written to the target; False if its elements have another format."""
     if value.sizes != target.sizes or value.format != target.device_format:
         return False
-    destination = low.builder.argument(target, value.dtype)
+    destination = builder.builder.argument(target, value.dtype)
     is_operand = any(buffer is call.target_buffer for buffer in call.buffers)
     store_result(
-        low, value, destination, is_operand=is_operand, overlaps=any(_overlaps(call, views, target))
+        builder,
+        value,
+        destination,
+        is_operand=is_operand,
+        overlaps=any(_overlaps(call, views, target)),
     )
     return True
 
 
-def _fresh(low: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:
-    """``value`` if it has fresh memory of its own in an ordinary layout, else a copy of it."""
+def _fresh(builder: Lowering, value: Value, number: int, results: Sequence[Value]) -> Value:
+    """``value`` if no other result shares its memory and its layout is a plain one, else a copy."""
     repeated = any(other.region == value.region for other in results[:number])
     if value.order is not None and not repeated:
         return value
-    return low.copy(value)
+    return builder.copy(value)
 
 
 def _storage_layout(value: Value) -> StorageLayout:

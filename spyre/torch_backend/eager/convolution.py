@@ -1,9 +1,9 @@
 """Convolutions and their gradients, as matrix products; of single channels, as sums of products.
 
-The rows of a product's left factor are what the windows see: every place of the window is copied
-to a block of its own along the sticks (few channels: all places together), and the matrix units
-multiply them with the weights once. A transposed convolution, and the gradient of the input, is a
-convolution of a tensor with zeros between its elements.
+This is im2col: a row of the left factor holds the input elements under one window position. Each
+place of the window is copied to a separate block along the sticks (few channels: all places
+together), and the matrix units multiply the rows with the weights once. A transposed convolution,
+and the gradient of the input, is a convolution of a tensor with zeros between its elements.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import torch
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
     FLOATS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    signature_of,
 )
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import is_small_product, product
-from spyre.torch_backend.eager.special import multiply_add
+from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
     Windows,
     by_channels,
@@ -53,29 +53,27 @@ FEW_CHANNELS = 16
 # --- lowerings -----------------------------------------------------------------------------------
 
 
-def convolve(low: Lowering, x: Value, weight: Value, *args: Any) -> Value:
+def convolve(builder: Lowering, x: Value, weight: Value, *args: Any) -> Value:
     """[batch, outputs, *positions] of x and weight [outputs, channels, *size], and a bias.
 
     ``transposed``: the weight is [channels, outputs, *size], its places in reverse order.
     """
     *bias, windows, transposed, dtype = args
-    x, weight = low.convert(x, dtype), low.convert(weight, dtype)
+    x, weight = builder.convert(x, dtype), builder.convert(weight, dtype)
     if transposed:
         weight = weight.transposed(0, 1)
-    rows = _seen_rows(low, x, windows, transposed)
-    factors = _weight_matrix(low, weight, rows.sizes[1])
-    result = product(low, rows, factors, dtype)
+    rows = _seen_rows(builder, x, windows, transposed)
+    factors = _weight_matrix(builder, weight, rows.sizes[1])
+    result = product(builder, rows, factors, dtype)
     outer = (x.sizes[0], *windows.positions)
     result = _channels_second(result.reshaped((*outer, weight.sizes[0])))
-    return _biased(low, result, bias, dtype)
+    return _biased(builder, result, bias, dtype)
 
 
-def _biased(low: Lowering, result: Value, bias: Sequence[Value], dtype: str) -> Value:
+def _biased(builder: Lowering, result: Value, bias: Sequence[Value], dtype: str) -> Value:
     for row in bias:
-        row = low.convert(row, dtype)
-        for _ in range(len(result.sizes) - 2):
-            row = row.unsqueezed(1 if len(row.sizes) == 1 else len(row.sizes))
-        result = low.pointwise("add", result, row)
+        row = along(builder.convert(row, dtype), 0, len(result.sizes) - 1)
+        result = builder.pointwise("add", result, row)
     return result
 
 
@@ -88,57 +86,61 @@ def _channels_last(x: Value) -> Value:
     return x.permuted((0, *range(2, len(x.sizes)), 1))
 
 
-def weight_gradient(low: Lowering, x: Value, grad: Value, windows: Windows, dtype: str) -> Value:
-    """[outputs, channels, *size]: sums over all positions of what windows see times ``grad``."""
-    x, grad = low.convert(x, dtype), low.convert(grad, dtype)
+def weight_gradient(
+    builder: Lowering, x: Value, grad: Value, windows: Windows, dtype: str
+) -> Value:
+    """[outputs, channels, *size]: sums over all positions of input elements times ``grad``."""
+    x, grad = builder.convert(x, dtype), builder.convert(grad, dtype)
     channels, outputs = x.sizes[1], grad.sizes[1]
-    seen = _seen_rows(low, x, windows, False)
-    grads = _as_rows(low, _channels_last(by_channels(low, grad)))
-    result = product(low, seen.transposed(0, 1), grads, dtype)
-    result = low.with_lane(result, 1 if outputs > 1 else -1)
+    seen = _seen_rows(builder, x, windows, False)
+    grads = _as_rows(builder, _channels_last(by_channels(builder, grad)))
+    result = product(builder, seen.transposed(0, 1), grads, dtype)
+    result = builder.with_lane(result, 1 if outputs > 1 else -1)
     blocks = result.reshaped((*windows.size, -(-result.sizes[0] // prod(windows.size)), outputs))
     rank = len(blocks.sizes)
     blocks = narrowed(blocks, rank - 2, 0, channels)
     return blocks.permuted((rank - 1, rank - 2, *range(rank - 2)))
 
 
-def _seen_rows(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
-    """[batch · positions, places · channels] of what the windows see, places from the last on if
-    ``backwards``; each place's channels in whole sticks, unless they are few.
+def _seen_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
+    """The im2col matrix, [batch · positions, places · channels], in reverse order of places if
+    ``backwards``; each place's channels fill whole sticks, unless they are few.
     """
     if x.sizes[1] <= FEW_CHANNELS and not windows.is_one_place:
-        return _packed_rows(low, x, windows, backwards)
-    padded = padded_input(low, x, windows)
+        return _packed_rows(builder, x, windows, backwards)
+    padded = padded_input(builder, x, windows)
     if windows.is_one_place:
-        return _as_rows(low, _channels_last(padded))
+        return _as_rows(builder, _channels_last(padded))
     places = [*windows.places()]
     if backwards:
         places.reverse()
     outer, channels = (x.sizes[0], *windows.positions), x.sizes[1]
     lanes = padded.view.elements_per_stick
     block = -(-channels // lanes) * lanes
-    rows = low.builder.scratch((prod(outer), block * len(places)), x.dtype, 1)
+    rows = builder.scratch((prod(outer), block * len(places)), x.dtype, 1)
     apart = rows.reshaped((*outer, block * len(places)))
     for k, place in enumerate(places):
         into = narrowed(apart, len(outer), k * block, channels)
-        copied_to(low, _channels_last(windows.seen(padded, place)), into)
+        copied_to(builder, _channels_last(windows.seen(padded, place)), into)
     return rows
 
 
-def _packed_rows(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
+def _packed_rows(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
     """`_seen_rows` without room between the places: every place laid out with sticks along the last
     spatial dim, then all of them along the places, with zeros up to whole sticks.
     """
     batch, channels = x.sizes[:2]
     positions, (*outer_size, width) = windows.positions, windows.size
-    lines = _lines(low, x, windows, backwards)
+    lines = _lines(builder, x, windows, backwards)
     order = (2, 0, 1, *range(3, len(lines.sizes)))
     count, lanes = prod(windows.size) * channels, lines.view.elements_per_stick
     whole = -(-count // lanes) * lanes
     lane = 1 + len(positions) if positions[-1] > 1 else -1
-    places = low.builder.scratch((batch, whole, *positions), x.dtype, lane)
+    places = builder.scratch((batch, whole, *positions), x.dtype, lane)
     if whole > count:
-        copied_to(low, low.constant(0.0, x.dtype), narrowed(places, 1, count, whole - count))
+        copied_to(
+            builder, builder.constant(0.0, x.dtype), narrowed(places, 1, count, whole - count)
+        )
     apart = narrowed(places, 1, 0, count)
     apart = apart.reshaped((batch, *outer_size, width, channels, *positions))
     for place in itertools.product(*map(range, outer_size)):
@@ -151,57 +153,55 @@ def _packed_rows(low: Lowering, x: Value, windows: Windows, backwards: bool) -> 
         seen = seen.permuted(order)
         for _ in place:
             seen = seen.unsqueezed(1)
-        copied_to(low, seen, into)
-    rows = low.builder.scratch((batch * prod(positions), whole), x.dtype, 1)
+        copied_to(builder, seen, into)
+    rows = builder.scratch((batch * prod(positions), whole), x.dtype, 1)
     target = rows.reshaped((batch, *positions, whole))
-    restickified(low, places.permuted((0, *range(2, len(places.sizes)), 1)), target)
-    return replace(narrowed(rows, 1, 0, count), clean=True)
+    restickified(builder, places.permuted((0, *range(2, len(places.sizes)), 1)), target)
+    return replace(narrowed(rows, 1, 0, count), padding_is_finite=True)
 
 
-def _lines(low: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
-    """[width, channels, batch, *padded extents, columns]: what windows see at every place of their
-    last dim, with sticks along the columns.
+def _lines(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Value:
+    """[width, channels, batch, *padded extents, columns]: input elements at each place of the
+    windows' last dim, with sticks along the columns.
 
-    Elements along a stick cannot be taken a step apart, so until then sticks run along the dim
-    that fills them best among the others, which are padded afterwards.
+    Lanes of a stick cannot be strided, so the input first gets its sticks along the largest of the
+    other dims; those are padded afterwards.
     """
     last, (batch, channels, *extents) = len(x.sizes) - 1, x.sizes
-    x = low.materialized(x)
+    x = builder.materialized(x)
     lane = max(range(last), key=lambda k: x.sizes[k])
-    x = _padded_last(low, low.with_lane(x, lane if x.sizes[lane] > 1 else -1), windows)
+    x = _padded_last(builder, builder.with_lane(x, lane if x.sizes[lane] > 1 else -1), windows)
     columns, width = windows.positions[-1], windows.size[-1]
     lane = last + 1 if columns > 1 else -1
-    seen_lines = low.builder.scratch(
-        (width, channels, batch, *extents[:-1], columns), x.dtype, lane
-    )
+    seen_lines = builder.scratch((width, channels, batch, *extents[:-1], columns), x.dtype, lane)
     for k in range(width):
         step = (width - 1 - k if backwards else k) * windows.dilation[-1]
         seen = narrowed(x, last, step, columns, windows.stride[-1])
         if seen.sizes != x.sizes:  # a restickify walks memory without gaps only
-            seen = low.copy(seen)
-        restickified(low, seen.transposed(0, 1).unsqueezed(0), narrowed(seen_lines, 0, k, 1))
+            seen = builder.copy(seen)
+        restickified(builder, seen.transposed(0, 1).unsqueezed(0), narrowed(seen_lines, 0, k, 1))
     if windows.padded[:-1] == windows.extents[:-1]:
         return seen_lines
     sizes = (width, channels, batch, *windows.padded[:-1], columns)
-    lines = inner = filled(low, sizes, x.dtype, lane, 0.0)
+    lines = inner = filled(builder, sizes, x.dtype, lane, 0.0)
     for k, extent in enumerate(windows.extents[:-1]):
         inner = narrowed(inner, 3 + k, windows.before[k], extent, windows.spread[k])
-    copied_to(low, seen_lines, inner)
+    copied_to(builder, seen_lines, inner)
     return lines
 
 
-def _padded_last(low: Lowering, x: Value, windows: Windows) -> Value:
+def _padded_last(builder: Lowering, x: Value, windows: Windows) -> Value:
     """``x`` with the padding of its last dim, which has no sticks along it."""
     if windows.padded[-1] == windows.extents[-1]:
         return x
-    into = filled(low, (*x.sizes[:-1], windows.padded[-1]), x.dtype, x.lane_dim, 0.0)
+    into = filled(builder, (*x.sizes[:-1], windows.padded[-1]), x.dtype, x.lane_dim, 0.0)
     last = len(x.sizes) - 1
     inner = narrowed(into, last, windows.before[-1], windows.extents[-1], windows.spread[-1])
-    copied_to(low, x, inner)
+    copied_to(builder, x, inner)
     return into
 
 
-def _as_rows(low: Lowering, value: Value) -> Value:
+def _as_rows(builder: Lowering, value: Value) -> Value:
     """All dims but the last as one of one pitch; a copy where memory has them otherwise."""
     sizes = (prod(value.sizes[:-1]), value.sizes[-1])
     try:
@@ -209,47 +209,47 @@ def _as_rows(low: Lowering, value: Value) -> Value:
     except LoweringError:
         rows = None
     if rows is None or len(rows.view.dims[0]) > 1:
-        rows = low.builder.scratch(sizes, value.dtype, 1 if sizes[1] > 1 else -1)
-        copied_to(low, value, rows.reshaped(value.sizes))
+        rows = builder.scratch(sizes, value.dtype, 1 if sizes[1] > 1 else -1)
+        copied_to(builder, value, rows.reshaped(value.sizes))
     return rows
 
 
-def _weight_matrix(low: Lowering, weight: Value, count: int) -> Value:
+def _weight_matrix(builder: Lowering, weight: Value, count: int) -> Value:
     """[places · channels, outputs], ``count`` rows: zeros where rows of a place are no channels."""
     outputs, channels, *size = weight.sizes
     rank = len(weight.sizes)
-    weight = low.materialized(weight).permuted((*range(2, rank), 1, 0))
-    weight = low.with_lane(weight, rank - 1)
+    weight = builder.materialized(weight).permuted((*range(2, rank), 1, 0))
+    weight = builder.with_lane(weight, rank - 1)
     block = count // prod(size)
     if block == channels:
-        return _as_rows(low, weight)
-    matrix = filled(low, (count, outputs), weight.dtype, 1 if outputs > 1 else -1, 0.0)
+        return _as_rows(builder, weight)
+    matrix = filled(builder, (count, outputs), weight.dtype, 1 if outputs > 1 else -1, 0.0)
     blocks = matrix.reshaped((*size, block, outputs))
-    copied_to(low, weight, narrowed(blocks, rank - 2, 0, channels))
+    copied_to(builder, weight, narrowed(blocks, rank - 2, 0, channels))
     return matrix
 
 
-def convolve_channels(low: Lowering, x: Value, weight: Value, *args: Any) -> Value:
-    """Every channel with a window of its own, weight [channels, 1, *size], summed in float32."""
+def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) -> Value:
+    """A depthwise convolution, weight [channels, 1, *size], summed in float32."""
     *bias, windows, backwards, dtype = args
-    padded = padded_input(low, low.convert(x, "float32"), windows)
-    weight = by_rows(low, low.convert(weight, "float32")).transposed(0, 1)
+    padded = padded_input(builder, builder.convert(x, "float32"), windows)
+    weight = by_rows(builder, builder.convert(weight, "float32")).transposed(0, 1)
     total: Value | None = None
     for place in windows.places():
         seen = windows.seen(padded, windows.opposite(place) if backwards else place)
         factor = _at(weight, place)
         total = (
-            low.pointwise("mul", seen, factor)
+            builder.pointwise("mul", seen, factor)
             if total is None
-            else multiply_add(low, seen, factor, total)
+            else multiply_add(builder, seen, factor, total)
         )
     assert total is not None
-    return low.convert(_biased(low, total, bias, "float32"), dtype)
+    return builder.convert(_biased(builder, total, bias, "float32"), dtype)
 
 
-def by_rows(low: Lowering, x: Value) -> Value:
+def by_rows(builder: Lowering, x: Value) -> Value:
     """``x`` with memory for every element, and sticks along its first dim."""
-    return low.with_lane(low.materialized(x), 0 if x.sizes[0] > 1 else -1)
+    return builder.with_lane(builder.materialized(x), 0 if x.sizes[0] > 1 else -1)
 
 
 def _at(weight: Value, place: Ints) -> Value:
@@ -258,17 +258,19 @@ def _at(weight: Value, place: Ints) -> Value:
     return weight
 
 
-def channels_gradient(low: Lowering, x: Value, grad: Value, windows: Windows, dtype: str) -> Value:
+def channels_gradient(
+    builder: Lowering, x: Value, grad: Value, windows: Windows, dtype: str
+) -> Value:
     """Gradient of a weight [channels, 1, *size], summed in float32."""
-    padded = padded_input(low, low.convert(x, "float32"), windows)
-    grad = by_channels(low, low.convert(grad, "float32"))
+    padded = padded_input(builder, builder.convert(x, "float32"), windows)
+    grad = by_channels(builder, builder.convert(grad, "float32"))
     channels = grad.sizes[1]
     dims = (0, *range(2, len(grad.sizes)))
-    sums = low.builder.scratch((1, channels, *windows.size), "float32", 1 if channels > 1 else -1)
+    sums = builder.scratch((1, channels, *windows.size), "float32", 1 if channels > 1 else -1)
     for place in windows.places():
-        products = low.pointwise("mul", windows.seen(padded, place), grad)
-        copied_to(low, low.reduce("sum", products, dims), _at(sums, place))
-    return low.convert(sums, dtype).transposed(0, 1)
+        products = builder.pointwise("mul", windows.seen(padded, place), grad)
+        copied_to(builder, builder.reduce("sum", products, dims), _at(sums, place))
+    return builder.convert(sums, dtype).transposed(0, 1)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -277,46 +279,27 @@ MAX_ELEMENTS = 1 << 27
 """Most elements of what the windows see; beyond that, the CPU."""
 
 
-def convolution(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
-    """aten::convolution."""
-    windows = _windows(x, weight, stride, padding, dilation, transposed, output_padding)
-    if transposed:
+def convolution(args: Arguments) -> torch.Tensor:
+    x, weight, windows = args.input, args.weight, _windows(args)
+    if args.transposed:
         windows = windows.reversed()
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    parameters = (windows, transposed, name_of(x.dtype))
-    if _is_by_channel(weight, groups):
+    operands = args.inputs
+    parameters = (windows, args.transposed, name_of(x.dtype))
+    if _is_by_channel(weight, args.groups):
         return run("convolution of channels", convolve_channels, operands, parameters)[0]
-    operands[1] = _dense(weight, groups)
+    operands[1] = _dense(weight, args.groups)
     return run("convolution", convolve, operands, parameters)[0]
 
 
-def _windows(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-) -> Windows:
+def _windows(args: Arguments) -> Windows:
     """The windows of a convolution; of a transposed one, those of the one it is the gradient of."""
-    extents, size = tuple(x.shape[2:]), tuple(weight.shape[2:])
+    extents, size = tuple(args.input.shape[2:]), tuple(args.weight.shape[2:])
     stride, padding, dilation, more = (
         [*numbers] * len(size) if len(numbers) == 1 else [*numbers]
-        for numbers in (stride, padding, dilation, output_padding)
+        for numbers in (args.stride, args.padding, args.dilation, args.output_padding)
     )
     columns = [*zip(extents, size, stride, padding, dilation, more, strict=True)]
-    if transposed:
+    if args.transposed:
         larger = [(n - 1) * s - 2 * p + d * (k - 1) + a + 1 for n, k, s, p, d, a in columns]
         return Windows.of(larger, extents, size, stride, padding, dilation)
     positions = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in columns]
@@ -342,89 +325,70 @@ def _own_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return own.reshape(*own.shape, *[1] * (weight.dim() - 1))
 
 
-def _takes(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> bool:
-    """Floats, of a size that what the windows see has room."""
-    bias, stride, padding, dilation, transposed, output_padding, groups = args
-    given = [t for t in (x, weight, bias) if t is not None]
-    if x.dtype not in FLOATS or len({t.dtype for t in given}) > 1:
-        return False
-    if len({t.device for t in given}) > 1 or not all(t.numel() for t in given):
-        return False
-    windows = _windows(x, weight, stride, padding, dilation, transposed, output_padding)
-    return _fits(x, weight, windows, transposed, groups)
-
-
-def _fits(
-    x: torch.Tensor, weight: torch.Tensor, windows: Windows, transposed: bool, groups: int
-) -> bool:
-    positions = windows.extents if transposed else windows.positions
+def _has_room(args: Arguments) -> bool:
+    """What the windows see, and the terms of a float32 product of it, have room in memory."""
+    x, weight, windows = args.input, args.weight, _windows(args)
+    positions = windows.extents if args.transposed else windows.positions
     if min(*positions, *windows.extents) < 1:
         return False
-    if _is_by_channel(weight, groups):
+    if _is_by_channel(weight, args.groups):
         return True
     rows, seen = x.shape[0] * prod(positions), prod(windows.size) * x.shape[1]
-    outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+    outputs = weight.shape[1] * args.groups if args.transposed else weight.shape[0]
     fits = rows * -(-seen // 64) * 64 <= MAX_ELEMENTS
     return fits and (x.dtype is not torch.float32 or is_small_product((rows, seen), outputs))
 
 
-def convolution_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> tuple[torch.Tensor | None, ...]:
-    """aten::convolution_backward: gradients of input, weight and bias, those that are wanted."""
-    windows = _windows(x, weight, stride, padding, dilation, transposed, output_padding)
+def convolution_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of input, weight and bias, those that ``output_mask`` asks for."""
+    grad, x, weight, groups = args.grad_output, args.input, args.weight, args.groups
+    windows, transposed = _windows(args), args.transposed
     dtype, by_channel = name_of(grad.dtype), _is_by_channel(weight, groups)
     of_channels = " of channels" if by_channel else ""
     grad_x = grad_weight = grad_bias = None
-    if output_mask[0]:
+    if args.output_mask[0]:
         seen = windows if transposed else windows.reversed()
         forward: LoweringFunction = convolve_channels if by_channel else convolve
         operands = [grad, weight if by_channel else _dense(weight, groups)]
         parameters = (seen, not transposed, dtype)
         (grad_x,) = run(f"input gradient{of_channels}", forward, operands, parameters)
-    if output_mask[1]:
+    if args.output_mask[1]:
         operands = [grad, x] if transposed else [x, grad]
         sums: LoweringFunction = channels_gradient if by_channel else weight_gradient
         (grad_weight,) = run(f"weight gradient{of_channels}", sums, operands, (windows, dtype))
         if groups > 1 and not by_channel:
             apart = grad_weight.reshape(weight.shape[0], groups, *weight.shape[1:])
             grad_weight = (apart * _own_group(weight, groups)).sum(1)
-    if output_mask[2]:
+    if args.output_mask[2]:
         grad_bias = grad.sum((0, *range(2, grad.dim())))
     return grad_x, grad_weight, grad_bias
 
 
-def _takes_backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, *args: Any
-) -> bool:
-    *lists, groups, _ = args
-    return grad.dtype == x.dtype and grad.numel() > 0 and _takes(x, weight, None, *lists, groups)
-
-
-def _overrideable(name: str, *args: Any) -> Any:
-    """What torch's own formulas for second gradients call convolutions of such a device."""
+def _overrideable(name: str, args: Arguments) -> Any:
+    """Torch's formulas for second gradients call this name; the arguments are those of ``name``."""
+    given = vars(args)
     if name == "convolution_backward":
-        grad, x, weight, *others, output_mask = args
-        bias_sizes = [grad.shape[1]] if output_mask[2] else None
-        args = (grad, x, weight, bias_sizes, *others, output_mask)
-    return operator(name)(*args)
+        given["bias_sizes"] = [args.grad_output.shape[1]] if args.output_mask[2] else None
+    return operator(name)(*(given[argument] for argument in signature_of(name).positional))
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "convolution": {FLOAT: EagerKernel(convolution, _takes)},
-    "convolution_backward": {FLOAT: EagerKernel(convolution_backward, _takes_backward)},
-    "convolution_overrideable": {ANY: EagerKernel(partial(_overrideable, "convolution"))},
-    "convolution_backward_overrideable": {
-        ANY: EagerKernel(partial(_overrideable, "convolution_backward"))
-    },
-}
+_FORWARD = Conditions(
+    dtypes={"input": FLOATS},
+    same_dtype=("inputs",),
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    check=_has_room,
+)
+
+KERNELS = (
+    EagerKernel("convolution", convolution, _FORWARD),
+    EagerKernel(
+        "convolution_backward",
+        convolution_backward,
+        replace(_FORWARD, same_device=("input", "weight")),
+    ),
+    EagerKernel("convolution_overrideable", partial(_overrideable, "convolution")),
+    EagerKernel(
+        "convolution_backward_overrideable", partial(_overrideable, "convolution_backward")
+    ),
+)

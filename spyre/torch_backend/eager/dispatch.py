@@ -1,128 +1,235 @@
-"""The dispatcher of eager operations: which kernel of an operation takes which arguments.
+"""The dispatcher of eager operations: choose the kernel that takes a call's arguments.
 
-Every operation has a table of kernels by class of arguments; `call` asks them in turn, and the CPU
-does what none of them takes. Most operations are registered as their ``out`` variant only: ATen
-then makes the result (or takes the tensor to change in place) by the operation's own rules for
-sizes and dtypes, and calls us to fill it.
+Each operator has rows of kernels with declared `Conditions`; `call` runs the first whose conditions
+hold, and the CPU where none does. Most operators are registered by their ``out`` variant only: ATen
+then makes the result (or passes the tensor to change in place) by the operator's own shape and
+dtype rules, and calls us to fill it.
 
-For a functional variant ATen runs the operation's shape rules on meta tensors, makes the result by
-way of the dispatcher and calls the ``out`` variant: as much work as the launch. Over plain operands
-the result is the one the program would make anyway, and its dtype is theirs; `call_functional` does
-these, and everything else goes ATen's way.
+For a functional variant ATen runs the operator's shape rules on meta tensors, makes the result
+through the dispatcher and calls the ``out`` variant, which costs as much as the launch. Over plain
+operands the result is the one the program would make anyway, in their dtype; `call_functional` runs
+these directly and leaves all others to ATen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
+from spyre.dtypes import HOST_DTYPES
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
+from spyre.torch_backend.device import DTYPES
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
     keep_record,
     known_call,
     launch_records,
-    note_other_work,
-    noting_launches,
     placement_of,
+    record_other_work,
+    recording_launches,
     run,
 )
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+FLOATS = tuple(DTYPES[row.name] for row in HOST_DTYPES.values() if row.computed_as_float)
 INTEGERS = (torch.int32, torch.int64)
 COMPUTED = (*FLOATS, torch.bool)
-"""dtypes the operations of the vector unit take, bool as 1.0 and 0.0."""
+"""dtypes that the vector unit computes in; bool as 1.0 and 0.0."""
 CONVERTED = (*COMPUTED, *INTEGERS)
 """dtypes that the card converts into each other."""
+BOOL = (torch.bool,)
+POSITIONS = (torch.int64,)
+"""dtypes of results that are positions."""
+NUMBER = "number"
+"""Among dtypes: any CPU tensor of rank 0 that is not complex, which torch takes for a number."""
+OPERANDS = (*COMPUTED, NUMBER)
 
 
-class ArgumentClass(StrEnum):
-    """Classes of arguments that an operation may have a kernel for, in the order they are asked."""
+# --- conditions ----------------------------------------------------------------------------------
 
-    ZERO_SIZE = "zero size"
-    INTEGER = "integer"
-    BOOL = "bool"
-    FLOAT = "float"
-    ANY = "any"
-
-
-ZERO_SIZE, INTEGER, BOOL, FLOAT, ANY = ArgumentClass
+Names = tuple[str, ...]
+Arguments = SimpleNamespace
+"""A call's arguments by their names in the operator's schema, and the tensors among them as
+``inputs`` (positional) and ``results`` (written by keyword, as ``out``).
+"""
 
 
-def always(*_: Any, **__: Any) -> bool:
-    """For kernels that take every argument."""
-    return True
+@dataclass(frozen=True, slots=True)
+class OperatorSignature:
+    """Arguments of an operator's schema: names of positional and of written keyword arguments, and
+    the defaults of all (None for those without).
+    """
+
+    positional: Names
+    written: Names
+    defaults: Mapping[str, Any]
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        values = {**self.defaults, **dict(zip(self.positional, args, strict=False)), **kwargs}
+        inputs = [v for n in self.positional if isinstance(v := values[n], torch.Tensor)]
+        return Arguments(**values, inputs=inputs, results=[values[name] for name in self.written])
 
 
-def never(*_: Any) -> bool:
-    """For operations that write to nothing they are given."""
-    return False
+@cache
+def signature_of(name: str) -> OperatorSignature:
+    """The signature of an aten operator."""
+    arguments = schema_of(operator(name)).arguments
+    return OperatorSignature(
+        tuple(a.name for a in arguments if not a.kwarg_only),
+        tuple(a.name for a in arguments if a.kwarg_only and a.is_write),
+        {a.name: a.default_value for a in arguments},
+    )
+
+
+def bind_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Bind a call's arguments to the schema of aten operator ``name``."""
+    return signature_of(name).bind(args, kwargs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Conditions on the `Arguments` of a call; a kernel takes the call where all of them hold.
+
+    Names are those of `Arguments`; conditions on tensors hold for names that the operator does not
+    have and for values that are no tensors.
+    ``dtypes``: allowed dtypes, by name. ``same_dtype``, ``same_device``: tensors that must agree.
+    ``nonempty``, ``empty``: tensors with and without elements. ``ranks``, ``values``: allowed ranks
+    and values, by name. ``promotes_to``: dtypes that torch may promote ``self`` and ``other`` to.
+    ``dims``: dims of ``self``; torch's IndexError if one is out of range. ``check``: is asked last.
+    """
+
+    dims: Names = ()
+    dtypes: Mapping[str, Collection[object]] = field(default_factory=dict)
+    same_dtype: Names = ()
+    same_device: Names = ()
+    nonempty: Names = ()
+    empty: Names = ()
+    ranks: Mapping[str, Collection[int]] = field(default_factory=dict)
+    values: Mapping[str, Collection[Any]] = field(default_factory=dict)
+    promotes_to: Collection[object] = ()
+    check: Callable[[Arguments], Any] | None = None
+
+    def hold(self, args: Arguments) -> bool:
+        for name in self.dims:
+            if (value := getattr(args, name)) is not None:
+                checked_dims(_listed(value), args.self.dim())
+        return (
+            all(_has_dtypes(args, name, dtypes) for name, dtypes in self.dtypes.items())
+            and len({t.dtype for t in _tensors(args, *self.same_dtype)}) < 2
+            and len({t.device for t in _tensors(args, *self.same_device)}) < 2
+            and all(t.numel() for t in _tensors(args, *self.nonempty))
+            and not any(t.numel() for t in _tensors(args, *self.empty))
+            and all(t.dim() in n for name, n in self.ranks.items() for t in _tensors(args, name))
+            and all(getattr(args, name) in allowed for name, allowed in self.values.items())
+            and not (self.promotes_to and _promoted(args) not in self.promotes_to)
+            and (self.check is None or bool(self.check(args)))
+        )
+
+
+def _tensors(args: Arguments, *names: str) -> list[Any]:
+    """Tensors among the arguments of these names, also those in lists of tensors."""
+    values = (v for name in names for v in _listed(getattr(args, name, None)))
+    return [v for v in values if isinstance(v, (torch.Tensor, NewResult))]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _has_dtypes(args: Arguments, name: str, dtypes: Collection[object]) -> bool:
+    return all(
+        t.dtype in dtypes or (NUMBER in dtypes and _is_number(t)) for t in _tensors(args, name)
+    )
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and tensor.dim() == 0 and not tensor.is_complex()
+
+
+def _promoted(args: Arguments) -> torch.dtype:
+    return torch.result_type(args.self, args.other)
+
+
+ARITHMETIC = Conditions(dtypes={"inputs": OPERANDS, "results": FLOATS})
+"""Operands of the vector unit, and floating results."""
+REDUCTION = Conditions(dtypes={"self": OPERANDS, "results": FLOATS}, nonempty=("self",))
+NONEMPTY_FLOATS = Conditions(dtypes={"inputs": FLOATS}, nonempty=("inputs",))
+
+
+# --- operations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class EagerKernel:
-    """What runs an operation where ``takes`` is true; both are called with aten's arguments.
+    """A row of a table: ``run`` computes aten operator ``name`` where ``conditions`` hold.
 
-    ``run`` raises LoweringError where no program can be written; nothing has changed then.
+    Where no program can be written it raises LoweringError and has changed nothing. Of several rows
+    of an operator the first whose conditions hold is run.
     """
 
-    run: Callable[..., Any]
-    takes: Callable[..., bool] = always
+    name: str
+    run: Callable[[Arguments], Any]
+    conditions: Conditions | None = None
 
 
-KernelTable = Mapping[str, Mapping[ArgumentClass, EagerKernel]]
-"""Kernels by aten name and class of arguments."""
+def never(*_: Any) -> bool:
+    """For operators that write to none of their arguments."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EagerOperation:
-    """An aten operation the card has kernels for, in the order they are asked.
+    """An aten operator with its kernels, in the order they are tried.
 
-    ``overload``: what runs on the CPU; None where that has no kernel either. ``promoted``: the
-    arguments with integers as floats where torch promotes them, None where it does not.
-    ``overlaps``: whether it writes to memory of which only the CPU knows what becomes; raises what
-    it refuses. ``is_one_launch``: its kernels do nothing but fill ``out``.
+    ``overload``: the operator to run on the CPU; None if the CPU has no kernel either.
+    ``promoted``: converts integer arguments to floats where torch promotes them, or returns None.
+    ``overlaps``: True if the call writes to overlapping memory in a way that only the CPU defines;
+    raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
     """
 
     name: str
     overload: Any
     kernels: tuple[EagerKernel, ...]
+    signature: OperatorSignature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
     is_one_launch: bool = False
 
+    def kernel_for(self, arguments: Arguments) -> EagerKernel | None:
+        """The first kernel that takes the arguments."""
+        for kernel in self.kernels:
+            if kernel.conditions is None or kernel.conditions.hold(arguments):
+                return kernel
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionalVariant:
-    """A functional variant that makes its result by the float kernel of the ``out`` variant.
+    """A functional variant that makes its result by a kernel of the ``out`` variant, ``operation``.
 
-    ``fits``: whether arguments are plain as well: what ATen checks before it calls the ``out``
-    variant. ``tensors``: how many of its arguments are tensors. ``any_strides``: its result is
-    contiguous whatever they are.
+    ``plain``: conditions that ATen checks before it calls the ``out`` variant.
+    ``tensors``: number of tensor arguments. ``any_strides``: the result is contiguous whatever the
+    strides of the arguments.
     """
 
     overload: Any
-    kernel: EagerKernel
-    fits: Callable[..., bool]
+    operation: EagerOperation
+    plain: Conditions | None
     tensors: int
     any_strides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
-    """Given in place of ``out``: the kernel is to make its result, in ``dtype``.
-
-    What it has no program for it refuses with LoweringError.
-    """
+    """Passed as ``out`` if the kernel is to make its result; it may raise LoweringError."""
 
     dtype: torch.dtype
 
@@ -130,7 +237,7 @@ class NewResult:
 def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     """Run an operation by the first kernel that takes the arguments, else on the CPU.
 
-    The CPU also does what no program can be written for; trying has changed nothing.
+    It also runs on the CPU if no program can be written for the arguments.
     """
     if not operation.is_one_launch or kwargs.keys() != {"out"} or current_recorder() is not None:
         return _call(operation, *args, **kwargs)
@@ -147,28 +254,27 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
             raise
         return out
     placement = placement_of(out)
-    with noting_launches() as launches:
+    with recording_launches() as launches:
         result = _call(operation, *args, **kwargs)
-    # one that was resized meanwhile is another call
+    # a result that the call resized has other extents at the next call
     if placement_of(out) == placement:
         keep_record(known, out, launches)
     return result
 
 
-def filling(name: str, run: Callable[..., Any]) -> EagerOperation:
-    """What kernels of several results, or of results they make themselves, do to fill one by a
-    launch: an operation for `call`.
-    """
-    return EagerOperation(name, None, (EagerKernel(run),), is_one_launch=True)
+def one_launch(name: str, positional: Names, run: Callable[[Arguments], Any]) -> EagerOperation:
+    """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
+    signature = OperatorSignature(positional, ("out",), {})
+    return EagerOperation(name, None, (EagerKernel(name, run),), signature, is_one_launch=True)
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if operation.overlaps(args, kwargs):
         return _on_cpu(operation, *args, **kwargs)
     try:
-        for kernel in operation.kernels:
-            if kernel.takes(*args, **kwargs):
-                return kernel.run(*args, **kwargs)
+        arguments = operation.signature.bind(args, kwargs)
+        if (kernel := operation.kernel_for(arguments)) is not None:
+            return kernel.run(arguments)
     except LoweringError:
         if current_recorder() is not None or operation.overload is None:
             raise
@@ -185,7 +291,7 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_cpu(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
-    note_other_work()
+    record_other_work()
     return cpu_fallback(operation.overload, *args, **kwargs)
 
 
@@ -195,7 +301,7 @@ def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> An
     try:
         if known is not None and (record := launch_records.get(known.key)) is not None:
             return record.launch(known.buffers)[0]
-        with noting_launches() as launches:
+        with recording_launches() as launches:
             result = _launched(variant, args, kwargs)
     except LoweringError:
         result = None  # perhaps with another layout of the result
@@ -203,7 +309,7 @@ def call_functional(variant: FunctionalVariant, *args: Any, **kwargs: Any) -> An
         error.add_note(f"in {variant.overload} on spyre")
         raise
     if result is None:
-        with noting_launches() as launches:
+        with recording_launches() as launches:
             result = _as_aten(variant, args, kwargs)
     if known is not None:
         keep_record(known, result, launches)
@@ -224,18 +330,23 @@ def _launched(
     LoweringError where no program can be written.
     """
     dtype = plain_dtype(args, variant.any_strides)
-    if dtype is None or not variant.fits(*args, **kwargs):
+    if dtype is None:
         return None
-    new = NewResult(dtype)
-    if not variant.kernel.takes(*args, **kwargs, out=new):
+    signature = variant.operation.signature
+    arguments = signature.bind(args, {**kwargs, "out": NewResult(dtype)})
+    if variant.plain is not None and not variant.plain.hold(arguments):
         return None
-    result: torch.Tensor = variant.kernel.run(*args, **kwargs, out=new)
+    kernel = variant.operation.kernel_for(arguments)
+    if kernel is None:
+        return None
+    result: torch.Tensor = kernel.run(arguments)
     return result
 
 
 def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operation of a tensor with a number, which only the dispatcher can take for a tensor: what
-    ATen does for it, by way of the ``out`` variant.
+    """Call the ``out`` variant of an operator with a number in place of a tensor, as ATen does.
+
+    The functional variant could not be called again: only ATen's dispatcher wraps numbers.
     """
     tensor = next(value for value in args if isinstance(value, torch.Tensor))
     dtype = torch.result_type(args[0], args[1])
@@ -277,23 +388,8 @@ def plain_dtype(args: tuple[Any, ...], any_strides: bool = False) -> torch.dtype
 # --- what kernels are made of --------------------------------------------------------------------
 
 
-def is_computed(*values: Any) -> bool:
-    """True if all tensors among ``values`` have dtypes the vector unit takes, or are numbers."""
-    return all(v.dtype in COMPUTED or _is_number(v) for v in values if isinstance(v, torch.Tensor))
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    """CPU tensors of rank 0, which torch takes beside tensors of the card."""
-    return tensor.is_cpu and tensor.dim() == 0 and not tensor.is_complex()
-
-
-def takes_floats(*args: Any, out: torch.Tensor, **_: Any) -> bool:
-    """Operands the vector unit takes and a floating result."""
-    return is_computed(*args) and out.dtype in FLOATS
-
-
 def operand(value: Any, dtype: torch.dtype) -> Operand:
-    """A tensor as it is; a number, or a CPU tensor of rank 0, as a number in ``dtype``."""
+    """A tensor on the card; a number or a CPU tensor of rank 0 as a number in ``dtype``."""
     if isinstance(value, torch.Tensor):
         if value.device.type == "spyre":
             return value
@@ -337,8 +433,8 @@ def fill_elementwise(
     parameters: tuple[Any, ...],
     target: torch.Tensor | NewResult,
 ) -> torch.Tensor:
-    """As `fill`, of operands that are broadcast: a target without memory of its own is laid out as
-    torch lays out new results of such operations.
+    """As `fill`, of operands that are broadcast; a target that has no memory yet gets the strides
+    of a new result of torch's elementwise operations.
     """
     sizes = broadcast_shape(*operands)
     if isinstance(target, torch.Tensor) and target.shape != sizes and current_recorder() is None:
@@ -418,7 +514,7 @@ def checked_dim(dim: int, rank: int) -> int:
 
 
 def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``out`` with what other operations have made for it; to a recorder that is the result."""
+    """Copy a result of other operations to ``out``; under a recorder, return it in out's dtype."""
     if current_recorder() is not None:
         return result.to(out.dtype)
     if out.shape != result.shape:
@@ -427,7 +523,7 @@ def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch.Tensor:
-    """``out`` with ``sizes`` and nothing but ``number``: results over no elements."""
+    """Resize ``out`` and fill it with the result of a reduction of no elements."""
     if out.shape != tuple(sizes):
         out.resize_(sizes)
     return out.fill_(number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,19 +11,20 @@ import torch
 
 from spyre.torch_backend.device import NAMES, name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
+    ARITHMETIC,
+    BOOL,
+    COMPUTED,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ArgumentClass,
+    OPERANDS,
+    Arguments,
+    Conditions,
     EagerKernel,
     NewResult,
     fill,
     fill_elementwise,
-    is_computed,
     operand,
     plain_dtype,
-    takes_floats,
 )
 from spyre.torch_backend.eager.special import (
     erf_gelu,
@@ -31,291 +34,228 @@ from spyre.torch_backend.eager.special import (
     silu,
     sine,
     softplus,
-    tangent,
+    tanh,
     tanh_gelu,
     with_nan,
 )
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
-# --- lowerings: (low, *values, result dtype, …) ---------------------------------------------------
+# --- lowerings: (builder, *values, result dtype, …) ----------------------------------------------
 
 
-def convert_all(low: Lowering, dtype: str, *values: Value) -> list[Value]:
-    return [low.convert(v, dtype) for v in values]
+def convert_all(builder: Lowering, dtype: str, *values: Value) -> list[Value]:
+    return [builder.convert(v, dtype) for v in values]
 
 
-def apply_op(name: str, low: Lowering, *args: Any) -> Value:
+def apply_op(name: str, builder: Lowering, *args: Any) -> Value:
     """One operation of the card in the result's dtype."""
     *values, dtype = args
-    return low.pointwise(name, *convert_all(low, dtype, *values), dtype=dtype)
+    return builder.pointwise(name, *convert_all(builder, dtype, *values), dtype=dtype)
 
 
-def _ceiling(low: Lowering, x: Value, dtype: str) -> Value:
+def _ceiling(builder: Lowering, x: Value, dtype: str) -> Value:
     """-⌊-x⌋: the card rounds down only."""
-    down = low.pointwise("floor", low.pointwise("neg", low.convert(x, dtype)))
-    return low.pointwise("neg", down, dtype=dtype)
+    down = builder.pointwise("floor", builder.pointwise("neg", builder.convert(x, dtype)))
+    return builder.pointwise("neg", down, dtype=dtype)
 
 
 _INTEGERS_BEGIN = 2.0**23
 """From here on float32 holds integers only."""
 
 
-def _signed_like(low: Lowering, x: Value, magnitude: Value) -> Value:
+def _signed_like(builder: Lowering, x: Value, magnitude: Value) -> Value:
     """``magnitude`` with the sign of x; x where it is as large, since zeros have signs too."""
-    negative = low.pointwise("lesserthan", x, low.constant(0.0, x.dtype))
-    result = low.pointwise("where3", negative, low.pointwise("neg", magnitude), magnitude)
-    return low.pointwise("where3", low.pointwise("equal", x, result), x, result)
+    negative = builder.pointwise("lesserthan", x, 0.0)
+    result = builder.pointwise("where3", negative, builder.pointwise("neg", magnitude), magnitude)
+    return builder.pointwise("where3", builder.pointwise("equal", x, result), x, result)
 
 
-def _truncated(low: Lowering, x: Value, dtype: str) -> Value:
+def _truncated(builder: Lowering, x: Value, dtype: str) -> Value:
     """x without its fraction."""
-    x = low.convert(x, dtype)
-    return _signed_like(low, x, low.pointwise("floor", low.pointwise("abs", x)))
+    x = builder.convert(x, dtype)
+    return _signed_like(builder, x, builder.pointwise("floor", builder.pointwise("abs", x)))
 
 
-def _rounded(low: Lowering, x: Value, dtype: str) -> Value:
-    """The nearest integer, of two the even one, which is what sums beyond 2^23 are rounded to."""
-    x = low.convert(x, "float32")
-    size, begin = low.pointwise("abs", x), low.constant(_INTEGERS_BEGIN, "float32")
-    nearest = low.pointwise("sub", low.pointwise("add", size, begin), begin)
-    has_fraction = low.pointwise("lesserthan", size, begin)
-    nearest = low.pointwise("where3", has_fraction, nearest, size)
-    return low.convert(_signed_like(low, x, nearest), dtype)
+def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
+    """The nearest integer, ties to even: sums beyond 2^23 are rounded that way."""
+    x = builder.convert(x, "float32")
+    size, begin = builder.pointwise("abs", x), _INTEGERS_BEGIN
+    nearest = builder.pointwise("sub", builder.pointwise("add", size, begin), begin)
+    has_fraction = builder.pointwise("lesserthan", size, begin)
+    nearest = builder.pointwise("where3", has_fraction, nearest, size)
+    return builder.convert(_signed_like(builder, x, nearest), dtype)
 
 
-def _truncated_quotient(low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """a / b of float32 without its fraction, rounded to ``dtype`` after that."""
-    quotient = low.pointwise("realdiv", *convert_all(low, "float32", a, b))
-    return low.convert(_truncated(low, quotient, "float32"), dtype)
+    quotient = builder.pointwise("realdiv", *convert_all(builder, "float32", a, b))
+    return builder.convert(_truncated(builder, quotient, "float32"), dtype)
 
 
-def _finite(low: Lowering, x: Value, dtype: str, *instead: float) -> Value:
+def _finite(builder: Lowering, x: Value, dtype: str, *instead: float) -> Value:
     """x with these numbers where it is NaN, inf and -inf."""
-    x = low.convert(x, dtype)
-    nan, top, bottom = (low.constant(number, dtype) for number in instead)
+    x = builder.convert(x, dtype)
+    nan, top, bottom = instead
     result = x
     for edge, number in ((float("inf"), top), (float("-inf"), bottom)):
-        there = low.pointwise("equal", x, low.constant(edge, dtype))
-        result = low.pointwise("where3", there, number, result)
-    return low.pointwise("where3", low.pointwise("equal", x, x), result, nan)
+        there = builder.pointwise("equal", x, edge)
+        result = builder.pointwise("where3", there, number, result)
+    return builder.pointwise("where3", builder.pointwise("equal", x, x), result, nan)
 
 
-def _extreme(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    a, b = convert_all(low, dtype, a, b)
-    return with_nan(low, low.pointwise(name, a, b, dtype=dtype), a, b)
+def _extreme(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = convert_all(builder, dtype, a, b)
+    return with_nan(builder, builder.pointwise(name, a, b, dtype=dtype), a, b)
 
 
-def rectified(low: Lowering, x: Value, dtype: str) -> Value:
-    return with_nan(low, low.pointwise("relufwd", x, dtype=dtype), x)
+def rectified(builder: Lowering, x: Value, dtype: str) -> Value:
+    return with_nan(builder, builder.pointwise("relufwd", x, dtype=dtype), x)
 
 
-def _compared(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+def _compared(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """A comparison in ``dtype``, whose result is a bool."""
-    return low.truth(low.pointwise(name, *convert_all(low, dtype, a, b)))
+    return builder.truth(builder.pointwise(name, *convert_all(builder, dtype, a, b)))
 
 
-def _scaled(name: str, low: Lowering, *args: Any) -> Value:
+def _scaled(name: str, builder: Lowering, *args: Any) -> Value:
     """a ± b, or a ± alpha · b with a third value."""
     *values, dtype = args
-    a, b, *alpha = convert_all(low, dtype, *values)
+    a, b, *alpha = convert_all(builder, dtype, *values)
     if alpha:
-        b = low.pointwise("mul", b, alpha[0])
-    return low.pointwise(name, a, b)
+        b = builder.pointwise("mul", b, alpha[0])
+    return builder.pointwise(name, a, b)
 
 
-def _clamped(low: Lowering, x: Value, *args: Any) -> Value:
+def _clamped(builder: Lowering, x: Value, *args: Any) -> Value:
     *bounds, kinds, dtype = args
-    x, *bounds = convert_all(low, dtype, x, *bounds)
+    x, *bounds = convert_all(builder, dtype, x, *bounds)
     result = x
     for kind, bound in zip(kinds, bounds, strict=True):
-        result = low.pointwise("maximum" if kind == "min" else "minimum", result, bound)
-    return with_nan(low, result, x, *bounds)
+        result = builder.pointwise("maximum" if kind == "min" else "minimum", result, bound)
+    return with_nan(builder, result, x, *bounds)
 
 
-def _power(low: Lowering, x: Value, dtype: str, exponent: float) -> Value:
-    x = low.convert(x, dtype)
+def _power(builder: Lowering, x: Value, dtype: str, exponent: float) -> Value:
+    x = builder.convert(x, dtype)
     if abs(exponent) == 0.5:
-        return low.pointwise("sqrt" if exponent > 0 else "rsqrt", x)
-    power = _integer_power(low, x, abs(int(exponent)))
-    return power if exponent > 0 else low.pointwise("reciprocal", power)
+        return builder.pointwise("sqrt" if exponent > 0 else "rsqrt", x)
+    power = _integer_power(builder, x, abs(int(exponent)))
+    return power if exponent > 0 else builder.pointwise("reciprocal", power)
 
 
-def _cosine(low: Lowering, x: Value, dtype: str) -> Value:
-    return sine(low, x, dtype, 1)
+def _cosine(builder: Lowering, x: Value, dtype: str) -> Value:
+    return sine(builder, x, dtype, 1)
 
 
-def _integer_power(low: Lowering, x: Value, exponent: int) -> Value:
+def _integer_power(builder: Lowering, x: Value, exponent: int) -> Value:
     """x to a positive power, by squaring."""
     power: Value | None = None
     while exponent:
         if exponent & 1:
-            power = x if power is None else low.pointwise("mul", power, x)
+            power = x if power is None else builder.pointwise("mul", power, x)
         exponent >>= 1
         if exponent:
-            x = low.pointwise("mul", x, x)
+            x = builder.pointwise("mul", x, x)
     assert power is not None
     return power
 
 
-def _leaky(low: Lowering, x: Value, dtype: str, slope: float) -> Value:
-    zero = low.constant(0, dtype)
-    negative = low.pointwise("mul", low.pointwise("minimum", x, zero), low.constant(slope, dtype))
-    return with_nan(low, low.pointwise("add", low.pointwise("maximum", x, zero), negative), x)
+def _leaky(builder: Lowering, x: Value, dtype: str, slope: float) -> Value:
+    negative = builder.pointwise("mul", builder.pointwise("minimum", x, 0), slope)
+    return with_nan(
+        builder, builder.pointwise("add", builder.pointwise("maximum", x, 0), negative), x
+    )
 
 
-# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
+# --- kernels -------------------------------------------------------------------------------------
 
 
 def unary(
-    label: str, lowering: LoweringFunction, x: torch.Tensor, *numbers: float, out: torch.Tensor
+    label: str, lowering: LoweringFunction, names: Sequence[str], args: Arguments
 ) -> torch.Tensor:
-    """A function of one tensor; ``numbers``: parameters of the lowering."""
-    parameters = (NAMES[out.dtype], *map(float, numbers))
-    return fill_elementwise(label, lowering, [x], parameters, out)
+    """A function of one tensor; ``names``: of arguments that are parameters of the lowering."""
+    numbers = (float(getattr(args, name)) for name in names)
+    parameters = (NAMES[args.out.dtype], *numbers)
+    return fill_elementwise(label, lowering, [args.self], parameters, args.out)
 
 
-def binary(
-    label: str,
-    lowering: LoweringFunction,
-    a: Any,
-    b: Any,
-    *,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
+def binary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
     """A function of two operands; ``alpha`` scales the second one of sums."""
-    operands = [operand(a, out.dtype), operand(b, out.dtype)]
+    dtype, alpha = args.out.dtype, getattr(args, "alpha", 1)
+    operands = [operand(args.self, dtype), operand(args.other, dtype)]
     if alpha != 1:
-        operands.append(operand(alpha, out.dtype))
-    return fill_elementwise(label, lowering, operands, (NAMES[out.dtype],), out)
+        operands.append(operand(alpha, dtype))
+    return fill_elementwise(label, lowering, operands, (NAMES[dtype],), args.out)
 
 
-def comparison(
-    label: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor
-) -> torch.Tensor:
+def comparison(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
     """A comparison in the dtype torch promotes the operands to."""
-    dtype = torch.result_type(a, b)
-    operands = [operand(a, dtype), operand(b, dtype)]
-    return fill_elementwise(label, lowering, operands, (NAMES[dtype],), out)
+    dtype = torch.result_type(args.self, args.other)
+    operands = [operand(args.self, dtype), operand(args.other, dtype)]
+    return fill_elementwise(label, lowering, operands, (NAMES[dtype],), args.out)
 
 
-def _quotient(a: Any, b: Any, *, rounding_mode: str | None = None, out: torch.Tensor) -> Any:
-    """aten::div.out_mode."""
-    if rounding_mode is None:
-        return binary("div", _BINARY["div"], a, b, out=out)
-    operands = [operand(a, torch.float32), operand(b, torch.float32)]
-    return fill_elementwise("div trunc", _truncated_quotient, operands, (NAMES[out.dtype],), out)
+def _quotient(args: Arguments) -> torch.Tensor:
+    if args.rounding_mode is None:
+        return binary("div", _BINARY["div"], args)
+    operands = [operand(value, torch.float32) for value in (args.self, args.other)]
+    parameters = (NAMES[args.out.dtype],)
+    return fill_elementwise("div trunc", _truncated_quotient, operands, parameters, args.out)
 
 
-def _takes_quotient(a: Any, b: Any, *, rounding_mode: str | None, out: torch.Tensor) -> bool:
-    """Where nothing rounds, as ``div.out``, or towards zero; floors need exact remainders."""
-    return rounding_mode in (None, "trunc") and takes_floats(a, b, out=out)
-
-
-def _round_decimals(x: torch.Tensor, *, decimals: int = 0, out: torch.Tensor) -> torch.Tensor:
-    return unary("round", _rounded, x, out=out)
-
-
-def _takes_decimals(x: torch.Tensor, *, decimals: int = 0, out: torch.Tensor) -> bool:
-    """Integers; what is rounded behind the point is the CPU's."""
-    return decimals == 0 and takes_floats(x, out=out)
-
-
-def _nan_to_num(
-    x: torch.Tensor,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-    *,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::nan_to_num.out."""
-    limits = torch.finfo(out.dtype)
+def _nan_to_num(args: Arguments) -> torch.Tensor:
+    limits = torch.finfo(args.out.dtype)
     instead = (
-        0.0 if nan is None else nan,
-        limits.max if posinf is None else posinf,
-        limits.min if neginf is None else neginf,
+        0.0 if args.nan is None else args.nan,
+        limits.max if args.posinf is None else args.posinf,
+        limits.min if args.neginf is None else args.neginf,
     )
-    return unary("nan_to_num", _finite, x, *instead, out=out)
+    parameters = (NAMES[args.out.dtype], *map(float, instead))
+    return fill_elementwise("nan_to_num", _finite, [args.self], parameters, args.out)
 
 
-def _takes_nan_to_num(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    """float32, since DL16 has one code for NaN and infinities."""
-    return x.dtype is torch.float32 and takes_floats(x, out=out)
+def clamp_bounds(args: Arguments) -> dict[str, Any]:
+    """The bounds that a clamp is called with, by "min" and "max"."""
+    bounds = {kind: getattr(args, kind, None) for kind in ("min", "max")}
+    return {kind: bound for kind, bound in bounds.items() if bound is not None}
 
 
-def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    """Floats; two bools are compared in DL16 too."""
-    return is_computed(a, b) and out.dtype is torch.bool and torch.result_type(a, b) in COMPARED
+def _clamp(args: Arguments) -> torch.Tensor:
+    bounds, dtype = clamp_bounds(args), args.out.dtype
+    operands = [args.self, *(operand(bound, dtype) for bound in bounds.values())]
+    return fill_elementwise("clamp", _clamped, operands, (tuple(bounds), NAMES[dtype]), args.out)
 
 
-COMPARED = (*FLOATS, torch.bool)
-
-
-def clamp_bounds(
-    names: tuple[str, ...], args: tuple[Any, ...], named: dict[str, Any]
-) -> dict[str, Any]:
-    """The bounds that were given by name; ``names``: of positional ones ("min", "max")."""
-    bounds = dict(zip(names, args, strict=False)) | named
-    return {kind: bounds[kind] for kind in ("min", "max") if bounds.get(kind) is not None}
-
-
-def _clamp(
-    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
-) -> torch.Tensor:
-    bounds = clamp_bounds(names, args, named)
-    operands = [x, *(operand(bound, out.dtype) for bound in bounds.values())]
-    parameters = (tuple(bounds), name_of(out.dtype))
-    return fill_elementwise("clamp", _clamped, operands, parameters, out)
-
-
-def _takes_clamp(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> bool:
-    bounds = [b for b in (*args, *named.values()) if isinstance(b, torch.Tensor)]
-    return takes_floats(x, out=out) and all(b.dtype in CONVERTED for b in bounds)
-
-
-def takes_power(x: torch.Tensor, exponent: Any, **_: Any) -> bool:
+def _has_power(args: Arguments) -> bool:
     """Integer exponents up to 16, and ± 1/2."""
-    if isinstance(exponent, torch.Tensor) or x.dtype not in FLOATS:
+    if isinstance(args.exponent, torch.Tensor):
         return False
-    number = float(exponent)
+    number = float(args.exponent)
     return abs(number) == 0.5 or (number == int(number) and 1 <= abs(number) <= 16)
 
 
-def _gelu(x: torch.Tensor, *, approximate: str = "none", out: torch.Tensor) -> torch.Tensor:
-    lowering = tanh_gelu if approximate == "tanh" else erf_gelu
-    return unary(f"gelu_{approximate}", lowering, x, out=out)
+def _gelu(args: Arguments) -> torch.Tensor:
+    lowering = tanh_gelu if args.approximate == "tanh" else erf_gelu
+    return unary(f"gelu_{args.approximate}", lowering, (), args)
 
 
-def _takes_gelu(x: torch.Tensor, *, approximate: str = "none", out: torch.Tensor) -> bool:
-    return approximate in ("none", "tanh") and takes_floats(x, out=out)
-
-
-def _softplus(
-    x: torch.Tensor, beta: float = 1, threshold: float = 20, *, out: torch.Tensor
-) -> torch.Tensor:
-    return unary("softplus", softplus, x, beta, threshold, out=out)
-
-
-def _leaky_relu(x: torch.Tensor, slope: float = 0.01, *, out: torch.Tensor) -> torch.Tensor:
-    return unary("leaky_relu", _leaky, x, slope, out=out)
-
-
-def relu(x: torch.Tensor) -> torch.Tensor:
+def relu(args: Arguments) -> torch.Tensor:
+    x = args.self
     dtype = plain_dtype((x,))
     target = torch.empty_like(x) if dtype is None else NewResult(dtype)
     return fill("relu", rectified, [x], (name_of(x.dtype),), target)
 
 
-def relu_(x: torch.Tensor) -> torch.Tensor:
+def relu_(args: Arguments) -> torch.Tensor:
+    x = args.self
     return fill("relu", rectified, [x], (name_of(x.dtype),), x)
 
 
-def reversed_subtraction(a: torch.Tensor, b: Any, alpha: float = 1) -> torch.Tensor:
-    """aten::rsub: b - alpha · a."""
-    if isinstance(b, torch.Tensor):
-        return torch.sub(b, a, alpha=alpha)
-    return torch.add(torch.mul(a, -alpha), b)
+def reversed_subtraction(args: Arguments) -> torch.Tensor:
+    """aten::rsub: other - alpha · self."""
+    if isinstance(args.other, torch.Tensor):
+        return torch.sub(args.other, args.self, alpha=args.alpha)
+    return torch.add(torch.mul(args.self, -args.alpha), args.other)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -328,7 +268,7 @@ _UNARY: dict[str, LoweringFunction] = {
     "round": _rounded,
     "log": logarithm,
     "silu": silu,
-    "tanh": tangent,
+    "tanh": tanh,
     "mish": mish,
     "sin": sine,
     "cos": _cosine,
@@ -350,48 +290,59 @@ _COMPARISONS = {
     "gt": "greaterthan",
     "lt": "lesserthan",
 }
-COMPARISON_OVERLOADS = ("Tensor_out", "Scalar_out")
-CLAMPS = {
-    "clamp.out": ("min", "max"),
-    "clamp.Tensor_out": ("min", "max"),
-    "clamp_min.out": ("min",),
-    "clamp_min.Tensor_out": ("min",),
-    "clamp_max.out": ("max",),
-    "clamp_max.Tensor_out": ("max",),
-}
-"""What the positional bounds of clamps are."""
+CLAMPS = tuple(
+    f"{name}.{kind}"
+    for name in ("clamp", "clamp_min", "clamp_max")
+    for kind in ("out", "Tensor_out")
+)
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        f"{name}.out": {FLOAT: EagerKernel(partial(unary, name, lowering), takes_floats)}
-        for name, lowering in _UNARY.items()
-    },
-    **{
-        f"{name}.out": {FLOAT: EagerKernel(partial(binary, name, lowering), takes_floats)}
-        for name, lowering in _BINARY.items()
-    },
-    **{
-        f"{name}.{kind}": {
-            FLOAT: EagerKernel(
-                partial(comparison, f"{name}.{kind}", partial(_compared, op)), _takes_comparison
-            )
-        }
+_COMPARISON = Conditions(dtypes={"inputs": OPERANDS, "out": BOOL}, promotes_to=COMPUTED)
+_CLAMP = Conditions(
+    dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS},
+)
+# DL16 has one code for NaN and infinities
+_NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
+_POWER = Conditions(dtypes={"self": FLOATS}, check=_has_power)
+
+KERNELS = (
+    *(EagerKernel(f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
+    *(EagerKernel(f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
+    *(
+        EagerKernel(full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
-        for kind in COMPARISON_OVERLOADS
-    },
-    **{
-        name: {FLOAT: EagerKernel(partial(_clamp, bounds), _takes_clamp)}
-        for name, bounds in CLAMPS.items()
-    },
-    "round.decimals_out": {FLOAT: EagerKernel(_round_decimals, _takes_decimals)},
-    "nan_to_num.out": {FLOAT: EagerKernel(_nan_to_num, _takes_nan_to_num)},
-    "div.out_mode": {FLOAT: EagerKernel(_quotient, _takes_quotient)},
-    "pow.Tensor_Scalar_out": {FLOAT: EagerKernel(partial(unary, "pow", _power), takes_power)},
-    "gelu.out": {FLOAT: EagerKernel(_gelu, _takes_gelu)},
-    "softplus.out": {FLOAT: EagerKernel(_softplus, takes_floats)},
-    "leaky_relu.out": {FLOAT: EagerKernel(_leaky_relu, takes_floats)},
-    "relu": {FLOAT: EagerKernel(relu, is_computed)},
-    "relu_": {FLOAT: EagerKernel(relu_, is_computed)},
-    "rsub.Tensor": {ANY: EagerKernel(reversed_subtraction)},
-    "rsub.Scalar": {ANY: EagerKernel(reversed_subtraction)},
-}
+        for full in (f"{name}.Tensor_out", f"{name}.Scalar_out")
+    ),
+    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
+    EagerKernel(
+        "round.decimals_out",
+        partial(unary, "round", _rounded, ()),
+        replace(ARITHMETIC, values={"decimals": (0,)}),
+    ),
+    EagerKernel("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
+    # floors need exact remainders
+    EagerKernel(
+        "div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})
+    ),
+    EagerKernel("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
+    EagerKernel("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
+    EagerKernel(
+        "softplus.out",
+        partial(
+            unary,
+            "softplus",
+            softplus,
+            (
+                "beta",
+                "threshold",
+            ),
+        ),
+        ARITHMETIC,
+    ),
+    EagerKernel(
+        "leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC
+    ),
+    EagerKernel("relu", relu, Conditions(dtypes={"self": OPERANDS})),
+    EagerKernel("relu_", relu_, Conditions(dtypes={"self": OPERANDS})),
+    EagerKernel("rsub.Tensor", reversed_subtraction),
+    EagerKernel("rsub.Scalar", reversed_subtraction),
+)

@@ -1,7 +1,7 @@
 """New tensors and their contents: empty, copies, fills, arange, linspace, eye.
 
-Tensors that hold nothing but what their sizes say are constants: made on the host and copied to
-the card, as a compiler's constants are.
+Tensors whose content follows from sizes and numbers alone are made on the host and copied to the
+card, as a compiler's constants are.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
 from spyre.torch_backend.device import NAMES, card_of, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     CONVERTED,
     INTEGERS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     call,
     copy_into,
-    filling,
+    one_launch,
 )
 from spyre.torch_backend.eager.launch import (
     keep_record,
     known_call,
     launch_records,
-    noting_launches,
     ready_buffer,
+    recording_launches,
     run,
 )
-from spyre.torch_backend.eager.overlap import OverlapRule
+from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
 from spyre.torch_backend.registration import refuse_layout
@@ -89,7 +89,7 @@ def empty_strided(
 
 
 def _conspicuous(new: torch.Tensor) -> torch.Tensor:
-    """A new tensor as torch's deterministic mode wants it: NaN, or the largest integer."""
+    """Fill a new tensor with NaN or the largest integer in torch's deterministic mode."""
     is_asked = torch.are_deterministic_algorithms_enabled()
     if is_asked and torch.utils.deterministic.fill_uninitialized_memory:
         fill_scalar(new, _conspicuous_value(new.dtype))
@@ -118,7 +118,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """aten::_copy_from: onto the card, from it, or within it."""
     if not is_on_card(target):
         download(source, target)
-    elif _COPY_OVERLAP.check((target, source), {}):
+    elif _copy_overlaps((target, source), {}):
         is_beside = source.device == target.device
         cpu_fallback(operator("copy_"), target, source if is_beside else source.cpu())
     elif is_on_card(source):
@@ -128,15 +128,14 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     return target
 
 
-def _fill_copy(source: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    copy_on_card(out, source)
-    return out
+def _fill_copy(args: Arguments) -> None:
+    copy_on_card(args.out, args.source)
 
 
-_COPY = filling("copy_", _fill_copy)
+_COPY = one_launch("copy_", ("source",), _fill_copy)
 
 
-_COPY_OVERLAP = OverlapRule(operator("copy_"))
+_copy_overlaps = overlap_check(operator("copy_"))
 
 
 def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> torch.Tensor:
@@ -164,7 +163,7 @@ def _copied_to_host(
     layout: torch.layout | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor | None:
-    """All of a contiguous storage on the CPU, as it is there; None for all else."""
+    """A whole contiguous storage, copied to the CPU unconverted; None for any other tensor."""
     is_plain = dtype in (None, x.dtype) and memory_format in PLAIN_FORMATS
     if not is_plain or layout not in (None, torch.strided) or pin_memory:
         return None
@@ -195,7 +194,7 @@ def _converted_copy(
         return record.launch(known.buffers)[0]
     parameters = (tuple(x.shape), name_of(dtype))
     try:
-        with noting_launches() as launches:
+        with recording_launches() as launches:
             (made,) = run("copy", converted, [x], parameters)
     except LoweringError:
         return None
@@ -231,15 +230,15 @@ def record_stream(tensor: torch.Tensor, stream: Any) -> None:
 """dtypes that the card converts into each other."""
 
 
-def converted(low: Lowering, x: Value, sizes: Ints, dtype: str) -> Value:
+def converted(builder: Lowering, x: Value, sizes: Ints, dtype: str) -> Value:
     """``x`` as ``dtype``, broadcast to ``sizes``."""
-    x = low.convert(x, dtype)
-    return low.broadcast(x, sizes) if x.sizes != sizes else x
+    x = builder.convert(x, dtype)
+    return builder.broadcast(x, sizes) if x.sizes != sizes else x
 
 
-def filled(low: Lowering, x: Value, number: Value) -> Value:
+def filled(builder: Lowering, x: Value, number: Value) -> Value:
     """``number`` in the sizes of ``x``."""
-    return low.broadcast(number, x.sizes)
+    return builder.broadcast(number, x.sizes)
 
 
 def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -283,7 +282,7 @@ def fill_scalar(x: torch.Tensor, value: Any) -> torch.Tensor:
     if x.numel() == 0:
         return x
     if expanded_dims(x):
-        fill_scalar(each_once(x), value)
+        fill_scalar(without_expanded_dims(x), value)
         return x
     if x.dtype in CONVERTED and not isinstance(value, complex) and _is_writable(x):
         number = torch.tensor(value, dtype=x.dtype, device="cpu").item()
@@ -299,8 +298,8 @@ def expanded_dims(x: torch.Tensor) -> Ints:
     return tuple(k for k, n in enumerate(x.shape) if n > 1 and not x.stride(k))
 
 
-def each_once(x: torch.Tensor) -> torch.Tensor:
-    """A view of ``x`` without what expanded dims repeat: what the cores can write to."""
+def without_expanded_dims(x: torch.Tensor) -> torch.Tensor:
+    """A view of ``x`` with expanded dims cut to one element, so that the cores can write to it."""
     for dim in expanded_dims(x):
         x = x.narrow(dim, 0, 1)
     return x
@@ -312,10 +311,6 @@ def _is_writable(x: torch.Tensor) -> bool:
     return view is not None and view.writable
 
 
-def zero(x: torch.Tensor) -> torch.Tensor:
-    return fill_scalar(x, 0)
-
-
 def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     if out.shape != content.shape:
         out.resize_(content.shape)
@@ -324,14 +319,17 @@ def _upload_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _sequence(make: str, *args: Any, out: torch.Tensor) -> torch.Tensor:
-    """``torch.<make>(*args)``: made on the CPU; a short one that is asked for again stays on the
-    card, where it is copied from.
+def _sequence(make: str, names: Sequence[str], args: Arguments) -> torch.Tensor:
+    """Fill ``out`` with ``torch.<make>`` of the arguments of these names, made on the CPU.
+
+    A short sequence that is asked for again stays on the card, and is copied from there.
     """
-    key = (make, *map(repr, args), out.dtype, out.device)
+    out: torch.Tensor = args.out
+    numbers = [getattr(args, name) for name in names]
+    key = (make, *map(repr, numbers), out.dtype, out.device)
     if current_recorder() is None and _asked.get(key) is not None:
-        return _copied_into(out, kept_sequence(make, args, out.dtype, out.device))
-    content = getattr(torch, make)(*args, dtype=out.dtype, device="cpu")
+        return _copied_into(out, cached_sequence(make, numbers, out.dtype, out.device))
+    content = getattr(torch, make)(*numbers, dtype=out.dtype, device="cpu")
     if content.nbytes <= MAX_KEPT_BYTES:
         _asked.put(key, True)
     return _upload_into(out, content)
@@ -340,8 +338,8 @@ def _sequence(make: str, *args: Any, out: torch.Tensor) -> torch.Tensor:
 def _copied_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
     if out.shape != content.shape:
         out.resize_(content.shape)
-    copied: torch.Tensor = call(_COPY, content, out=out)
-    return copied
+    call(_COPY, content, out=out)
+    return out
 
 
 MAX_KEPT, MAX_KEPT_BYTES = 256, 1 << 16
@@ -350,11 +348,11 @@ _asked: LruCache[tuple[Any, ...], bool] = LruCache(MAX_KEPT)
 _kept: LruCache[tuple[Any, ...], torch.Tensor] = LruCache(MAX_KEPT)
 
 
-def kept_sequence(
+def cached_sequence(
     make: str, numbers: Sequence[float], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """``torch.<make>(*numbers)``, which stays on its card, so that nobody may write to it. Any
-    thread; at worst two make the same one.
+    """``torch.<make>(*numbers)``, cached on its card: callers must not write to it. Any thread; two
+    may make the same one at once.
     """
     card = card_of(device)
     key = (card.index, card.device.resets, make, *map(repr, numbers), dtype)
@@ -366,46 +364,42 @@ def kept_sequence(
     return sequence
 
 
-def _takes_sequence(*args: Any, out: torch.Tensor) -> bool:
-    return out.dtype in NAMES and not any(isinstance(a, torch.Tensor) for a in args)
+def _triangle_indices(make: Callable[..., torch.Tensor], args: Arguments) -> torch.Tensor:
+    dtype = args.dtype if isinstance(args.dtype, torch.dtype) else torch.int64
+    content = make(args.row, args.col, args.offset, dtype=dtype, device="cpu")
+    return _upload_into(torch.empty_like(content, device=args.device or "spyre"), content)
 
 
-def _triangle_indices(
-    make: Callable[..., torch.Tensor], row: int, col: int, offset: int = 0, **options: Any
-) -> torch.Tensor:
-    """aten::tril_indices and triu_indices."""
-    dtype = options.get("dtype") or torch.int64
-    content = make(row, col, offset, dtype=dtype, device="cpu")
-    device = options.get("device") or "spyre"
-    return _upload_into(torch.empty(content.shape, dtype=dtype, device=device), content)
-
-
-def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
+def _zeros(args: Arguments) -> torch.Tensor:
     """aten::_efficientzerotensor: gradients that are zero everywhere; with memory, as the cores
     know no tensors without.
     """
-    return torch.zeros(size, **options)
+    options = {"dtype": args.dtype, "layout": args.layout, "device": args.device}
+    return torch.zeros(args.size, **options, pin_memory=args.pin_memory)
 
 
-def _narrow_copy(
-    x: torch.Tensor, dim: int, start: int, length: int, *, out: torch.Tensor
-) -> torch.Tensor:
+def _narrow_copy(args: Arguments) -> torch.Tensor:
     """aten::narrow_copy.out; torch's of the CPU takes any ``out`` for contiguous."""
-    return copy_into(out, x.narrow(dim, start, length))
+    return copy_into(args.out, args.self.narrow(args.dim, args.start, args.length))
 
 
 FILLS = ("fill_.Scalar", "zero_")
-_EYE = {ANY: EagerKernel(partial(_sequence, "eye"), _takes_sequence)}
+_SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda args: not args.inputs)
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "fill_.Scalar": {ANY: EagerKernel(fill_scalar)},
-    "zero_": {ANY: EagerKernel(zero)},
-    "arange.start_out": {ANY: EagerKernel(partial(_sequence, "arange"), _takes_sequence)},
-    "linspace.out": {ANY: EagerKernel(partial(_sequence, "linspace"), _takes_sequence)},
-    "eye.m_out": _EYE,
-    "eye.out": _EYE,
-    "narrow_copy.out": {ANY: EagerKernel(_narrow_copy)},
-    "_efficientzerotensor": {ANY: EagerKernel(_zeros)},
-    "tril_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.tril_indices))},
-    "triu_indices": {ANY: EagerKernel(partial(_triangle_indices, torch.triu_indices))},
-}
+KERNELS = (
+    EagerKernel("fill_.Scalar", lambda args: fill_scalar(args.self, args.value)),
+    EagerKernel("zero_", lambda args: fill_scalar(args.self, 0)),
+    *(
+        EagerKernel(name, partial(_sequence, name.partition(".")[0], names), _SEQUENCE)
+        for name, names in (
+            ("arange.start_out", ("start", "end", "step")),
+            ("linspace.out", ("start", "end", "steps")),
+            ("eye.m_out", ("n", "m")),
+            ("eye.out", ("n",)),
+        )
+    ),
+    EagerKernel("narrow_copy.out", _narrow_copy),
+    EagerKernel("_efficientzerotensor", _zeros),
+    EagerKernel("tril_indices", partial(_triangle_indices, torch.tril_indices)),
+    EagerKernel("triu_indices", partial(_triangle_indices, torch.triu_indices)),
+)

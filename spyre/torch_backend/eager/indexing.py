@@ -1,7 +1,7 @@
 """Reading through indices: embedding, index_select, indexing with tensors and masks, gather.
 
 Indices out of range stop the launch with a device fault, which the next synchronization raises.
-Negative ones count from the end where torch says so.
+Negative ones count from the end where torch allows them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    BOOL,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     as_like,
     call,
@@ -27,9 +24,9 @@ from spyre.torch_backend.eager.dispatch import (
     checked_dims,
     copy_into,
     fill,
-    filling,
+    one_launch,
 )
-from spyre.torch_backend.eager.factories import kept_sequence
+from spyre.torch_backend.eager.factories import cached_sequence
 from spyre.torch_backend.program import (
     MAX_ROWS,
     Lowering,
@@ -48,11 +45,11 @@ MAX_ELEMENTS = 1 << 26
 """Elements a gather may need room for in its layout; beyond that, the CPU."""
 
 
-def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
-    """The rows of ``table`` along ``dim`` that ``index`` names, whose dims stand there."""
+def select_rows(builder: Lowering, table: Value, index: Value, dim: int, wraps: bool) -> Value:
+    """Rows of ``table`` selected by ``index``, whose dims replace ``dim`` in the result."""
     sizes = (*table.sizes[:dim], *index.sizes, *table.sizes[dim + 1 :])
     if wraps:
-        index = wrapped_positions(low, index, table.sizes[dim])
+        index = wrapped_positions(builder, index, table.sizes[dim])
     if not index.sizes:
         index = index.unsqueezed(0)
     for _ in range(len(index.sizes) - 1):
@@ -65,86 +62,85 @@ def select_rows(low: Lowering, table: Value, index: Value, dim: int, wraps: bool
     gathered_sizes = tuple(
         table.sizes[k] if k < dim or k > along else index.sizes[k] for k in range(len(table.sizes))
     )
-    return gathered(low, table, along, index, gathered_sizes).reshaped(sizes)
+    return gathered(builder, table, along, index, gathered_sizes).reshaped(sizes)
 
 
-def select_positions(low: Lowering, table: Value, rows: Value, *args: Any) -> Value:
+def select_positions(builder: Lowering, table: Value, rows: Value, *args: Any) -> Value:
     """As `select_rows`, by several indices, whose dims of these extents are one in ``table``."""
     *indices, dim, extents = args
-    position = joint_position(low, indices, extents, rows)
-    return select_rows(low, table, position, dim, False)
+    position = joint_position(builder, indices, extents, rows)
+    return select_rows(builder, table, position, dim, False)
 
 
 def joint_position(
-    low: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value
+    builder: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value
 ) -> Value:
-    """Where several indices into dims of these extents point in the one dim they make together.
+    """Positions of several indices in the one dim that dims of these extents make together.
 
     Every index is checked against its own extent: ``rows`` are the numbers of as many rows as the
     longest extent has, or more.
     """
     position: Value | None = None
     for index, extent in zip(indices, extents, strict=True):
-        step = checked_positions(low, index, narrowed(rows, 0, 0, extent), True)
+        step = checked_positions(builder, index, narrowed(rows, 0, 0, extent), True)
         if position is not None:
-            scaled = low.pointwise("mul", position, low.constant(extent, "float32"))
-            step = low.pointwise("add", scaled, step)
+            scaled = builder.pointwise("mul", position, extent)
+            step = builder.pointwise("add", scaled, step)
         position = step
     assert position is not None
     return position
 
 
-def checked_positions(low: Lowering, index: Value, rows: Value, wraps: bool) -> Value:
+def checked_positions(builder: Lowering, index: Value, rows: Value, wraps: bool) -> Value:
     """Indices as float32 positions among ``rows`` (their numbers); those out of range are a fault.
 
-    The largest and the smallest are looked up among the numbers of rows: a gather checks them, and
-    what it finds is what they were.
+    A gather looks up the largest and the smallest among the row numbers, which checks their range
+    and returns them unchanged.
     """
-    position = low.convert(index, "float32")
+    position = builder.convert(index, "float32")
     if wraps:
-        position = wrapped_positions(low, position, rows.numel)
+        position = wrapped_positions(builder, position, rows.numel)
     dims = tuple(range(len(position.sizes)))
     for name, bound in (("max", "minimum"), ("min", "maximum")):
-        extreme = low.reduce(name, position, dims)
-        found = gathered(low, rows, 0, extreme.reshaped((1,)), (1,)).reshaped([1] * len(dims))
+        extreme = builder.reduce(name, position, dims)
+        found = gathered(builder, rows, 0, extreme.reshaped((1,)), (1,)).reshaped([1] * len(dims))
         if position.numel == 1:
             return found.reshaped(position.sizes)
-        position = low.pointwise(bound, position, found)
+        position = builder.pointwise(bound, position, found)
     return position
 
 
-def select_elements(low: Lowering, table: Value, index: Value, dim: int) -> Value:
+def select_elements(builder: Lowering, table: Value, index: Value, dim: int) -> Value:
     """``output[i, j] = table[index[i, j], j]`` for ``dim`` 0, and so on."""
     for k, extent in enumerate(index.sizes):
         if k != dim:
             table = narrowed(table, k, 0, extent)
-    return gathered(low, table, dim, index, index.sizes)
+    return gathered(builder, table, dim, index, index.sizes)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
 def row_numbers(count: int, device: torch.device) -> torch.Tensor:
-    """0 to count - 1 in float32; nobody may write to it."""
+    """0 to count - 1 in float32; callers must not write to it."""
     if current_recorder() is not None:
         return torch.arange(count, dtype=torch.float32, device=device)
-    return kept_sequence("arange", (count,), torch.float32, device)
+    return cached_sequence("arange", (count,), torch.float32, device)
 
 
-def takes_table(table: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    """True if the cores can move rows along ``dim`` by ``index``."""
-    if table.dtype not in CONVERTED or index.dtype not in INDICES or table.dim() == 0:
-        return False
-    if table.device != index.device or not table.numel():
-        return False
-    sizes = table.shape
-    lane = other_lane(sizes, dim)
-    rows = index.numel() * (prod(sizes) // sizes[dim])
+def _rows_fit(sizes: Sequence[int], dim: int, count: int) -> bool:
+    """True if the cores can gather ``count`` rows along ``dim`` of a table of these sizes."""
+    if not sizes:
+        return _rows_fit((1,), 0, count)
+    dim %= len(sizes)
+    lane, elements = other_lane(sizes, dim), prod(sizes)
+    rows = count * (elements // sizes[dim])
     needed = max(stored_elements(sizes, lane), rows * 64 if lane < 0 else rows)
-    return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * table.numel()))
+    return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * elements))
 
 
-def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def embedding(args: Arguments) -> torch.Tensor:
+    weight, indices = args.weight, args.indices
     rows = weight.new_empty((*indices.shape, *weight.shape[1:]))
     return _filled_by_index(weight, indices, 0, rows)
 
@@ -152,21 +148,15 @@ def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -
 def _filled_by_index(
     table: torch.Tensor, index: torch.Tensor, dim: int, out: torch.Tensor
 ) -> torch.Tensor:
-    filled: torch.Tensor = call(_SELECTION, table, index, dim, out=out)
-    return filled
+    call(_SELECTION, table, index, dim, out=out)
+    return out
 
 
-def _fill_by_index(
-    table: torch.Tensor, index: torch.Tensor, dim: int, *, out: torch.Tensor
-) -> torch.Tensor:
-    return fill("select", select_rows, [table, index], (dim, False), out)
+def _fill_by_index(args: Arguments) -> torch.Tensor:
+    return fill("select", select_rows, [args.table, args.index], (args.dim, False), args.out)
 
 
-_SELECTION = filling("index_select", _fill_by_index)
-
-
-def _takes_embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return takes_table(weight, 0, indices)
+_SELECTION = one_launch("index_select", ("table", "index", "dim"), _fill_by_index)
 
 
 def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
@@ -179,50 +169,26 @@ def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor
     return _filled_by_index(x, index.reshape(-1), dim, rows)
 
 
-def _takes_index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    dim = checked_dim(dim, x.dim())
-    return takes_table(x, dim, index) if x.dim() else takes_table(x.reshape(1), 0, index)
+def gather(args: Arguments) -> torch.Tensor:
+    x, index = args.self, args.index
+    return fill("gather", select_elements, [x, index], (args.dim % x.dim(),), args.out, index.shape)
 
 
-def gather(
-    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
-) -> torch.Tensor:
-    return fill("gather", select_elements, [x, index], (dim % x.dim(),), out, index.shape)
-
-
-def _takes_gather(
-    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
-) -> bool:
-    if x.dtype != out.dtype or x.dim() != index.dim() or not x.dim() or not index.numel():
-        return False
-    dim %= x.dim()
-    lane = other_lane(index.shape, dim)
-    if x.dtype not in CONVERTED or index.dtype not in INDICES or x.device != index.device:
-        return False
-    needed = max(stored_elements(x.shape, lane), stored_elements(index.shape, lane))
-    return bool(x.shape[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * x.numel()))
-
-
-def _gather_of_nothing(
-    x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False, out: torch.Tensor
-) -> torch.Tensor:
+def _gather_of_nothing(args: Arguments) -> torch.Tensor:
     """By no index, or from a tensor of rank 0."""
+    x, index, out = args.self, args.index, args.out
     if index.numel() == 0:
         return out.resize_(index.shape) if out.shape != index.shape else out
     elements = torch.gather(x.reshape(1), 0, index.reshape(-1)).reshape(index.shape)
     return copy_into(out, elements)
 
 
-def _takes_gather_of_nothing(x: torch.Tensor, dim: int, index: torch.Tensor, **_: Any) -> bool:
-    return index.numel() == 0 or not x.dim()
-
-
 Indices = Sequence[torch.Tensor | None]
 
 
-def index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
+def index(args: Arguments) -> torch.Tensor:
     """aten::index.Tensor_out with index tensors for any dims."""
-    x, indices, dim = neighbours(x, indices)
+    out, (x, indices, dim) = args.out, neighbours(args.self, args.indices)
     chosen = [k for k in indices if k is not None]
     count = len(chosen)
     shape = torch.broadcast_shapes(*(k.shape for k in chosen))
@@ -250,107 +216,160 @@ def merged(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     return x.reshape((*x.shape[:dim], -1, *x.shape[dim + count :]))
 
 
-def _takes_index(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
-    chosen = [k for k in indices if k is not None]
-    if not chosen or out.dtype != x.dtype or not x.numel():
-        return False
-    if any(k.dtype not in INDICES or k.device != x.device for k in chosen):
-        return False
-    table, _, dim = neighbours(torch.empty(x.shape, dtype=x.dtype, device="meta"), indices)
-    shape = torch.broadcast_shapes(*(k.shape for k in chosen))
-    positions = torch.empty(shape, dtype=chosen[0].dtype, device="meta")
-    return takes_table(merged(table, dim, len(chosen)), dim, positions)
-
-
-def index_by_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> torch.Tensor:
+def index_by_masks(args: Arguments) -> torch.Tensor:
     """aten::index.Tensor_out with masks as the positions they mark."""
-    positions = [p for k in indices for p in mask_positions(k)]
-    selected: torch.Tensor = torch.ops.aten.index.Tensor_out(x, positions, out=out)
+    positions = [p for k in args.indices for p in mask_positions(k)]
+    selected: torch.Tensor = torch.ops.aten.index.Tensor_out(args.self, positions, out=args.out)
     return selected
 
 
-def _has_masks(x: torch.Tensor, indices: Indices, *, out: torch.Tensor) -> bool:
-    return any(k is not None and k.dtype is torch.bool for k in indices)
-
-
 def mask_positions(index: torch.Tensor | None) -> Indices:
-    """An index for every dim that a mask stands for; other indices stay."""
+    """A mask as one index of positions per dim it covers; other indices unchanged."""
     if index is None or index.dtype is not torch.bool:
         return [index]
     positions: Sequence[torch.Tensor] = index.nonzero().unbind(1)
     return positions
 
 
-def nonzero(x: torch.Tensor) -> torch.Tensor:
-    """aten::nonzero: the host has to know how many there are, so it finds them."""
-    return to_host(x).nonzero().to(x.device)
+def nonzero(args: Arguments) -> torch.Tensor:
+    """aten::nonzero: found on the host, since the number of results is needed there."""
+    return to_host(args.self).nonzero().to(args.self.device)
 
 
-def isin(
-    elements: torch.Tensor,
-    wanted: torch.Tensor,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::isin.Tensor_Tensor_out: every element compared with every one wanted."""
-    matches = (elements.unsqueeze(-1) == wanted.reshape(-1)).any(-1)
-    return copy_into(out, ~matches if invert else matches)
+def isin(args: Arguments) -> torch.Tensor:
+    """aten::isin.Tensor_Tensor_out: compare every element with every test element."""
+    matches = (args.elements.unsqueeze(-1) == args.test_elements.reshape(-1)).any(-1)
+    return copy_into(args.out, ~matches if args.invert else matches)
 
 
-def _takes_isin(elements: torch.Tensor, wanted: torch.Tensor, *, out: Any, **_: Any) -> bool:
-    fits = all(t.dtype in CONVERTED and t.numel() for t in (elements, wanted))
-    return (
-        fits and elements.device == wanted.device and elements.numel() * wanted.numel() <= 1 << 20
-    )
-
-
-def flip(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+def flip(args: Arguments) -> torch.Tensor:
     """aten::flip: gathered from the last to the first along every dim."""
-    given = x
+    x, dims = args.self, args.dims
     for dim in checked_dims(dims, x.dim()):
         if x.shape[dim] > 1:
             order = torch.arange(x.shape[dim] - 1, -1, -1, dtype=torch.int32, device=x.device)
             x = index_select(x, dim, order)
         else:
             x = x.clone()
-    return as_like(given, x) if dims else x.clone()
+    return as_like(args.self, x) if dims else x.clone()
 
 
-def _takes_flip(x: torch.Tensor, dims: Sequence[int]) -> bool:
-    index = torch.empty(max(x.shape, default=1), dtype=torch.int32, device=x.device)
-    return x.dim() > 0 and all(takes_table(x, d, index) for d in checked_dims(dims, x.dim()))
-
-
-def embedding_renorm_(
-    weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
-) -> torch.Tensor:
+def embedding_renorm_(args: Arguments) -> torch.Tensor:
     """aten::embedding_renorm_: rows that are looked up and longer than ``max_norm`` are scaled."""
-    norms = torch.linalg.vector_norm(weight, norm_type, dim=1, keepdim=True)
+    weight: torch.Tensor = args.self
+    norms = torch.linalg.vector_norm(weight, args.norm_type, dim=1, keepdim=True)
     rows = torch.arange(weight.shape[0], device=weight.device)
-    used = torch.isin(rows, indices.reshape(-1)).unsqueeze(1)
-    scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+    used = torch.isin(rows, args.indices.reshape(-1)).unsqueeze(1)
+    scale = torch.where(used & (norms > args.max_norm), args.max_norm / (norms + 1e-7), 1.0)
     return weight.mul_(scale)
 
 
-def _takes_renorm(weight: torch.Tensor, indices: torch.Tensor, *_: Any) -> bool:
-    return weight.dtype in FLOATS and weight.numel() > 0 and indices.numel() > 0
+# --- the table -----------------------------------------------------------------------------------
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "embedding": {ANY: EagerKernel(embedding, _takes_embedding)},
-    "index_select": {ANY: EagerKernel(index_select, _takes_index_select)},
-    "gather.out": {
-        ZERO_SIZE: EagerKernel(_gather_of_nothing, _takes_gather_of_nothing),
-        ANY: EagerKernel(gather, _takes_gather),
-    },
-    "index.Tensor_out": {
-        BOOL: EagerKernel(index_by_masks, _has_masks),
-        ANY: EagerKernel(index, _takes_index),
-    },
-    "isin.Tensor_Tensor_out": {ANY: EagerKernel(isin, _takes_isin)},
-    "flip": {ANY: EagerKernel(flip, _takes_flip)},
-    "nonzero": {ANY: EagerKernel(nonzero)},
-    "embedding_renorm_": {FLOAT: EagerKernel(embedding_renorm_, _takes_renorm)},
-}
+def _has_masks(args: Arguments) -> bool:
+    """Some index is a mask."""
+    return any(k is not None and k.dtype is torch.bool for k in args.indices)
+
+
+def _has_room_to_gather(args: Arguments) -> bool:
+    x, index = args.self, args.index
+    if x.dim() != index.dim() or not x.dim():
+        return False
+    dim = args.dim % x.dim()
+    lane = other_lane(index.shape, dim)
+    needed = max(stored_elements(x.shape, lane), stored_elements(index.shape, lane))
+    return bool(x.shape[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * x.numel()))
+
+
+def _has_room_to_index(args: Arguments) -> bool:
+    chosen = [k for k in args.indices if k is not None]
+    if not chosen:
+        return False
+    table, _, dim = neighbours(torch.empty(args.self.shape, device="meta"), args.indices)
+    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
+    return _rows_fit(merged(table, dim, len(chosen)).shape, dim, count)
+
+
+def _can_flip(args: Arguments) -> bool:
+    x, sizes = args.self, args.self.shape
+    if not sizes or not args.dims:
+        return bool(sizes)
+    fits = x.dtype in CONVERTED and x.numel() > 0
+    return fits and all(_rows_fit(sizes, dim, max(sizes)) for dim in args.dims)
+
+
+def _few_comparisons(args: Arguments) -> bool:
+    return bool(args.elements.numel() * args.test_elements.numel() <= 1 << 20)
+
+
+KERNELS = (
+    EagerKernel(
+        "embedding",
+        embedding,
+        Conditions(
+            dtypes={"weight": CONVERTED, "indices": INDICES},
+            same_device=("weight", "indices"),
+            nonempty=("weight",),
+            check=lambda args: (
+                args.weight.dim() and _rows_fit(args.weight.shape, 0, args.indices.numel())
+            ),
+        ),
+    ),
+    EagerKernel(
+        "index_select",
+        lambda args: index_select(args.self, args.dim, args.index),
+        Conditions(
+            dims=("dim",),
+            dtypes={"self": CONVERTED, "index": INDICES},
+            same_device=("self", "index"),
+            nonempty=("self",),
+            check=lambda args: _rows_fit(args.self.shape, args.dim, args.index.numel()),
+        ),
+    ),
+    EagerKernel(
+        "gather.out",
+        _gather_of_nothing,
+        Conditions(check=lambda args: not args.index.numel() or not args.self.dim()),
+    ),
+    EagerKernel(
+        "gather.out",
+        gather,
+        Conditions(
+            dtypes={"self": CONVERTED, "index": INDICES},
+            same_dtype=("self", "out"),
+            same_device=("self", "index"),
+            nonempty=("index",),
+            check=_has_room_to_gather,
+        ),
+    ),
+    EagerKernel("index.Tensor_out", index_by_masks, Conditions(check=_has_masks)),
+    EagerKernel(
+        "index.Tensor_out",
+        index,
+        Conditions(
+            dtypes={"self": CONVERTED, "indices": INDICES},
+            same_dtype=("self", "out"),
+            same_device=("self", "indices"),
+            nonempty=("self",),
+            check=_has_room_to_index,
+        ),
+    ),
+    EagerKernel(
+        "isin.Tensor_Tensor_out",
+        isin,
+        Conditions(
+            dtypes={"inputs": CONVERTED},
+            same_device=("inputs",),
+            nonempty=("inputs",),
+            check=_few_comparisons,
+        ),
+    ),
+    EagerKernel("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
+    EagerKernel("nonzero", nonzero),
+    EagerKernel(
+        "embedding_renorm_",
+        embedding_renorm_,
+        Conditions(dtypes={"self": FLOATS}, nonempty=("inputs",)),
+    ),
+)

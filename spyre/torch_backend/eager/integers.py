@@ -7,6 +7,7 @@ result of torch's, not a step on the way there, is refused where int64 has it an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,11 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
+    BOOL,
     FLOATS,
-    INTEGER,
     INTEGERS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     fill,
     fill_elementwise,
@@ -25,10 +27,10 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.elementwise import (
     CLAMPS,
-    COMPARISON_OVERLOADS,
     clamp_bounds,
+    comparison,
 )
-from spyre.torch_backend.eager.reductions import over_all, over_dims, reduced_sizes
+from spyre.torch_backend.eager.reductions import over_dims, reduce_all
 from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
@@ -40,171 +42,174 @@ from spyre.torch_backend.program import (
 )
 
 
-def plus(low: Lowering, a: Value, b: Value) -> Value:
-    return low.pointwise("addi32toi32", a, b)
+def add(builder: Lowering, a: Value, b: Value | int) -> Value:
+    return builder.pointwise("addi32toi32", a, b)
 
 
-def times(low: Lowering, a: Value, b: Value | int) -> Value:
-    return low.pointwise("muli32toi32", a, low.constant(b, a.dtype) if isinstance(b, int) else b)
+def mul(builder: Lowering, a: Value, b: Value | int) -> Value:
+    return builder.pointwise("muli32toi32", a, b)
 
 
-def exact_plus(low: Lowering, a: Value, b: Value) -> Value:
+def exact_add(builder: Lowering, a: Value, b: Value) -> Value:
     """A sum; of int64 SPY901 where it does not fit."""
-    return _exact(low, "addi32toi32", a, b)
+    return _exact(builder, "addi32toi32", a, b)
 
 
-def exact_times(low: Lowering, a: Value, b: Value | int) -> Value:
+def exact_mul(builder: Lowering, a: Value, b: Value | int) -> Value:
     """A product; of int64 SPY901 where it does not fit."""
-    other = low.constant(b, a.dtype) if isinstance(b, int) else b
-    return _exact(low, "muli32toi32", a, other)
+    return _exact(builder, "muli32toi32", a, b)
 
 
-def _exact(low: Lowering, name: str, a: Value, b: Value) -> Value:
-    return low.pointwise(name, a, b, constants=range_constants(name, a.dtype))
+def _exact(builder: Lowering, name: str, a: Value, b: Value | int) -> Value:
+    return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
 
 
-def word_of(low: Lowering, x: Value, dtype: str) -> Value:
+def word_of(builder: Lowering, x: Value, dtype: str) -> Value:
     """float32 as a word, towards zero and within int32."""
-    return low.convert(low.convert(x, "int32"), dtype)
+    return builder.convert(builder.convert(x, "int32"), dtype)
 
 
-def minus(low: Lowering, a: Value, b: Value) -> Value:
-    return plus(low, a, times(low, b, -1))
+def sub(builder: Lowering, a: Value, b: Value) -> Value:
+    return add(builder, a, mul(builder, b, -1))
 
 
-def is_negative(low: Lowering, a: Value) -> Value:
+def is_negative(builder: Lowering, a: Value) -> Value:
     """1.0 where a < 0, as float32."""
-    return low.pointwise("lesserthan", low.convert(a, "float32"), low.constant(0.0, "float32"))
+    return builder.pointwise("lesserthan", builder.convert(a, "float32"), 0.0)
 
 
-def less(low: Lowering, a: Value, b: Value) -> Value:
+def less(builder: Lowering, a: Value, b: Value) -> Value:
     """1.0 where a < b, as float32: of different signs the negative one, else by the difference."""
-    left, right = is_negative(low, a), is_negative(low, b)
-    difference = is_negative(low, minus(low, a, b))
-    return low.pointwise("where3", low.pointwise("notequal", left, right), left, difference)
+    left, right = is_negative(builder, a), is_negative(builder, b)
+    difference = is_negative(builder, sub(builder, a, b))
+    return builder.pointwise("where3", builder.pointwise("notequal", left, right), left, difference)
 
 
-def chosen(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
-    """a where the condition (1 or 0) holds, else b: b + condition · (a - b)."""
-    word = low.convert(condition, a.dtype)
-    return plus(low, b, times(low, minus(low, a, b), word))
+def select(builder: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
+    """a where the condition (1 or 0) holds, else b; for words b + condition · (a - b)."""
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
+    if dtype in ("int32", "int64"):
+        word = builder.convert(condition, dtype)
+        return add(builder, b, mul(builder, sub(builder, a, b), word))
+    condition = builder.convert(condition, "float32" if dtype == "float32" else "bool")
+    return builder.pointwise("where3", condition, a, b, dtype=dtype)
 
 
-# --- lowerings: (low, *values, dtype, …) --------------------------------------------------------
+# --- lowerings: (builder, *values, dtype, …) -----------------------------------------------------
 
 
-def _arithmetic(name: str, low: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1) -> Value:
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
+def _arithmetic(
+    name: str, builder: Lowering, a: Value, b: Value, dtype: str, alpha: int = 1
+) -> Value:
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
     if name == "mul":
-        return exact_times(low, a, b)
+        return exact_mul(builder, a, b)
     factor = -alpha if name == "sub" else alpha
-    return exact_plus(low, a, b if factor == 1 else exact_times(low, b, factor))
+    return exact_add(builder, a, b if factor == 1 else exact_mul(builder, b, factor))
 
 
-def _compared(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
-    zero = low.constant(0.0, "float32")
+def _compared(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
     if name in ("eq", "ne"):
-        difference = low.convert(minus(low, a, b), "float32")
-        return low.truth(low.pointwise("equal" if name == "eq" else "notequal", difference, zero))
+        difference = builder.convert(sub(builder, a, b), "float32")
+        return builder.truth(
+            builder.pointwise("equal" if name == "eq" else "notequal", difference, 0.0)
+        )
     # a <= b is not b < a
-    result = less(low, b, a) if name in ("gt", "le") else less(low, a, b)
+    result = less(builder, b, a) if name in ("gt", "le") else less(builder, a, b)
     if name in ("le", "ge"):
-        result = low.pointwise("equal", result, zero)
-    return low.truth(result)
+        result = builder.pointwise("equal", result, 0.0)
+    return builder.truth(result)
 
 
-def _extreme(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
-    first = less(low, a, b) if name == "minimum" else less(low, b, a)
-    return chosen(low, first, a, b)
+def _extreme(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
+    first = less(builder, a, b) if name == "minimum" else less(builder, b, a)
+    return select(builder, first, a, b, dtype)
 
 
-def _clamped(low: Lowering, x: Value, *args: Any) -> Value:
+def _clamped(builder: Lowering, x: Value, *args: Any) -> Value:
     *bounds, names, dtype = args
     for name, bound in zip(names, bounds, strict=True):
-        x = _extreme(name, low, x, bound, dtype)
+        x = _extreme(name, builder, x, bound, dtype)
     return x
 
 
-def _negative(low: Lowering, x: Value) -> Value:
-    return exact_times(low, x, -1)
+def _negative(builder: Lowering, x: Value) -> Value:
+    return exact_mul(builder, x, -1)
 
 
-def _magnitude(low: Lowering, x: Value) -> Value:
-    return chosen(low, is_negative(low, x), exact_times(low, x, -1), x)
+def _magnitude(builder: Lowering, x: Value) -> Value:
+    return select(builder, is_negative(builder, x), exact_mul(builder, x, -1), x, x.dtype)
 
 
-def divided(low: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
+def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
     """⌊x / divisor⌋, or the remainder, for a positive divisor.
 
     Two quotients in float32 leave a remainder that is off by at most one divisor.
     """
-    count = low.constant(divisor, "float32")
-    quotient, left = low.constant(0, dtype), low.convert(x, dtype)
+    quotient, left = builder.constant(0, dtype), builder.convert(x, dtype)
     for _ in range(2):
-        share = low.pointwise("realdiv", low.convert(left, "float32"), count)
-        step = word_of(low, share, dtype)
-        quotient, left = plus(low, step, quotient), minus(low, left, times(low, step, divisor))
-    below = low.convert(is_negative(low, left), dtype)
-    quotient, left = minus(low, quotient, below), plus(low, left, times(low, below, divisor))
-    missing = is_negative(low, plus(low, left, low.constant(-divisor, dtype)))
-    above = low.convert(low.pointwise("equal", missing, low.constant(0.0, "float32")), dtype)
+        share = builder.pointwise("realdiv", builder.convert(left, "float32"), divisor)
+        step = word_of(builder, share, dtype)
+        quotient, left = (
+            add(builder, step, quotient),
+            sub(builder, left, mul(builder, step, divisor)),
+        )
+    below = builder.convert(is_negative(builder, left), dtype)
+    quotient, left = sub(builder, quotient, below), add(builder, left, mul(builder, below, divisor))
+    missing = is_negative(builder, add(builder, left, -divisor))
+    above = builder.convert(builder.pointwise("equal", missing, 0.0), dtype)
     if remainder:
-        return minus(low, left, times(low, above, divisor))
-    return plus(low, quotient, above)
+        return sub(builder, left, mul(builder, above, divisor))
+    return add(builder, quotient, above)
 
 
-def _count(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
-    """How many elements are true, exact up to 2^24."""
-    count = low.reduce("sum", low.convert(x, "float32"), dims)
-    return low.convert(count.reshaped(reduced_sizes(x.sizes, dims, keepdim)), dtype)
+def _count(builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
+    """The number of true elements, exact up to 2^24."""
+    return builder.convert(builder.reduce("sum", builder.convert(x, "float32"), dims), dtype)
 
 
-def _with_truth(name: str, low: Lowering, a: Value, b: Value, dtype: str) -> Value:
+def _with_truth(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """Bits of words with a bool, which is 0 or 1: a & b is the lowest bit of a where b holds."""
     a, b = (b, a) if a.dtype == "bool" else (a, b)
-    truth = low.convert(b, dtype)
-    both = times(low, divided(low, a, dtype, 2, True), truth)
+    truth = builder.convert(b, dtype)
+    both = mul(builder, divided(builder, a, dtype, 2, True), truth)
     if name == "and":
         return both
-    either = plus(low, low.convert(a, dtype), truth)
-    return minus(low, either, both if name == "or" else times(low, both, 2))
+    either = add(builder, builder.convert(a, dtype), truth)
+    return sub(builder, either, both if name == "or" else mul(builder, both, 2))
 
 
-def _total(low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str) -> Value:
+def _total(builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
     """Sums by halves: the card has no reduction of words."""
-    sizes = reduced_sizes(x.sizes, dims, keepdim)
-    x = low.convert(x, dtype)
+    x = builder.convert(x, dtype)
     for dim in dims:
-        x = _sum_along(low, x, dim)
-    return x.reshaped(sizes)
+        x = _sum_along(builder, x, dim)
+    return x
 
 
-def _sum_along(low: Lowering, x: Value, dim: int) -> Value:
-    x = off_lanes(low, x, dim)
+def _sum_along(builder: Lowering, x: Value, dim: int) -> Value:
+    x = off_lanes(builder, x, dim)
     odd: Value | None = None
     while (extent := x.sizes[dim]) > 1:
         half = extent // 2
         if extent % 2:
             last = narrowed(x, dim, extent - 1, 1)
-            odd = last if odd is None else exact_plus(low, odd, last)
-        x = exact_plus(low, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
-    return x if odd is None else exact_plus(low, x, odd)
+            odd = last if odd is None else exact_add(builder, odd, last)
+        x = exact_add(builder, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
+    return x if odd is None else exact_add(builder, x, odd)
 
 
-def _outermost(
-    name: str, low: Lowering, x: Value, dims: tuple[int, ...], keepdim: bool, dtype: str
-) -> Value:
+def _outermost(name: str, builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
     """max and min of words, as two halves that float32 holds: the upper ones decide first."""
-    upper = low.convert(divided(low, x, dtype, 1 << 16, False), "float32")
-    lower_half = low.convert(divided(low, x, dtype, 1 << 16, True), "float32")
-    first = low.reduce(name, upper, dims)
-    other = low.constant(-1.0 if name == "max" else float(1 << 16), "float32")
-    among = low.pointwise("where3", low.pointwise("equal", upper, first), lower_half, other)
-    lowest_bits = low.convert(low.reduce(name, among, dims), dtype)
-    word = plus(low, times(low, low.convert(first, dtype), 1 << 16), lowest_bits)
-    return word.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    upper = builder.convert(divided(builder, x, dtype, 1 << 16, False), "float32")
+    lower_half = builder.convert(divided(builder, x, dtype, 1 << 16, True), "float32")
+    first = builder.reduce(name, upper, dims)
+    other = -1.0 if name == "max" else float(1 << 16)
+    among = builder.pointwise("where3", builder.pointwise("equal", upper, first), lower_half, other)
+    lowest_bits = builder.convert(builder.reduce(name, among, dims), dtype)
+    return add(builder, mul(builder, builder.convert(first, dtype), 1 << 16), lowest_bits)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -218,104 +223,43 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and abs(value) < 1 << 31
 
 
-def _binary(
-    name: str, lowering: LoweringFunction, a: Any, b: Any, *, out: torch.Tensor, **named: Any
-) -> torch.Tensor:
-    operands = [operand(a, out.dtype), operand(b, out.dtype)]
-    parameters = (name_of(out.dtype), *named.values())
-    return fill_elementwise(f"int {name}", lowering, operands, parameters, out)
+def _binary(name: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    dtype, factor = args.out.dtype, [args.alpha] if hasattr(args, "alpha") else []
+    operands = [operand(args.self, dtype), operand(args.other, dtype)]
+    parameters = (name_of(dtype), *factor)
+    return fill_elementwise(f"int {name}", lowering, operands, parameters, args.out)
 
 
-def _takes_binary(a: Any, b: Any, *, out: torch.Tensor, **named: Any) -> bool:
-    scale_is_word = all(isinstance(v, int) and abs(v) < 1 << 31 for v in named.values())
-    return out.dtype in INTEGERS and is_integer(a) and is_integer(b) and scale_is_word
+def _comparison(name: str, args: Arguments) -> torch.Tensor:
+    return comparison(f"int {name}", partial(_compared, name), args)
 
 
-def _comparison(name: str, a: Any, b: Any, *, out: torch.Tensor) -> torch.Tensor:
-    dtype = torch.result_type(a, b)
-    operands = [operand(a, dtype), operand(b, dtype)]
-    lowering = partial(_compared, name)
-    return fill_elementwise(f"int {name}", lowering, operands, (name_of(dtype),), out)
+def _unary(name: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    return fill_elementwise(f"int {name}", lowering, [args.self], (), args.out)
 
 
-def _takes_comparison(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    integers = is_integer(a) and is_integer(b) and torch.result_type(a, b) in INTEGERS
-    return integers and out.dtype is torch.bool
-
-
-def _unary(
-    name: str, lowering: LoweringFunction, x: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
-    return fill_elementwise(f"int {name}", lowering, [x], (), out)
-
-
-def _takes_unary(x: torch.Tensor, *, out: torch.Tensor) -> bool:
-    return x.dtype in INTEGERS and out.dtype == x.dtype
-
-
-def _clamp(
-    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
-) -> torch.Tensor:
+def _clamp(args: Arguments) -> torch.Tensor:
     """Bounds as ATen orders them: the lower one is applied first."""
-    bounds = clamp_bounds(names, args, named)
-    operands = [operand(value, out.dtype) for value in (x, *bounds.values())]
+    bounds, dtype = clamp_bounds(args), args.out.dtype
+    operands = [operand(value, dtype) for value in (args.self, *bounds.values())]
     extremes = tuple({"min": "maximum", "max": "minimum"}[kind] for kind in bounds)
-    parameters = (extremes, name_of(out.dtype))
-    return fill_elementwise("int clamp", _clamped, operands, parameters, out)
+    return fill_elementwise("int clamp", _clamped, operands, (extremes, name_of(dtype)), args.out)
 
 
-def _takes_clamp(
-    names: tuple[str, ...], x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any
-) -> bool:
-    bounds = clamp_bounds(names, args, named)
-    return out.dtype in INTEGERS and all(map(is_integer, (x, *bounds.values())))
+def _remainder(args: Arguments) -> torch.Tensor:
+    parameters = (name_of(args.self.dtype), args.other, True)
+    return fill_elementwise("int rest", divided, [args.self], parameters, args.out)
 
 
-def _divides(a: Any, b: Any) -> bool:
-    if not (isinstance(a, torch.Tensor) and a.dtype in INTEGERS and a.numel()):
-        return False
-    return isinstance(b, int) and not isinstance(b, bool) and 0 < b < 1 << 30
+def _floor_divide(args: Arguments) -> torch.Tensor:
+    x, out = args.self, torch.empty_like(args.self)
+    return fill("int quotient", divided, [x], (name_of(x.dtype), args.other, False), out)
 
 
-def _remainder(a: torch.Tensor, b: int, *, out: torch.Tensor) -> torch.Tensor:
-    return fill_elementwise("int rest", divided, [a], (name_of(a.dtype), b, True), out)
-
-
-def _takes_remainder(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    return _divides(a, b) and out.dtype == a.dtype
-
-
-def _floor_divide(a: torch.Tensor, b: int) -> torch.Tensor:
-    return fill("int quotient", divided, [a], (name_of(a.dtype), b, False), torch.empty_like(a))
-
-
-def _sum(x: torch.Tensor, *args: Any, out: torch.Tensor, **named: Any) -> torch.Tensor:
-    if x.dtype is torch.bool:
-        return over_dims("count", _count, x, *args, out=out, **named)
-    return over_dims("int sum", _total, x, *args, out=out, **named)
-
-
-def _takes_sum(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    if out.dtype not in INTEGERS or not x.numel():
-        return False
-    if x.dtype is torch.bool:
-        return bool(x.numel() <= 1 << 24)
-    # reductions of words lay them out with other sticks, up to one element per stick
-    return bool(x.dtype in INTEGERS and x.numel() <= 1 << 20)
-
-
-def _takes_extreme_of_all(x: torch.Tensor) -> bool:
-    return x.dtype in INTEGERS and x.numel() > 0
-
-
-def _takes_extreme(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return x.dtype in INTEGERS and out.dtype == x.dtype and x.numel() > 0
-
-
-def _takes_bits(a: Any, b: Any, *, out: torch.Tensor) -> bool:
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
-        return False
-    return out.dtype in INTEGERS and {a.dtype, b.dtype} == {out.dtype, torch.bool}
+def _sum(args: Arguments) -> torch.Tensor:
+    if args.self.dtype is torch.bool:
+        return over_dims("count", _count, args)
+    return over_dims("int sum", _total, args)
 
 
 # --- promotion: functions of floats, of which integers have values too ----------------------------
@@ -346,26 +290,26 @@ MOST_COMPARISONS = 1 << 22
 """Elements times bins that the cores compare; beyond, the host counts."""
 
 
-def _histogram(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
-    """aten::histc, which torch's CPU has for floats only: as its CUDA computes it.
+def _histogram(args: Arguments) -> torch.Tensor:
+    """aten::histc by the formula of torch's CUDA kernel; its CPU kernel has floats only.
 
-    Bin ⌊(x - min) · bins / (max - min)⌋ counts x; what is ``max`` belongs to the last one.
+    Bin ⌊(x - min) · bins / (max - min)⌋ counts x; elements equal to ``max`` go to the last bin.
     """
-    low, high = int(min), int(max)
-    if bins <= 0 or high < low:
+    x, bins, lowest, highest = args.self, args.bins, int(args.min), int(args.max)
+    if bins <= 0 or highest < lowest:
         raise RuntimeError("bins must be > 0" if bins <= 0 else "max must be larger than min")
-    if low == high and x.numel():
-        low, high = int(x.min()), int(x.max())
-    if low == high:
-        low, high = low - 1, high + 1
+    if lowest == highest and x.numel():
+        lowest, highest = int(x.min()), int(x.max())
+    if lowest == highest:
+        lowest, highest = lowest - 1, highest + 1
     if x.numel() and bins * x.numel() <= MOST_COMPARISONS:
-        return _bin_counts(x.reshape(-1), bins, low, high)
+        return _bin_counts(x.reshape(-1), bins, lowest, highest)
     with on_cpu("aten.histc.default"):
-        return _bin_counts(x.cpu().reshape(-1), bins, low, high).to(x.device)
+        return _bin_counts(x.cpu().reshape(-1), bins, lowest, highest).to(x.device)
 
 
-def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor:
-    place = ((x.long() - low) * bins) // (high - low)
+def _bin_counts(x: torch.Tensor, bins: int, lowest: int, highest: int) -> torch.Tensor:
+    place = ((x.long() - lowest) * bins) // (highest - lowest)
     place = torch.where(place == bins, bins - 1, place)
     if x.is_cpu:
         held = place[(place >= 0) & (place < bins)]
@@ -374,8 +318,9 @@ def _bin_counts(x: torch.Tensor, bins: int, low: int, high: int) -> torch.Tensor
     return (place.unsqueeze(0) == numbers).sum(1).to(x.dtype)
 
 
-def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.Tensor:
-    """aten::bincount: the host has to know the largest of them."""
+def _counts(args: Arguments) -> torch.Tensor:
+    """aten::bincount: the host reads the largest element, which sizes the result."""
+    x, minlength = args.self, args.minlength
     if x.numel() and int(x.min()) < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     count = max(int(x.max()) + 1 if x.numel() else 0, minlength)
@@ -388,15 +333,33 @@ def _counts(x: torch.Tensor, weights: None = None, minlength: int = 0) -> torch.
     return (x.long().unsqueeze(0) == numbers).sum(1)
 
 
-def _takes_counts(x: torch.Tensor, weights: Any = None, minlength: int = 0) -> bool:
-    return x.dtype in INTEGERS and x.dim() == 1 and weights is None and minlength >= 0
-
-
-def _takes_histogram(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in INTEGERS
-
-
 # --- the tables ----------------------------------------------------------------------------------
+
+
+def _has_integers(args: Arguments) -> bool:
+    """Both operands are integers, and so is the factor of a sum."""
+    return all(map(is_integer, (args.self, args.other))) and is_integer(getattr(args, "alpha", 1))
+
+
+def _has_integer_bounds(args: Arguments) -> bool:
+    return all(map(is_integer, (args.self, *clamp_bounds(args).values())))
+
+
+def _has_divisor(args: Arguments) -> bool:
+    """A tensor divided by a number that its two steps of division are exact for."""
+    is_number = isinstance(args.other, int) and not isinstance(args.other, bool)
+    return isinstance(args.self, torch.Tensor) and is_number and 0 < args.other < 1 << 30
+
+
+def _can_count(args: Arguments) -> bool:
+    """Counts are exact in float32; sums lay words out with other sticks, up to one in each."""
+    return bool(args.self.numel() <= (1 << 24 if args.self.dtype is torch.bool else 1 << 20))
+
+
+def _has_bits_and_bools(args: Arguments) -> bool:
+    tensors = isinstance(args.self, torch.Tensor) and isinstance(args.other, torch.Tensor)
+    return tensors and {args.self.dtype, args.other.dtype} == {args.out.dtype, torch.bool}
+
 
 _BINARY: dict[str, LoweringFunction] = {
     **{name: partial(_arithmetic, name) for name in ("add", "sub", "mul")},
@@ -405,7 +368,7 @@ _BINARY: dict[str, LoweringFunction] = {
 _COMPARISONS = {
     f"{name}.{kind}": name
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
-    for kind in COMPARISON_OVERLOADS
+    for kind in ("Tensor_out", "Scalar_out")
 }
 _FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log", "tanh")
 
@@ -414,48 +377,48 @@ PROMOTIONS = {
     **dict.fromkeys(_COMPARISONS, _promoted_together),
     "div.out_mode": _promoted_to_out,
 }
-"""`Operation.promoted` by aten name."""
+"""`EagerOperation.promoted` by aten name."""
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        f"{name}.out": {INTEGER: EagerKernel(partial(_binary, name, lowering), _takes_binary)}
-        for name, lowering in _BINARY.items()
-    },
-    **{
-        full: {INTEGER: EagerKernel(partial(_comparison, name), _takes_comparison)}
+_ARITHMETIC = Conditions(dtypes={"out": INTEGERS}, check=_has_integers)
+_COMPARISON = Conditions(dtypes={"out": BOOL}, promotes_to=INTEGERS, check=_has_integers)
+_CLAMP = Conditions(dtypes={"out": INTEGERS}, check=_has_integer_bounds)
+_UNARY = Conditions(dtypes={"self": INTEGERS}, same_dtype=("self", "results"))
+_BITS = Conditions(dtypes={"out": INTEGERS}, check=_has_bits_and_bools)
+_EXTREME = replace(_UNARY, nonempty=("self",))
+_DIVISION = replace(_EXTREME, check=_has_divisor)
+_SUM = Conditions(
+    dtypes={"self": (*INTEGERS, torch.bool), "out": INTEGERS}, nonempty=("self",), check=_can_count
+)
+_COUNTS = Conditions(
+    dtypes={"self": INTEGERS},
+    ranks={"self": (1,)},
+    values={"weights": (None,)},
+    check=lambda args: args.minlength >= 0,
+)
+
+KERNELS = (
+    *(EagerKernel(f"{n}.out", partial(_binary, n, f), _ARITHMETIC) for n, f in _BINARY.items()),
+    *(
+        EagerKernel(full, partial(_comparison, name), _COMPARISON)
         for full, name in _COMPARISONS.items()
-    },
-    **{
-        name: {INTEGER: EagerKernel(partial(_clamp, bounds), partial(_takes_clamp, bounds))}
-        for name, bounds in CLAMPS.items()
-    },
-    **{
-        f"bitwise_{name}.Tensor_out": {
-            INTEGER: EagerKernel(partial(_binary, name, partial(_with_truth, name)), _takes_bits)
-        }
+    ),
+    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
+    *(
+        EagerKernel(
+            f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS
+        )
         for name in ("and", "or", "xor")
-    },
-    **{
-        name: {
-            INTEGER: EagerKernel(
-                partial(over_all, f"int {name}", partial(_outermost, name)), _takes_extreme_of_all
-            )
-        }
+    ),
+    *(
+        EagerKernel(full, partial(function, f"int {name}", partial(_outermost, name)), _EXTREME)
         for name in ("max", "min")
-    },
-    **{
-        f"a{name}.out": {
-            INTEGER: EagerKernel(
-                partial(over_dims, f"int {name}", partial(_outermost, name)), _takes_extreme
-            )
-        }
-        for name in ("max", "min")
-    },
-    "neg.out": {INTEGER: EagerKernel(partial(_unary, "neg", _negative), _takes_unary)},
-    "abs.out": {INTEGER: EagerKernel(partial(_unary, "abs", _magnitude), _takes_unary)},
-    "sum.IntList_out": {INTEGER: EagerKernel(_sum, _takes_sum)},
-    "remainder.Tensor_out": {INTEGER: EagerKernel(_remainder, _takes_remainder)},
-    "floor_divide": {INTEGER: EagerKernel(_floor_divide, _divides)},
-    "bincount": {INTEGER: EagerKernel(_counts, _takes_counts)},
-    "histc": {INTEGER: EagerKernel(_histogram, _takes_histogram)},
-}
+        for full, function in ((name, reduce_all), (f"a{name}.out", over_dims))
+    ),
+    EagerKernel("neg.out", partial(_unary, "neg", _negative), _UNARY),
+    EagerKernel("abs.out", partial(_unary, "abs", _magnitude), _UNARY),
+    EagerKernel("sum.IntList_out", _sum, _SUM),
+    EagerKernel("remainder.Tensor_out", _remainder, _DIVISION),
+    EagerKernel("floor_divide", _floor_divide, _DIVISION),
+    EagerKernel("bincount", _counts, _COUNTS),
+    EagerKernel("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
+)

@@ -22,8 +22,8 @@ from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
     EagerProgram,
-    NeedsRelayout,
     Operand,
+    Relayout,
     ScalarOperand,
     prepare,
 )
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 16384
 Key = tuple[object, ...]
-_calls: LruCache[Key, CachedCall | NeedsRelayout | LoweringError] = LruCache(MAX_CALLS)
+_calls: LruCache[Key, CachedCall | Relayout | LoweringError] = LruCache(MAX_CALLS)
 """What a call over such operands runs, or why nothing does."""
 
 
@@ -61,9 +61,9 @@ def run(
     parameters: tuple[Any, ...] = (),
     target: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The results of an operation as new tensors; ``target`` takes the one result if it can.
+    """Run an operation and return its results as new tensors, or () if ``target`` got the result.
 
-    An empty tuple says that the target has it. At least one operand is a tensor, none is empty.
+    At least one operand is a tensor, none is empty.
     """
     if (recorder := current_recorder()) is not None:
         return recorder(name, lowering, operands, parameters, target)
@@ -81,10 +81,10 @@ def run(
         _calls.put(key, cached)
     if isinstance(cached, LoweringError):
         raise cached
-    if isinstance(cached, NeedsRelayout):
-        copies = [_relayout_if(k in cached.operands, o) for k, o in enumerate(operands)]
+    if isinstance(cached, frozenset):
+        copies = [_relayout_if(k in cached, o) for k, o in enumerate(operands)]
         return run(name, lowering, copies, parameters, target)
-    arguments = _operand_memory(cached.program, card, operands, buffers)
+    arguments = _operand_memory(cached[0], card, operands, buffers)
     return _launch(cached, card, arguments, target_buffer)
 
 
@@ -96,7 +96,7 @@ def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:
     return buffer
 
 
-def _prepared_or_error(call: EagerCall) -> CachedCall | NeedsRelayout | LoweringError:
+def _prepared_or_error(call: EagerCall) -> CachedCall | Relayout | LoweringError:
     """What a call runs; results that cannot be written straight to the target are new tensors."""
     try:
         return prepare(call)
@@ -137,7 +137,7 @@ def _key(
 
 
 def _tensor_key(tensor: torch.Tensor, buffer: DeviceBuffer) -> Key:
-    """What the kernel for this tensor depends on, its address apart."""
+    """All properties of a tensor that a program depends on, except its address."""
     return (
         tensor.dtype,
         tensor.shape,
@@ -176,9 +176,9 @@ def _launch(
     target_buffer: DeviceBuffer | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Enqueue it over ``arguments``, to which results and scratch memory are added."""
-    program = cached.program
-    noted = _noted_launches.get()
-    operands = () if noted is None else tuple(arguments)
+    program, offsets_bytes = cached
+    recorded = _recorded_launches.get()
+    operands = () if recorded is None else tuple(arguments)
     if program.into_target:
         assert target_buffer is not None
         target_buffer.zero_padded = False
@@ -195,11 +195,11 @@ def _launch(
     for argument in arguments:
         addresses.append(argument.address_bytes)
         memory.append(argument.memory)
-    for number, offset_bytes in cached.offsets_bytes:
+    for number, offset_bytes in offsets_bytes:
         addresses[number] += offset_bytes
-    if noted is not None:
+    if recorded is not None:
         target = target_buffer if program.into_target else None
-        noted.append(NotedLaunch(cached, operands, target, results))
+        recorded.append((cached, operands, target, results))
     program.compiled.launch(card.streams.current, tuple(addresses), memory)
     return tuple(results)
 
@@ -207,40 +207,34 @@ def _launch(
 # --- calls that are like one before ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NotedLaunch:
-    """What was launched: over which operands and numbers, into the memory of which tensor, and
-    which tensors it made.
-    """
-
-    cached: CachedCall
-    operands: tuple[DeviceBuffer, ...]
-    target: DeviceBuffer | None
-    results: list[torch.Tensor]
-
-
-NotedLaunches = list[NotedLaunch | None]
-"""None: work that is no launch."""
-_noted_launches: ContextVar[NotedLaunches | None] = ContextVar("noted_launches", default=None)
+RecordedLaunch = tuple[
+    CachedCall, tuple[DeviceBuffer, ...], DeviceBuffer | None, list[torch.Tensor]
+]
+"""A launch: its program, operands and numbers, the target it writes to, and new tensors."""
+RecordedLaunches = list[RecordedLaunch | None]
+"""None for other work than launches."""
+_recorded_launches: ContextVar[RecordedLaunches | None] = ContextVar(
+    "recorded_launches", default=None
+)
 
 
 @contextmanager
-def noting_launches() -> Iterator[NotedLaunches]:
-    """A block whose launches are noted, also for the block around it."""
-    noted: NotedLaunches = []
-    token = _noted_launches.set(noted)
+def recording_launches() -> Iterator[RecordedLaunches]:
+    """Record the launches of a block, also for an enclosing block."""
+    recorded: RecordedLaunches = []
+    token = _recorded_launches.set(recorded)
     try:
-        yield noted
+        yield recorded
     finally:
-        _noted_launches.reset(token)
-        if (around := _noted_launches.get()) is not None:
-            around += noted
+        _recorded_launches.reset(token)
+        if (around := _recorded_launches.get()) is not None:
+            around += recorded
 
 
-def note_other_work() -> None:
-    """What is done now is no launch: calls of this kind have no record."""
-    if (noted := _noted_launches.get()) is not None:
-        noted.append(None)
+def record_other_work() -> None:
+    """Record work other than a launch: calls of this kind get no `LaunchRecord`."""
+    if (recorded := _recorded_launches.get()) is not None:
+        recorded.append(None)
 
 
 Made = tuple[Ints, Ints, torch.dtype]
@@ -249,11 +243,11 @@ Made = tuple[Ints, Ints, torch.dtype]
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """What a call launched, for calls that differ in addresses only.
+    """The launch of a call, to be repeated for calls that differ in addresses only.
 
-    ``operands``: of the program, tensors by their place among the call's, and constants.
-    ``made``: the tensor that ATen makes for the result; None where the program makes it, or the
-    call says where it goes.
+    ``operands``: of the program, tensors by their position among the call's, and constants.
+    ``made``: the tensor that ATen makes for the result; None if the program makes it, or the call
+    has an ``out``.
     """
 
     cached: CachedCall
@@ -295,10 +289,10 @@ def flat(args: Sequence[Any]) -> Sequence[Any]:
 
 @dataclass(slots=True)
 class KnownCall:
-    """A call as `launch_records` know it: all that its launch depends on, addresses apart.
+    """A call with its key in `launch_records`: all that its launch depends on except addresses.
 
-    ``buffers``: of the tensors among its arguments; ``distinct``: of how many tensors they are.
-    ``target``: that of the tensor it writes to.
+    ``buffers``: of the tensor arguments, which are ``distinct`` different tensors. ``target``: the
+    buffer of ``out``.
     """
 
     key: Key
@@ -310,7 +304,7 @@ class KnownCall:
 def known_call(
     function: object, args: Sequence[Any], target: torch.Tensor | None = None
 ) -> KnownCall | None:
-    """None where that cannot be said: of tensors elsewhere, of other cards, without a base."""
+    """The key of a call; None for tensors on the CPU, on several cards, or without a base."""
     buffers: list[DeviceBuffer] = []
     parts: list[object] = [function]
     tensors: list[int] = []
@@ -347,34 +341,35 @@ def known_call(
 
 
 def placement_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Where its elements lie."""
+    """Extents, address and layout of a tensor."""
     buffer = buffer_of(tensor)
     extents = (tensor.shape, tensor.stride(), tensor.storage_offset())
     return (*extents, buffer.address_bytes, buffer.layout_id)
 
 
-def keep_record(known: KnownCall, result: torch.Tensor, launches: NotedLaunches) -> None:
-    """Let calls like this one launch what it did for ``result``, if that is one launch."""
-    noted = launches[0] if len(launches) == 1 else None
-    if noted is None:
+def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunches) -> None:
+    """Record the launch that computed ``result`` for equal calls, if there was exactly one."""
+    recorded = launches[0] if len(launches) == 1 else None
+    if recorded is None:
         return
+    cached, operands, target, results = recorded
     made = None
     if known.target is not None:
-        is_for_result = noted.target is known.target
+        is_for_result = target is known.target
     elif len({*map(id, known.buffers)}) != known.distinct:
-        return  # operands that share memory, which the key does not say
-    elif noted.results:
-        is_for_result = noted.results[0] is result
+        return  # operands that share memory, which is not part of the key
+    elif results:
+        is_for_result = results[0] is result
     else:
-        is_for_result = noted.target is buffer_of(result)
-        made = _made_as(result, known)
-    places = [_place_of(operand, known.buffers) for operand in noted.operands]
-    if is_for_result and None not in places and (noted.results or known.target or made):
-        operands = tuple(place for place in places if place is not None)
-        launch_records.put(known.key, LaunchRecord(noted.cached, operands, made))
+        is_for_result = target is buffer_of(result)
+        made = _new_tensor_of(result, known)
+    positions = tuple(_position_of(operand, known.buffers) for operand in operands)
+    found = tuple(position for position in positions if position is not None)
+    if is_for_result and found == positions and (results or known.target or made):
+        launch_records.put(known.key, LaunchRecord(cached, found, made))
 
 
-def _made_as(result: torch.Tensor, known: KnownCall) -> Made | None:
+def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
     """How `allocate_on` makes such a tensor; None where it does not, and where more than the call's
     tensors may have decided the dtype.
     """
@@ -384,9 +379,11 @@ def _made_as(result: torch.Tensor, known: KnownCall) -> Made | None:
     return made if is_usual and result.dtype in known.key else None
 
 
-def _place_of(operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]) -> int | DeviceBuffer | None:
-    """An operand of a program among a call's, or a constant that the call does not name; None for
-    what was made of these.
+def _position_of(
+    operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]
+) -> int | DeviceBuffer | None:
+    """The position of a program's operand among a call's buffers, the operand itself if it is a
+    constant, or None for an intermediate result.
     """
     constant = operand if operand.is_constant else None
     return next((k for k, buffer in enumerate(buffers) if buffer is operand), constant)

@@ -1,4 +1,4 @@
-"""Elements chosen by a mask: where, masked_fill, tril and triu."""
+"""Boolean logic, predicates and masks: logical_*, bitwise_* of bools, isnan, sign, where, tril."""
 
 from __future__ import annotations
 
@@ -11,20 +11,97 @@ from spyre.lru_cache import LruCache
 from spyre.torch_backend.device import card_of, name_of, warn_user
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
+    BOOL,
     CONVERTED,
+    FLOATS,
     INTEGERS,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     broadcast_shape,
     fill,
+    fill_elementwise,
     new_elementwise,
     operand,
 )
-from spyre.torch_backend.eager.factories import each_once, expanded_dims
-from spyre.torch_backend.eager.integers import chosen, is_integer
-from spyre.torch_backend.program import Lowering, Value, current_recorder
+from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
+from spyre.torch_backend.eager.integers import is_integer, select
+from spyre.torch_backend.program import Lowering, LoweringFunction, Value, current_recorder
 from spyre.torch_backend.tensors import buffer_of
+
+
+def _of_truths(name: str, builder: Lowering, a: Value, b: Value) -> Value:
+    """An operation on 1.0 and 0.0."""
+    return builder.truth(
+        builder.pointwise(name, builder.convert(a, "bool"), builder.convert(b, "bool"))
+    )
+
+
+def negated(builder: Lowering, x: Value) -> Value:
+    """Whether elements are zero."""
+    x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
+    return builder.truth(builder.pointwise("equal", x, 0.0))
+
+
+def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
+    return builder.truth(builder.pointwise("notequal", x, x))
+
+
+def _equal_to(number: float, builder: Lowering, x: Value) -> Value:
+    return builder.truth(builder.pointwise("equal", x, number))
+
+
+def _sign(builder: Lowering, x: Value) -> Value:
+    above, below = (
+        builder.pointwise("greaterthan", x, 0.0),
+        builder.pointwise("lesserthan", x, 0.0),
+    )
+    return builder.pointwise("sub", above, below)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def _binary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    operands = [operand(args.self, torch.bool), operand(args.other, torch.bool)]
+    return fill_elementwise(label, lowering, operands, (), args.out)
+
+
+def _unary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    return fill_elementwise(label, lowering, [args.self], (), args.out)
+
+
+def isnan(args: Arguments) -> torch.Tensor:
+    """aten::isnan. The card's 16-bit format has no NaN and stores it as an infinity."""
+    out = torch.empty_like(args.self, dtype=torch.bool)
+    return fill("isnan", _unequal_to_itself, [args.self], (), out)
+
+
+_AND = partial(_of_truths, "minimum")
+_OPERATIONS: dict[str, LoweringFunction] = {
+    "and": _AND,
+    "or": partial(_of_truths, "maximum"),
+    "xor": partial(_of_truths, "notequal"),
+}
+
+
+def _has_no_numbers(args: Arguments) -> bool:
+    """Python's numbers among the operands are bools."""
+    return all(isinstance(v, (bool, torch.Tensor)) for v in (args.self, args.other))
+
+
+_BOOLS = Conditions(dtypes={"inputs": BOOL, "out": BOOL}, check=_has_no_numbers)
+_TRUTHS = Conditions(dtypes={"inputs": CONVERTED, "out": BOOL}, check=_has_no_numbers)
+_PREDICATE = Conditions(dtypes={"self": FLOATS, "out": BOOL})
+_SIGN = Conditions(dtypes={"self": FLOATS}, same_dtype=("self", "out"))
+_UNARY: tuple[tuple[str, LoweringFunction, Conditions], ...] = (
+    ("logical_not.out", negated, Conditions(dtypes={"self": CONVERTED, "out": BOOL})),
+    ("bitwise_not.out", negated, Conditions(dtypes={"self": BOOL, "out": BOOL})),
+    ("isposinf.out", partial(_equal_to, float("inf")), _PREDICATE),
+    ("isneginf.out", partial(_equal_to, float("-inf")), _PREDICATE),
+    ("sign.out", _sign, _SIGN),
+    ("sgn.out", _sign, _SIGN),
+)
 
 MAX_TRIANGLES = 32
 """Triangles that stay on the card."""
@@ -33,52 +110,26 @@ MAX_TRIANGLE_ELEMENTS = 1 << 20
 _triangles: LruCache[tuple[object, ...], torch.Tensor] = LruCache(MAX_TRIANGLES)
 
 
-def select(low: Lowering, condition: Value, a: Value, b: Value, dtype: str) -> Value:
-    """a where the condition holds, else b."""
-    a, b = low.convert(a, dtype), low.convert(b, dtype)
-    if dtype in ("int32", "int64"):
-        return chosen(low, condition, a, b)
-    return low.pointwise("where3", low.convert(condition, _same_format(dtype)), a, b, dtype=dtype)
-
-
-def _same_format(dtype: str) -> str:
-    return "float32" if dtype == "float32" else "bool"
-
-
-def fill_where(low: Lowering, x: Value, mask: Value, number: Value, dtype: str) -> Value:
+def fill_where(builder: Lowering, x: Value, mask: Value, number: Value, dtype: str) -> Value:
     """x, with ``number`` where the mask holds."""
-    return select(low, mask, number, x, dtype)
+    return select(builder, mask, number, x, dtype)
 
 
-def keep_where(low: Lowering, x: Value, mask: Value, dtype: str) -> Value:
+def keep_where(builder: Lowering, x: Value, mask: Value, dtype: str) -> Value:
     """x, with 0 where the mask does not hold."""
-    return select(low, mask, x, low.constant(0, dtype), dtype)
+    return select(builder, mask, x, builder.constant(0, dtype), dtype)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """aten::where.self."""
-    dtype = torch.result_type(a, b)
-    return where_out(condition, a, b, out=new_elementwise(dtype, condition, a, b))
-
-
-def where_out(
-    condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
-    """aten::where.self_out."""
+def where(args: Arguments) -> torch.Tensor:
+    """aten::where.self and where.self_out."""
+    condition, a, b = args.condition, args.self, args.other
+    (out,) = args.results or [new_elementwise(torch.result_type(a, b), condition, a, b)]
     sizes = torch.broadcast_shapes(condition.shape, a.shape, b.shape)
     operands = [condition, operand(a, out.dtype), operand(b, out.dtype)]
     return fill("where", select, operands, (name_of(out.dtype),), out, sizes)
-
-
-def _takes_where(
-    condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None
-) -> bool:
-    dtype = torch.result_type(a, b)
-    fits = condition.device.type == "spyre" and condition.dtype is torch.bool
-    return fits and dtype in CONVERTED and all(_is_operand(v, dtype) for v in (a, b))
 
 
 def _is_operand(value: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -94,9 +145,7 @@ def is_number_of(value: Any, dtype: torch.dtype) -> bool:
 
 
 def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """aten::masked_fill_, Scalar and Tensor. Memory that an expanded tensor shows several times is
-    filled where one of its places is masked.
-    """
+    """aten::masked_fill_. An element of an expanded tensor is filled if it is masked anywhere."""
     sizes = broadcast_shape(x, mask)
     if sizes != x.shape:
         raise RuntimeError(
@@ -108,33 +157,32 @@ def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tenso
             "Use of masked_fill_ on expanded tensors is deprecated. "
             "Please clone() the tensor before performing this operation."
         )
-        masked_fill_(each_once(x), mask.expand(x.shape).any(repeated, keepdim=True), value)
+        masked_fill_(
+            without_expanded_dims(x), mask.expand(x.shape).any(repeated, keepdim=True), value
+        )
         return x
-    number = filling(value, x.dtype)
+    number = as_fill_operand(value, x.dtype)
     return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
 
 
-def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """aten::masked_fill, Scalar and Tensor."""
+def masked_fill(args: Arguments) -> torch.Tensor:
+    x, mask = args.self, args.mask
     result = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
-    number = filling(value, x.dtype)
-    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), result)
+    operands = [x, mask, as_fill_operand(args.value, x.dtype)]
+    return fill("masked_fill", fill_where, operands, (name_of(x.dtype),), result)
 
 
-def filling(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
-    """A tensor on the card as it is, a number rounded to ``dtype`` first, as a filled tensor is."""
+def _masked_fill_(args: Arguments) -> torch.Tensor:
+    return masked_fill_(args.self, args.mask, args.value)
+
+
+def as_fill_operand(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
+    """A tensor on the card, or a number rounded to ``dtype``, as elements of a tensor are."""
     if isinstance(value, torch.Tensor) and value.device.type == "spyre":
         return value
     number = value.item() if isinstance(value, torch.Tensor) else value
     number = torch.tensor(number, dtype=dtype, device="cpu")
     return ScalarOperand(float(number.item()), name_of(dtype))
-
-
-def _takes_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> bool:
-    fits = x.dtype in CONVERTED and mask.dtype is torch.bool and mask.device == x.device
-    if isinstance(value, torch.Tensor):
-        return fits and value.dim() == 0 and _is_operand(value, x.dtype)
-    return fits and is_number_of(value, x.dtype)
 
 
 def triangle(
@@ -160,30 +208,58 @@ def triangle(
     return mask
 
 
-def _triangular(lower: bool, x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> Any:
-    """aten::tril.out and triu.out."""
+def _triangular(lower: bool, args: Arguments) -> torch.Tensor:
+    x: torch.Tensor = args.self
     if not x.numel():
-        return out.resize_(x.shape)
+        return args.out.resize_(x.shape)
     rows, columns = x.shape[-2:]
-    operands = [x, triangle(rows, columns, diagonal, lower, x.device)]
-    return fill("triangle", keep_where, operands, (name_of(x.dtype),), out, x.shape)
-
-
-def _takes_triangular(x: torch.Tensor, diagonal: int = 0, *, out: torch.Tensor) -> bool:
-    return x.dtype in CONVERTED and x.dtype == out.dtype
+    operands = [x, triangle(rows, columns, args.diagonal, lower, x.device)]
+    return fill("triangle", keep_where, operands, (name_of(x.dtype),), args.out, x.shape)
 
 
 FILLS = ("masked_fill_.Scalar", "masked_fill_.Tensor")
-_MASKED_FILL = {ANY: EagerKernel(masked_fill, _takes_fill)}
-_MASKED_FILL_ = {ANY: EagerKernel(masked_fill_, _takes_fill)}
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "where.self": {ANY: EagerKernel(where, _takes_where)},
-    "where.self_out": {ANY: EagerKernel(where_out, _takes_where)},
-    "tril.out": {ANY: EagerKernel(partial(_triangular, True), _takes_triangular)},
-    "triu.out": {ANY: EagerKernel(partial(_triangular, False), _takes_triangular)},
-    "masked_fill.Scalar": _MASKED_FILL,
-    "masked_fill.Tensor": _MASKED_FILL,
-    "masked_fill_.Scalar": _MASKED_FILL_,
-    "masked_fill_.Tensor": _MASKED_FILL_,
-}
+
+def _has_operands(args: Arguments) -> bool:
+    """The condition is on the card, and `_is_operand` holds for both values."""
+    dtype = torch.result_type(args.self, args.other)
+    is_on_card = args.condition.device.type == "spyre"
+    return is_on_card and all(_is_operand(v, dtype) for v in (args.self, args.other))
+
+
+def _has_fill_number(args: Arguments) -> bool:
+    if isinstance(args.value, torch.Tensor):
+        return args.value.dim() == 0 and _is_operand(args.value, args.self.dtype)
+    return is_number_of(args.value, args.self.dtype)
+
+
+_WHERE = Conditions(dtypes={"condition": BOOL}, promotes_to=CONVERTED, check=_has_operands)
+_FILL = Conditions(
+    dtypes={"self": CONVERTED, "mask": BOOL},
+    same_device=("self", "mask"),
+    check=_has_fill_number,
+)
+_TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
+
+KERNELS = (
+    *(
+        EagerKernel(name, partial(_binary, name, lowering), conditions)
+        for kind, lowering in _OPERATIONS.items()
+        for name, conditions in (
+            (f"logical_{kind}.out", _TRUTHS),
+            (f"bitwise_{kind}.Tensor_out", _BOOLS),
+        )
+    ),
+    *(EagerKernel(name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
+    EagerKernel("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
+    # a product of bools is their conjunction
+    EagerKernel("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
+    EagerKernel("where.self", where, _WHERE),
+    EagerKernel("where.self_out", where, _WHERE),
+    EagerKernel("tril.out", partial(_triangular, True), _TRIANGLE),
+    EagerKernel("triu.out", partial(_triangular, False), _TRIANGLE),
+    EagerKernel("masked_fill.Scalar", masked_fill, _FILL),
+    EagerKernel("masked_fill.Tensor", masked_fill, _FILL),
+    EagerKernel("masked_fill_.Scalar", _masked_fill_, _FILL),
+    EagerKernel("masked_fill_.Tensor", _masked_fill_, _FILL),
+)

@@ -1,28 +1,40 @@
-"""Matrix products: DL16 on the matrix units, float32 on the vector unit.
+"""Matrix products, DL16 on the matrix units and float32 on the vector unit; and attention.
 
-The matrix units have no float32. There a product is a sum of products of columns with rows, whose
-terms all stand in memory; where they would take too much of it, the CPU computes it.
+The matrix units have no float32. Such a product is a sum of products of columns with rows, with all
+terms in memory; the CPU computes products whose terms would need too much.
+
+Attention is one program, masks, causal masks and grouped heads included. Its backward pass is made
+of other operations, and dropout takes ATen's composition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import linear
 
+from spyre.layout import contiguous_strides
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
+    call,
     fill,
     fill_number,
+    one_launch,
 )
-from spyre.torch_backend.program import Lowering, Value
+from spyre.torch_backend.eager.masks import triangle
+from spyre.torch_backend.program import Lowering, Value, current_recorder
+from spyre.torch_backend.tensors import allocate
 
 TERMS_BYTES = 1 << 28
 """Most memory for the terms of a float32 product."""
@@ -33,20 +45,20 @@ def is_small_product(left_shape: Sequence[int], columns: int) -> bool:
     return prod(left_shape) * -(-columns // 32) * 128 <= TERMS_BYTES
 
 
-def product(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
+def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
     """left · right; in float32 as sums of products of columns with rows."""
-    left, right = low.convert(left, dtype), low.convert(right, dtype)
+    left, right = builder.convert(left, dtype), builder.convert(right, dtype)
     if dtype != "float32":
-        return low.matmul(left, right)
+        return builder.matmul(left, right)
     rank = len(left.sizes)
     a, b = left.unsqueezed(rank), right.unsqueezed(rank - 2)
-    products = low.pointwise("mul", a, b)
-    total = low.reduce("sum", products, (rank - 1,))
+    products = builder.pointwise("mul", a, b)
+    total = builder.reduce("sum", products, (rank - 1,))
     return total.reshaped((*total.sizes[: rank - 1], total.sizes[-1]))
 
 
 def added(
-    low: Lowering,
+    builder: Lowering,
     bias: Value,
     left: Value,
     right: Value,
@@ -55,148 +67,407 @@ def added(
     alpha: float,
 ) -> Value:
     """beta · bias + alpha · left · right."""
-    result = product(low, left, right, dtype)
+    result = product(builder, left, right, dtype)
     if alpha != 1:
-        result = low.pointwise("mul", result, low.constant(alpha, dtype))
+        result = builder.pointwise("mul", result, alpha)
     if beta == 0:
         return result
-    bias = low.convert(bias, dtype)
+    bias = builder.convert(bias, dtype)
     if beta != 1:
-        bias = low.pointwise("mul", bias, low.constant(beta, dtype))
-    return low.pointwise("add", result, bias)
+        bias = builder.pointwise("mul", bias, beta)
+    return builder.pointwise("add", result, bias)
 
 
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _matmul(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    sizes = (*left.shape[:-1], right.shape[-1])
-    return fill("matmul", product, [left, right], (name_of(out.dtype),), out, sizes)
+def _product_sizes(left: torch.Tensor, right: torch.Tensor) -> tuple[int, ...]:
+    return (*left.shape[:-1], right.shape[-1])
 
 
-def _takes(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    floats = all(t.dtype in FLOATS for t in (*tensors, out))
-    left, right = tensors[-2:]
-    small = out.dtype is not torch.float32 or is_small_product(left.shape, right.shape[-1])
-    return floats and small and all(t.numel() for t in tensors)
+def _matmul(args: Arguments) -> torch.Tensor:
+    operands, sizes = args.inputs, _product_sizes(*args.inputs)
+    return fill("matmul", product, operands, (name_of(args.out.dtype),), args.out, sizes)
 
 
-def _addmm(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    parameters = (name_of(out.dtype), float(beta), float(alpha))
-    sizes = (*left.shape[:-1], right.shape[-1])
-    return fill("addmm", added, [bias, left, right], parameters, out, sizes)
+def _addmm(args: Arguments) -> torch.Tensor:
+    sizes = _product_sizes(*args.inputs[1:])
+    return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
 
 
-def _empty_product(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return fill_number(out, (*left.shape[:-1], right.shape[-1]), 0.0)
+def _factors(args: Arguments) -> tuple[str, float, float]:
+    return name_of(args.out.dtype), float(args.beta), float(args.alpha)
 
 
-def _empty_addmm(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    out: torch.Tensor,
-    **_: Any,
-) -> torch.Tensor:
-    scaled = bias * beta if beta else None  # in place, out is the bias
-    _empty_product(left, right, out=out)
+def _empty_product(args: Arguments) -> torch.Tensor:
+    return fill_number(args.out, _product_sizes(*args.inputs), 0.0)
+
+
+def _empty_addmm(args: Arguments) -> torch.Tensor:
+    bias, left, right = args.inputs
+    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
+    out = fill_number(args.out, _product_sizes(left, right), 0.0)
     return out if scaled is None else out.copy_(scaled)
 
 
-def _takes_empty(*tensors: torch.Tensor, out: torch.Tensor, **_: Any) -> bool:
-    left, right = tensors[-2:]
-    floats = all(t.dtype in FLOATS for t in (left, right, out))
-    return floats and not (left.numel() and right.numel())
-
-
 def _added_vector(
-    low: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
+    builder: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
 ) -> Value:
     """beta · bias + alpha · left · right of a matrix and a vector."""
     column = right.unsqueezed(1)
     bias = bias.unsqueezed(len(bias.sizes))  # a number may be the bias of all rows
-    result = added(low, bias, left, column, dtype, beta, alpha)
+    result = added(builder, bias, left, column, dtype, beta, alpha)
     return result.reshaped(result.sizes[:1])
 
 
-def _addmv(
-    bias: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::addmv.out; a bias that counts for nothing may have no memory."""
-    bias = left[:, 0] if beta == 0 else bias
-    parameters = (name_of(out.dtype), float(beta), float(alpha))
-    return fill("addmv", _added_vector, [bias, left, right], parameters, out, left.shape[:1])
+def _addmv(args: Arguments) -> torch.Tensor:
+    """aten::addmv.out; with ``beta`` 0 the bias may have no memory."""
+    bias = args.mat[:, 0] if args.beta == 0 else args.self
+    operands, sizes = [bias, args.mat, args.vec], args.mat.shape[:1]
+    return fill("addmv", _added_vector, operands, _factors(args), args.out, sizes)
 
 
-def _takes_vector(bias: torch.Tensor, *tensors: torch.Tensor, **named: Any) -> bool:
-    return _takes(tensors[0], tensors[1].unsqueeze(1), out=named["out"])
+def _inner(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
+    products = builder.pointwise("mul", builder.convert(left, dtype), builder.convert(right, dtype))
+    return builder.reduce("sum", products, (0,)).reshaped(())
 
 
-def _inner(low: Lowering, left: Value, right: Value, dtype: str) -> Value:
-    products = low.pointwise("mul", low.convert(left, dtype), low.convert(right, dtype))
-    return low.reduce("sum", products, (0,)).reshaped(())
+def dot(args: Arguments) -> torch.Tensor:
+    out = torch.empty((), dtype=args.self.dtype, device=args.self.device)
+    return fill("dot", _inner, args.inputs, (name_of(out.dtype),), out)
 
 
-def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    out = torch.empty((), dtype=left.dtype, device=left.device)
-    return fill("dot", _inner, [left, right], (name_of(out.dtype),), out)
+# --- the table -----------------------------------------------------------------------------------
 
 
-def _takes_dot(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.dtype in FLOATS and left.dtype == right.dtype and left.numel() > 0
+def _is_small(left: str, right: str, args: Arguments) -> bool:
+    """A result of 16-bit floats, or a float32 product whose terms have room."""
+    if args.out.dtype is not torch.float32:
+        return True
+    factor, columns = getattr(args, left), getattr(args, right)
+    return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
-# --- what ATen checks of the functional variants -----------------------------------------------
+def _product_conditions(left: str, right: str) -> Conditions:
+    return Conditions(
+        dtypes={"inputs": FLOATS, "out": FLOATS},
+        nonempty=("inputs",),
+        check=partial(_is_small, left, right),
+    )
 
 
-def _is_product(left: torch.Tensor, right: torch.Tensor) -> bool:
-    agree = left.dim() == right.dim() and left.shape[:-2] == right.shape[:-2]
-    return bool(agree and left.shape[-1] == right.shape[-2])
+def _has_empty_factor(left: str, right: str, args: Arguments) -> bool:
+    return not (getattr(args, left).numel() and getattr(args, right).numel())
 
 
-def is_mm(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Two matrices that go together."""
-    return left.dim() == 2 and _is_product(left, right)
+def _factors_agree(left: str, right: str, args: Arguments) -> bool:
+    a, b = getattr(args, left), getattr(args, right)
+    return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
 
 
-def is_bmm(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Two batches of matrices that go together."""
-    return left.dim() == 3 and _is_product(left, right)
+def _addends_agree(args: Arguments) -> bool:
+    """The bias is broadcast along rows, or not at all."""
+    sizes = (args.mat1.shape[0], args.mat2.shape[1])
+    return _factors_agree("mat1", "mat2", args) and args.self.shape in (sizes[1:], sizes)
 
 
-def is_addmm(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, **_: Any) -> bool:
-    """Two matrices and a bias that is broadcast along rows, or not at all."""
-    return is_mm(left, right) and bias.shape in (right.shape[1:], (left.shape[0], right.shape[1]))
-
-
-_PRODUCT = {
-    ZERO_SIZE: EagerKernel(_empty_product, _takes_empty),
-    FLOAT: EagerKernel(_matmul, _takes),
+PLAIN = {
+    "mm": Conditions(
+        ranks={"self": (2,), "mat2": (2,)}, check=partial(_factors_agree, "self", "mat2")
+    ),
+    "bmm": Conditions(
+        ranks={"self": (3,), "mat2": (3,)}, check=partial(_factors_agree, "self", "mat2")
+    ),
+    "addmm": Conditions(ranks={"mat1": (2,), "mat2": (2,)}, check=_addends_agree),
 }
-_SUMMED = {ZERO_SIZE: EagerKernel(_empty_addmm, _takes_empty), FLOAT: EagerKernel(_addmm, _takes)}
+"""Shapes of functional variants that need no rules of ATen's."""
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "mm.out": _PRODUCT,
-    "bmm.out": _PRODUCT,
-    "addmm.out": _SUMMED,
-    "baddbmm.out": _SUMMED,
-    "addmv.out": {FLOAT: EagerKernel(_addmv, _takes_vector)},
-    "dot": {FLOAT: EagerKernel(dot, _takes_dot)},
-    "vdot": {FLOAT: EagerKernel(dot, _takes_dot)},
-}
+_PRODUCTS = (
+    ("mm.out", "self", "mat2", _matmul, _empty_product),
+    ("bmm.out", "self", "mat2", _matmul, _empty_product),
+    ("addmm.out", "mat1", "mat2", _addmm, _empty_addmm),
+    ("baddbmm.out", "batch1", "batch2", _addmm, _empty_addmm),
+)
+_ADDMV = replace(
+    _product_conditions("mat", "vec"),
+    dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
+    nonempty=("mat", "vec"),
+)
+_DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
+
+
+def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
+    """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
+
+    ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
+    """
+    *masks, kinds, scale, dtype = args
+    q, k, v = (builder.convert(x, dtype) for x in (q, k, v))
+    groups = q.sizes[-3] // k.sizes[-3]
+    q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
+    last = len(k5.sizes)
+    scores = product(builder, q5, k5.transposed(last - 2, last - 1), dtype)
+    scores = builder.pointwise("mul", scores, scale)
+    for kind, mask in zip(kinds, masks, strict=True):
+        scores = _masked(builder, scores, _mask_view(mask, q, groups), kind, dtype)
+    output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
+    return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
+
+
+def _grouped(x: Value, groups: int) -> Value:
+    """[.., heads, rows, width] as [.., heads / groups, groups, rows, width]."""
+    *outer, heads, rows, width = x.sizes
+    return x.reshaped((*outer, heads // groups, groups, rows, width))
+
+
+def _mask_view(mask: Value, q: Value, groups: int) -> Value:
+    """A mask in as many dims as the scores."""
+    for _ in range(len(q.sizes) - len(mask.sizes)):
+        mask = mask.unsqueezed(0)
+    *outer, heads, rows, columns = mask.sizes
+    if heads == 1:
+        return mask.unsqueezed(len(mask.sizes) - 2)
+    return mask.reshaped((*outer, heads // groups, groups, rows, columns))
+
+
+def _masked(builder: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
+    mask = builder.convert(mask, dtype)
+    if kind == "add":
+        return builder.pointwise("add", scores, mask)
+    return builder.pointwise("where3", mask, scores, float("-inf"))
+
+
+def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:
+    dims = (len(x.sizes) - 1,)
+    top = builder.reduce("max", x, dims)
+    seen = builder.pointwise("greaterthan", top, float("-inf"))
+    top = builder.pointwise("where3", seen, top, 0.0)
+    terms = builder.pointwise("exp", builder.pointwise("sub", x, top))
+    total = builder.reduce("sum", terms, dims)
+    total = builder.pointwise("where3", seen, total, 1.0)
+    return builder.pointwise("realdiv", terms, total)
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+_FUSED = "_scaled_dot_product_fused_attention_overrideable"
+
+
+def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor:
+    """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
+    args = bind_arguments("scaled_dot_product_attention", positional, named)
+    q, k, v, mask, scale = args.query, args.key, args.value, args.attn_mask, args.scale
+    if FUSED.hold(args):
+        fused = getattr(torch.ops.aten, _FUSED)
+        output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
+        return output
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    options = {"scale": scale, "enable_gqa": args.enable_gqa}
+    plain: torch.Tensor = math(q, k, v, mask, args.dropout_p, args.is_causal, **options)[0]
+    return plain
+
+
+def _has_matching_heads(args: Arguments) -> bool:
+    """One batch, heads that divide, and in float32 few enough terms."""
+    q, k, v = args.query, args.key, args.value
+    heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % k.shape[-3] == 0
+    small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
+    return heads and small and q.shape[0] == k.shape[0] == v.shape[0]
+
+
+_QKV = ("query", "key", "value")
+FUSED = Conditions(
+    dtypes={"query": FLOATS},
+    same_dtype=_QKV,
+    nonempty=_QKV,
+    ranks=dict.fromkeys(_QKV, (4,)),
+    values={"dropout_p": (0.0,)},
+    check=_has_matching_heads,
+)
+"""Attention that one program computes."""
+
+
+def fused_attention(args: Arguments) -> tuple[Any, ...]:
+    q, k, v = operands = [args.query, args.key, args.value]
+    kinds = []
+    if args.attn_bias is not None:
+        operands.append(args.attn_bias)
+        kinds.append("keep" if args.attn_bias.dtype is torch.bool else "add")
+    if args.is_causal:
+        operands.append(causal_mask(q, k))
+        kinds.append("keep")
+    parameters = (tuple(kinds), _scale_of(q, args.scale), name_of(q.dtype))
+    output = call(_ATTENTION, operands, *parameters, out=_ordered_as(q, v.shape[-1]))
+    empty = allocate((0,), (1,), torch.float32, q.device.index)
+    counts = torch.empty(0, dtype=torch.int64, device="cpu")
+    lengths = (q.shape[-2], k.shape[-2])
+    return (output, empty, counts, counts, *lengths, counts, counts, empty)
+
+
+def _fill_attention(args: Arguments) -> torch.Tensor:
+    parameters = (args.kinds, args.scale, args.dtype)
+    return fill("attention", attention, args.operands, parameters, args.out)
+
+
+_ATTENTION = one_launch(
+    "scaled_dot_product_attention", ("operands", "kinds", "scale", "dtype"), _fill_attention
+)
+
+
+def _ordered_as(q: torch.Tensor, width: int) -> torch.Tensor:
+    """A new tensor for the output, dims in memory in the order of ``q``'s: as torch expects it, so
+    that heads which were a view of rows can be viewed as rows again.
+    """
+    order = sorted(range(q.dim()), key=q.stride().__getitem__, reverse=True)
+    sizes = (*q.shape[:-1], width)
+    if current_recorder() is None:
+        strides = contiguous_strides([sizes[k] for k in order])
+        in_order = [strides[order.index(k)] for k in range(q.dim())]
+        return allocate(sizes, in_order, q.dtype, q.device.index)
+    made = torch.empty([sizes[k] for k in order], dtype=q.dtype, device=q.device)
+    return made.permute([order.index(k) for k in range(q.dim())])
+
+
+def fused_attention_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of q, k, v and the bias; the scores are computed again."""
+    q, k, v, grad, attn_bias = args.query, args.key, args.value, args.grad_out, args.attn_bias
+    groups, factor = q.shape[-3] // k.shape[-3], _scale_of(q, args.scale)
+    keys, values = (t.repeat_interleave(groups, -3) if groups > 1 else t for t in (k, v))
+    scores = q @ keys.transpose(-2, -1) * factor
+    if attn_bias is not None:
+        scores = _with_bias(scores, attn_bias)
+    if args.is_causal:
+        scores = _with_bias(scores, causal_mask(q, k))
+    weights = torch.softmax(scores, -1)
+    grad_values = weights.transpose(-2, -1) @ grad
+    grad_weights = grad @ values.transpose(-2, -1)
+    inner = (grad_weights * weights).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - inner)
+    grad_q = grad_scores @ keys * factor
+    grad_keys = grad_scores.transpose(-2, -1) @ q * factor
+    grad_k, grad_v = (_summed(g, k, groups) for g in (grad_keys, grad_values))
+    bias = None
+    if attn_bias is not None and args.grad_input_mask[3]:
+        bias = grad_scores.sum_to_size(attn_bias.shape)
+    return grad_q, grad_k, grad_v, bias
+
+
+def _with_bias(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    if bias.dtype is torch.bool:
+        return torch.where(bias, scores, float("-inf"))
+    return scores + bias
+
+
+def _summed(grad: torch.Tensor, like: torch.Tensor, groups: int) -> torch.Tensor:
+    """Gradients of repeated heads, added up."""
+    if groups == 1:
+        return grad
+    return grad.unflatten(-3, (like.shape[-3], groups)).sum(-3)
+
+
+def _scale_of(q: torch.Tensor, scale: float | None) -> float:
+    return float(q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def causal_mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """A bool tensor, true where a row of ``q`` sees a row of ``k``: on and below the diagonal."""
+    return triangle(q.shape[-2], k.shape[-2], 0, True, q.device)
+
+
+def native_attention(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::_native_multi_head_attention: nn.MultiheadAttention without gradients.
+
+    ``mask``: true where nothing is seen; of [rows, columns], [batch, columns] (``mask_type`` 1) or
+    all four dims.
+    """
+    heads, weights, biases = args.num_head, args.qkv_weight.chunk(3), args.qkv_bias.chunk(3)
+    columns = zip((args.query, args.key, args.value), weights, biases, strict=True)
+    q, k, v = (linear(x, w, b).unflatten(-1, (heads, -1)).transpose(1, 2) for x, w, b in columns)
+    seen = None
+    if args.mask is not None:
+        seen = ~args.mask.bool()
+        seen = seen[:, None, None] if args.mask_type == 1 else seen
+    attention_weights = args.query.new_empty(0)
+    if not args.need_weights:
+        output = scaled_dot_product_attention(q, k, v, seen)
+    else:
+        scores = q @ k.transpose(-2, -1) * _scale_of(q, None)
+        if seen is not None:
+            scores = _with_bias(scores, seen)
+        attention_weights = torch.softmax(scores, -1)
+        output = attention_weights @ v
+        if args.average_attn_weights:
+            attention_weights = attention_weights.mean(1)
+    output = output.transpose(1, 2).flatten(-2)
+    return linear(output, args.proj_weight, args.proj_bias), attention_weights
+
+
+def encoder_layer(args: Arguments) -> torch.Tensor:
+    """aten::_transformer_encoder_layer_fwd: nn.TransformerEncoderLayer without gradients."""
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        named = {"query": x, "key": x, "value": x, "num_head": args.num_heads}
+        return native_attention(Arguments(**{**vars(args), **named, "need_weights": False}))[0]
+
+    def fed_forward(x: torch.Tensor) -> torch.Tensor:
+        inner = linear(x, args.ffn_weight_1, args.ffn_bias_1)
+        inner = torch.nn.functional.gelu(inner) if args.use_gelu else torch.relu(inner)
+        return linear(inner, args.ffn_weight_2, args.ffn_bias_2)
+
+    def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.layer_norm(x, [x.shape[-1]], weight, bias, args.eps)
+
+    first, last = (
+        (args.norm_weight_1, args.norm_bias_1),
+        (args.norm_weight_2, args.norm_bias_2),
+    )
+    x: torch.Tensor = args.src
+    if args.norm_first:
+        x = x + attended(normed(x, *first))
+        return x + fed_forward(normed(x, *last))
+    x = normed(x + attended(x), *first)
+    return normed(x + fed_forward(x), *last)
+
+
+COMPOSITES = {"scaled_dot_product_attention": scaled_dot_product_attention}
+"""Operations made of others, with gradients of those; by aten name."""
+
+
+WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
+"""Operators that no other device has a kernel for."""
+
+KERNELS = (
+    *(
+        EagerKernel(
+            name,
+            empty,
+            Conditions(
+                dtypes={left: FLOATS, right: FLOATS, "out": FLOATS},
+                check=partial(_has_empty_factor, left, right),
+            ),
+        )
+        for name, left, right, _, empty in _PRODUCTS
+    ),
+    *(
+        EagerKernel(name, function, _product_conditions(left, right))
+        for name, left, right, function, _ in _PRODUCTS
+    ),
+    EagerKernel("addmv.out", _addmv, _ADDMV),
+    EagerKernel("dot", dot, _DOT),
+    EagerKernel("vdot", dot, _DOT),
+    EagerKernel(_FUSED, fused_attention),
+    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
+    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value)),
+    EagerKernel(f"{_FUSED}_backward", fused_attention_backward),
+    EagerKernel(
+        "_native_multi_head_attention",
+        native_attention,
+        Conditions(dtypes={"query": FLOATS}, ranks={"query": (3,)}, nonempty=("query",)),
+    ),
+    EagerKernel(
+        "_transformer_encoder_layer_fwd",
+        encoder_layer,
+        Conditions(dtypes={"src": FLOATS}, ranks={"src": (3,)}, nonempty=("src",)),
+    ),
+)

@@ -12,53 +12,53 @@ import torch
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
     NewResult,
     fill,
 )
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import logarithm
+from spyre.torch_backend.eager.special import along, logarithm
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
 
 _AFFINE = {"weight": 1.0, "bias": 0.0}
 """What the normalised values are multiplied by and what is added, and the numbers for neither."""
 
 
-def softmax(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
+def softmax(builder: Lowering, x: Value, dim: int, dtype: str) -> Value:
     """e^(x - max) / Σ e^(x - max)."""
-    x = low.convert(x, dtype)
-    terms = low.pointwise("exp", low.pointwise("sub", x, low.reduce("max", x, (dim,))))
-    return low.pointwise("realdiv", terms, low.reduce("sum", terms, (dim,)))
+    x = builder.convert(x, dtype)
+    terms = builder.pointwise("exp", builder.pointwise("sub", x, builder.reduce("max", x, (dim,))))
+    return builder.pointwise("realdiv", terms, builder.reduce("sum", terms, (dim,)))
 
 
-def log_softmax(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
+def log_softmax(builder: Lowering, x: Value, dim: int, dtype: str) -> Value:
     """x - max - ln Σ e^(x - max)."""
-    x = low.convert(x, dtype)
-    shifted = low.pointwise("sub", x, low.reduce("max", x, (dim,)))
-    total = low.reduce("sum", low.pointwise("exp", shifted), (dim,))
-    return low.pointwise("sub", shifted, logarithm(low, total, dtype))
+    x = builder.convert(x, dtype)
+    shifted = builder.pointwise("sub", x, builder.reduce("max", x, (dim,)))
+    total = builder.reduce("sum", builder.pointwise("exp", shifted), (dim,))
+    return builder.pointwise("sub", shifted, logarithm(builder, total, dtype))
 
 
-def softmax_backward(low: Lowering, grad: Value, y: Value, dim: int, dtype: str) -> Value:
+def softmax_backward(builder: Lowering, grad: Value, y: Value, dim: int, dtype: str) -> Value:
     """y · (grad - Σ grad · y)."""
-    grad, y = low.convert(grad, dtype), low.convert(y, dtype)
-    total = low.reduce("sum", low.pointwise("mul", grad, y), (dim,))
-    return low.pointwise("mul", y, low.pointwise("sub", grad, total))
+    grad, y = builder.convert(grad, dtype), builder.convert(y, dtype)
+    total = builder.reduce("sum", builder.pointwise("mul", grad, y), (dim,))
+    return builder.pointwise("mul", y, builder.pointwise("sub", grad, total))
 
 
-def log_softmax_backward(low: Lowering, grad: Value, y: Value, dim: int, dtype: str) -> Value:
+def log_softmax_backward(builder: Lowering, grad: Value, y: Value, dim: int, dtype: str) -> Value:
     """grad - e^y · Σ grad."""
-    grad, y = low.convert(grad, dtype), low.convert(y, dtype)
-    total = low.reduce("sum", grad, (dim,))
-    return low.pointwise("sub", grad, low.pointwise("mul", low.pointwise("exp", y), total))
+    grad, y = builder.convert(grad, dtype), builder.convert(y, dtype)
+    total = builder.reduce("sum", grad, (dim,))
+    return builder.pointwise(
+        "sub", grad, builder.pointwise("mul", builder.pointwise("exp", y), total)
+    )
 
 
-def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value]:
+def layer_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value]:
     """Normalised x, its mean and 1/√(var + eps) over the last ``count`` dims, all in float32 until
     they are rounded once: where elements differ little, the rounding of a 16-bit mean does not.
 
@@ -66,42 +66,42 @@ def layer_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, Value, Value
     """
     *weights, kinds, count, eps, dtype = args
     rank = len(x.sizes)
-    x = low.convert(x, "float32")
-    mean, variance = _statistics(low, x, tuple(range(rank - count, rank)))
-    factors = {kind: low.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
-    result, scale = _normalised(low, x, mean, variance, factors, eps)
-    result, mean, scale = (low.convert(value, dtype) for value in (result, mean, scale))
+    x = builder.convert(x, "float32")
+    mean, variance = _statistics(builder, x, tuple(range(rank - count, rank)))
+    factors = {kind: builder.convert(w, "float32") for kind, w in zip(kinds, weights, strict=True)}
+    result, scale = _normalised(builder, x, mean, variance, factors, eps)
+    result, mean, scale = (builder.convert(value, dtype) for value in (result, mean, scale))
     return result, mean, scale
 
 
-def group_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
+def group_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
     """As `layer_norm`, over groups of channels [rows, groups, channels of one, positions]; all in
     float32, as in `batch_norm`.
     """
     *weights, kinds, shape, eps, dtype = args
     rows, groups, width, _ = shape
-    sizes, x = x.sizes, low.convert(x, "float32").reshaped(shape)
-    mean, variance = _statistics(low, x, (2, 3))
+    sizes, x = x.sizes, builder.convert(x, "float32").reshaped(shape)
+    mean, variance = _statistics(builder, x, (2, 3))
     factors = {
-        kind: low.convert(w, "float32").reshaped((1, groups, width, 1))
+        kind: builder.convert(w, "float32").reshaped((1, groups, width, 1))
         for kind, w in zip(kinds, weights, strict=True)
     }
-    result, scale = _normalised(low, x, mean, variance, factors, eps)
+    result, scale = _normalised(builder, x, mean, variance, factors, eps)
     per_group = (v.reshaped((rows, groups)) for v in (mean, scale))
-    return tuple(low.convert(v, dtype) for v in (result.reshaped(sizes), *per_group))
+    return tuple(builder.convert(v, dtype) for v in (result.reshaped(sizes), *per_group))
 
 
-def _statistics(low: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+def _statistics(builder: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Mean and variance of x, which is float32: squares of 16-bit floats would leave their range.
     The variance is that of x - mean, not E[x²] - E[x]², which cancels.
     """
-    mean = low.mean(x, dims)
-    centred = low.pointwise("sub", x, mean)
-    return mean, low.mean(low.pointwise("mul", centred, centred), dims)
+    mean = builder.mean(x, dims)
+    centred = builder.pointwise("sub", x, mean)
+    return mean, builder.mean(builder.pointwise("mul", centred, centred), dims)
 
 
 def _normalised(
-    low: Lowering,
+    builder: Lowering,
     x: Value,
     mean: Value,
     variance: Value,
@@ -109,13 +109,13 @@ def _normalised(
     eps: float,
 ) -> tuple[Value, Value]:
     """(x - mean) · scale · weight + bias, and the scale, 1/√(variance + eps); all of float32."""
-    scale = low.pointwise("rsqrt", low.pointwise("add", variance, low.constant(eps, "float32")))
-    affine = [given.get(kind) or low.constant(none, "float32") for kind, none in _AFFINE.items()]
-    return low.pointwise("layernormnorm", x, mean, scale, *affine), scale
+    scale = builder.pointwise("rsqrt", builder.pointwise("add", variance, eps))
+    affine = [given.get(kind) or none for kind, none in _AFFINE.items()]
+    return builder.pointwise("layernormnorm", x, mean, scale, *affine), scale
 
 
 def layer_norm_backward(
-    low: Lowering, grad: Value, x: Value, mean: Value, scale: Value, *args: Any
+    builder: Lowering, grad: Value, x: Value, mean: Value, scale: Value, *args: Any
 ) -> tuple[Value, ...]:
     """Gradients of x, and with a weight those of weight and bias, in float32.
 
@@ -124,56 +124,53 @@ def layer_norm_backward(
     *weight, count, dtype = args
     rank = len(x.sizes)
     outer, inner = tuple(range(rank - count)), tuple(range(rank - count, rank))
-    grad, x = low.convert(grad, "float32"), low.convert(x, "float32")
-    mean, scale = low.convert(mean, "float32"), low.convert(scale, "float32")
-    normal = low.pointwise("mul", low.pointwise("sub", x, mean), scale)
+    grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
+    mean, scale = builder.convert(mean, "float32"), builder.convert(scale, "float32")
+    normal = builder.pointwise("mul", builder.pointwise("sub", x, mean), scale)
     sums = (
-        low.reduce("sum", low.pointwise("mul", grad, normal), outer),
-        low.reduce("sum", grad, outer),
+        builder.reduce("sum", builder.pointwise("mul", grad, normal), outer),
+        builder.reduce("sum", grad, outer),
     )
     for factor in weight:
-        grad = low.pointwise("mul", grad, low.convert(factor, "float32"))
-    tilt = low.pointwise("mul", normal, low.mean(low.pointwise("mul", grad, normal), inner))
-    centred = low.pointwise("sub", grad, low.mean(grad, inner))
-    grad_x = low.pointwise("mul", low.pointwise("sub", centred, tilt), scale)
+        grad = builder.pointwise("mul", grad, builder.convert(factor, "float32"))
+    tilt = builder.pointwise(
+        "mul", normal, builder.mean(builder.pointwise("mul", grad, normal), inner)
+    )
+    centred = builder.pointwise("sub", grad, builder.mean(grad, inner))
+    grad_x = builder.pointwise("mul", builder.pointwise("sub", centred, tilt), scale)
     sizes = x.sizes[rank - count :]
-    return low.convert(grad_x, dtype), *(low.convert(v.reshaped(sizes), dtype) for v in sums)
+    return builder.convert(grad_x, dtype), *(
+        builder.convert(v.reshaped(sizes), dtype) for v in sums
+    )
 
 
-def batch_norm(low: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
-    """Normalised x by the statistics given, or by its own, with those: mean, 1/√(var + eps), var.
+def batch_norm(builder: Lowering, x: Value, *args: Any) -> tuple[Value, ...]:
+    """x normalised by given statistics, or by those of the batch, which are results too: mean,
+    1/√(var + eps), var.
 
-    ``kinds``: what the values behind x are, each with an element per channel. Its own statistics
-    are those of `layer_norm`, over all dims but that of channels; all in float32, since channels
-    may lie far from zero.
+    ``kinds``: names of the values behind x, each with an element per channel. Batch statistics are
+    over all dims but the channels, in float32, since the mean may be large.
     """
     *values, kinds, eps, dtype = args
     rank = len(x.sizes)
     dims = (0, *range(2, rank))
-    x = low.convert(x, "float32")
+    x = builder.convert(x, "float32")
     given = {
-        kind: _per_channel(low.convert(v, "float32"), rank)
+        kind: along(builder.convert(v, "float32"), 1, rank)
         for kind, v in zip(kinds, values, strict=True)
     }
     own = "mean" not in given
-    mean, variance = _statistics(low, x, dims) if own else (given["mean"], given["variance"])
-    result, scale = _normalised(low, x, mean, variance, given, eps)
-    result = low.convert(result, dtype)
+    mean, variance = _statistics(builder, x, dims) if own else (given["mean"], given["variance"])
+    result, scale = _normalised(builder, x, mean, variance, given, eps)
+    result = builder.convert(result, dtype)
     if not own:
         return (result,)
     rows = (v.reshaped((x.sizes[1],)) for v in (mean, scale, variance))
-    return result, *(low.convert(row, dtype) for row in rows)
-
-
-def _per_channel(row: Value, rank: int) -> Value:
-    row = row.unsqueezed(0)
-    for k in range(2, rank):
-        row = row.unsqueezed(k)
-    return row
+    return result, *(builder.convert(row, dtype) for row in rows)
 
 
 def batch_norm_backward(
-    low: Lowering,
+    builder: Lowering,
     grad: Value,
     x: Value,
     mean: Value,
@@ -185,262 +182,192 @@ def batch_norm_backward(
     """Gradients of x, weight and bias, in float32; ``own``: statistics were those of x."""
     rank = len(x.sizes)
     dims = (0, *range(2, rank))
-    grad, x = low.convert(grad, "float32"), low.convert(x, "float32")
+    grad, x = builder.convert(grad, "float32"), builder.convert(x, "float32")
     mean, scale, weight = (
-        _per_channel(low.convert(v, "float32"), rank) for v in (mean, scale, weight)
+        along(builder.convert(v, "float32"), 1, rank) for v in (mean, scale, weight)
     )
-    normal = low.pointwise("mul", low.pointwise("sub", x, mean), scale)
-    grad_bias = low.reduce("sum", grad, dims)
-    grad_weight = low.reduce("sum", low.pointwise("mul", grad, normal), dims)
+    normal = builder.pointwise("mul", builder.pointwise("sub", x, mean), scale)
+    grad_bias = builder.reduce("sum", grad, dims)
+    grad_weight = builder.reduce("sum", builder.pointwise("mul", grad, normal), dims)
     if own:
-        share = low.constant(1.0 / (grad.numel // grad.sizes[1]), "float32")
-        grad = low.pointwise("sub", grad, low.pointwise("mul", grad_bias, share))
-        tilt = low.pointwise("mul", normal, low.pointwise("mul", grad_weight, share))
-        grad = low.pointwise("sub", grad, tilt)
-    grad = low.pointwise("mul", grad, low.pointwise("mul", scale, weight))
+        share = 1.0 / (grad.numel // grad.sizes[1])
+        grad = builder.pointwise("sub", grad, builder.pointwise("mul", grad_bias, share))
+        tilt = builder.pointwise("mul", normal, builder.pointwise("mul", grad_weight, share))
+        grad = builder.pointwise("sub", grad, tilt)
+    grad = builder.pointwise("mul", grad, builder.pointwise("mul", scale, weight))
     sums = (v.reshaped((x.sizes[1],)) for v in (grad_weight, grad_bias))
-    return low.convert(grad, dtype), *(low.convert(v, dtype) for v in sums)
+    return builder.convert(grad, dtype), *(builder.convert(v, dtype) for v in sums)
 
 
-# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
+# --- kernels -------------------------------------------------------------------------------------
 
 
-def _softmax(
-    label: str,
-    lowering: LoweringFunction,
-    x: torch.Tensor,
-    dim: int,
-    half_to_float: bool,
-    *,
-    out: torch.Tensor | NewResult,
-) -> torch.Tensor:
+def _softmax(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    x, out = args.self, args.out
     if x.dim() == 0:
         if isinstance(out, NewResult):
             out = torch.empty_like(x, dtype=out.dtype)
         return out.resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
-    return fill(label, lowering, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
+    return fill(label, lowering, [x], (args.dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 
-def _takes_softmax(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return x.dtype in FLOATS and out.dtype in FLOATS
-
-
-def is_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> bool:
-    """What ATen checks of the functional variants."""
-    return not half_to_float and -x.dim() <= dim < x.dim()
-
-
-def _backward(
-    label: str,
-    lowering: LoweringFunction,
-    grad: torch.Tensor,
-    y: torch.Tensor,
-    dim: int,
-    input_dtype: torch.dtype,
-    *,
-    out: torch.Tensor | None = None,
-    grad_input: torch.Tensor | None = None,
-) -> torch.Tensor:
-    target = out if out is not None else grad_input
-    assert target is not None
+def _backward(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    y, (target,) = args.output, args.results
     if y.dim() == 0:
         return target.resize_(()).zero_()
-    parameters = (dim % y.dim(), name_of(target.dtype))
-    return fill(label, lowering, [grad, y], parameters, target, y.shape)
+    parameters = (args.dim % y.dim(), name_of(target.dtype))
+    return fill(label, lowering, args.inputs, parameters, target, y.shape)
 
 
-def _takes_backward(grad: torch.Tensor, y: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return grad.dtype in FLOATS and y.dtype in FLOATS
+def _affine(args: Arguments) -> dict[str, torch.Tensor]:
+    """Weight and bias, those that are given."""
+    pairs = {"weight": args.weight, "bias": args.bias}
+    return {kind: tensor for kind, tensor in pairs.items() if tensor is not None}
 
 
-def native_layer_norm(
-    x: torch.Tensor,
-    normalized: Sequence[int],
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> tuple[torch.Tensor, ...]:
-    """aten::native_layer_norm: the result, mean and reciprocal deviation."""
-    pairs = [(k, w) for k, w in zip(_AFFINE, (weight, bias), strict=True) if w is not None]
-    kinds = tuple(k for k, _ in pairs)
-    parameters = (kinds, len(normalized), float(eps), name_of(x.dtype))
-    return run("layer_norm", layer_norm, [x, *(w for _, w in pairs)], parameters)
+def native_layer_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
+    """The result, mean and reciprocal deviation."""
+    x, affine = args.input, _affine(args)
+    parameters = (tuple(affine), len(args.normalized_shape), float(args.eps), name_of(x.dtype))
+    return run("layer_norm", layer_norm, [x, *affine.values()], parameters)
 
 
-def _takes_layer_norm(x: torch.Tensor, normalized: Sequence[int], *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and x.numel() > 0 and prod(normalized) > 0
-
-
-def native_layer_norm_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    normalized: Sequence[int],
-    mean: torch.Tensor,
-    scale: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    output_mask: Sequence[bool],
-) -> tuple[torch.Tensor | None, ...]:
-    """aten::native_layer_norm_backward."""
-    operands = [grad, x, mean, scale, *([] if weight is None else [weight])]
-    parameters = (len(normalized), name_of(x.dtype))
+def native_layer_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    weight = [] if args.weight is None else [args.weight]
+    operands = [args.grad_out, args.input, args.mean, args.rstd, *weight]
+    parameters = (len(args.normalized_shape), name_of(args.input.dtype))
     grads = run("layer_norm_backward", layer_norm_backward, operands, parameters)
-    return tuple(g if wanted else None for g, wanted in zip(grads, output_mask, strict=True))
+    return _wanted(grads, args)
 
 
-def _takes_layer_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> bool:
-    given = [t for t in args if isinstance(t, torch.Tensor)]
-    return all(t.dtype in FLOATS for t in (grad, x, *given)) and x.numel() > 0
+def _wanted(grads: Sequence[torch.Tensor], args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    pairs = zip(grads, args.output_mask, strict=True)
+    return tuple(grad if is_wanted else None for grad, is_wanted in pairs)
 
 
-def _layer_norm_of_nothing(
-    x: torch.Tensor, normalized: Sequence[int], *_: Any
-) -> tuple[torch.Tensor, ...]:
-    outer = x.dim() - len(normalized)
-    sizes = (*x.shape[:outer], *[1] * len(normalized))
+def _layer_norm_of_nothing(args: Arguments) -> tuple[torch.Tensor, ...]:
+    x, count = args.input, len(args.normalized_shape)
+    sizes = (*x.shape[: x.dim() - count], *[1] * count)
     statistics = [torch.full(sizes, value, dtype=x.dtype, device=x.device) for value in (0, nan)]
     return torch.empty_like(x), *statistics
 
 
-def _takes_layer_norm_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and not x.numel()
+def native_group_norm(args: Arguments) -> Any:
+    """The result, in the memory format of the input, mean and reciprocal deviation.
 
-
-def native_group_norm(x: torch.Tensor, *args: Any) -> Any:
-    """aten::native_group_norm: views of the groups want contiguous memory, but results have the
-    memory format of x.
+    Groups are views of contiguous memory. ATen's composition computes results without elements.
     """
-    results = _group_norm(x.contiguous(), *args)
-    for memory_format in (torch.channels_last, torch.channels_last_3d):
-        rank = 4 if memory_format is torch.channels_last else 5
-        if (
-            x.dim() == rank
-            and not x.is_contiguous()
-            and x.is_contiguous(memory_format=memory_format)
-        ):
-            return results[0].contiguous(memory_format=memory_format), *results[1:]
-    return results
-
-
-def _group_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    rows: int,
-    channels: int,
-    positions: int,
-    groups: int,
-    eps: float,
-) -> Any:
-    """Of contiguous memory; what has no elements is what torch makes of it."""
-    pairs = [(k, w) for k, w in zip(_AFFINE, (weight, bias), strict=True) if w is not None]
-    operands = [x, *(w for _, w in pairs)]
+    given, affine = args.input, _affine(args)
+    x = given.contiguous()
+    operands = [x, *affine.values()]
     if not x.numel() or any(t.dtype not in FLOATS or t.device != x.device for t in operands):
-        composite = operator("native_group_norm")
-        return composite.redispatch(
-            COMPOSITE_KEYS, x, weight, bias, rows, channels, positions, groups, eps
-        )
-    shape = (rows, groups, channels // groups, positions)
-    parameters = (tuple(k for k, _ in pairs), shape, float(eps), name_of(x.dtype))
-    return run("group_norm", group_norm, operands, parameters)
+        composite, sizes = operator("native_group_norm"), (args.N, args.C, args.HxW, args.group)
+        results = composite.redispatch(COMPOSITE_KEYS, x, args.weight, args.bias, *sizes, args.eps)
+    else:
+        shape = (args.N, args.group, args.C // args.group, args.HxW)
+        parameters = (tuple(affine), shape, float(args.eps), name_of(x.dtype))
+        results = run("group_norm", group_norm, operands, parameters)
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
+    if memory_format is None or given.is_contiguous():
+        return results
+    if not given.is_contiguous(memory_format=memory_format):
+        return results
+    return results[0].contiguous(memory_format=memory_format), *results[1:]
 
 
-def native_batch_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[torch.Tensor, ...]:
-    """aten::native_batch_norm: the result, mean and reciprocal deviation where they are x's own.
-
-    Running statistics that are given move towards those.
+def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
+    """The result, and in training mean and reciprocal deviation of the input, towards which the
+    running statistics move.
     """
-    named = {"weight": weight, "bias": bias}
-    if not training:
-        named |= {"mean": running_mean, "variance": running_var}
-    kinds = tuple(kind for kind, t in named.items() if t is not None)
-    operands = [x, *(t for t in named.values() if t is not None)]
-    result, *own = run("batch_norm", batch_norm, operands, (kinds, float(eps), name_of(x.dtype)))
-    if not training:
+    x, named = args.input, _affine(args)
+    if not args.training:
+        named |= {"mean": args.running_mean, "variance": args.running_var}
+    parameters = (tuple(named), float(args.eps), name_of(x.dtype))
+    result, *own = run("batch_norm", batch_norm, [x, *named.values()], parameters)
+    if not args.training:
         return result, x.new_empty(0), x.new_empty(0)
     mean, scale, variance = own
     count = x.numel() // x.shape[1]
-    if running_mean is not None:
-        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-    if running_var is not None:
-        unbiased = variance.to(running_var.dtype) * (count / max(count - 1, 1))
-        running_var.lerp_(unbiased, momentum)
+    if args.running_mean is not None:
+        args.running_mean.lerp_(mean.to(args.running_mean.dtype), args.momentum)
+    if args.running_var is not None:
+        unbiased = variance.to(args.running_var.dtype) * (count / max(count - 1, 1))
+        args.running_var.lerp_(unbiased, args.momentum)
     return result, mean, scale
 
 
-def _takes_batch_norm(x: torch.Tensor, *tensors: torch.Tensor | bool | float | None) -> bool:
-    given = [t for t in tensors if isinstance(t, torch.Tensor)]
-    floats = all(t.dtype in FLOATS and t.device == x.device for t in (x, *given))
-    known = tensors[4] or None not in tensors[2:4]
-    return floats and known and x.dim() > 1 and x.numel() > 0
+def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
+    x, mean, scale = args.input, args.save_mean, args.save_invstd
+    if not args.train:
+        mean, scale = args.running_mean, torch.rsqrt(args.running_var.float() + args.eps)
+    factor = torch.ones_like(mean) if args.weight is None else args.weight
+    operands, parameters = [args.grad_out, x, mean, scale, factor], (args.train, name_of(x.dtype))
+    grads = run("batch_norm_backward", batch_norm_backward, operands, parameters)
+    return _wanted(grads, args)
 
 
-def native_batch_norm_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    save_mean: torch.Tensor | None,
-    save_invstd: torch.Tensor | None,
-    train: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-) -> tuple[torch.Tensor | None, ...]:
-    """aten::native_batch_norm_backward."""
-    mean, scale = save_mean, save_invstd
-    if not train:
-        assert running_var is not None
-        mean, scale = running_mean, torch.rsqrt(running_var.float() + eps)
-    assert mean is not None
-    assert scale is not None
-    factor = weight if weight is not None else torch.ones_like(mean)
-    operands = [grad, x, mean, scale, factor]
-    grads = run("batch_norm_backward", batch_norm_backward, operands, (train, name_of(x.dtype)))
-    return tuple(g if wanted else None for g, wanted in zip(grads, output_mask, strict=True))
+def _has_statistics(args: Arguments) -> bool:
+    """Statistics of the input, in training, or those that are given."""
+    is_own = args.training if hasattr(args, "training") else args.train
+    return is_own or None not in (args.running_mean, args.running_var)
 
 
-def _takes_batch_norm_backward(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> bool:
-    given = [t for t in args if isinstance(t, torch.Tensor)]
-    floats = all(t.dtype in FLOATS for t in (grad, x, *given))
-    known = args[-3] or None not in args[1:3]
-    return floats and known and grad.numel() > 0
+def _has_dim(args: Arguments) -> bool:
+    return bool(-args.self.dim() <= args.dim < args.self.dim())
 
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "_softmax.out": {FLOAT: EagerKernel(partial(_softmax, "softmax", softmax), _takes_softmax)},
-    "_log_softmax.out": {
-        FLOAT: EagerKernel(partial(_softmax, "log_softmax", log_softmax), _takes_softmax)
-    },
-    "_softmax_backward_data.out": {
-        FLOAT: EagerKernel(
-            partial(_backward, "softmax_backward", softmax_backward), _takes_backward
-        )
-    },
-    "_log_softmax_backward_data.out": {
-        FLOAT: EagerKernel(
-            partial(_backward, "log_softmax_backward", log_softmax_backward), _takes_backward
-        )
-    },
-    "native_batch_norm": {FLOAT: EagerKernel(native_batch_norm, _takes_batch_norm)},
-    "native_batch_norm_backward": {
-        FLOAT: EagerKernel(native_batch_norm_backward, _takes_batch_norm_backward)
-    },
-    "native_group_norm": {ANY: EagerKernel(native_group_norm)},
-    "native_layer_norm_backward": {
-        FLOAT: EagerKernel(native_layer_norm_backward, _takes_layer_norm_backward)
-    },
-    "native_layer_norm": {
-        ZERO_SIZE: EagerKernel(_layer_norm_of_nothing, _takes_layer_norm_of_nothing),
-        FLOAT: EagerKernel(native_layer_norm, _takes_layer_norm),
-    },
-}
+PLAIN_SOFTMAX = Conditions(values={"half_to_float": (False,)}, check=_has_dim)
+"""Arguments of the functional variants that need no rules of ATen's."""
+
+_SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
+_SOFTMAX_BACKWARD = Conditions(dtypes={"grad_output": FLOATS, "output": FLOATS})
+
+KERNELS = (
+    EagerKernel("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
+    EagerKernel("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
+    EagerKernel(
+        "_softmax_backward_data.out",
+        partial(_backward, "softmax_backward", softmax_backward),
+        _SOFTMAX_BACKWARD,
+    ),
+    EagerKernel(
+        "_log_softmax_backward_data.out",
+        partial(_backward, "log_softmax_backward", log_softmax_backward),
+        _SOFTMAX_BACKWARD,
+    ),
+    EagerKernel(
+        "native_batch_norm",
+        native_batch_norm,
+        Conditions(
+            dtypes={"inputs": FLOATS},
+            same_device=("inputs",),
+            nonempty=("input",),
+            check=lambda args: args.input.dim() > 1 and _has_statistics(args),
+        ),
+    ),
+    EagerKernel(
+        "native_batch_norm_backward",
+        native_batch_norm_backward,
+        Conditions(dtypes={"inputs": FLOATS}, nonempty=("grad_out",), check=_has_statistics),
+    ),
+    EagerKernel("native_group_norm", native_group_norm),
+    EagerKernel(
+        "native_layer_norm_backward",
+        native_layer_norm_backward,
+        Conditions(dtypes={"inputs": FLOATS}, nonempty=("input",)),
+    ),
+    EagerKernel(
+        "native_layer_norm",
+        _layer_norm_of_nothing,
+        Conditions(dtypes={"input": FLOATS}, empty=("input",)),
+    ),
+    EagerKernel(
+        "native_layer_norm",
+        native_layer_norm,
+        Conditions(
+            dtypes={"input": FLOATS},
+            nonempty=("input",),
+            check=lambda args: prod(args.normalized_shape) > 0,
+        ),
+    ),
+)

@@ -1,11 +1,10 @@
-"""Writes to overlapping memory: refused where torch refuses them on the CPU, with its words.
+"""Writes to overlapping memory: refused where torch refuses them on the CPU, with its message.
 
-Each of torch's operations has rules of its own, inside its CPU kernels: an elementwise one refuses
-a result that shares a part of an operand's memory, a fill may write to an expanded tensor, a matrix
-product asks nothing. So the CPU is asked: the operation runs there once per geometry, over tensors
-that share memory in the same way and hold zeros. That happens only where a written tensor may show
-memory twice or share some with another operand. What the CPU takes although elements coincide has
-results that depend on its order of writing, so it runs there.
+The rules are inside torch's CPU kernels and differ by operation: an elementwise one refuses a
+result that shares part of an operand's memory, a fill may write to an expanded tensor, a matrix
+product checks nothing. So the operation is tried on the CPU once per geometry, over zeros that
+share memory in the same way, if a written tensor may overlap itself or another operand. If the CPU
+accepts elements that coincide, its result depends on the order of its writes, so it runs there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from spyre.torch_backend.fallback import overlaps_itself
 from spyre.torch_backend.program import current_recorder
 
 REFUSAL = "single memory location"
-"""What torch says of every write it refuses for its overlap."""
+"""Part of torch's message for every write it refuses for its overlap."""
 Verdict = tuple[str, bool]
 """Torch's message, empty where it refuses nothing, and whether elements coincide."""
 MAX_VERDICTS = 4096
@@ -32,52 +31,52 @@ _verdicts: LruCache[Any, Verdict] = LruCache(MAX_VERDICTS)
 """By function and geometry of its arguments."""
 
 
-class OverlapRule:
-    """What torch's CPU kernels of an operator refuse to write to. Any thread."""
+def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
+    """The check of torch's CPU kernels of an operator for overlapping writes. Any thread.
 
-    def __init__(self, op: Any) -> None:
-        self.op = op
-        arguments = schema_of(op).arguments
-        self._written = [
-            (position, argument.name)
-            for position, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        base = schema_of(op).name.removeprefix("aten::").removesuffix("_")
-        self._works_in_place = hasattr(torch.ops.aten, f"{base}_")
+    It returns True if elements of a written tensor coincide with each other or those of an operand,
+    and raises RuntimeError where the CPU refuses that. A tensor changed in place is no other
+    operand. While the compiler records it returns False, since traced tensors have no memory.
+    """
+    arguments = enumerate(schema_of(op).arguments)
+    written_arguments = [(position, a.name) for position, a in arguments if a.is_write]
+    base = schema_of(op).name.removeprefix("aten::").removesuffix("_")
+    works_in_place = hasattr(torch.ops.aten, f"{base}_")
 
-    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether elements of a written tensor coincide with each other or those of an operand.
-
-        RuntimeError where the CPU refuses that. A tensor changed in place is no other operand.
-        False while the compiler records: what it records has no memory.
-        """
-        for position, name in self._written:
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        for position, name in written_arguments:
             written = args[position] if position < len(args) else kwargs.get(name)
-            is_tensor = isinstance(written, torch.Tensor)
-            if is_tensor and self._may_overlap(written, args, kwargs) and not current_recorder():
-                return refuse_overlap(self.op, written, args, kwargs)
+            if (
+                isinstance(written, torch.Tensor)
+                and _may_overlap(written, args, kwargs, works_in_place)
+                and not current_recorder()
+            ):
+                return refuse_overlap(op, written, args, kwargs)
         return False
 
-    def _may_overlap(
-        self, written: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> bool:
-        # Every operation with a result comes here: what costs a function call is asked last.
-        if not written.is_contiguous() and overlaps_itself(written):
-            return True
-        key = None
-        if len(kwargs) > 1:
-            args = (*args, *(value for value in kwargs.values() if value is not written))
-        for value in args:
-            if value is written and self._works_in_place:
-                continue
-            if isinstance(value, torch.Tensor):
-                key = storage_key(written) if key is None else key
-                if storage_key(value) == key and _ranges_meet(value, written):
-                    return True
-            elif isinstance(value, (list, tuple)) and self._may_overlap(written, value, {}):
+    return check
+
+
+def _may_overlap(
+    written: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], works_in_place: bool
+) -> bool:
+    # Every operation with a result comes here, so checks that call functions are last.
+    if not written.is_contiguous() and overlaps_itself(written):
+        return True
+    key = None
+    if len(kwargs) > 1:
+        args = (*args, *(value for value in kwargs.values() if value is not written))
+    for value in args:
+        if value is written and works_in_place:
+            continue
+        if isinstance(value, torch.Tensor):
+            key = storage_key(written) if key is None else key
+            if storage_key(value) == key and _ranges_meet(value, written):
                 return True
-        return False
+        is_list = isinstance(value, (list, tuple))
+        if is_list and _may_overlap(written, value, {}, works_in_place):
+            return True
+    return False
 
 
 def refuse_overlap(
@@ -86,7 +85,7 @@ def refuse_overlap(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> bool:
-    """As `OverlapRule.check`, of any function that writes to ``written``."""
+    """As the function of `overlap_check`, for any function that writes to ``written``."""
     geometry: Any = (function, _geometry((*args, *sorted(kwargs.items())), {}))
     try:
         verdict = _verdicts.get(geometry)
@@ -105,7 +104,7 @@ def refuse_overlap(
 def _verdict_of(
     function: Callable[..., Any], written: torch.Tensor, args: Any, kwargs: Any
 ) -> Verdict:
-    message = _message_of(function, *_StandIns().of((args, kwargs)))
+    message = _message_of(function, *_stand_ins((args, kwargs)))
     key = storage_key(written)
     others = [t for t in tensors_of(args, kwargs) if t is not written and storage_key(t) == key]
     coincides = overlaps_itself(written) or any(_coincide(written, other) for other in others)
@@ -113,7 +112,7 @@ def _verdict_of(
 
 
 def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) -> str:
-    """What torch says where it refuses CPU tensors for their overlap, else nothing."""
+    """Torch's message if it refuses CPU tensors for their overlap, else the empty string."""
     try:
         with torch.no_grad():
             function(*host_args, **host_kwargs)
@@ -124,7 +123,7 @@ def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) 
 
 def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """RuntimeError, as on the CPU, for a call that changes tensors of a tracer."""
-    host_args, host_kwargs = _StandIns().of((args, kwargs))
+    host_args, host_kwargs = _stand_ins((args, kwargs))
     tensors = [*tensors_of(host_args, host_kwargs)]
     shares = any(_ranges_meet(a, b) for a, b in combinations(tensors, 2) if _share(a, b))
     if shares or any(map(overlaps_itself, tensors)):
@@ -137,46 +136,40 @@ def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is not b and storage_key(a) == storage_key(b)
 
 
-class _StandIns:
-    """CPU tensors of zeros that share memory as the ones they stand for do.
-
-    Tensors of a tracer have sizes by example, where those are symbols.
+def _stand_ins(values: Any) -> Any:
+    """``values`` with their tensors, also in lists and dicts, replaced by CPU tensors of zeros that
+    share memory in the same way. Symbolic sizes of a tracer's tensors are replaced by their hints.
     """
+    storages: dict[int, torch.UntypedStorage] = {}
+    tensors: dict[int, torch.Tensor] = {}
 
-    def __init__(self) -> None:
-        self._storages: dict[int, torch.UntypedStorage] = {}
-        self._tensors: dict[int, torch.Tensor] = {}
+    def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+        key = storage_key(tensor)
+        if key not in storages:
+            (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
+            # of numpy: memory of zeros that is not touched costs nothing
+            storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
+        return storages[key]
 
-    def of(self, value: Any) -> Any:
-        """``value`` with its tensors, and those in lists and dicts, replaced."""
-        return tree_map_only(torch.Tensor, self._stand_in, value)
-
-    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self._tensors:
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in tensors:
             size, stride, (offset,) = map(
                 _numbers, (tensor.size(), tensor.stride(), (tensor.storage_offset(),))
             )
             empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
-            stand_in = empty.set_(self._storage_of(tensor), offset, size, stride)
-            self._tensors[id(tensor)] = stand_in
-        return self._tensors[id(tensor)]
+            tensors[id(tensor)] = empty.set_(storage_of(tensor), offset, size, stride)
+        return tensors[id(tensor)]
 
-    def _storage_of(self, tensor: torch.Tensor) -> torch.UntypedStorage:
-        key = storage_key(tensor)
-        if key not in self._storages:
-            (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
-            # of numpy: memory of zeros that is not touched costs nothing
-            self._storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
-        return self._storages[key]
+    return tree_map_only(torch.Tensor, stand_in, values)
 
 
 def _numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes as they are, or as their symbols have them in the example a tracer was given."""
+    """Sizes as numbers; symbols by their hints."""
     return tuple(n if isinstance(n, int) else n.node.hint for n in sizes)
 
 
 def _geometry(value: Any, storages: dict[int, int]) -> Any:
-    """What of ``value`` decides about overlaps. ``storages``: their numbers, by key."""
+    """The part of ``value`` that overlaps depend on. ``storages``: their numbers, by key."""
     if isinstance(value, (list, tuple)):
         return tuple(_geometry(item, storages) for item in value)
     if not isinstance(value, torch.Tensor):

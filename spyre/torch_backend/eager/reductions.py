@@ -14,22 +14,20 @@ import torch
 
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
     BOOL,
     COMPUTED,
     CONVERTED,
-    FLOAT,
     FLOATS,
     INTEGERS,
-    ZERO_SIZE,
-    ArgumentClass,
+    OPERANDS,
+    REDUCTION,
+    Arguments,
+    Conditions,
     EagerKernel,
     checked_dims,
     copy_into,
     fill,
     fill_number,
-    is_computed,
-    takes_floats,
 )
 from spyre.torch_backend.eager.special import extreme, logarithm
 from spyre.torch_backend.program import (
@@ -63,326 +61,250 @@ def reduced_sizes(sizes: Sequence[int], dims: Sequence[int], keepdim: bool) -> I
     return tuple(n for k, n in enumerate(sizes) if k not in dims)
 
 
-# --- lowerings: (low, x, dims, keepdim, dtype, …) -------------------------------------------------
+# --- lowerings: (builder, x, dims, dtype, …) → a value with extent 1 along the dims --------------
 
 
-def _reduced(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-    result = low.reduce(name, low.convert(x, dtype), dims)
+def _reduced(
+    reduction: LoweringFunction,
+    builder: Lowering,
+    x: Value,
+    dims: Ints,
+    keepdim: bool,
+    *parameters: Any,
+) -> Any:
+    """``reduction`` in the sizes that ``keepdim`` asks for."""
+    result: Any = reduction(builder, x, dims, *parameters)
     return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
 
 
-def _extreme(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-    result = extreme(low, name, low.convert(x, dtype), dims)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+def _folded(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
+    return builder.reduce(name, builder.convert(x, dtype), dims)
 
 
-def _mean(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
-    result = low.mean(low.convert(x, dtype), dims)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+def _extreme(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
+    return extreme(builder, name, builder.convert(x, dtype), dims)
+
+
+def _mean(builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
+    return builder.mean(builder.convert(x, dtype), dims)
 
 
 def _variance(
-    low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, correction: float, root: bool
+    builder: Lowering, x: Value, dims: Ints, dtype: str, correction: float, root: bool
 ) -> Value:
-    # squares and their sum soon leave the range of 16-bit floats, in which the result lies
-    x = low.convert(x, WIDE)
-    centred = low.pointwise("sub", x, low.mean(x, dims))
-    squares = low.reduce("sum", low.pointwise("mul", centred, centred), dims)
+    # squares and their sum overflow 16-bit floats long before the result does
+    x = builder.convert(x, WIDE)
+    centred = builder.pointwise("sub", x, builder.mean(x, dims))
+    squares = builder.reduce("sum", builder.pointwise("mul", centred, centred), dims)
     count = max(prod(x.sizes[k] for k in dims) - correction, 0)
-    result = low.pointwise("realdiv", squares, low.constant(count, WIDE))
-    if root:
-        result = low.pointwise("sqrt", result)
-    return low.convert(result, dtype).reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    result = builder.pointwise("realdiv", squares, count)
+    return builder.convert(builder.pointwise("sqrt", result) if root else result, dtype)
 
 
-def _norm(low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str, order: float) -> Value:
+def _norm(builder: Lowering, x: Value, dims: Ints, dtype: str, order: float) -> Value:
     inner = dtype if order in (inf, -inf, 0, 1) else WIDE
-    magnitude = low.pointwise("abs", low.convert(x, inner))
-    result = low.convert(_norm_of(low, magnitude, dims, order, inner), dtype)
-    return result.reshaped(reduced_sizes(x.sizes, dims, keepdim))
+    magnitude = builder.pointwise("abs", builder.convert(x, inner))
+    return builder.convert(_norm_of(builder, magnitude, dims, order, inner), dtype)
 
 
-def _norm_of(low: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
+def _norm_of(builder: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
     if order == inf:
-        return extreme(low, "max", magnitude, dims)
+        return extreme(builder, "max", magnitude, dims)
     if order == -inf:
-        return extreme(low, "min", magnitude, dims)
+        return extreme(builder, "min", magnitude, dims)
     if order == 0:
-        zero = low.constant(0, dtype)
-        return low.reduce("sum", low.pointwise("notequal", magnitude, zero), dims)
+        return builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
     if order == 1:
-        return low.reduce("sum", magnitude, dims)
+        return builder.reduce("sum", magnitude, dims)
     if order == 2:
-        total = low.reduce("sum", low.pointwise("mul", magnitude, magnitude), dims)
-        return low.pointwise("sqrt", total)
-    exponent, inverse = low.constant(order, dtype), low.constant(1 / order, dtype)
-    powers = low.pointwise("exp", low.pointwise("mul", logarithm(low, magnitude, dtype), exponent))
-    total = logarithm(low, low.reduce("sum", powers, dims), dtype)
-    return low.pointwise("exp", low.pointwise("mul", total, inverse))
+        total = builder.reduce("sum", builder.pointwise("mul", magnitude, magnitude), dims)
+        return builder.pointwise("sqrt", total)
+    powers = builder.pointwise(
+        "exp", builder.pointwise("mul", logarithm(builder, magnitude, dtype), order)
+    )
+    total = logarithm(builder, builder.reduce("sum", powers, dims), dtype)
+    return builder.pointwise("exp", builder.pointwise("mul", total, 1 / order))
 
 
-def _truth(name: str, low: Lowering, x: Value, dims: Ints, keepdim: bool, dtype: str) -> Value:
+def _truth(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
     """any and all: the largest and the smallest of the truth values."""
-    result = low.reduce(name, low.nonzero(x) if x.dtype != "bool" else x, dims)
-    return low.truth(result.reshaped(reduced_sizes(x.sizes, dims, keepdim)))
+    x = builder.nonzero(x) if x.dtype != "bool" else x
+    return builder.truth(builder.reduce(name, x, dims))
 
 
-def _each(low: Lowering, x: Value, dtype: str) -> Value:
+def _each(builder: Lowering, x: Value, dtype: str) -> Value:
     """Every element for itself, as ``dtype``."""
-    return low.copy(x) if x.dtype == dtype else low.convert(x, dtype)
+    return builder.copy(x) if x.dtype == dtype else builder.convert(x, dtype)
 
 
-def _cumulated(low: Lowering, x: Value, dim: int, dtype: str) -> Value:
+def _cumulated(builder: Lowering, x: Value, dim: int, dtype: str) -> Value:
     """Sums in float32, or in integers, rounded to ``dtype`` at the end."""
     inner = dtype if dtype in ("int32", "int64") else "float32"
-    return low.convert(running_sum(low, low.convert(x, inner), dim), dtype)
+    return builder.convert(running_sum(builder, builder.convert(x, inner), dim), dtype)
 
 
-# --- kernels: (label of the programs, lowering, *aten's arguments) -------------------------------
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def _dims_and_sizes(args: Arguments) -> tuple[Ints, Ints]:
+    """The dims that a call reduces, and the sizes of its result."""
+    dims = dims_of(args.self, getattr(args, "dim", None))
+    return dims, reduced_sizes(args.self.shape, dims, getattr(args, "keepdim", False))
 
 
 def over_dims(
-    label: str,
-    lowering: LoweringFunction,
-    x: torch.Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    out: torch.Tensor,
+    label: str, lowering: LoweringFunction, args: Arguments, *numbers: float
 ) -> torch.Tensor:
-    """A reduction over ``dim``, in the dtype of the result."""
-    dims = dims_of(x, dim)
-    sizes = reduced_sizes(x.shape, dims, keepdim)
-    return fill(label, lowering, [x], (dims, keepdim, name_of(out.dtype)), out, sizes)
+    """A reduction in the dtype of the result; ``numbers``: further parameters of the lowering."""
+    dims, sizes = _dims_and_sizes(args)
+    parameters = (dims, getattr(args, "keepdim", False), name_of(args.out.dtype), *numbers)
+    return fill(label, partial(_reduced, lowering), [args.self], parameters, args.out, sizes)
 
 
-def _extremes(
-    x: torch.Tensor,
-    *,
-    dim: int | None = None,
-    keepdim: bool = False,
-    min: torch.Tensor,
-    max: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::aminmax.out."""
-    dims = () if dim is None else (dim,)
-    least, most = torch.amin(x, dims, keepdim), torch.amax(x, dims, keepdim)
-    return copy_into(min, least), copy_into(max, most)
+def _extremes(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    x, dims = args.self, () if args.dim is None else (args.dim,)
+    least, most = torch.amin(x, dims, args.keepdim), torch.amax(x, dims, args.keepdim)
+    return copy_into(args.min, least), copy_into(args.max, most)
 
 
-def _takes_extremes(x: torch.Tensor, *, min: torch.Tensor, max: torch.Tensor, **_: Any) -> bool:
-    known = x.dtype in CONVERTED and x.dtype is not torch.bool and x.numel() > 0
-    return known and min.dtype == max.dtype == x.dtype
-
-
-def keeps_dtype(*_: Any, dtype: torch.dtype | None = None) -> bool:
-    """True if the result is to have the dtype of floating operands."""
-    return dtype is None
-
-
-def _takes_reduction(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return takes_floats(x, out=out) and x.numel() > 0
-
-
-def _takes_truth(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return is_computed(x) and out.dtype is torch.bool and x.numel() > 0
-
-
-def _truth_of_each(
-    x: torch.Tensor, dim: Any, keepdim: bool = False, *, out: torch.Tensor
-) -> torch.Tensor:
+def _truth_of_each(args: Arguments) -> torch.Tensor:
     """any and all over an empty list of dims, which for them means none, not all."""
-    return fill("truth", _each, [x], ("bool",), out, x.shape)
+    return fill("truth", _each, [args.self], ("bool",), args.out, args.self.shape)
 
 
-def _takes_truth_of_each(
-    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, out: torch.Tensor
-) -> bool:
-    no_dims = isinstance(dim, (list, tuple)) and not dim
-    return no_dims and x.dtype in CONVERTED and out.dtype is torch.bool
-
-
-def over_all(label: str, lowering: LoweringFunction, x: torch.Tensor) -> torch.Tensor:
-    """Over all dims, into a new tensor of rank 0 (max and min without dim)."""
+def reduce_all(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    """Reduce all dims into a new tensor of rank 0 (max and min without dim)."""
+    x = args.self
     result = torch.empty((), dtype=x.dtype, device=x.device)
-    return fill(label, lowering, [x], (dims_of(x, None), False, name_of(x.dtype)), result)
+    parameters = (dims_of(x, None), False, name_of(x.dtype))
+    return fill(label, partial(_reduced, lowering), [x], parameters, result)
 
 
-def _takes_all(x: torch.Tensor) -> bool:
-    return is_computed(x) and x.numel() > 0
-
-
-def _product_of_all(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _product_of_all(args: Arguments) -> torch.Tensor:
     """aten::prod: a product over one dim."""
-    return torch.prod(x.reshape(-1), 0, dtype=dtype)
+    return torch.prod(args.self.reshape(-1), 0, dtype=args.dtype)
 
 
-def _fill_zero_size(
-    number: float,
-    x: torch.Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """A reduction of nothing, which gives ``number``."""
-    return fill_number(out, reduced_sizes(x.shape, dims_of(x, dim), keepdim), number)
+def _fill_zero_size(number: float, args: Arguments) -> torch.Tensor:
+    """A reduction of no elements, whose result is ``number``."""
+    return fill_number(args.out, _dims_and_sizes(args)[1], number)
 
 
-def _takes_zero_size(x: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> bool:
-    return not x.numel() and x.dtype in COMPUTED and out.dtype in FLOATS
+def _variance_kernel(root: bool, args: Arguments) -> torch.Tensor:
+    x, (dims, sizes) = args.self, _dims_and_sizes(args)
+    result = torch.empty(sizes, dtype=x.dtype, device=x.device)
+    correction = 1.0 if args.correction is None else float(args.correction)
+    parameters = (dims, args.keepdim, name_of(x.dtype), correction, root)
+    return fill("variance", partial(_reduced, _variance), [x], parameters, result)
 
 
-def _variance_kernel(
-    root: bool,
-    x: torch.Tensor,
-    dim: Any = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> torch.Tensor:
-    dims = dims_of(x, dim)
-    result = torch.empty(reduced_sizes(x.shape, dims, keepdim), dtype=x.dtype, device=x.device)
-    taken = 1.0 if correction is None else float(correction)
-    parameters = (dims, keepdim, name_of(x.dtype), taken, root)
-    return fill("variance", _variance, [x], parameters, result)
+def _variance_and_mean(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    x, keepdim, dims = args.self, args.keepdim, dims_of(args.self, args.dim)
+    return x.var(dims, correction=args.correction, keepdim=keepdim), x.mean(dims, keepdim)
 
 
-def _takes_variance(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and x.numel() > 0
-
-
-def _variance_and_mean(
-    x: torch.Tensor,
-    dim: Any = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::var_mean.correction."""
-    dims = dims_of(x, dim)
-    return x.var(dims, correction=correction, keepdim=keepdim), x.mean(dims, keepdim)
-
-
-def _variance_of_nothing(
-    x: torch.Tensor, dim: Any = None, *, keepdim: bool = False, **_: Any
-) -> torch.Tensor:
-    sizes = reduced_sizes(x.shape, dims_of(x, dim), keepdim)
+def _variance_of_nothing(args: Arguments) -> torch.Tensor:
+    x, sizes = args.self, _dims_and_sizes(args)[1]
     return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
 
 
-def _takes_variance_of_nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return x.dtype in FLOATS and not x.numel()
+def _vector_norm(args: Arguments) -> torch.Tensor:
+    return over_dims("vector_norm", _norm, args, float(args.ord))
 
 
-def _vector_norm(
-    x: torch.Tensor,
-    order: float = 2,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    dims = dims_of(x, dim)
-    parameters = (dims, keepdim, name_of(out.dtype), float(order))
-    sizes = reduced_sizes(x.shape, dims, keepdim)
-    return fill("vector_norm", _norm, [x], parameters, out, sizes)
-
-
-def _norm_of_nothing(
-    x: torch.Tensor,
-    order: float = 2,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    out: torch.Tensor,
-    **_: Any,
-) -> torch.Tensor:
-    return fill_number(out, reduced_sizes(x.shape, dims_of(x, dim), keepdim), 0.0)
-
-
-def _takes_norm_of_nothing(
-    x: torch.Tensor,
-    order: float = 2,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    out: torch.Tensor,
-    **_: Any,
-) -> bool:
-    """Those that are a number: others have no smallest or largest element to be."""
-    if x.numel() or out.dtype not in FLOATS:
-        return False
-    return 0 <= order < inf or 0 in reduced_sizes(x.shape, dims_of(x, dim), keepdim)
-
-
-def cumsum(
-    x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
-) -> torch.Tensor:
+def cumsum(args: Arguments) -> torch.Tensor:
+    x, dtype = args.self, name_of(args.out.dtype)
     if x.dim() == 0:
-        return fill("cumsum", _each, [x], (name_of(out.dtype),), out, x.shape)
-    return fill("cumsum", _cumulated, [x], (dim % x.dim(), name_of(out.dtype)), out, x.shape)
-
-
-def _takes_cumsum(
-    x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None, out: torch.Tensor
-) -> bool:
-    if x.dtype not in CONVERTED or out.dtype not in (*FLOATS, *INTEGERS):
-        return False
-    if x.dim() == 0:
-        return True
-    lane: Any = other_lane(x.shape, dim % x.dim())
-    return stored_elements(x.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
+        return fill("cumsum", _each, [x], (dtype,), args.out, x.shape)
+    return fill("cumsum", _cumulated, [x], (args.dim % x.dim(), dtype), args.out, x.shape)
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _sums(
-    label: str, lowering: LoweringFunction, of_nothing: float
-) -> dict[ArgumentClass, EagerKernel]:
-    return {
-        ZERO_SIZE: EagerKernel(partial(_fill_zero_size, of_nothing), _takes_zero_size),
-        FLOAT: EagerKernel(partial(over_dims, label, lowering), _takes_reduction),
-    }
+def _has_norm(args: Arguments) -> bool:
+    """Norms of nothing that are a number: others have no smallest or largest element to be."""
+    if 0 <= args.ord < inf:
+        return True
+    return 0 in _dims_and_sizes(args)[1]
 
 
-def _variances(root: bool) -> dict[ArgumentClass, EagerKernel]:
-    return {
-        ZERO_SIZE: EagerKernel(_variance_of_nothing, _takes_variance_of_nothing),
-        FLOAT: EagerKernel(partial(_variance_kernel, root), _takes_variance),
-    }
+def _names_no_dims(args: Arguments) -> bool:
+    dim = getattr(args, "dim", None)
+    return isinstance(dim, (list, tuple)) and not dim
 
 
+def _has_room(args: Arguments) -> bool:
+    """A running sum, with sticks along another dim, has room in memory."""
+    if (rank := args.self.dim()) == 0:
+        return True
+    lane: Any = other_lane(args.self.shape, args.dim % rank)
+    return stored_elements(args.self.shape, lane) <= MAX_CUMULATIVE_ELEMENTS
+
+
+PLAIN = Conditions(values={"dtype": (None,)})
+"""Arguments of functional variants whose result has the dtype of floating operands."""
+
+_OF_NOTHING = Conditions(dtypes={"self": COMPUTED, "out": FLOATS}, empty=("self",))
+_VARIANCE = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
+_VARIANCE_OF_NOTHING = Conditions(dtypes={"self": FLOATS}, empty=("self",))
+_ALL = Conditions(dtypes={"self": OPERANDS}, nonempty=("self",))
+_TRUTH = Conditions(dtypes={"self": OPERANDS, "out": BOOL}, nonempty=("self",))
+_TRUTH_OF_EACH = Conditions(dtypes={"self": CONVERTED, "out": BOOL}, check=_names_no_dims)
 _LARGEST, _SMALLEST = partial(_extreme, "max"), partial(_extreme, "min")
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "sum.IntList_out": _sums("sum", partial(_reduced, "sum"), 0.0),
-    "mean.out": _sums("mean", _mean, nan),
-    "prod.int_out": _sums("prod", partial(_reduced, "prod"), 1.0),
-    "prod": {ANY: EagerKernel(_product_of_all)},
-    "amax.out": {FLOAT: EagerKernel(partial(over_dims, "amax", _LARGEST), _takes_reduction)},
-    "amin.out": {FLOAT: EagerKernel(partial(over_dims, "amin", _SMALLEST), _takes_reduction)},
-    "aminmax.out": {ANY: EagerKernel(_extremes, _takes_extremes)},
-    "max": {FLOAT: EagerKernel(partial(over_all, "amax", _LARGEST), _takes_all)},
-    "min": {FLOAT: EagerKernel(partial(over_all, "amin", _SMALLEST), _takes_all)},
-    "var.correction": _variances(False),
-    "std.correction": _variances(True),
-    "var_mean.correction": {FLOAT: EagerKernel(_variance_and_mean, _takes_variance)},
-    "linalg_vector_norm.out": {
-        ZERO_SIZE: EagerKernel(_norm_of_nothing, _takes_norm_of_nothing),
-        FLOAT: EagerKernel(_vector_norm, _takes_reduction),
-    },
-    **{
-        f"{name}.{kind}": {
-            BOOL: EagerKernel(_truth_of_each, _takes_truth_of_each),
-            ANY: EagerKernel(partial(over_dims, name, lowering), _takes_truth),
-        }
+KERNELS = (
+    *(
+        EagerKernel(name, partial(_fill_zero_size, number), _OF_NOTHING)
+        for name, number in (("sum.IntList_out", 0.0), ("mean.out", nan), ("prod.int_out", 1.0))
+    ),
+    EagerKernel("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
+    EagerKernel("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
+    EagerKernel("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
+    EagerKernel("prod", _product_of_all),
+    EagerKernel("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
+    EagerKernel("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
+    EagerKernel(
+        "aminmax.out",
+        _extremes,
+        Conditions(
+            dtypes={"self": (*FLOATS, *INTEGERS)},
+            same_dtype=("self", "results"),
+            nonempty=("self",),
+        ),
+    ),
+    EagerKernel("max", partial(reduce_all, "amax", _LARGEST), _ALL),
+    EagerKernel("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
+    *(
+        EagerKernel(f"{name}.correction", function, conditions)
+        for name, root in (("var", False), ("std", True))
+        for function, conditions in (
+            (_variance_of_nothing, _VARIANCE_OF_NOTHING),
+            (partial(_variance_kernel, root), _VARIANCE),
+        )
+    ),
+    EagerKernel("var_mean.correction", _variance_and_mean, _VARIANCE),
+    EagerKernel(
+        "linalg_vector_norm.out",
+        partial(_fill_zero_size, 0.0),
+        Conditions(dtypes={"out": FLOATS}, empty=("self",), check=_has_norm),
+    ),
+    EagerKernel("linalg_vector_norm.out", _vector_norm, REDUCTION),
+    *(
+        EagerKernel(f"{name}.{kind}", function, conditions)
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
         for kind in ("out", "dims_out", "all_out")
-    },
-    "cumsum.out": {ANY: EagerKernel(cumsum, _takes_cumsum)},
-}
+        for function, conditions in (
+            (_truth_of_each, _TRUTH_OF_EACH),
+            (partial(over_dims, name, lowering), _TRUTH),
+        )
+    ),
+    EagerKernel(
+        "cumsum.out",
+        cumsum,
+        Conditions(
+            dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)},
+            check=_has_room,
+        ),
+    ),
+)

@@ -10,47 +10,41 @@ from typing import Any
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.eager import (
     activations,
-    attention,
-    boolean,
     cat,
     convolution,
     elementwise,
     factories,
     indexing,
     integers,
-    losses,
     masks,
     matmul,
     normalisation,
-    pooling,
-    recurrent_layers,
+    recurrent,
     reductions,
     scatter,
     sorting,
+    windows,
 )
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    FLOAT,
-    ArgumentClass,
+    Conditions,
     EagerKernel,
     EagerOperation,
     FunctionalVariant,
-    always,
     call,
     call_functional,
     never,
+    signature_of,
 )
-from spyre.torch_backend.eager.overlap import OverlapRule
+from spyre.torch_backend.eager.overlap import overlap_check
 from spyre.torch_backend.registration import register_casts, register_composites, register_kernels
 
 MODULES: tuple[ModuleType, ...] = (
-    attention,
     factories,
     elementwise,
     reductions,
     matmul,
     convolution,
-    pooling,
+    windows,
     normalisation,
     cat,
     indexing,
@@ -58,40 +52,19 @@ MODULES: tuple[ModuleType, ...] = (
     sorting,
     masks,
     activations,
-    losses,
-    boolean,
     integers,
 )
 """Modules with a table ``KERNELS``."""
 
+_FUNCTIONS = ("exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "tanh", "silu", "gelu", "neg", "abs")
 FUNCTIONAL_VARIANTS = {
-    "add.Tensor": "add.out",
-    "sub.Tensor": "sub.out",
-    "mul.Tensor": "mul.out",
-    "div.Tensor": "div.out",
-    "maximum": "maximum.out",
-    "minimum": "minimum.out",
-    "exp": "exp.out",
-    "sqrt": "sqrt.out",
-    "rsqrt": "rsqrt.out",
-    "reciprocal": "reciprocal.out",
-    "sigmoid": "sigmoid.out",
-    "tanh": "tanh.out",
-    "silu": "silu.out",
-    "gelu": "gelu.out",
-    "neg": "neg.out",
-    "abs": "abs.out",
+    **{f"{name}.Tensor": f"{name}.out" for name in ("add", "sub", "mul", "div")},
+    **{name: f"{name}.out" for name in ("maximum", "minimum", *_FUNCTIONS)},
     "pow.Tensor_Scalar": "pow.Tensor_Scalar_out",
-    "_softmax": "_softmax.out",
-    "_log_softmax": "_log_softmax.out",
-    "mm": "mm.out",
-    "bmm": "bmm.out",
-    "addmm": "addmm.out",
+    **{name: f"{name}.out" for name in ("_softmax", "_log_softmax", "mm", "bmm", "addmm")},
     "sum.dim_IntList": "sum.IntList_out",
     "mean.dim": "mean.out",
-    "amax": "amax.out",
-    "amin": "amin.out",
-    "cat": "cat.out",
+    **{name: f"{name}.out" for name in ("amax", "amin", "cat")},
 }
 """Functional variants and the ``out`` variants whose kernels they share: operations whose result
 has the dtype of floating operands, and is contiguous if they are.
@@ -99,7 +72,7 @@ has the dtype of floating operands, and is contiguous if they are.
 
 ONE_LAUNCH = {
     *FUNCTIONAL_VARIANTS.values(),
-    *(name for module in (elementwise, boolean, masks) for name in module.KERNELS),
+    *(row.name for module in (elementwise, masks) for row in module.KERNELS),
     "index_copy.out",
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
@@ -107,50 +80,46 @@ ONE_LAUNCH = {
 PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
-FITS: dict[str, Callable[..., bool]] = {
-    "mm": matmul.is_mm,
-    "bmm": matmul.is_bmm,
-    "addmm": matmul.is_addmm,
-    "_softmax": normalisation.is_softmax,
-    "_log_softmax": normalisation.is_softmax,
-    "sum.dim_IntList": reductions.keeps_dtype,
-    "mean.dim": reductions.keeps_dtype,
+PLAIN: dict[str, Conditions] = {
+    **matmul.PLAIN,
+    "_softmax": normalisation.PLAIN_SOFTMAX,
+    "_log_softmax": normalisation.PLAIN_SOFTMAX,
+    "sum.dim_IntList": reductions.PLAIN,
+    "mean.dim": reductions.PLAIN,
 }
 """What ATen checks before it calls the ``out`` variants, by functional variant."""
 
 
 @cache
-def kernel_tables() -> dict[str, dict[ArgumentClass, EagerKernel]]:
-    """The kernels of every operation by class of arguments, in the order they are asked."""
-    tables: dict[str, dict[ArgumentClass, EagerKernel]] = {}
+def kernels_by_name() -> dict[str, tuple[EagerKernel, ...]]:
+    """The kernels of every operator, in the order they are tried."""
+    rows: dict[str, list[EagerKernel]] = {}
     for module in MODULES:
-        for name, kernels in module.KERNELS.items():
-            tables.setdefault(name, {}).update(kernels)
-    order = list(ArgumentClass)
-    return {
-        name: dict(sorted(kernels.items(), key=lambda row: order.index(row[0])))
-        for name, kernels in tables.items()
-    }
+        for kernel in module.KERNELS:
+            rows.setdefault(kernel.name, []).append(kernel)
+    return {name: tuple(kernels) for name, kernels in rows.items()}
 
 
+@cache
 def eager_kernels() -> dict[str, Callable[..., Any]]:
-    """What runs every operation, by aten name."""
-    tables = kernel_tables()
-    functions: dict[str, Callable[..., Any]] = {}
-    for name, kernels in tables.items():
-        promoted = integers.PROMOTIONS.get(name)
-        overload = None if name in attention.WITHOUT_CPU else operator(name)
-        operation = EagerOperation(
+    """The function to register for every operator, by aten name."""
+    operations: dict[str, EagerOperation] = {}
+    for name, kernels in kernels_by_name().items():
+        overload = None if name in matmul.WITHOUT_CPU else operator(name)
+        operations[name] = EagerOperation(
             name,
             overload,
-            tuple(kernels.values()),
-            promoted,
+            kernels,
+            signature_of(name),
+            integers.PROMOTIONS.get(name),
             _overlap_check(name, overload),
             name in ONE_LAUNCH,
         )
-        functions[name] = partial(call, operation)
+    functions: dict[str, Callable[..., Any]] = {
+        name: partial(call, operation) for name, operation in operations.items()
+    }
     for name, out in FUNCTIONAL_VARIANTS.items():
-        functions[name] = partial(call_functional, _functional_variant(name, tables[out]))
+        functions[name] = partial(call_functional, _functional_variant(name, operations[out]))
     return functions
 
 
@@ -158,13 +127,13 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
     """Fills take whatever overlaps."""
     is_fill = name in factories.FILLS or name in masks.FILLS
     is_checked = op is not None and schema_of(op).is_mutable and not is_fill
-    return OverlapRule(op).check if is_checked else never
+    return overlap_check(op) if is_checked else never
 
 
-def _functional_variant(name: str, table: dict[ArgumentClass, EagerKernel]) -> FunctionalVariant:
-    op, kernel = operator(name), table[FLOAT] if FLOAT in table else table[ANY]
+def _functional_variant(name: str, operation: EagerOperation) -> FunctionalVariant:
+    op = operator(name)
     tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
-    return FunctionalVariant(op, kernel, FITS.get(name, always), tensors, name in PRODUCTS)
+    return FunctionalVariant(op, operation, PLAIN.get(name), tensors, name in PRODUCTS)
 
 
 _registered = False
@@ -175,5 +144,5 @@ def register() -> None:
     if not _registered:
         _registered = True
         register_kernels(eager_kernels())
-        register_composites({**attention.COMPOSITES, **recurrent_layers.COMPOSITES})
+        register_composites({**matmul.COMPOSITES, **recurrent.COMPOSITES})
         register_casts()

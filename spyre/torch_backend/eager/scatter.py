@@ -1,8 +1,8 @@
 """Writing through indices: index_copy, index_put, scatter, sums of rows, gradients of embeddings.
 
-The cores read through indices but do not write through them, so every row of the result asks which
-index names it: the numbers of all rows are compared with all indices, and the last index that
-matches is the row of the source that is read. Sums add up the rows of the source with equal indices
+The cores read through indices but cannot write through them, so a result row looks for its index:
+the numbers of all rows are compared with all indices, and the last match is the row of the source
+to read. Sums add up the rows of the source with equal indices
 first. Comparisons are made in float32, in pieces of the index that memory has room for. An index
 out of range stops the launch with a device fault, as in reading.
 """
@@ -10,6 +10,7 @@ out of range stops the launch with a device fault, as in reading.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -18,14 +19,12 @@ import torch
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.eager.dispatch import (
-    ANY,
-    BOOL,
     CONVERTED,
-    FLOAT,
     FLOATS,
-    ZERO_SIZE,
-    ArgumentClass,
+    Arguments,
+    Conditions,
     EagerKernel,
+    bind_arguments,
     checked_dim,
     copy_into,
     fill,
@@ -43,8 +42,10 @@ from spyre.torch_backend.eager.indexing import (
     select_elements,
     select_rows,
 )
-from spyre.torch_backend.eager.masks import is_number_of, select
+from spyre.torch_backend.eager.integers import select
+from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.eager.matmul import is_small_product, product
+from spyre.torch_backend.eager.special import along
 from spyre.torch_backend.program import (
     MAX_ROWS,
     Lowering,
@@ -62,81 +63,75 @@ MOST_PIECES = 64
 # --- lowerings -----------------------------------------------------------------------------------
 
 
-def _wanted(
-    low: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value, wraps: bool
+def _positions(
+    builder: Lowering, indices: Sequence[Value], extents: Sequence[int], rows: Value, wraps: bool
 ) -> Value:
     if len(indices) == 1:
-        return checked_positions(low, indices[0], rows, wraps)
-    return joint_position(low, indices, extents, rows)
+        return checked_positions(builder, indices[0], rows, wraps)
+    return joint_position(builder, indices, extents, rows)
 
 
-def _last_match(low: Lowering, hits: Value, order: Value, dim: int) -> Value:
-    """1 + the last place along ``dim`` where ``hits`` is 1, or 0; without that dim."""
-    places = low.pointwise("add", order, low.constant(1.0, "float32"))
-    last = low.reduce("max", low.pointwise("mul", hits, _along(places, dim, hits)), (dim,))
+def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value:
+    """1 + the last position along ``dim`` where ``hits`` is 1, or 0; without that dim."""
+    places = builder.pointwise("add", order, 1.0)
+    marked = builder.pointwise("mul", hits, along(places, dim, len(hits.sizes)))
+    last = builder.reduce("max", marked, (dim,))
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
 
 
-def _along(row: Value, dim: int, like: Value) -> Value:
-    """A value of one dim as dim ``dim`` of values such as ``like``."""
-    for _ in range(dim):
-        row = row.unsqueezed(0)
-    for _ in range(len(like.sizes) - dim - 1):
-        row = row.unsqueezed(len(row.sizes))
-    return row
-
-
-def _where(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
+def _where(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
     """a where a float32 condition is 1, else b, of b's dtype."""
-    truth = condition if b.dtype == "float32" else low.truth(condition)
-    return select(low, truth, a, b, b.dtype)
+    truth = condition if b.dtype == "float32" else builder.truth(condition)
+    return select(builder, truth, a, b, b.dtype)
 
 
-def _is_written(low: Lowering, last: Value) -> Value:
-    return low.pointwise("greaterthan", last, low.constant(0.0, "float32"))
+def _is_written(builder: Lowering, last: Value) -> Value:
+    return builder.pointwise("greaterthan", last, 0.0)
 
 
-def _place(low: Lowering, last: Value) -> Value:
+def _source_row(builder: Lowering, last: Value) -> Value:
     """Of rows that are not written the first one."""
-    before = low.pointwise("sub", last, low.constant(1.0, "float32"))
-    return low.pointwise("maximum", before, low.constant(0.0, "float32"))
+    before = builder.pointwise("sub", last, 1.0)
+    return builder.pointwise("maximum", before, 0.0)
 
 
 def write_rows(
-    low: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
+    builder: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
 ) -> Value:
     """x with the rows of ``source`` along ``dim`` where the indices name them; of rows written
     twice the last one counts. A source of one row goes to all of them.
     """
     *indices, dim, extents, wraps = args
-    wanted = _wanted(low, indices, extents, rows, wraps)
-    hits = low.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
-    last = _last_match(low, hits, order, 1)
+    wanted = _positions(builder, indices, extents, rows, wraps)
+    hits = builder.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
+    last = _last_match(builder, hits, order, 1)
     if source.sizes[dim] > 1:
-        source = select_rows(low, source, _place(low, last), dim, False)
-    return _where(low, _along(_is_written(low, last), dim, x), source, x)
+        source = select_rows(builder, source, _source_row(builder, last), dim, False)
+    return _where(builder, along(_is_written(builder, last), dim, len(x.sizes)), source, x)
 
 
 def add_rows(
-    low: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
+    builder: Lowering, x: Value, source: Value, rows: Value, order: Value, *args: Any
 ) -> Value:
     """x [rows, width] plus the rows of ``source`` [count, width] that the indices send there.
 
     A row of the matrix of equal indices sums all rows of the source with the same index.
     """
     *indices, extents, wraps = args
-    wanted = _wanted(low, indices, extents, rows, wraps)
-    same = low.pointwise("equal", wanted.unsqueezed(1), wanted.unsqueezed(0))
-    sums = product(low, same, source, source.dtype)
-    hits = low.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
-    last = _last_match(low, hits, order, 1)
-    picked = select_rows(low, sums, _place(low, last), 0, False)
-    total = low.pointwise("add", low.convert(x, source.dtype), picked)
-    return _where(low, _is_written(low, last).unsqueezed(1), low.convert(total, x.dtype), x)
+    wanted = _positions(builder, indices, extents, rows, wraps)
+    same = builder.pointwise("equal", wanted.unsqueezed(1), wanted.unsqueezed(0))
+    sums = product(builder, same, source, source.dtype)
+    hits = builder.pointwise("equal", rows.unsqueezed(1), wanted.unsqueezed(0))
+    last = _last_match(builder, hits, order, 1)
+    picked = select_rows(builder, sums, _source_row(builder, last), 0, False)
+    total = builder.pointwise("add", builder.convert(x, source.dtype), picked)
+    return _where(
+        builder, _is_written(builder, last).unsqueezed(1), builder.convert(total, x.dtype), x
+    )
 
 
 def write_elements(
-    low: Lowering,
+    builder: Lowering,
     x: Value,
     index: Value,
     source: Value,
@@ -145,21 +140,23 @@ def write_elements(
     dim: int,
     adds: bool,
 ) -> Value:
-    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to what x has there.
+    """``output[index[i, j], j] = source[i, j]`` for ``dim`` 0, or added to the element of x.
 
     A source of rank 0, or of one row, goes to all of them.
     """
-    wanted = checked_positions(low, index, rows, False).unsqueezed(dim)
-    hits = low.pointwise("equal", _along(rows, dim, wanted), wanted)
+    wanted = checked_positions(builder, index, rows, False).unsqueezed(dim)
+    hits = builder.pointwise("equal", along(rows, dim, len(wanted.sizes)), wanted)
     if adds:
-        terms = low.convert(source, "float32").unsqueezed(dim)
-        terms = low.pointwise("where3", hits, terms, low.constant(0.0, "float32"))
-        total = low.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
-        return low.convert(low.pointwise("add", low.convert(x, "float32"), total), x.dtype)
-    last = _last_match(low, hits, order, dim + 1)
+        terms = builder.convert(source, "float32").unsqueezed(dim)
+        terms = builder.pointwise("where3", hits, terms, 0.0)
+        total = builder.reduce("sum", terms, (dim + 1,)).reshaped(x.sizes)
+        return builder.convert(
+            builder.pointwise("add", builder.convert(x, "float32"), total), x.dtype
+        )
+    last = _last_match(builder, hits, order, dim + 1)
     if source.sizes and source.sizes[dim] > 1:
-        source = select_elements(low, source, _place(low, last), dim)
-    return _where(low, _is_written(low, last), source, x)
+        source = select_elements(builder, source, _source_row(builder, last), dim)
+    return _where(builder, _is_written(builder, last), source, x)
 
 
 # --- rows by one index or several ----------------------------------------------------------------
@@ -170,17 +167,6 @@ def _pieces(count: int, comparisons: int) -> Iterator[slice]:
     step = max(MOST_COMPARISONS // comparisons, 1)
     for start in range(0, count, step):
         yield slice(start, start + step)
-
-
-def _takes_rows(x: torch.Tensor, source: torch.Tensor, rows: int, *indices: torch.Tensor) -> bool:
-    """True if the cores can compare ``rows`` rows with the indices."""
-    if x.dtype not in CONVERTED or source.dtype != x.dtype:
-        return False
-    if any(k.dtype not in INDICES or k.device != x.device for k in indices):
-        return False
-    count = prod(torch.broadcast_shapes(*(k.shape for k in indices)))
-    fits = rows <= MAX_ROWS and rows * count <= MOST_PIECES * MOST_COMPARISONS
-    return bool(fits and source.device == x.device and min(x.numel(), source.numel(), count) > 0)
 
 
 def _written(
@@ -246,86 +232,44 @@ def _can_add(x: torch.Tensor, count: int, width: int) -> bool:
     return x.dtype is not torch.float32 or is_small_product((count, count), width)
 
 
-def index_copy(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
-) -> torch.Tensor:
+def index_copy(args: Arguments) -> torch.Tensor:
     """aten::index_copy.out; tensors of rank 0 have one row."""
+    x, source = args.self, args.source
     if not x.dim():
-        return copy_into(out, source.reshape(()))
-    dim = checked_dim(dim, x.dim())
-    index = index.reshape(-1)
+        return copy_into(args.out, source.reshape(()))
+    dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape(_rows_like(x, dim, index))
-    return _written(x, dim, [index], (x.shape[dim],), source, False, out)
+    return _written(x, dim, [index], (x.shape[dim],), source, False, args.out)
 
 
 def _rows_like(x: torch.Tensor, dim: int, index: torch.Tensor) -> tuple[int, ...]:
     return (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
 
 
-def _takes_index_copy(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
-) -> bool:
-    rows = x.shape[dim] if x.dim() else 1
-    return x.dtype == out.dtype and _takes_rows(x, source, rows, index)
-
-
-def index_add(
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
-    *,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """aten::index_add.out."""
-    source = source * alpha if alpha != 1 else source
+def index_add(args: Arguments) -> torch.Tensor:
+    x = args.self
+    source = args.source * args.alpha if args.alpha != 1 else args.source
     if not x.dim():
-        return copy_into(out, x + source.reshape(()))
-    dim = checked_dim(dim, x.dim())
-    index = index.reshape(-1)
+        return copy_into(args.out, x + source.reshape(()))
+    dim, index = args.dim % x.dim(), args.index.reshape(-1)
     source = source.reshape(_rows_like(x, dim, index))
-    return copy_into(out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
+    return copy_into(args.out, _added_along(x, dim, [index], (x.shape[dim],), source, False))
 
 
-def _takes_index_add(
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
-    *,
-    alpha: float = 1,
-    out: torch.Tensor,
-) -> bool:
-    rows = x.shape[dim] if x.dim() else 1
-    fits = x.dtype == out.dtype and _takes_rows(x, source, rows, index)
-    return fits and _can_add(x, index.numel(), x.numel() // rows)
-
-
-def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+def index_fill(args: Arguments) -> torch.Tensor:
     """aten::index_fill_, of a number or a tensor of rank 0; negative indices count from the end."""
+    x: torch.Tensor = args.self
     target = x if x.dim() else x.reshape(1)
-    dim = checked_dim(dim, x.dim())
-    row = torch.as_tensor(value, dtype=x.dtype, device=x.device).reshape([1] * target.dim())
-    _written(target, dim, [index.reshape(-1)], (target.shape[dim],), row, True, target)
+    dim = args.dim % target.dim()
+    row = torch.as_tensor(args.value, dtype=x.dtype, device=x.device).reshape([1] * target.dim())
+    _written(target, dim, [args.index.reshape(-1)], (target.shape[dim],), row, True, target)
     return x
 
 
-def _takes_index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> bool:
-    if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.dim()):
-        return False
-    return _takes_rows(x, x, x.shape[dim] if x.dim() else 1, index)
-
-
-def index_put(
-    x: torch.Tensor,
-    indices: Indices,
-    values: torch.Tensor,
-    accumulate: bool = False,
-    unsafe: bool = False,
-) -> torch.Tensor:
+def index_put(args: Arguments) -> torch.Tensor:
     """aten::_index_put_impl_."""
-    return x.copy_(index_put_of(x, indices, values, accumulate))
+    x: torch.Tensor = args.self
+    return x.copy_(index_put_of(x, args.indices, args.values, args.accumulate))
 
 
 def index_put_of(
@@ -356,8 +300,8 @@ def index_put_of(
 
 
 def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """``values`` in the shape of what indices name; RuntimeError, in the words of torch, where
-    they do not fit it."""
+    """``values`` expanded to the shape of the indexed elements; torch's RuntimeError if they
+    cannot be."""
     pairs = zip(reversed(values.shape), reversed(shape), strict=False)
     if values.dim() > len(shape) or any(own not in (1, wanted) for own, wanted in pairs):
         raise RuntimeError(
@@ -367,27 +311,14 @@ def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return values.expand(shape)
 
 
-def takes_index_put(
-    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
-) -> bool:
-    """True if the cores can compare all rows with the indices."""
-    chosen = [k for k in indices if k is not None]
-    if not chosen or not x.dim():
-        return False
-    rows = prod(x.shape[k] for k, index in enumerate(indices) if index is not None)
-    fits = _takes_rows(x, values, rows, *chosen)
-    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
-    return fits and (not accumulate or _can_add(x, count, x.numel() // rows))
-
-
-def index_put_by_masks(
-    x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False, *_: Any
-) -> torch.Tensor:
+def index_put_by_masks(args: Arguments) -> torch.Tensor:
     """aten::_index_put_impl_ with masks: where one holds, or by the positions they mark."""
-    if (mask := _only_mask(x, indices, values, accumulate)) is not None:
+    x: torch.Tensor = args.self
+    values = args.values
+    if (mask := _only_mask(x, args.indices, values, args.accumulate)) is not None:
         return x.masked_fill_(mask, values.reshape(()))
-    positions = [p for k in indices for p in mask_positions(k)]
-    written: torch.Tensor = operator("_index_put_impl_")(x, positions, values, accumulate)
+    positions = [p for k in args.indices for p in mask_positions(k)]
+    written: torch.Tensor = operator("_index_put_impl_")(x, positions, values, args.accumulate)
     return written
 
 
@@ -404,39 +335,26 @@ def _only_mask(
 def index_put_functional(
     x: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """aten::index_put for a recorder, which cannot be told how many positions a mask marks."""
+    """aten::index_put for a recorder, to which the number of a mask's positions is unknown."""
     if (mask := _only_mask(x, indices, values, accumulate)) is not None:
         return torch.where(mask, values.reshape(()), x)
-    if not takes_index_put(x, indices, values, accumulate):
+    arguments = bind_arguments("_index_put_impl_", (x, indices, values, accumulate), {})
+    if not _INDEX_PUT.hold(arguments):
         raise LoweringError(
             f"index_put by {[None if k is None else k.dtype for k in indices]} of {x.dtype}"
         )
     return index_put_of(x, indices, values, accumulate)
 
 
-def _has_masks(x: torch.Tensor, indices: Indices, *_: Any) -> bool:
-    return any(k is not None and k.dtype is torch.bool and k.device == x.device for k in indices)
-
-
-def embedding_dense_backward(
-    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_freq: bool
-) -> torch.Tensor:
-    """aten::embedding_dense_backward: gradients of equal indices, added; none for the padding."""
+def embedding_dense_backward(args: Arguments) -> torch.Tensor:
+    """Gradients of equal indices, added; none for the padding."""
+    rows, grad, padding = args.num_weights, args.grad_output, args.padding_idx
     width = grad.shape[-1]
-    flat, grads = indices.reshape(-1), grad.reshape(-1, width)
+    flat, grads = args.indices.reshape(-1), grad.reshape(-1, width)
     if padding >= 0:
         grads = grads.masked_fill((flat == padding).unsqueeze(1), 0)
     zeros = torch.zeros(rows, width, dtype=grad.dtype, device=grad.device)
     return _added(zeros, [flat], (rows,), grads, False)
-
-
-def _takes_embedding_backward(
-    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scale_by_freq: bool
-) -> bool:
-    if scale_by_freq or not grad.numel() or grad.dtype not in FLOATS:
-        return False
-    fits = _takes_rows(grad, grad, rows, indices)
-    return fits and _can_add(grad, indices.numel(), grad.shape[-1])
 
 
 # --- scatter: an index per element ---------------------------------------------------------------
@@ -494,61 +412,122 @@ def _scatter_in(
     return whole
 
 
-def _takes_scatter(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
-) -> bool:
-    if x.dtype not in CONVERTED or x.dtype != out.dtype or index.dtype not in INDICES:
+def _scatter_kernel(adds: bool, args: Arguments) -> torch.Tensor:
+    source = args.src if hasattr(args, "src") else args.value
+    return scatter(adds, args.self, args.dim, args.index, source, out=args.out)
+
+
+def _copy_self(args: Arguments) -> torch.Tensor:
+    return copy_into(args.out, args.self)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _rows(args: Arguments) -> int:
+    return args.self.shape[args.dim] if args.self.dim() else 1
+
+
+def _few_comparisons(rows: int, count: int) -> bool:
+    """The cores can compare ``rows`` rows with ``count`` indices."""
+    return rows <= MAX_ROWS and rows * count <= MOST_PIECES * MOST_COMPARISONS
+
+
+def _can_write_rows(args: Arguments) -> bool:
+    return _few_comparisons(_rows(args), args.index.numel())
+
+
+def _can_add_rows(args: Arguments) -> bool:
+    width = args.self.numel() // _rows(args)
+    return _can_write_rows(args) and _can_add(args.self, args.index.numel(), width)
+
+
+def _can_fill_rows(args: Arguments) -> bool:
+    is_tensor = isinstance(args.value, torch.Tensor)
+    if isinstance(args.value, complex) or (is_tensor and args.value.dim()):
         return False
-    rows = x.shape[dim] if x.dim() else 1
-    if isinstance(source, torch.Tensor):
-        fits = source.dtype == x.dtype and source.device == x.device
-    else:
-        fits = is_number_of(source, x.dtype)
-    pairs = rows * index.numel()
-    fits = fits and rows <= MAX_ROWS and pairs <= MOST_PIECES * MOST_COMPARISONS
-    return bool(fits and index.device == x.device and x.numel() and index.numel())
+    return _can_write_rows(args)
 
 
-def _takes_scatter_add(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, out: torch.Tensor
-) -> bool:
-    return x.dtype in FLOATS and _takes_scatter(x, dim, index, source, out=out)
+def _can_put(args: Arguments) -> bool:
+    x, chosen = args.self, [k for k in args.indices if k is not None]
+    if not chosen or not x.dim():
+        return False
+    rows = prod(x.shape[k] for k, index in enumerate(args.indices) if index is not None)
+    count = prod(torch.broadcast_shapes(*(k.shape for k in chosen)))
+    fits = count > 0 and _few_comparisons(rows, count)
+    return fits and (not args.accumulate or _can_add(x, count, x.numel() // rows))
 
 
-def _scatter_of_nothing(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
-) -> torch.Tensor:
-    return copy_into(out, x)
+def _can_add_gradients(args: Arguments) -> bool:
+    grad, count = args.grad_output, args.indices.numel()
+    return _few_comparisons(args.num_weights, count) and _can_add(grad, count, grad.shape[-1])
 
 
-def _takes_scatter_of_nothing(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
-) -> bool:
-    return not index.numel() and x.dtype == out.dtype
+def _has_device_mask(args: Arguments) -> bool:
+    masks = (k for k in args.indices if k is not None and k.dtype is torch.bool)
+    return any(mask.device == args.self.device for mask in masks)
 
 
-def _scatters(adds: bool) -> dict[ArgumentClass, EagerKernel]:
-    return {
-        ZERO_SIZE: EagerKernel(_scatter_of_nothing, _takes_scatter_of_nothing),
-        ANY: EagerKernel(partial(scatter, adds), _takes_scatter_add if adds else _takes_scatter),
-    }
+def _can_scatter(args: Arguments) -> bool:
+    return is_number_of(getattr(args, "value", 0), args.self.dtype) and _can_write_rows(args)
 
 
-_FILL = {ANY: EagerKernel(index_fill, _takes_index_fill)}
+_ROWS = Conditions(
+    dtypes={"self": CONVERTED, "index": INDICES},
+    same_dtype=("self", "source", "out"),
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    check=_can_write_rows,
+)
+_FILL = Conditions(
+    dtypes={"self": CONVERTED, "index": INDICES},
+    same_device=("self", "index"),
+    nonempty=("self", "index"),
+    check=_can_fill_rows,
+)
+_INDEX_PUT = Conditions(
+    dtypes={"self": CONVERTED, "indices": INDICES},
+    same_dtype=("self", "values"),
+    same_device=("self", "indices", "values"),
+    nonempty=("self", "values"),
+    check=_can_put,
+)
+_EMBEDDING = Conditions(
+    dtypes={"grad_output": FLOATS, "indices": INDICES},
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    values={"scale_grad_by_freq": (False,)},
+    check=_can_add_gradients,
+)
+_SCATTER = Conditions(
+    dtypes={"self": CONVERTED, "index": INDICES},
+    same_dtype=("self", "out", "src"),
+    same_device=("inputs",),
+    nonempty=("self", "index"),
+    check=_can_scatter,
+)
+_NOTHING = Conditions(same_dtype=("self", "out"), empty=("index",))
+_SCATTERS = ("scatter.src_out", "scatter.value_out", "scatter_add.out")
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    "index_copy.out": {ANY: EagerKernel(index_copy, _takes_index_copy)},
-    "index_add.out": {FLOAT: EagerKernel(index_add, _takes_index_add)},
-    "index_fill_.int_Scalar": _FILL,
-    "index_fill_.int_Tensor": _FILL,
-    "_index_put_impl_": {
-        BOOL: EagerKernel(index_put_by_masks, _has_masks),
-        ANY: EagerKernel(index_put, takes_index_put),
-    },
-    "embedding_dense_backward": {
-        FLOAT: EagerKernel(embedding_dense_backward, _takes_embedding_backward)
-    },
-    "scatter.src_out": _scatters(False),
-    "scatter.value_out": _scatters(False),
-    "scatter_add.out": _scatters(True),
-}
+KERNELS = (
+    EagerKernel("index_copy.out", index_copy, _ROWS),
+    EagerKernel(
+        "index_add.out",
+        index_add,
+        replace(_ROWS, dtypes={"self": FLOATS, "index": INDICES}, check=_can_add_rows),
+    ),
+    EagerKernel("index_fill_.int_Scalar", index_fill, _FILL),
+    EagerKernel("index_fill_.int_Tensor", index_fill, _FILL),
+    EagerKernel("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
+    EagerKernel("_index_put_impl_", index_put, _INDEX_PUT),
+    EagerKernel("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
+    *(EagerKernel(name, _copy_self, _NOTHING) for name in _SCATTERS),
+    EagerKernel("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
+    EagerKernel("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
+    EagerKernel(
+        "scatter_add.out",
+        partial(_scatter_kernel, True),
+        replace(_SCATTER, dtypes={"self": FLOATS, "index": INDICES}),
+    ),
+)

@@ -1,15 +1,15 @@
 """The largest and smallest elements along a dim and their positions: top-k, sort, max, argmax.
 
-Equal elements come in the order of their positions. NaN (in float32 only; the 16-bit format of the
-card has none) is larger than infinity, and what max and min choose. The card ranks NaN as it likes:
-it is put out of the way first, and the order of NaN and infinity is found apart. Integers are
-ranked by their halves, which float32 holds: by the lower one first, then by the upper one, which
-leaves those of equal upper halves in order.
+Equal elements keep the order of their positions. NaN (in float32 only; the card's 16-bit format has
+none) ranks above infinity, and is the result of max and min. The card does not define the rank of
+NaN, so NaN is replaced by infinity first, and a second sort orders the two. Integers are sorted by
+their 16-bit halves, which float32 holds: by the lower one, then stably by the upper one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import inf, nan
 from typing import Any
@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.eager.dispatch import (
-    FLOAT,
     FLOATS,
-    INTEGER,
     INTEGERS,
-    ArgumentClass,
+    POSITIONS,
+    Arguments,
+    Conditions,
     EagerKernel,
     as_like,
     checked_dim,
@@ -46,7 +46,7 @@ MAX_SORTED = 256
 
 
 def ranked(
-    low: Lowering, x: Value, dim: int, count: int, descending: bool, keeps: bool, both: bool
+    builder: Lowering, x: Value, dim: int, count: int, descending: bool, keeps: bool, both: bool
 ) -> Value | tuple[Value, ...]:
     """The first ``count`` along ``dim`` in falling or rising order, and their positions.
 
@@ -54,68 +54,67 @@ def ranked(
     ``both`` its value too. ``keeps``: the dim stays in the results.
     """
     if not count:
-        results = _chosen(low, x, dim, descending, both)
+        results = _chosen(builder, x, dim, descending, both)
     elif x.dtype == "float32":
-        results = _ordered_with_nan(low, off_lanes(low, x, dim), dim, count, descending)
+        results = _ordered_with_nan(builder, off_lanes(builder, x, dim), dim, count, descending)
     else:
-        results = _ordered(low, off_lanes(low, x, dim), dim, count, descending)
+        results = _ordered(builder, off_lanes(builder, x, dim), dim, count, descending)
     if not keeps:
         sizes = tuple(n for k, n in enumerate(x.sizes) if k != dim)
         results = [value.reshaped(sizes) for value in results]
     return tuple(results)
 
 
-def _chosen(low: Lowering, x: Value, dim: int, descending: bool, both: bool) -> list[Value]:
+def _chosen(builder: Lowering, x: Value, dim: int, descending: bool, both: bool) -> list[Value]:
     """What max or min choose along ``dim``, and its position: the first NaN where there is one."""
-    values = [extreme(low, "max" if descending else "min", x, (dim,))] if both else []
-    x = off_lanes(low, x, dim)
-    key = x if descending else low.pointwise("neg", x)
+    values = [extreme(builder, "max" if descending else "min", x, (dim,))] if both else []
+    x = off_lanes(builder, x, dim)
+    key = x if descending else builder.pointwise("neg", x)
     if x.dtype == "float32":
-        is_number = low.pointwise("equal", x, x)
-        is_nan = low.pointwise("notequal", x, x)
-        key = low.pointwise("where3", low.reduce("min", is_number, (dim,)), key, is_nan)
-    return [*values, largest(low, key, dim, 1, indices=True)]
+        is_number = builder.pointwise("equal", x, x)
+        is_nan = builder.pointwise("notequal", x, x)
+        key = builder.pointwise("where3", builder.reduce("min", is_number, (dim,)), key, is_nan)
+    return [*values, largest(builder, key, dim, 1, indices=True)]
 
 
-def _ordered(low: Lowering, x: Value, dim: int, count: int, descending: bool) -> list[Value]:
+def _ordered(builder: Lowering, x: Value, dim: int, count: int, descending: bool) -> list[Value]:
     """The first ``count`` elements in order, and their positions; there is no NaN."""
-    key = x if descending else low.pointwise("neg", x)
-    values = largest(low, key, dim, count, indices=False)
-    positions = largest(low, key, dim, count, indices=True)
-    return [values if descending else low.pointwise("neg", values), positions]
+    key = x if descending else builder.pointwise("neg", x)
+    values = largest(builder, key, dim, count, indices=False)
+    positions = largest(builder, key, dim, count, indices=True)
+    return [values if descending else builder.pointwise("neg", values), positions]
 
 
 def _ordered_with_nan(
-    low: Lowering, x: Value, dim: int, count: int, descending: bool
+    builder: Lowering, x: Value, dim: int, count: int, descending: bool
 ) -> list[Value]:
     """As `_ordered`, of float32.
 
     With NaN as infinity the order is right but for the places that infinities and NaNs have in
     common, at one end. A second order, of the classes number, infinity and NaN, has these right.
     """
-    infinity = low.constant(inf, "float32")
     nan_class, number_class = (2.0, 0.0) if descending else (0.0, 2.0)
-    is_number = low.pointwise("equal", x, x)
-    as_infinite = low.pointwise("where3", is_number, x, infinity)
-    classes = low.pointwise(
+    is_number = builder.pointwise("equal", x, x)
+    as_infinite = builder.pointwise("where3", is_number, x, inf)
+    classes = builder.pointwise(
         "where3",
-        low.pointwise("equal", as_infinite, infinity),
-        low.pointwise("where3", is_number, *(low.constant(c, "float32") for c in (1.0, nan_class))),
-        low.constant(number_class, "float32"),
+        builder.pointwise("equal", as_infinite, inf),
+        builder.pointwise("where3", is_number, 1.0, nan_class),
+        number_class,
     )
-    values, positions = _ordered(low, as_infinite, dim, count, descending)
-    ranked_classes = largest(low, classes, dim, count, indices=False)
-    by_class = largest(low, classes, dim, count, indices=True)
-    nan_here = low.pointwise("equal", ranked_classes, low.constant(nan_class, "float32"))
-    values = low.pointwise("where3", nan_here, low.constant(nan, "float32"), values)
-    number_here = low.pointwise("equal", ranked_classes, low.constant(number_class, "float32"))
-    return [values, _either(low, number_here, positions, by_class)]
+    values, positions = _ordered(builder, as_infinite, dim, count, descending)
+    ranked_classes = largest(builder, classes, dim, count, indices=False)
+    by_class = largest(builder, classes, dim, count, indices=True)
+    nan_here = builder.pointwise("equal", ranked_classes, nan_class)
+    values = builder.pointwise("where3", nan_here, nan, values)
+    number_here = builder.pointwise("equal", ranked_classes, number_class)
+    return [values, _either(builder, number_here, positions, by_class)]
 
 
-def _either(low: Lowering, condition: Value, a: Value, b: Value) -> Value:
+def _either(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
     """Positions, which float32 holds, from ``a`` or from ``b``."""
-    a, b = low.convert(a, "float32"), low.convert(b, "float32")
-    return low.convert(low.pointwise("where3", condition, a, b), "int64")
+    a, b = builder.convert(a, "float32"), builder.convert(b, "float32")
+    return builder.convert(builder.pointwise("where3", condition, a, b), "int64")
 
 
 def _ranked(
@@ -126,18 +125,6 @@ def _ranked(
         position = torch.zeros((), dtype=torch.int64, device=x.device)
         return (x.clone(), position) if both else (position,)
     return run("ranked", ranked, [x], (dim, count, descending, keeps, both))
-
-
-def takes_ranking(x: torch.Tensor, dim: int, count: int) -> bool:
-    """True if the cores can rank along ``dim``."""
-    if x.dtype not in FLOATS or not x.numel() or not count:
-        return False
-    dim = checked_dim(dim, x.dim())
-    if x.dim() == 0:
-        return True
-    lane = other_lane(x.shape, dim)
-    steps = x.shape[dim] * count
-    return stored_elements(x.shape, lane) <= MAX_ELEMENTS and steps <= MAX_STEPS
 
 
 def _extent(x: torch.Tensor, dim: int) -> int:
@@ -155,35 +142,18 @@ def _into(targets: Any, results: tuple[torch.Tensor, ...]) -> Any:
     return targets
 
 
-# --- kernels: each once for new results, once for given ones ------------------------------------
+# --- kernels -------------------------------------------------------------------------------------
 
 
-def topk(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[torch.Tensor, ...]:
-    """aten::topk; the results are in order always."""
-    return _ranked(x, dim, k, largest)
+def topk(args: Arguments) -> tuple[torch.Tensor, ...]:
+    """aten::topk; the results are always in order."""
+    return _ranked(args.self, args.dim, args.k, args.largest)
 
 
-def _takes_topk(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> bool:
-    extent = _extent(x, dim)
-    return 0 < k <= extent and takes_ranking(x, dim, k)
-
-
-def sort(
-    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[torch.Tensor, ...]:
-    """aten::sort.stable."""
-    return tuple(as_like(x, result) for result in _ranked(x, dim, _extent(x, dim), descending))
-
-
-def _takes_sort(
-    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> bool:
-    extent = _extent(x, dim)
-    return extent <= MAX_SORTED and takes_ranking(x, dim, extent)
+def sort(args: Arguments) -> tuple[torch.Tensor, ...]:
+    x = args.self
+    results = _ranked(x, args.dim, _extent(x, args.dim), args.descending)
+    return tuple(as_like(x, result) for result in results)
 
 
 HALF_WORD = 1 << 16
@@ -203,130 +173,110 @@ def _ranked_words(
     return x.gather(dim, positions), positions
 
 
-def _topk_words(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[torch.Tensor, ...]:
-    return _ranked_words(x, dim, k, largest)
+def _topk_words(args: Arguments) -> tuple[torch.Tensor, ...]:
+    return _ranked_words(args.self, args.dim, args.k, args.largest)
 
 
-def _takes_topk_words(
-    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> bool:
-    return 0 < k <= _extent(x, dim) and _takes_words(x, dim)
-
-
-def _sort_words(
-    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[torch.Tensor, ...]:
-    results = _ranked_words(x, dim, _extent(x, dim), descending)
+def _sort_words(args: Arguments) -> tuple[torch.Tensor, ...]:
+    x = args.self
+    results = _ranked_words(x, args.dim, _extent(x, args.dim), args.descending)
     return tuple(as_like(x, result) for result in results)
 
 
-def _takes_sort_words(
-    x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> bool:
-    return _takes_words(x, dim)
-
-
-def _takes_words(x: torch.Tensor, dim: int) -> bool:
-    """True if the cores can rank integers along ``dim``."""
-    extent = _extent(x, dim)
-    if x.dtype not in INTEGERS or not x.numel() or extent > MAX_SORTED:
-        return False
-    lane = other_lane(x.shape, checked_dim(dim, x.dim())) if x.dim() else -1
-    return stored_elements(x.shape, lane) <= MAX_ELEMENTS
-
-
-def _extreme(
-    descending: bool, x: torch.Tensor, dim: int, keepdim: bool = False
-) -> tuple[torch.Tensor, ...]:
+def _extreme(descending: bool, args: Arguments) -> tuple[torch.Tensor, ...]:
     """aten::max.dim and min.dim."""
-    return _ranked(x, dim, 0, descending, keepdim)
+    return _ranked(args.self, args.dim, 0, descending, args.keepdim)
 
 
-def _takes_extreme(x: torch.Tensor, dim: int, keepdim: bool = False) -> bool:
-    return takes_ranking(x, dim, 1)
+def _run_into(function: Callable[..., Any], args: Arguments) -> Any:
+    return _into(args.results, function(args))
 
 
-def _run_into(
-    function: Callable[..., Any], names: tuple[str, ...], *args: Any, **named: Any
-) -> Any:
-    """``function`` with its results in tensors that the caller gives by these names."""
-    targets = tuple(named.pop(name) for name in names)
-    return _into(targets, function(*args, **named))
-
-
-def _takes_into(
-    takes: Callable[..., bool], names: tuple[str, ...], *args: Any, **named: Any
-) -> bool:
-    targets = [named.pop(name) for name in names]
-    return takes(*args, **named) and targets[-1].dtype == torch.int64
-
-
-def _position(
-    descending: bool,
-    x: torch.Tensor,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    out: torch.Tensor,
-) -> torch.Tensor:
+def _position(descending: bool, args: Arguments) -> torch.Tensor:
     """aten::argmax.out and argmin.out; without ``dim`` all elements are one row."""
-    row, along = (x.reshape(-1), 0) if dim is None else (x, dim)
-    (position,) = _ranked(row, along, 0, descending, keepdim and dim is not None, both=False)
-    if dim is None and keepdim:
+    x, keepdim, is_row = args.self, args.keepdim, args.dim is None
+    row, along = (x.reshape(-1), 0) if is_row else (x, args.dim)
+    (position,) = _ranked(row, along, 0, descending, keepdim and not is_row, both=False)
+    if is_row and keepdim:
         position = position.reshape((1,) * x.dim())
-    (result,) = _into((out,), (position,))
+    (result,) = _into((args.out,), (position,))
     return result
 
 
-def _takes_position(
-    x: torch.Tensor, dim: int | None = None, keepdim: bool = False, *, out: torch.Tensor
-) -> bool:
-    if out.dtype != torch.int64:
-        return False
-    if dim is None:
-        return x.dtype in FLOATS and 0 < x.numel() <= MAX_ELEMENTS // 64
-    return takes_ranking(x, dim, 1)
+# --- the table -----------------------------------------------------------------------------------
 
 
-_LARGEST, _SMALLEST = partial(_extreme, True), partial(_extreme, False)
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
-    "topk": (topk, _takes_topk),
-    "sort.stable": (sort, _takes_sort),
-    "max.dim": (_LARGEST, _takes_extreme),
-    "min.dim": (_SMALLEST, _takes_extreme),
-}
-_WORD_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
-    "topk": (_topk_words, _takes_topk_words),
-    "sort.stable": (_sort_words, _takes_sort_words),
-}
-_INTO: dict[str, tuple[str, tuple[str, str]]] = {
-    "topk.values": ("topk", ("values", "indices")),
-    "sort.values_stable": ("sort.stable", ("values", "indices")),
-    "max.dim_max": ("max.dim", ("max", "max_values")),
-    "min.dim_min": ("min.dim", ("min", "min_indices")),
-}
-"""Variants with given results: the function, and the names the results have."""
+def _rows_fit(x: torch.Tensor, dim: int) -> bool:
+    """The tensor has room with sticks along another dim."""
+    dims = x.dim()
+    lane = other_lane(x.shape, dim % dims) if dims else -1
+    return stored_elements(x.shape, lane) <= MAX_ELEMENTS
 
-_BY_CLASS = {INTEGER: _WORD_FUNCTIONS, FLOAT: _FUNCTIONS}
 
-KERNELS: dict[str, dict[ArgumentClass, EagerKernel]] = {
-    **{
-        name: {c: EagerKernel(*known[name]) for c, known in _BY_CLASS.items() if name in known}
-        for name in _FUNCTIONS
-    },
-    **{
-        name: {
-            c: EagerKernel(
-                partial(_run_into, known[function][0], results),
-                partial(_takes_into, known[function][1], results),
-            )
-            for c, known in _BY_CLASS.items()
-            if function in known
-        }
-        for name, (function, results) in _INTO.items()
-    },
-    "argmax.out": {FLOAT: EagerKernel(partial(_position, True), _takes_position)},
-    "argmin.out": {FLOAT: EagerKernel(partial(_position, False), _takes_position)},
-}
+def _can_rank(x: torch.Tensor, dim: int, count: int) -> bool:
+    """The cores can find the first ``count`` floats along ``dim``."""
+    return x.dim() == 0 or (_rows_fit(x, dim) and _extent(x, dim) * count <= MAX_STEPS)
+
+
+def _has_top(args: Arguments) -> bool:
+    return bool(0 < args.k <= _extent(args.self, args.dim))
+
+
+def _can_rank_top(args: Arguments) -> bool:
+    return _has_top(args) and _can_rank(args.self, args.dim, args.k)
+
+
+def _is_short(args: Arguments) -> bool:
+    return _extent(args.self, args.dim) <= MAX_SORTED
+
+
+def _can_sort(args: Arguments) -> bool:
+    return _is_short(args) and _can_rank(args.self, args.dim, _extent(args.self, args.dim))
+
+
+def _can_sort_words(args: Arguments) -> bool:
+    return _is_short(args) and _rows_fit(args.self, args.dim)
+
+
+def _can_find_one(args: Arguments) -> bool:
+    if args.dim is None:
+        return bool(args.self.numel() <= MAX_ELEMENTS // 64)
+    return _can_rank(args.self, args.dim, 1)
+
+
+_FLOATS = Conditions(dims=("dim",), dtypes={"self": FLOATS}, nonempty=("self",))
+_WORDS = Conditions(dims=("dim",), dtypes={"self": INTEGERS}, nonempty=("self",))
+_TOP_WORDS = replace(_WORDS, check=lambda args: _has_top(args) and _can_sort_words(args))
+_ONE = replace(_FLOATS, check=_can_find_one)
+_FUNCTIONS: tuple[tuple[str, str, str, Callable[..., Any], Conditions], ...] = (
+    ("topk", "topk.values", "indices", topk, replace(_FLOATS, check=_can_rank_top)),
+    ("topk", "topk.values", "indices", _topk_words, _TOP_WORDS),
+    ("sort.stable", "sort.values_stable", "indices", sort, replace(_FLOATS, check=_can_sort)),
+    (
+        *("sort.stable", "sort.values_stable", "indices"),
+        *(_sort_words, replace(_WORDS, check=_can_sort_words)),
+    ),
+    ("max.dim", "max.dim_max", "max_values", partial(_extreme, True), _ONE),
+    ("min.dim", "min.dim_min", "min_indices", partial(_extreme, False), _ONE),
+)
+"""Operator, variant with given results, its name for positions, kernel and conditions."""
+
+KERNELS = (
+    *(EagerKernel(name, function, conditions) for name, _, _, function, conditions in _FUNCTIONS),
+    *(
+        EagerKernel(
+            variant,
+            partial(_run_into, function),
+            replace(conditions, dtypes={**conditions.dtypes, positions: POSITIONS}),
+        )
+        for _, variant, positions, function, conditions in _FUNCTIONS
+    ),
+    *(
+        EagerKernel(
+            name,
+            partial(_position, descending),
+            replace(_ONE, dtypes={"self": FLOATS, "out": POSITIONS}),
+        )
+        for name, descending in (("argmax.out", True), ("argmin.out", False))
+    ),
+)

@@ -1,17 +1,26 @@
-"""Windows that slide over a padded tensor, as views: what convolutions and pooling are made of.
+"""Windows that slide over a padded tensor, as strided views; and pooling over them.
 
-Sticks run along the channels, so that every place of the window, for all positions at once, is a
-view of the padded tensor with pitches of its own.
+Sticks run along the channels, so that every place of the window, for all positions at once, is one
+view of the padded tensor. Pooling visits the places one after the other, each for all positions at
+once. Backward passes add the gradients of each place to a padded input of zeros, in float32.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from math import lcm
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import lcm, prod
+from typing import Any
 
+import torch
+
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, EagerKernel, copy_into
+from spyre.torch_backend.eager.indexing import row_numbers
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.special import along
 from spyre.torch_backend.program import (
     DeviceOp,
     Ints,
@@ -27,9 +36,9 @@ from spyre.torch_backend.program import (
 class Windows:
     """Windows over the spatial dims of [batch, channels, *spatial]; per spatial dim, in elements.
 
-    ``extents``: of the input. ``positions``: windows, ``stride`` apart. ``size``: places of a
-    window, ``dilation`` apart. ``before``: padding in front. ``spread``: distance of the input's
-    elements in the padded tensor, which has padding between them too.
+    ``extents``: of the input. ``positions``: number of windows, at distances of ``stride``.
+    ``size``: places of a window, at distances of ``dilation``. ``before``: padding in front.
+    ``spread``: distance of the input's elements in the padded tensor, with padding between them.
     """
 
     extents: Ints
@@ -96,7 +105,7 @@ class Windows:
 
     @property
     def is_one_place(self) -> bool:
-        """True if the input itself is what all windows see."""
+        """True if the windows have one place each, which covers the input without padding."""
         return self.is_plain and self.positions == self.extents
 
     def places(self) -> Iterator[Ints]:
@@ -108,7 +117,7 @@ class Windows:
         return tuple(n - 1 - step for n, step in zip(self.size, place, strict=True))
 
     def seen(self, padded: Value, place: Ints) -> Value:
-        """[batch, channels, *positions] of the padded input: what all windows have at a place."""
+        """[batch, channels, *positions]: elements of the input at one place of all windows."""
         columns = zip(place, self.dilation, self.stride, self.positions, strict=True)
         for k, (step, dilation, stride, count) in enumerate(columns):
             padded = narrowed(padded, 2 + k, step * dilation, count, stride)
@@ -122,45 +131,310 @@ class Windows:
         return padded
 
 
-def by_channels(low: Lowering, x: Value) -> Value:
+def by_channels(builder: Lowering, x: Value) -> Value:
     """``x`` with memory for every element, and sticks along its channels."""
-    return low.with_lane(low.materialized(x), 1 if x.sizes[1] > 1 else -1)
+    return builder.with_lane(builder.materialized(x), 1 if x.sizes[1] > 1 else -1)
 
 
-def filled(low: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
+def filled(builder: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
     """Fresh memory with one number everywhere."""
-    into = low.builder.scratch(sizes, dtype, lane)
-    return copied_to(low, low.constant(number, dtype), into)
+    into = builder.scratch(sizes, dtype, lane)
+    return copied_to(builder, builder.constant(number, dtype), into)
 
 
-def copied_to(low: Lowering, source: Value, target: Value) -> Value:
+def copied_to(builder: Lowering, source: Value, target: Value) -> Value:
     """Have the elements of ``source`` written to a view; returns the view."""
-    return low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (source,), target))
+    return builder.add(DeviceOp(OpKind.POINTWISE, "identity", (source,), target))
 
 
-def restickified(low: Lowering, source: Value, target: Value) -> Value:
+def restickified(builder: Lowering, source: Value, target: Value) -> Value:
     """As `copied_to`, from sticks along one dim to sticks along another."""
     if source.lane_dim == target.lane_dim:
-        return copied_to(low, source, target)
-    return low.builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))
+        return copied_to(builder, source, target)
+    return builder.add(DeviceOp(OpKind.RESTICKIFY, "ReStickifyOpHBM", (source,), target))
 
 
-def padded_input(low: Lowering, x: Value, windows: Windows, number: float = 0.0) -> Value:
+def padded_input(builder: Lowering, x: Value, windows: Windows, number: float = 0.0) -> Value:
     """The padded tensor, with sticks along the channels and zeros in the lanes behind them."""
-    x = by_channels(low, x)
+    x = by_channels(builder, x)
     channels, lanes = x.sizes[1], x.view.elements_per_stick
     is_whole = x.lane_dim < 0 or channels % lanes == 0
     if windows.is_plain and is_whole:
         return x
     sizes = (*x.sizes[:2], *windows.padded)
     if windows.is_plain:
-        into = inner = low.builder.scratch(sizes, x.dtype, x.lane_dim)
+        into = inner = builder.scratch(sizes, x.dtype, x.lane_dim)
     else:
-        into = filled(low, sizes, x.dtype, x.lane_dim, number)
+        into = filled(builder, sizes, x.dtype, x.lane_dim, number)
         inner = windows.inner(into)
     if is_whole:
-        copied_to(low, x, inner)
+        copied_to(builder, x, inner)
     else:
-        one = low.constant(1.0, x.dtype)
-        low.builder.add(DeviceOp(OpKind.POINTWISE, "mul", (x, one), inner, mask_from=channels))
+        one = builder.constant(1.0, x.dtype)
+        builder.add(DeviceOp(OpKind.POINTWISE, "mul", (x, one), inner, mask_from=channels))
     return into
+
+
+# --- lowerings -----------------------------------------------------------------------------------
+
+
+def largest_in_windows(builder: Lowering, x: Value, *args: Any) -> tuple[Value, Value]:
+    """The largest elements, the first of equal ones, and their places in the spatial dims (int64).
+
+    NaN counts as larger than every number.
+    """
+    *lines, windows, dtype = args
+    padded = padded_input(builder, builder.convert(x, dtype), windows, float("-inf"))
+    base = _flat_positions(builder, lines, windows)
+    best = best_position = None
+    for place in windows.places():
+        seen, position = windows.seen(padded, place), _moved(builder, base, windows, place)
+        if best is None or best_position is None:
+            best, best_position = builder.copy(seen), builder.broadcast(position, seen.sizes)
+            continue
+        better = builder.pointwise("greaterthan", seen, best)
+        if dtype == "float32":
+            is_nan = builder.pointwise("notequal", seen, seen)
+            better = builder.pointwise("maximum", better, is_nan)
+        best = builder.pointwise("where3", better, seen, best)
+        better = builder.convert(better, "float32")
+        best_position = builder.pointwise("where3", better, position, best_position)
+    assert best is not None
+    assert best_position is not None
+    return best, builder.convert(best_position, "int64")
+
+
+def _flat_positions(builder: Lowering, lines: Sequence[Value], windows: Windows) -> Value:
+    """[1, 1, *positions] in float32: where windows begin, counted through the spatial dims."""
+    total: Value | None = None
+    for k, line in enumerate(lines):
+        pitch = prod(windows.extents[k + 1 :])
+        line = along(line, 2 + k, 2 + len(lines))
+        step = windows.stride[k] * pitch
+        first = -windows.before[k] * pitch
+        line = builder.pointwise("add", builder.pointwise("mul", line, step), first)
+        total = line if total is None else builder.pointwise("add", total, line)
+    assert total is not None
+    return total
+
+
+def _moved(builder: Lowering, base: Value, windows: Windows, place: Ints) -> Value:
+    """Positions in the input of a place of all windows."""
+    steps = zip(place, windows.dilation, strict=True)
+    offset = sum(n * d * prod(windows.extents[k + 1 :]) for k, (n, d) in enumerate(steps))
+    return builder.pointwise("add", base, offset) if offset else base
+
+
+def largest_backward(builder: Lowering, grad: Value, positions: Value, *args: Any) -> Value:
+    """Gradients, each to the element that was the largest."""
+    *lines, windows, dtype = args
+    grad = builder.convert(grad, "float32")
+    chosen = builder.convert(positions, "float32")
+    base = _flat_positions(builder, lines, windows)
+
+    def share(place: Ints) -> Value:
+        hit = builder.pointwise("equal", chosen, _moved(builder, base, windows, place))
+        return builder.pointwise("where3", hit, grad, 0.0)
+
+    return builder.convert(_handed_back(builder, grad, windows, share), dtype)
+
+
+def _handed_back(
+    builder: Lowering, grad: Value, windows: Windows, share: Callable[[Ints], Value]
+) -> Value:
+    """[batch, channels, *extents]: per input element the sum of gradients ``share(place)``."""
+    lane = 1 if grad.sizes[1] > 1 else -1
+    total = filled(builder, (*grad.sizes[:2], *windows.padded), "float32", lane, 0.0)
+    for place in windows.places():
+        seen = windows.seen(total, place)
+        part = builder.with_lane(share(place), lane)
+        builder.add(DeviceOp(OpKind.POINTWISE, "add", (seen, part), seen))
+    return builder.copy(windows.inner(total))
+
+
+def mean_in_windows(builder: Lowering, x: Value, *args: Any) -> Value:
+    """Σ over the window, in float32, times a number or a factor per position."""
+    *factors, windows, number, dtype = args
+    padded = padded_input(builder, builder.convert(x, "float32"), windows)
+    total: Value | None = None
+    for place in windows.places():
+        seen = windows.seen(padded, place)
+        total = builder.copy(seen) if total is None else builder.pointwise("add", total, seen)
+    assert total is not None
+    return builder.convert(_scaled(builder, total, factors, number), dtype)
+
+
+def mean_backward(builder: Lowering, grad: Value, *args: Any) -> Value:
+    """Every element's gradients, scaled as its window's mean was."""
+    *factors, windows, number, dtype = args
+    share = _scaled(builder, builder.convert(grad, "float32"), factors, number)
+    return builder.convert(_handed_back(builder, share, windows, lambda _: share), dtype)
+
+
+def _scaled(builder: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
+    factor = factors[0] if factors else number
+    return builder.pointwise("mul", x, factor)
+
+
+# --- windows of aten's arguments -----------------------------------------------------------------
+
+
+def _pool_windows(x: torch.Tensor, positions: Sequence[int], args: Arguments) -> Windows:
+    rank, size = len(positions), args.kernel_size
+    numbers = (size, args.stride or size, args.padding, getattr(args, "dilation", (1,)))
+    lists = ([*row] * rank if len(row) == 1 else [*row] for row in numbers)
+    return Windows.of(x.shape[-rank:], positions, *lists)
+
+
+def _lines(windows: Windows, device: torch.device) -> list[torch.Tensor]:
+    return [row_numbers(n, device) for n in windows.positions]
+
+
+def _batched(x: torch.Tensor, rank: int) -> torch.Tensor:
+    """With a batch dim where there is none."""
+    return x if x.dim() == rank + 2 else x.unsqueeze(0)
+
+
+def _sized_results(
+    name: str, x: torch.Tensor, parameters: Sequence[Any], results: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """``results`` resized to the operator's shapes, or new tensors if there are none; raises
+    torch's errors for wrong windows.
+    """
+    meta = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    like = getattr(torch.ops.aten, name)(meta, *parameters)
+    like = like if isinstance(like, tuple) else (like,)
+    if not results:
+        return [torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in like]
+    for out, made in zip(results, like, strict=True):
+        if out.shape != made.shape:
+            out.resize_(made.shape)
+    return results
+
+
+# --- kernels: spatial rank, then aten's arguments ------------------------------------------------
+
+
+def max_pool(rank: int, args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and positions; max_pool3d_with_indices makes these results."""
+    x, name = args.self, f"max_pool{rank}d_with_indices"
+    parameters = (args.kernel_size, args.stride, args.padding, args.dilation, args.ceil_mode)
+    results = _sized_results(name, x, parameters, args.results)
+    windows = _pool_windows(x, results[0].shape[-rank:], args)
+    operands = [_batched(x, rank), *_lines(windows, x.device)]
+    made = run("max_pool", largest_in_windows, operands, (windows, name_of(x.dtype)))
+    values, positions = (
+        copy_into(out, new.reshape(out.shape)) for out, new in zip(results, made, strict=True)
+    )
+    return values, positions
+
+
+def max_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
+    grad, x = args.grad_output, args.self
+    windows = _pool_windows(x, grad.shape[-rank:], args)
+    operands = [_batched(grad, rank), _batched(args.indices, rank), *_lines(windows, x.device)]
+    parameters = (windows, name_of(x.dtype))
+    (result,) = run("max_pool backward", largest_backward, operands, parameters)
+    (grad_input,) = args.results or [torch.empty_like(x)]
+    return copy_into(grad_input, result.reshape(x.shape))
+
+
+def avg_pool(rank: int, args: Arguments) -> torch.Tensor:
+    x, counted = args.self, (args.count_include_pad, args.divisor_override)
+    parameters: Any = (args.kernel_size, args.stride, args.padding, args.ceil_mode, *counted)
+    (out,) = _sized_results(f"avg_pool{rank}d", x, parameters, args.results)
+    windows = _pool_windows(x, out.shape[-rank:], args)
+    factors, number = _factors(x, windows, *counted)
+    parameters = (windows, number, name_of(x.dtype))
+    (result,) = run("avg_pool", mean_in_windows, [_batched(x, rank), *factors], parameters)
+    return copy_into(out, result.reshape(out.shape))
+
+
+def avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
+    grad, x = args.grad_output, args.self
+    windows = _pool_windows(x, grad.shape[-rank:], args)
+    factors, number = _factors(x, windows, args.count_include_pad, args.divisor_override)
+    parameters = (windows, number, name_of(x.dtype))
+    operands = [_batched(grad, rank), *factors]
+    (result,) = run("avg_pool backward", mean_backward, operands, parameters)
+    return copy_into(args.grad_input, result.reshape(x.shape))
+
+
+def _factors(
+    x: torch.Tensor, windows: Windows, counts_padding: bool, divisor: int | None
+) -> tuple[list[torch.Tensor], float]:
+    """What sums are multiplied by: one number, or a factor per position."""
+    if divisor:
+        return [], 1.0 / divisor
+    counts = torch.ones(())
+    for k, positions in enumerate(windows.positions):
+        extent, padding = windows.extents[k], windows.before[k]
+        first = torch.arange(positions) * windows.stride[k] - padding
+        end = (first + windows.size[k]).clamp(max=extent + padding)
+        if not counts_padding:
+            first, end = first.clamp(min=0), end.clamp(max=extent)
+        counts = counts.unsqueeze(-1) * (end - first)
+    if counts.min() == counts.max():
+        return [], 1.0 / counts.min().item()
+    return [(1.0 / counts).to(x.device)], 0.0
+
+
+def adaptive_avg_pool(rank: int, args: Arguments) -> torch.Tensor:
+    """aten::_adaptive_avg_pool2d and 3d, where windows are equal."""
+    pool = (torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[rank - 2]
+    result: torch.Tensor = pool(args.self, _equal_windows(args.self, args.output_size))
+    return result
+
+
+def _equal_windows(x: torch.Tensor, positions: Sequence[int]) -> list[int]:
+    return [n // p for n, p in zip(x.shape[-len(positions) :], positions, strict=True)]
+
+
+def adaptive_avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
+    size = _equal_windows(args.self, args.grad_output.shape[-rank:])
+    arguments = (size, size, [0] * rank, False, True, None)
+    backward = (torch.ops.aten.avg_pool2d_backward, torch.ops.aten.avg_pool3d_backward)[rank - 2]
+    result: torch.Tensor = backward(args.grad_output, args.self, *arguments)
+    return result
+
+
+def _has_exact_positions(rank: int, args: Arguments) -> bool:
+    """Positions of the largest elements, in float32."""
+    return bool(prod(args.self.shape[-rank:]) < 1 << 24)
+
+
+def _has_equal_windows(rank: int, args: Arguments) -> bool:
+    sizes = args.output_size if hasattr(args, "output_size") else args.grad_output.shape[-rank:]
+    pairs = zip(args.self.shape[-rank:], sizes, strict=True)
+    return all(positions and n % positions == 0 for n, positions in pairs)
+
+
+def _kernels(rank: int) -> Iterator[EagerKernel]:
+    tensors = ("grad_output", "self")
+    forward, backward = (
+        Conditions(
+            dtypes=dict.fromkeys(names, FLOATS),
+            same_dtype=names,
+            same_device=names,
+            nonempty=names,
+        )
+        for names in (tensors[1:], tensors)
+    )
+    exact, equal = partial(_has_exact_positions, rank), partial(_has_equal_windows, rank)
+    average, largest = f"avg_pool{rank}d", f"max_pool{rank}d_with_indices"
+    adaptive = f"_adaptive_avg_pool{rank}d"
+    rows = (
+        (f"{largest}.out", max_pool, replace(forward, check=exact)),
+        (f"{largest}_backward.grad_input", max_pool_backward, replace(backward, check=exact)),
+        (f"{average}.out", avg_pool, forward),
+        (f"{average}_backward.grad_input", avg_pool_backward, backward),
+        (adaptive, adaptive_avg_pool, replace(forward, check=equal)),
+        (f"{adaptive}_backward", adaptive_avg_pool_backward, replace(backward, check=equal)),
+        (largest, max_pool, replace(forward, check=exact)),
+        (f"{largest}_backward", max_pool_backward, replace(backward, check=exact)),
+    )
+    for name, function, conditions in rows[: 8 if rank == 3 else 6]:
+        yield EagerKernel(name, partial(function, rank), conditions)
+
+
+KERNELS = (*_kernels(2), *_kernels(3))

@@ -1,4 +1,4 @@
-"""Operations without a kernel on the cores: run on the CPU, or refused."""
+"""Operations without a kernel on the cores, which run on the CPU or are refused."""
 
 import lazy_loader
 

@@ -1,12 +1,12 @@
-"""One operation on the CPU: arguments come down, results and what was written go up.
+"""One operation on the CPU: copy arguments to the host, and results and changed arguments back.
 
-Every storage is copied down once, so tensors that share memory share it on the CPU too. Nothing on
-the card changes before all results are there. A small view of a large storage is copied on the card
-first, so that only its elements travel.
+Every storage is copied to the host once, so tensors that share memory share it there too. The card
+is not changed before all results exist. A small view of a large storage is first copied on the
+card, so that only its elements are transferred.
 
-Torch wraps a Python number as a tensor of rank 0 that takes no part in type promotion but by its
-kind, and unwraps it on the way to a Python kernel. The CPU wants a tensor again: one whose dtype
-leads to the same promotion.
+torch wraps a Python number as a tensor of rank 0, of which only the kind takes part in type
+promotion, and unwraps it before it calls a Python kernel. CPU kernels need a tensor again: one
+whose dtype gives the same promotion.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ NUMBERS = (bool, int, float, complex)
 
 
 def number_tensor(value: PythonNumber, others: Sequence[torch.Tensor]) -> torch.Tensor:
-    """``value`` as a CPU tensor of rank 0 in the dtype it has beside ``others``.
+    """Return ``value`` as a CPU tensor of rank 0, in a dtype that promotes with ``others`` as a
+    Python number does.
 
-    Tensors of rank 0 rank below those with dims in torch's promotion, so they are asked first;
-    booleans only where there is nothing else.
+    Tensors of rank 0 have a lower priority than those with dims in torch's promotion, so they
+    decide if there are any; booleans only if there are no other tensors.
     """
     chosen = [t for t in others if t.dtype is not torch.bool] or list(others)
     chosen = [t for t in chosen if t.dim() == 0] or chosen
@@ -67,7 +68,7 @@ UNMARKED_WRITES: dict[str, tuple[str, ...]] = {
     "aten::batch_norm_update_stats": ("running_mean", "running_var"),
     "aten::native_batch_norm": ("running_mean", "running_var"),
 }
-"""Arguments that operators change although their schema does not say so."""
+"""Arguments that operators change although their schema does not mark them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,9 @@ class Signature:
     """Arguments of an operator, by name.
 
     ``names``: all, in order. ``tensors``: those that take one tensor. ``written``: those that are
-    changed. ``outputs``: those of them that take a result, which they may be resized for.
-    ``viewed``: those the result may be a view of. ``generator``: the position of the argument that
-    takes one; None without. ``is_random``: it draws random numbers.
+    changed. ``outputs``: the written ones that receive a result and may be resized. ``viewed``:
+    those that the result may be a view of. ``generator``: position of the argument that takes a
+    generator, or None. ``is_random``: the operator draws random numbers.
     """
 
     names: tuple[str, ...]
@@ -110,16 +111,16 @@ def signature_of(op: Any) -> Signature:
 _ONE_TENSOR = ("Tensor", "Optional[Tensor]")
 
 LARGE_BYTES = 1 << 22
-"""Views of storages from this size on are copied alone, where they are small."""
+"""Small views of storages of at least this size are copied separately."""
 SMALL_PART = 8
-"""How many times larger than such a view its storage is at least."""
+"""A view is small if its storage is at least this many times larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A tensor the operation changes, and the CPU tensor in its place.
+    """A tensor that the operation changes, and the CPU tensor that replaces it.
 
-    ``is_part``: the CPU tensor holds the elements alone, not the storage they are in.
+    ``is_part``: the CPU tensor has only the view's elements, not the whole storage.
     """
 
     tensor: torch.Tensor
@@ -128,32 +129,33 @@ class _Written:
 
 
 class FallbackCall:
-    """One operation on the CPU, for one thread."""
+    """One operation on the CPU. Used by one thread."""
 
     def __init__(self, op: Any) -> None:
         self.op = op
         self.signature = signature_of(op)
         self.storages: dict[int, torch.UntypedStorage] = {}
+        """By key of a storage on the card: its copy on the host."""
         self.parents: dict[int, torch.Tensor] = {}
-        """By storage: its copy, and a tensor over it."""
+        """By key of a storage on the card: a tensor over it."""
         self.parts: dict[tuple[Any, ...], torch.Tensor] = {}
-        """By storage, sizes, strides and offset: elements that were copied alone."""
+        """By storage key, sizes, strides and offset: views that were copied separately."""
         self.written: dict[int, _Written] = {}
         """By id of the CPU tensor."""
-        self.given: list[tuple[str, Any]] = []
+        self.arguments: list[tuple[str, Any]] = []
         self.copies: list[tuple[FlexStream, Work]] = []
-        """Those on their way to the host."""
+        """Copies to the host that are not complete."""
         self.device_index = -1
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The operation's result on the card. UnsupportedDtype, NotImplementedError for results the
-        card cannot hold.
+        """Return the operation's result on the card. UnsupportedDtype or UnsupportedError for
+        results that the card cannot hold.
         """
         names = self.signature.names
-        self.given = [*zip(names, args, strict=False), *kwargs.items()]
+        self.arguments = [*zip(names, args, strict=False), *kwargs.items()]
         host_args = [self._down(value, name) for name, value in zip(names, args, strict=False)]
         host_kwargs = {name: self._down(value, name) for name, value in kwargs.items()}
-        # the last first: who waits runs all copies that are left, with nobody woken in between
+        # the last one first: this thread then runs all remaining copies without waking others
         for stream, copy in reversed(self.copies):
             stream.wait_for(copy)
         self._wrap_numbers(host_args)
@@ -164,10 +166,10 @@ class FallbackCall:
         return results
 
     def _compute(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The result on the CPU.
+        """Return the result on the CPU.
 
-        Earlier failures of the streams are raised here if it may be due to them that the operation
-        fails, or if something leaves the card; else by whoever reads.
+        Raises earlier failures of the streams if the operation fails, possibly because of them, or
+        if it returns a value that is not a tensor; else they are raised when results are read.
         """
         try:
             with self._randomness(len(args), kwargs):
@@ -213,7 +215,7 @@ class FallbackCall:
         return host
 
     def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
-        key_of_view = (key, *_place(tensor))
+        key_of_view = (key, *_extents(tensor))
         part = self.parts.get(key_of_view)
         if part is None:
             part = self.parts[key_of_view] = self._part_copy(tensor, name)
@@ -238,7 +240,7 @@ class FallbackCall:
         return copy
 
     def _output_storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
-        """One the CPU may resize, with what surrounds the elements that will be written."""
+        """Return a host storage that the CPU may resize, with the elements that are not written."""
         size_bytes = tensor.untyped_storage().nbytes()
         storage = torch.UntypedStorage(size_bytes)
         if size_bytes and tensor.numel() * tensor.element_size() != size_bytes:
@@ -256,7 +258,7 @@ class FallbackCall:
         return storage
 
     def _goes_alone(self, tensor: torch.Tensor, key: int, name: str) -> bool:
-        """True for a small view of a large storage that no other view touches in this call."""
+        """Return True for a small view of a large storage that no other argument accesses."""
         size_bytes = tensor.untyped_storage().nbytes()
         if size_bytes < LARGE_BYTES or name in self.signature.viewed:
             return False
@@ -265,7 +267,7 @@ class FallbackCall:
         if not self._writes_to(key):
             return True
         views = [view for _, view in self._views(key)]
-        is_alone = all(_place(view) == _place(tensor) for view in views)
+        is_alone = all(_extents(view) == _extents(tensor) for view in views)
         return is_alone and not overlaps_itself(tensor)
 
     def _writes_to(self, key: int) -> bool:
@@ -273,8 +275,8 @@ class FallbackCall:
         return bool(written) and any(name in written for name, _ in self._views(key))
 
     def _views(self, key: int) -> list[tuple[str, torch.Tensor]]:
-        """Arguments over one storage of the card, with their names."""
-        pairs = [(name, t) for name, value in self.given for t in tensors_in(value)]
+        """Return the arguments over one storage of the card, with their names."""
+        pairs = [(name, t) for name, value in self.arguments for t in tensors_in(value)]
         return [(name, t) for name, t in pairs if is_on_card(t) and storage_key(t) == key]
 
     def _wrap_numbers(self, host_args: list[Any]) -> None:
@@ -284,7 +286,7 @@ class FallbackCall:
                 host_args[position] = number_tensor(value, tensors_in(host_args))
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-        """The card's random numbers, for operations that draw some and were given no generator."""
+        """Use the card's random numbers, for random operations without a generator argument."""
         signature = self.signature
         if not signature.is_random:
             return nullcontext()
@@ -330,8 +332,8 @@ class FallbackCall:
                     write_storage(buffer_of(written.tensor), self.storages[key])
 
     def _keeps_storage(self, tensor: torch.Tensor, host: torch.Tensor) -> bool:
-        """Give ``tensor`` the sizes and strides its copy on the CPU has now; False if that took new
-        memory, which has its elements already.
+        """Give ``tensor`` the sizes and strides of its copy on the CPU; return False if it got new
+        memory, which has the elements already.
         """
         if host.size() == tensor.size() and host.stride() == tensor.stride():
             return True
@@ -344,13 +346,13 @@ class FallbackCall:
         return False
 
     def _host_key(self, tensor: torch.Tensor) -> int | None:
-        """Identity of the copy of a tensor's storage; None if only a part was copied."""
+        """Return the identity of the copy of a tensor's storage; None if only a part was copied."""
         copy = self.storages.get(storage_key(tensor))
         return None if copy is None else copy._cdata
 
 
 def tensors_in(value: Any) -> Sequence[torch.Tensor]:
-    """A tensor itself, the tensors in a list and the lists in it; none for other values."""
+    """Return a tensor, or the tensors in nested lists; none for other values."""
     if isinstance(value, torch.Tensor):
         return (value,)
     if not isinstance(value, (list, tuple)):
@@ -358,13 +360,13 @@ def tensors_in(value: Any) -> Sequence[torch.Tensor]:
     return [tensor for one in value for tensor in tensors_in(one)]
 
 
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Where a view lies in its storage."""
+def _extents(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return sizes, strides and storage offset of a view."""
     return tuple(tensor.size()), tensor.stride(), tensor.storage_offset()
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """True if several indices may be one element."""
+    """Return True if several indices may refer to one element."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size > 1:
@@ -375,7 +377,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def _check_results(result: Any) -> None:
-    """UnsupportedDtype, or NotImplementedError for the layout, of results the card cannot hold."""
+    """Raise UnsupportedDtype or UnsupportedError for results that the card cannot hold."""
     for tensor in tensors_in(result):
         if tensor.layout is not torch.strided:
             refuse_layout(tensor.layout)
@@ -383,14 +385,14 @@ def _check_results(result: Any) -> None:
 
 
 def _view(parent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A view of an argument stays a view of it."""
+    """Return a view of the argument ``parent`` with the sizes and strides of ``like``."""
     view = allocate((0,), (1,), like.dtype, parent.device.index)
     extents = (like.storage_offset(), like.size(), like.stride())
     return set_storage(view, parent.untyped_storage(), *extents)
 
 
 def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
-    """A new tensor on the card with sizes, strides (where dense) and values of a CPU tensor."""
+    """Return a new tensor on the card with the values, sizes and, if dense, strides of ``host``."""
     host = host.detach()
     size, stride = tuple(host.size()), tuple(host.stride())
     if stride != contiguous_strides(size) and not is_dense(host):

@@ -1,10 +1,9 @@
-"""The CPU fallback: operations without a kernel of their own run on copies of their arguments.
+"""The CPU fallback: operations without a kernel on the card run on copies of their arguments.
 
-An operation is named in a warning the first time it falls back; `fallbacks` counts them,
-`fallback_seconds` says how long they took, and SPYRE_FALLBACK=error makes them errors. How one runs
-is in :mod:`.call`. Tensors of several devices are refused: the CPU could compute with them, but
-PyTorch users rely on the error, since what works there would fail on any other device. Any thread
-may fall back.
+The first fallback of each operation gives a warning; `fallbacks` counts the calls,
+`fallback_seconds` sums their times, and SPYRE_FALLBACK=error makes them errors. :mod:`.call` runs
+one. Tensors of several devices are refused: the CPU could compute with them, but PyTorch users rely
+on the error, because the same code fails on any other device. Thread-safe.
 """
 
 from __future__ import annotations
@@ -32,31 +31,31 @@ _warned: set[str] = set()
 
 
 def fallbacks() -> dict[str, int]:
-    """How often each operation ran on the CPU instead of the card, by its full name."""
+    """Return the number of CPU fallbacks of each operation, by its full name."""
     with _lock:
         return dict(_counts)
 
 
 def fallback_seconds() -> dict[str, float]:
-    """How long each operation took on the CPU, in seconds of the host, by its full name: with the
-    copies of its arguments, and the wait for what the card had to do before.
+    """Return the host seconds that each operation spent in the CPU fallback, by its full name,
+    including copies and waiting for earlier work of the card.
     """
     with _lock:
         return dict(_seconds)
 
 
 def reset_fallbacks() -> None:
-    """Count from zero again; warnings already given are not repeated."""
+    """Reset counts and times to zero; warnings already given are not repeated."""
     with _lock:
         _counts.clear()
         _seconds.clear()
 
 
 def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run ``op`` on the CPU over copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error.
+    """Run ``op`` on the CPU with copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error.
 
-    RuntimeError, in torch's words, for tensors on several devices; NotRecorded while the compiler
-    records what kernels do.
+    RuntimeError with torch's text for tensors on several devices; NotRecorded while the compiler
+    records kernels.
     """
     if current_recorder() is not None:
         raise NotRecorded(str(op))
@@ -66,7 +65,7 @@ def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def on_cpu(name: str) -> AbstractContextManager[None]:
-    """The block runs an operation on the CPU: it is counted and timed, warned of, or refused."""
+    """Count and time an operation that the block runs on the CPU; warn of it, or refuse it."""
     _announce(name)
     return _timed(name)
 
@@ -123,16 +122,16 @@ HOST_ARGUMENTS = {
     "aten::lstm": ("batch_sizes",),
     "aten::set_data": ("new_data",),
 }
-"""Arguments that may be on the CPU whatever their sizes, by operator."""
+"""By operator, the arguments that may be CPU tensors of any size."""
 
 
 def check_devices(op: Any, args: Any, kwargs: Any) -> None:
-    """RuntimeError in torch's words if tensors are on two cards, or on a card and the CPU.
+    """Raise RuntimeError with torch's text if tensors are on two cards, or on a card and the CPU.
 
-    CPU tensors of one element without dims count as numbers, as everywhere in torch.
+    CPU tensors without dims count as numbers, as in torch.
     """
-    given = [tensor for value in (*args, *kwargs.values()) for tensor in tensors_in(value)]
-    if len({tensor.device for tensor in given}) < 2:
+    tensors = [tensor for value in (*args, *kwargs.values()) for tensor in tensors_in(value)]
+    if len({tensor.device for tensor in tensors}) < 2:
         return
     schema = schema_of(op)
     allowed = HOST_ARGUMENTS.get(schema.name, ())

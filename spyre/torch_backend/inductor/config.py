@@ -1,8 +1,8 @@
 """Settings of compiled functions, as a torch config module: set them, patch them, or pass them as
 ``torch.compile(fn, options={"spyre.auto_tile": True})``.
 
-None: what the environment says, see `spyre.config`. :mod:`.settings` reads and checks them. As of
-every torch config module, what is set holds in the thread that set it.
+None: use the environment variable, see `spyre.config`. `base.settings` reads and checks them. As
+in every torch config module, values are set for the current thread.
 """
 
 import sys
@@ -13,45 +13,32 @@ from spyre.torch_backend.compat import add_inductor_options, install_config_modu
 sencores: int | None = None
 """SENCORES: cores an operation may use, 1 to 32."""
 
-work_division: str | None = None
-"""WORK_DIVISION: planner of matmul divisions, june or august."""
-
 core_id_k_fast_emission: bool | None = None
 """SPYRE_CORE_ID_K_FAST_EMISSION: cores that add up one tile of a matmul are neighbours."""
 
 lx_planning: bool | None = None
-"""LX_PLANNING: intermediate results may lie in the cores' scratchpads."""
-
-lx_solver: str | None = None
-"""LX_SOLVER: greedy, first_fit, best_fit or optimal."""
-
-lx_rule: str | None = None
-"""LX_RULE: results of which operations may lie in LX: june, august or all."""
-
-allow_all_ops_in_lx_planning: bool | None = None
-"""ALLOW_ALL_OPS_IN_LX_PLANNING: the rule is all, whatever ``lx_rule`` says."""
+"""LX_PLANNING: intermediate results may be placed in the cores' scratchpads."""
 
 lx_fraction_kept: float | None = None
-"""DXP_LX_FRAC_AVAIL: share of the scratchpad that plans leave free, 0 to 1."""
+"""DXP_LX_FRAC_AVAIL: fraction of the scratchpad that plans leave free, 0 to 1."""
 
 coarse_tiling: bool | None = None
-"""COARSE_TILING: loops over tiles, where hints or ``coarse_tiling_groups_fn`` ask for them."""
+"""COARSE_TILING: loops over tiles, from hints or ``coarse_tiling_groups_fn``."""
 
 coarse_tiling_groups_fn: Callable | None = None  # type: ignore[type-arg]
 """Named function of a module: operations → groups as `coarse_tile` takes them."""
 
 auto_tile: bool | None = None
-"""SPYRE_AUTO_TILE: choose loops over tiles by modelled time where no hint asks for any."""
+"""SPYRE_AUTO_TILE: choose loops over tiles by modelled time for operations without hints."""
 
 unroll_loops: bool | None = None
-"""UNROLL_LOOPS: loops are written out in bundles."""
+"""UNROLL_LOOPS: bundles have no loops, but one operation per iteration."""
 
 bundle_symbolic_args: bool | None = None
-"""BUNDLE_SYMBOLIC_ARGS: addresses of bundles are launch arguments, not numbers."""
+"""BUNDLE_SYMBOLIC_ARGS: addresses in bundles are launch arguments, not constants."""
 
 symbolic_sizes: bool | None = None
-"""SPYRE_SYMBOLIC_SIZES: compile once for all sizes. None there too: where PyTorch is asked for
-dynamic sizes."""
+"""SPYRE_SYMBOLIC_SIZES: compile once for all sizes. None in both: as PyTorch's settings ask."""
 
 
 def install() -> None:

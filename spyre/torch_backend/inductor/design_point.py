@@ -1,4 +1,4 @@
-"""A function compiled one way of many: for design-space runs and benchmarks.
+"""Functions compiled with chosen settings and tiles, for design-space runs and benchmarks.
 
 Settings are options of ``torch.compile``; tiles are hints around the whole function.
 """
@@ -56,8 +56,8 @@ def compiled_with(
     """``function`` for torch.compile with ``options``, its operations in ``tiles``.
 
     ``options``: settings of compiled functions by name, without "spyre.". ``tiles``: loops over
-    named dims, the outermost first; a count of 1 is none. Forms of one function may be used side
-    by side: each has a code object of its own, by which Dynamo knows what it compiled.
+    named dims, the outermost first; a count of 1 is no loop. Several forms of one function may be
+    used together: each has a separate code object, which Dynamo's cache is keyed by.
     """
     autoload()
     slices = {name: count for name, count in tiles.items() if count > 1}
@@ -77,12 +77,12 @@ def compiled_with(
 
 
 def forget_compiled() -> None:
-    """Free what Dynamo holds of all forms; they are compiled again if they are called."""
+    """Free Dynamo's compiled code of all forms; a later call compiles them again."""
     torch.compiler.reset()
 
 
 def counted_call(function: Function, tensors: Sequence[torch.Tensor]) -> LaunchCounts:
-    """What one call launches, after a first one that compiles; copies are not counted."""
+    """Counts of the launches of one call, after a first call that compiles; without copies."""
     with torch.no_grad():
         function(*tensors)
         with launches_noted() as launches:

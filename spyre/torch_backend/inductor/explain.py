@@ -1,4 +1,4 @@
-"""`explain`: the way of a function from its FX graph to the slices of the cores, for people."""
+"""`explain`: print how a function is compiled, from its FX graph to the slices of the cores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base import (
     DIVISIONS_FILE,
+    FX_GRAPH,
     LX_FILE,
+    OPERATIONS,
     SIZES_FILE,
     TILING_FILE,
-    ObservedGraph,
-    ObservedOperations,
+    ObservedText,
     observing,
 )
 from spyre.torch_backend.inductor.bundles import (
@@ -40,10 +41,10 @@ WIDTH = 120
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompileExplanation:
-    """What was compiled for one call, in order; ``str`` of it is for people.
+    """The compiled stages of one call, in order; ``str`` gives a report.
 
-    ``graphs``, ``operations``: FX graphs and ir.Operations as text. ``kernels``: specs, notes and
-    bundles.
+    ``graphs``, ``operations``: FX graphs and ir.Operations as text. ``kernels``: operations, notes
+    and bundles.
     """
 
     graphs: tuple[str, ...]
@@ -58,17 +59,18 @@ class CompileExplanation:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileExplanation:
-    """Compile ``function`` anew, without caches, call it once, and print how it became kernels.
+    """Compile ``function`` without caches, call it once, and print all stages down to its kernels.
 
     ``function``: as for torch.compile, with arguments on spyre. LaunchError SPY969 if nothing is
-    compiled for the card; errors of compiling as usual. Forgets what Dynamo had compiled before.
+    compiled for the card, and errors of torch.compile. Resets Dynamo: other compiled functions are
+    compiled again.
     """
     torch.compiler.reset()
     with observing() as observed, torch.compiler.config.patch(force_disable_caches=True):
         torch.compile(function)(*args, **kwargs)
     explanation = CompileExplanation(
-        tuple(item.text for item in observed if isinstance(item, ObservedGraph)),
-        tuple(item.text for item in observed if isinstance(item, ObservedOperations)),
+        _texts(observed, FX_GRAPH),
+        _texts(observed, OPERATIONS),
         tuple(item for item in observed if isinstance(item, (InductorKernel, DynamicKernel))),
     )
     if not explanation.kernels:
@@ -80,6 +82,11 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
         )
     print(explanation)
     return explanation
+
+
+def _texts(observed: Sequence[Any], stage: str) -> tuple[str, ...]:
+    texts = (item for item in observed if isinstance(item, ObservedText))
+    return tuple(item.text for item in texts if item.stage == stage)
 
 
 def _sections(explanation: CompileExplanation) -> Iterator[str]:
@@ -161,7 +168,7 @@ def _tensor_row(arg: TensorArg) -> tuple[str, ...]:
 
 
 def _core_table(op: KernelOp) -> Table:
-    """Elements of each dim that the first cores and the last one work on."""
+    """A table of the elements of each dim for the first cores and the last one."""
     splits = dict(zip(op.symbols, op.splits, strict=True))
     slices = core_slices([op.symbols[k] for k in op.core_order], splits)
     cores = max((len(row) for row in slices.values()), default=1)

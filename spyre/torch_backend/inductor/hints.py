@@ -1,11 +1,10 @@
-"""What users say of dims: names (`declare_tensor_dim`, `name_tensor_dims`) and hints
-(`spyre_hint`).
+"""Dim names (`declare_tensor_dim`, `name_tensor_dims`) and hints (`spyre_hint`) of users.
 
-Names belong to tensor objects, weakly: tracers' tensors carry nothing, so `names_of_inputs` reads
-them from the real tensors that ``compile_fx`` is called with. A hint marks the operations of its
-block: each gets an entry in ``node.meta["custom"]``, which AOTAutograd and decompositions carry on.
-Every entered block has a number of its own, rising from the outermost one inwards. Safe to use from
-several threads. Loads nothing of Inductor.
+Names are stored by tensor object, weakly. Fake tensors have none, so `names_of_inputs` reads them
+from the real tensors that ``compile_fx`` is called with. A hint marks the operations of its block
+by an entry in ``node.meta["custom"]``, which AOTAutograd and decompositions propagate. Every
+entered block has a unique number, and inner blocks have larger ones. Safe to use from several
+threads. Does not import Inductor.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _names_of_tensors: Any = WeakTensorKeyDictionary()
 
 
 def declare_tensor_dim(name: str, extent: int) -> None:
-    """A dim called ``name`` has ``extent`` elements from now on.
+    """Declare that dims called ``name`` have ``extent`` elements.
 
     Declaring it anew replaces the extent for tensors named later. SpyreError SPY974 unless the
     name is a non-empty string and the extent a positive int.
@@ -93,10 +92,9 @@ def _check_extent(name: str, dim: int, extent: int) -> None:
 
 
 def names_of_inputs(example_inputs: Sequence[Any]) -> tuple[DimNames | None, ...]:
-    """Per input of a compiled function: the names of its dims, None where it has none.
+    """The dim names of each input of a compiled function, None for inputs without names.
 
-    ``example_inputs``: what ``compile_fx`` is called with; real tensors, as fake ones have no
-    names.
+    ``example_inputs``: arguments of ``compile_fx``; real tensors, as fake ones have no names.
     """
     with _lock:
         return tuple(
@@ -145,7 +143,7 @@ def spyre_hint(
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _traced_hint_entry(*arguments: Mapping[str, int] | None) -> dict[str, Any]:
-    """The entry of ``meta["custom"]``; runs while Dynamo traces, never in compiled code."""
+    """The entry of ``meta["custom"]``; called while Dynamo traces, not in compiled code."""
     return {f"{HINT_PREFIX}{next(_scope_numbers)}": _hint_entry(*arguments)}
 
 
@@ -194,11 +192,11 @@ def scopes_of(node: Any) -> tuple[HintScope, ...]:
 
 
 def hints_key(graph_module: Any) -> tuple[Any, ...]:
-    """What the hints of a graph contribute to the key of compile caches.
+    """The part of compile cache keys that depends on the hints of a graph.
 
-    These keys do not see ``meta["custom"]`` of nodes; they see attributes of the graph module. The
-    numbers of scopes are replaced by the order in which they are first met, so
-    the key is the same in every process.
+    The keys cover attributes of the graph module, but not ``meta["custom"]`` of nodes. Numbers of
+    scopes are replaced by the order of their first occurrence, so that the key is the same in every
+    process.
     """
     order: dict[int, int] = {}
     key = []

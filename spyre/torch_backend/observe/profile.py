@@ -1,7 +1,7 @@
-"""``torch.spyre.profile``: what eager and compiled code would cost on a card.
+"""``torch.spyre.profile``: the modelled time of eager and compiled code on a card.
 
-Nothing is counted or modelled while the code runs: launches only keep what was linked for them, and
-the profile is made when it is first asked for.
+Nothing is counted or modelled while the code runs: launches only keep their linked programs, and
+the profile is computed when it is first read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from spyre.errors import LaunchError
 from spyre.hw.cost import Model, Overlap
 from spyre.runtime.flex import CommandStream
 from spyre.runtime.kernel import run_recorded
-from spyre.runtime.profile.data import FallbackTime
-from spyre.runtime.profile.profile import MachineLike, machine_of, profile_of_recording
-from spyre.runtime.profile.trace import modelled_events
+from spyre.runtime.profile import (
+    FallbackTime,
+    MachineLike,
+    machine_of,
+    modelled_events,
+    profile_of_recording,
+)
 from spyre.runtime.trace import check_trace_file
 from spyre.torch_backend.fallback import fallback_seconds, fallbacks
 from spyre.torch_backend.observe.ranks import write_trace_of_ranks
@@ -28,21 +32,20 @@ from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recor
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from spyre.runtime.profile.profile import Profile
+    from spyre.runtime.profile import Profile
     from spyre.runtime.trace import TimeAxis
 
 
 class profile(CardObserver[CommandStream]):
     """``with torch.spyre.profile() as p:`` then ``print(p)``, ``p.table()``, ``p.report(path)``.
 
-    Everything the cards do in the block, on any thread and stream, is profiled; what was submitted
-    before runs first, what was submitted in it has ended when the block is left. ``machine``: a
-    machine file over the shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or
-    "ideal"; ``overlap``: "serial", "overlapped" or "double-buffered". LaunchError SPY950 within
-    another trace, profile or counting of the process. Off it costs nothing; on, control blocks run
-    one by one. ``on_host``: operations that ran on the CPU meanwhile, with their measured time; the
-    profiles of all cards name them. Read it when the block has been left; of a block that raises it
-    has what had ended by then.
+    Profiles all work of the cards in the block, on any thread and stream. Work submitted before
+    runs first, work submitted in it has ended at its end. ``machine``: a machine file over the
+    shipped one (MachineError SPY760 to SPY762); ``model``: "calibrated" or "ideal"; ``overlap``:
+    "serial", "overlapped" or "double-buffered". LaunchError SPY950 within another trace, profile or
+    counting of the process. While it is active, control blocks run one by one. ``on_host``:
+    operations that ran on the CPU meanwhile, with their measured time, which the profiles of all
+    cards list. It can be read after the block; if the block raises, it has the work that had ended.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class profile(CardObserver[CommandStream]):
 
     @cached_property
     def cards(self) -> dict[int, Profile]:
-        """The profile of every card that was used, by its index."""
+        """The profile of each card that was used, by index."""
         self._require_end()
         return {
             index: replace(
@@ -83,14 +86,14 @@ class profile(CardObserver[CommandStream]):
         }
 
     def of_card(self, card: int | None = None) -> Profile:
-        """The profile of a card; by default of the only one that did something, or the first."""
+        """Return the profile of a card, by default of the first one with any work."""
         if card is not None:
             return self.cards[card]
         busy = [each for each in self.cards.values() if each.activities]
         return busy[0] if busy else next(iter(self.cards.values()))
 
     def table(self, every: bool = False, card: int | None = None) -> Table:
-        """A `rich` table, see `spyre.runtime.profile.profile.Profile.table`."""
+        """Return a `rich` table, see `spyre.runtime.profile.profile.Profile.table`."""
         return self.of_card(card).table(every)
 
     def report(
@@ -100,14 +103,14 @@ class profile(CardObserver[CommandStream]):
         self.of_card(card).report(path, title)
 
     def roofline(self, path: Path | str, card: int | None = None) -> None:
-        """Write the roofline as a picture. ProfileError SPY780 without matplotlib, SPY782."""
+        """Write the roofline as an SVG file. ProfileError SPY782."""
         self.of_card(card).roofline(path)
 
     def trace(self, path: Path | str, group: Any = None) -> None:
-        """Write host and modelled time of all cards as a Chrome trace, as `torch.spyre.trace` does.
+        """Write host and modelled time of all cards as a Chrome trace, like `torch.spyre.trace`.
 
-        Modelled time begins where a card's first control block did. ``group``: all its ranks call
-        this, and the first one writes for all. LaunchError SPY886.
+        Modelled time begins with a card's first control block. ``group``: all its ranks call this,
+        and the first one writes for all. LaunchError SPY886.
         """
         target, axis = check_trace_file(path), self._require_end()
         first = {
@@ -125,7 +128,7 @@ class profile(CardObserver[CommandStream]):
         if self._axis is None:
             raise LaunchError(
                 "SPY783",
-                "the profile is read before its block has been left",
+                "the profile is read before the end of its block",
                 expected="with torch.spyre.profile() as p: ..., and p behind it",
             )
         return self._axis
@@ -140,7 +143,7 @@ class profile(CardObserver[CommandStream]):
 def _on_host(
     start_seconds: float, calls: dict[str, int], seconds: dict[str, float]
 ) -> Iterator[FallbackTime]:
-    """What ran on the CPU since then, the longest first."""
+    """Yield the operations that ran on the CPU since ``start_seconds``, the longest first."""
     block_seconds = time.perf_counter() - start_seconds
     now = fallback_seconds()
     since = {name: now[name] - seconds.get(name, 0.0) for name in now}

@@ -1,7 +1,7 @@
-"""One trace for all ranks of a group: each gives its events to the first one, which writes them.
+"""One trace for all ranks of a group: each sends its events to the first one, which writes them.
 
-Times are clocks of one machine, and processes of the trace have a rank's number before their name;
-arrows lead from the first rank that came to a collective to the others.
+All ranks use the clock of one machine. Process names in the trace begin with the rank, and arrows
+lead from the first rank that entered a collective to the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spyre.runtime.flex import CommandStream
 from spyre.runtime.trace import TimeAxis, TraceEvent, trace_events, write_trace
 
 RANK_PROCESSES = 1000
-"""Distance of the processes of one rank from those of the next one."""
+"""Difference between the process numbers of consecutive ranks."""
 RANK_ARROWS = 1 << 40
 COLLECTIVE_ARROWS = 1 << 50
 
@@ -31,9 +31,9 @@ def write_trace_of_ranks(
     group: Any,
     has_failed: bool,
 ) -> None:
-    """Write a trace; with a ``group``, all its ranks call this and its first one writes for all.
+    """Write a trace. With a ``group``, all its ranks call this and the first one writes for all.
 
-    A rank that has failed cannot wait for the others: it writes its own part beside ``path``, with
+    A rank that has failed cannot wait for the others, and writes its part to a separate file with
     its rank in the name. LaunchError SPY886.
     """
     if group is None:
@@ -78,7 +78,7 @@ def _of_rank(event: TraceEvent, rank: int, shift_us: float) -> TraceEvent:
 
 
 def _collective(event: TraceEvent) -> tuple[str, int] | None:
-    """Group and number of a collective's span on the track of its group; None for other events."""
+    """Return group and number of a collective's span; None for other events."""
     if event.get("cat") != "collective":
         return None
     operation = event["args"]["operation"]
@@ -86,11 +86,11 @@ def _collective(event: TraceEvent) -> tuple[str, int] | None:
 
 
 def _arrows(number: int, same: Sequence[TraceEvent]) -> Iterator[TraceEvent]:
-    """From the first span to those of other ranks, in the order they began."""
+    """Yield arrows from the first span to those of the other ranks, in order of their begin."""
     by_rank = {event["args"]["rank"]: event for event in same}
     ordered = sorted(by_rank.values(), key=lambda event: float(event["ts"]))
-    for place, event in enumerate(ordered):
-        kind = "s" if place == 0 else "t" if place < len(ordered) - 1 else "f"
+    for index, event in enumerate(ordered):
+        kind = "s" if index == 0 else "t" if index < len(ordered) - 1 else "f"
         head = {"ph": kind, "name": "collective", "cat": "ranks", "id": number}
         if len(ordered) > 1:
             yield {**head, **{key: event[key] for key in ("pid", "tid", "ts")}, "bp": "e"}

@@ -1,6 +1,6 @@
-"""Observing all cards: ``torch.spyre.trace`` and ``.counting``; ``.profile`` is another observer.
+"""Observers of all cards: ``torch.spyre.trace`` and ``.counting``; ``.profile`` is another one.
 
-One of them at a time in a process; the block may use the cards from any thread.
+Only one can be active in a process; its block may use the cards from any thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from spyre.errors import LaunchError
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
     from spyre.hw.sanitizer import SanitizerFinding
     from spyre.runtime.comms import CollectiveRecord
     from spyre.runtime.kernel import Runner
-    from spyre.runtime.profile.collectives import LinkCounts
+    from spyre.runtime.profile import LinkCounts
 
 T = TypeVar("T")
 _observed = threading.Lock()
 
 
 class CardObserver(Generic[T]):
-    """What ``enter`` gives for all cards that are used in a ``with`` block, by index, in order of
-    the cards when the block has been left: ``observations``.
+    """A ``with`` block that observes all cards used in it.
 
-    What was submitted before the block runs first; what was submitted in it, on any thread and
-    stream, has ended when the block is left. LaunchError SPY950 within another one of the process.
+    ``observations``: by card index, the value that ``enter`` provides; sorted at the end of the
+    block. Work submitted before the block runs first; work submitted in it, on any thread and
+    stream, has ended at its end. LaunchError SPY950 within another observer of the process.
     """
 
     def __init__(self, enter: Callable[[FlexDevice], AbstractContextManager[T]]) -> None:
@@ -57,22 +56,14 @@ class CardObserver(Generic[T]):
             card_at(-1)
             devices().watch(self._observe)
         except BaseException:
-            self._end(None, None, None)
+            CardObserver.__exit__(self, None, None, None)
             raise
         return self
 
     def _observe(self, card: FlexDevice) -> None:
         self.observations[card.index] = self._stack.enter_context(self._enter(card))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end(kind, error, traceback)
-
-    def _end(self, *error: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         try:
             devices().watch(None)
             self._stack.__exit__(*error)
@@ -83,7 +74,7 @@ class CardObserver(Generic[T]):
 
 @contextmanager
 def recorded(runner: Runner | None, card: FlexDevice) -> Iterator[CommandStream]:
-    """The command stream of a card; ``runner``: how launches run meanwhile, if not plainly."""
+    """Record the command stream of a card; ``runner``: runs launches meanwhile, if given."""
     before = card.runner
     try:
         with card.recording() as commands:
@@ -96,25 +87,25 @@ def recorded(runner: Runner | None, card: FlexDevice) -> Iterator[CommandStream]
 def _nested() -> LaunchError:
     return LaunchError(
         "SPY950",
-        "what the cards do is being recorded already",
+        "the cards are being recorded already",
         expected="one torch.spyre.trace, .profile or .counting at a time in a process",
         hint="leave the other block first",
     )
 
 
 FIRST_PROCESS = 1 << 22
-"""Process of card 0 in the trace: above all numbers Linux gives to processes."""
+"""Process number of card 0 in the trace, above all process numbers of Linux."""
 _SAMPLES = 16
 
 
 def time_axis() -> TimeAxis:
-    """The host clock where the times of ``export_chrome_trace`` begin."""
+    """Return the time axis whose origin is that of ``export_chrome_trace``."""
     base_ns = int(time.time()) // TRACE_BASE_STEP_S * TRACE_BASE_STEP_S * 1_000_000_000
     return TimeAxis(base_ns - _epoch_offset_ns(), base_ns, FIRST_PROCESS)
 
 
 def _epoch_offset_ns() -> int:
-    """Nanoseconds since 1970 at host clock 0: the tightest of some readings of both clocks."""
+    """Return the nanoseconds since 1970 at host clock 0, from the closest pair of readings."""
     readings = []
     for _ in range(_SAMPLES):
         before, now, after = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
@@ -123,15 +114,15 @@ def _epoch_offset_ns() -> int:
 
 
 class trace(CardObserver[CommandStream]):
-    """``with torch.spyre.trace("out.json"):`` writes what all cards do in the block, for Perfetto.
+    """``with torch.spyre.trace("out.json"):`` writes a Perfetto trace of all cards in the block.
 
-    A process per card with tracks for streams and engines; times and process numbers are such that
-    the file can be shown with, or its ``traceEvents`` appended to, those of
-    ``torch.profiler``'s ``export_chrome_trace``. What was submitted before the block runs first,
-    what was submitted in it has ended when the block is left. The file is written whole or not at
-    all, also when the block raises. ``group``: all its ranks enter the block, and the first one
-    writes one file for all, see `write_trace_of_ranks`. LaunchError SPY886 for a file that cannot
-    be written, SPY950 within another trace, profile or counting of the process.
+    The trace has a process per card with tracks for streams and engines. Its times and process
+    numbers match ``torch.profiler``'s ``export_chrome_trace``: both files can be shown together,
+    and their ``traceEvents`` joined. Work submitted before the block runs first, work submitted in
+    it has ended at its end. The file is written completely or not at all, also if the block raises.
+    ``group``: all its ranks enter the block, and the first one writes one file for all, see
+    `write_trace_of_ranks`. LaunchError SPY886 for a file that cannot be written, SPY950 within
+    another trace, profile or counting of the process.
     """
 
     def __init__(self, path: Path | str, group: Any = None) -> None:
@@ -153,10 +144,10 @@ class trace(CardObserver[CommandStream]):
 
 
 def sanitizer_findings() -> tuple[SanitizerFinding, ...]:
-    """What the sanitizer has found on all cards since the last call, errors first.
+    """Return the sanitizer's findings on all cards since the last call, errors first.
 
-    Waits for everything submitted. LaunchError SPY995 unless SPYRE_SANITIZE was set when the cards
-    were made.
+    Waits for all submitted work. LaunchError SPY995 unless SPYRE_SANITIZE was set when the cards
+    were created.
     """
     sanitizers = []
     for card in made_cards():
@@ -166,7 +157,7 @@ def sanitizer_findings() -> tuple[SanitizerFinding, ...]:
                 "SPY995",
                 "the cards have no sanitizer",
                 expected="SPYRE_SANITIZE=1 in the environment, before the first tensor",
-                found=f"spyre:{card.index} was made without",
+                found=f"spyre:{card.index} was created without",
             )
         sanitizers.append(card.device.sanitizer)
     return tuple(finding for sanitizer in sanitizers for finding in sanitizer.take())
@@ -175,9 +166,9 @@ def sanitizer_findings() -> tuple[SanitizerFinding, ...]:
 class counting(CardObserver[LaunchCounts]):
     """``with torch.spyre.counting() as c:`` then ``c.counters``, ``c.launches``.
 
-    Counts what all cards run in the block, on any thread and stream, as `CardObserver` says.
-    Launches run as without it. ``cards``: by index. LaunchError SPY950 within a trace or profile of
-    the process.
+    Counts the work of all cards in the block, on any thread and stream (see `CardObserver`).
+    Launches run in the same way as without it. ``cards``: by index. LaunchError SPY950 within a
+    trace or profile of the process.
     """
 
     def __init__(self) -> None:
@@ -195,26 +186,26 @@ class counting(CardObserver[LaunchCounts]):
 
     @property
     def links(self) -> dict[tuple[str, int], LinkCounts]:
-        """Collectives that ended in the block, and bytes by link, by (name of the group, rank in
-        it) of the ranks of this process.
+        """Collectives that ended in the block, and bytes per link, by (group name, rank) of the
+        ranks of this process.
         """
-        from spyre.runtime.profile.collectives import link_counts
+        from spyre.runtime.profile import link_counts
 
         return {key: link_counts(records) for key, records in self._records.items()}
 
     @property
     def cards(self) -> dict[int, LaunchCounts]:
-        """What each card ran."""
+        """Counts of each card, by index."""
         return self.observations
 
     @property
     def launches(self) -> int:
-        """Programs that ran to their end, on all cards."""
+        """Number of completed launches on all cards."""
         return sum(each.launches for each in self.cards.values())
 
     @property
     def counters(self) -> Counters:
-        """Their work, computed when it is asked for."""
+        """Total work of these launches, computed at each read."""
         return reduce(add, (each.counters for each in self.cards.values()), Counters())
 
 
@@ -222,20 +213,20 @@ class counting(CardObserver[LaunchCounts]):
 
 
 class Launches:
-    """Programs launched, in order, with the addresses of their arguments."""
+    """Launched programs, in order, with the addresses of their arguments."""
 
     def __init__(self) -> None:
         self.programs: list[tuple[CompiledProgram, tuple[int, ...]]] = []
 
     @property
     def linked(self) -> tuple[LinkedProgram, ...]:
-        """What the driver ran for each, linked again where it is no longer known."""
+        """The linked program of each launch, linked again if it is no longer cached."""
         return tuple(program.linked_at(addresses) for program, addresses in self.programs)
 
 
 @contextmanager
 def launches_noted() -> Iterator[Launches]:
-    """Programs that this thread launches in the block; copies are none."""
+    """Record the programs that this thread launches in the block, without copies."""
     launches = Launches()
     with launches_reported_to(
         lambda program, addresses: launches.programs.append((program, addresses))

@@ -8,7 +8,7 @@ from .compiled import (
     launches_reported_to as launches_reported_to,
 )
 from .debug import (
-    next_place as next_place,
+    new_numbered_directory as new_numbered_directory,
     show_program as show_program,
     shows_programs as shows_programs,
 )
@@ -66,6 +66,12 @@ from .operations import (
     is_padded as is_padded,
     scalar_view as scalar_view,
     store_result as store_result,
+    with_constants as with_constants,
+)
+from .packing import (
+    LiveBuffer as LiveBuffer,
+    aligned as aligned,
+    pack as pack,
 )
 from .recording import (
     NotRecorded as NotRecorded,

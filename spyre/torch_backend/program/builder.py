@@ -1,8 +1,8 @@
 """`ProgramBuilder`: memory and operations of a device program, collected and written as a bundle.
 
-Results lie in scratch memory; `output` makes a result's memory a launch argument, and `output_into`
-puts it where the caller says. Scratch memory is shared by results that are not needed at the same
-time.
+Results are in scratch memory; `output` makes a result's memory a launch argument, `output_into`
+moves the result to memory of the caller. Results that are not needed at the same time share scratch
+memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spyre.layout import DeviceView, row_major_view
 from spyre.mlir.builder import BufferAddress, BuiltBundle, BundleBuilder
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import DeviceOp, Value, device_format
+from spyre.torch_backend.program.packing import LiveBuffer, pack
 
 SCRATCH = "scratch"
 
@@ -32,9 +33,7 @@ class MemoryRegion:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLoop:
-    """The operations from ``begin`` up to ``end`` of a program, one after the other ``count``
-    times.
-    """
+    """The operations ``begin`` to ``end`` (excluded) of a program, in order, ``count`` times."""
 
     begin: int
     end: int
@@ -43,7 +42,7 @@ class ProgramLoop:
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """A program under construction. ``loops``: one after the other, none within another."""
+    """A program under construction. ``loops``: in program order, not nested."""
 
     regions: list[MemoryRegion] = field(default_factory=list)
     specs: list[DeviceOp] = field(default_factory=list)
@@ -51,12 +50,12 @@ class ProgramBuilder:
     arguments: int = 0
     scratch_bytes: int = 0
 
-    def argument(self, view: DeviceView, dtype: str, clean: bool = False) -> Value:
+    def argument(self, view: DeviceView, dtype: str, padding_is_finite: bool = False) -> Value:
         """The next launch argument, which begins at element 0 of ``view``."""
         view = replace(view, offset_bytes=0)
         region = self._region(view.span_bytes, self.arguments)
         self.arguments += 1
-        return Value(view, dtype, region, None, clean)
+        return Value(view, dtype, region, None, padding_is_finite)
 
     def _region(self, span_bytes: int, argument: int = -1) -> int:
         self.regions.append(MemoryRegion(span_bytes, argument))
@@ -65,31 +64,32 @@ class ProgramBuilder:
     def scratch(
         self, sizes: Sequence[int], dtype: str, lane_dim: int, lane_multiple: int = 0
     ) -> Value:
-        """Scratch memory for a result, in the default layout with ``lane_dim`` for last dim.
+        """Scratch memory for a result, in the default layout with ``lane_dim`` as last dim.
 
-        ``lane_dim`` -1: every element in a stick of its own. ``lane_multiple``: elements the lane
-        dim is rounded up to, default one stick.
+        ``lane_dim`` -1: one element per stick. ``lane_multiple``: elements that the lane dim is
+        rounded up to, by default one stick.
         """
         order = [k for k in range(len(sizes)) if k != lane_dim]
         order.append(lane_dim)
         inner = [order[0], *reversed(order[1:])] if len(order) > 1 else order
         inner = [k for k in inner if k >= 0]
         view = row_major_view(sizes, device_format(dtype), inner, lane_dim, lane_multiple)
-        # conversions read and write whole groups: room for the sticks after the last element
+        # Conversions access whole groups of sticks, so there is room after the last element.
         more = max(lane_multiple // view.elements_per_stick - 1, 0)
         last = max((f.pitch_bytes for d in view.dims for f in d if f.lane), default=STICK_BYTES)
         region = self._region(view.span_bytes + more * last)
         return Value(view, dtype, region, tuple(order))
 
     def add(self, spec: DeviceOp) -> Value:
-        """Append an operation; returns its result."""
+        """Append an operation and return its result."""
         self.specs.append(spec)
         return spec.output
 
     @contextmanager
     def loop(self, count: int) -> Iterator[None]:
-        """Operations added inside run ``count`` times; tiles among their values (`tile_of`) move on
-        by one each time.
+        """Repeat the operations added in the block ``count`` times.
+
+        Values that are tiles (`tile_of`) advance by one tile per iteration.
         """
         begin = len(self.specs)
         yield
@@ -98,17 +98,17 @@ class ProgramBuilder:
     def output(self, value: Value) -> Value:
         """Make the memory of a result the next launch argument."""
         region = self.regions[value.region]
-        assert region.argument < 0, "a result in an argument is there already"
+        assert region.argument < 0, "the result already is in an argument"
         self.regions[value.region] = replace(region, argument=self.arguments)
         self.arguments += 1
         return value
 
     def output_into(self, value: Value, target: Value) -> None:
-        """Put a result where ``target`` says; its dims and lanes are those of the result."""
+        """Write a result to ``target``, which has the same dims and lane dim."""
         self.specs = [spec.into(value.region, target) for spec in self.specs]
 
     def build(self) -> BuiltBundle:
-        """The bundle; scratch memory, where there is any, is its last argument."""
+        """The bundle; its last argument is scratch memory, if there is any."""
         bundle = BundleBuilder()
         spans = {r.argument: r.span_bytes for r in self.regions if r.argument >= 0}
         for number in sorted(spans):
@@ -118,10 +118,10 @@ class ProgramBuilder:
         if self.scratch_bytes:
             bundle.argument(self.scratch_bytes, SCRATCH)
 
-        def place(value: Value, loop: str = "") -> BufferAddress:
+        def address(value: Value, loop: str = "") -> BufferAddress:
             region = self.regions[value.region]
             steps = {loop: sum(pitch for _, pitch in value.tile_pitches)} if loop else {}
-            assert loop or not value.tile_pitches, "a tile, but no loop"
+            assert loop or not value.tile_pitches, "a tile outside a loop"
             if region.argument >= 0:
                 return BufferAddress(f"arg_{region.argument}", value.view.offset_bytes, steps)
             offset_bytes = offsets[value.region] + value.view.offset_bytes
@@ -130,15 +130,15 @@ class ProgramBuilder:
         for specs, count in self._pieces():
             if not count:
                 for spec in specs:
-                    bundle.add(emit(spec, place))
+                    bundle.add(emit(spec, address))
                 continue
             with bundle.loop(count) as name:
                 for spec in specs:
-                    bundle.add(emit(spec, partial(place, loop=name)))
+                    bundle.add(emit(spec, partial(address, loop=name)))
         return bundle.build()
 
     def _pieces(self) -> Iterator[tuple[Sequence[DeviceOp], int]]:
-        """Operations in order, and how often they are repeated; 0: they stand in no loop."""
+        """Runs of operations in order, each with its number of iterations; 0 outside loops."""
         begin = 0
         for loop in self.loops:
             yield self.specs[begin : loop.begin], 0
@@ -147,7 +147,11 @@ class ProgramBuilder:
         yield self.specs[begin:], 0
 
     def _uses(self) -> list[tuple[int, ...]]:
-        """Regions every operation needs; those a loop shares with the rest, its ends need too."""
+        """Regions that each operation needs.
+
+        The first and the last operation of a loop also need the regions that the loop shares with
+        operations outside it, so that these stay allocated during the whole loop.
+        """
         uses = [spec.regions() for spec in self.specs]
         for loop in self.loops:
             inside = {*chain(*uses[loop.begin : loop.end])}
@@ -173,10 +177,9 @@ class ProgramBuilder:
 def place_scratch(
     uses: Sequence[Sequence[int]], sizes_bytes: Mapping[int, int]
 ) -> tuple[dict[int, int], int]:
-    """Offset of every region in use, and the bytes of all together.
+    """Return the offset of every used region, and the bytes of all of them, from `pack`.
 
-    ``uses``: regions every operation touches, in order. ``sizes_bytes``: of the regions to place.
-    Regions that are in use at the same time do not overlap; each takes the lowest free place.
+    ``uses``: regions of every operation, in order. ``sizes_bytes``: of the regions to allocate.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -185,22 +188,7 @@ def place_scratch(
             if region in sizes_bytes:
                 first.setdefault(region, step)
                 last[region] = step
-    offsets: dict[int, int] = {}
-    for region in sorted(first, key=lambda r: first[r]):
-        living = sorted(
-            (offsets[other], offsets[other] + sizes_bytes[other])
-            for other in offsets
-            if last[other] >= first[region]
-        )
-        offsets[region] = _lowest_gap(living, sizes_bytes[region])
-    total = max((offsets[r] + sizes_bytes[r] for r in offsets), default=0)
-    return offsets, total
-
-
-def _lowest_gap(taken: Sequence[tuple[int, int]], size_bytes: int) -> int:
-    offset_bytes = 0
-    for begin, end in taken:
-        if begin - offset_bytes >= size_bytes:
-            return offset_bytes
-        offset_bytes = max(offset_bytes, end)
-    return offset_bytes
+    offsets = pack([LiveBuffer(r, sizes_bytes[r], first[r], last[r] + 1) for r in first])
+    placed = {region: offset for region, offset in offsets.items() if offset is not None}
+    total = max((offset + sizes_bytes[region] for region, offset in placed.items()), default=0)
+    return placed, total

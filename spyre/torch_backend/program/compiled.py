@@ -1,4 +1,4 @@
-"""A device program loaded on a card, ready to be launched at any addresses."""
+"""Programs of the PyTorch device, launched by the addresses of their arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder import BuiltBundle
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.flex import LaunchPlan, load_kernel
+from spyre.runtime.flex import LaunchPlan, LoadedKernel
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 LaunchWatcher = Callable[["CompiledProgram", tuple[int, ...]], object]
-"""(program, addresses of its arguments), before it is enqueued."""
+"""Called before a launch is enqueued: (program, addresses of its arguments)."""
 
 _launch_watcher: ContextVar[LaunchWatcher | None] = ContextVar("launch_watcher", default=None)
 
 
 @contextmanager
 def launches_reported_to(watcher: LaunchWatcher) -> Iterator[None]:
-    """A block in which ``watcher`` is told of every launch of this thread."""
+    """Call ``watcher`` for every launch of this thread in the block."""
     token = _launch_watcher.set(watcher)
     try:
         yield
@@ -44,11 +44,11 @@ def launches_reported_to(watcher: LaunchWatcher) -> Iterator[None]:
         _launch_watcher.reset(token)
 
 
-class CompiledProgram:
-    """A program on ``card``. Any thread may launch it.
+class CompiledProgram(LoadedKernel):
+    """A program of the PyTorch device. Any thread may launch it.
 
-    ``spans_bytes``: memory of every argument, from the first stick it touches. ``bundle``: what
-    was compiled.
+    ``spans_bytes``: memory of every argument, from the first stick it touches. ``bundle``: the
+    compiled program.
     """
 
     def __init__(
@@ -59,26 +59,24 @@ class CompiledProgram:
         spans_bytes: Sequence[int],
         identity: object,
     ) -> None:
-        self.card = card
-        self.name = name
         self._range = launch_range(name)
         self.bundle = replace(parts, directory=Path(name))
         self.spans_bytes = tuple(spans_bytes)
         kernel = Kernel(self.bundle, card.device)
         header = format_header(hashlib.sha256(repr(identity).encode()).hexdigest())
         with out_of_memory_as_torch_says(card, f"program memory for {name}"):
-            self._loaded, copy = load_kernel(card, kernel, _takes_addresses, header, name)
+            super().__init__(card, name, kernel, _no_arguments, header)
         self._is_linked = False
         self._launch_plan = self.launch_plan(self.spans_bytes)
         stream = card.streams.current
-        stream.wait_for(stream.copy(copy, ()))
+        stream.wait_for(stream.copy(self.load_plan(header), ()))
 
     def launch_plan(
         self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
     ) -> LaunchPlan:
         """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
         launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
-        return LaunchPlan.one_pass(self._loaded.kernel, launch)
+        return LaunchPlan.one_pass(self.kernel, launch)
 
     def launch(
         self,
@@ -88,27 +86,26 @@ class CompiledProgram:
         plan: LaunchPlan | None = None,
         origin: LaunchOrigin | None = None,
     ) -> None:
-        """Enqueue it with arguments at ``addresses``; ``keep_alive`` lives until it has run.
+        """Enqueue it with arguments at ``addresses``; ``keep_alive`` is held until it has run.
 
-        ``plan``: of a program with runtime sizes. ``origin``: what it is launched for. What linking
-        finds wrong is raised by the first launch without a plan, here.
+        ``plan``: of a program with runtime sizes. ``origin``: its source lines. The first launch
+        without a plan raises the errors of linking.
         """
         if plan is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
         if (watcher := _launch_watcher.get()) is not None:
             watcher(self, addresses)
-        plan = plan or self._launch_plan
-        launch = self._loaded.bind_at(self.card, plan, addresses, keep_alive, origin=origin)
+        context = self.bind_at(plan or self._launch_plan, addresses, keep_alive, origin=origin)
         if not profiler_is_on():
-            stream.submit_launch(launch)
+            stream.submit(context.work())
             return
         with profiled(self._range):
-            stream.submit_launch(launch)
+            stream.submit(context.work())
 
     def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:
-        """What the driver runs for a launch with arguments at ``addresses``."""
-        return self._loaded.kernel.link_at(self._launch_plan.signature, addresses)
+        """The linked program of a launch with arguments at ``addresses``."""
+        return self.kernel.link_at(self._launch_plan.signature, addresses)
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:
@@ -117,5 +114,5 @@ def _raw(number: int, span_bytes: int) -> DeviceTensor:
     return DeviceTensor(f"arg_{number}", 0, layout, "float16", (sticks * 64,), (1,))
 
 
-def _takes_addresses(values: Mapping[str, int]) -> KernelArguments:
+def _no_arguments(values: Mapping[str, int]) -> KernelArguments:
     raise LaunchError("SPY366", "a program of the PyTorch device is launched by addresses")

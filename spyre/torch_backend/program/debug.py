@@ -1,4 +1,4 @@
-"""Compiled programs as people see them: the log of TORCH_SPYRE_DEBUG, the bundles of SPYRE_KEEP."""
+"""Output of compiled programs: the log of TORCH_SPYRE_DEBUG, the bundles of SPYRE_KEEP."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LISTING_FILE = "operations.txt"
 
 
 def shows_programs() -> bool:
-    """Whether `show_program` has anything to do."""
+    """True if the environment enables the log or SPYRE_KEEP."""
     return config.logs_torch_operations() or config.keep_directory() is not None
 
 
 def show_program(name: str, listing: str, parts: BuiltBundle) -> None:
-    """Log and write a program that is about to be compiled, as the environment asks for.
+    """Log and write a program that is about to be compiled, if the environment enables it.
 
-    ``listing``: its operations, one a line. LaunchError SPY951 when SPYRE_KEEP cannot be written.
+    ``listing``: its operations, one per line. LaunchError SPY951 if SPYRE_KEEP cannot be written.
     """
     if config.logs_torch_operations():
         log_program(name, listing)
@@ -38,7 +38,9 @@ def keep_program(directory: Path, name: str, listing: str, parts: BuiltBundle) -
     files = {**parts.extra_files, LISTING_FILE: f"{listing}\n".encode()}
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return write_bundle(replace(parts, extra_files=files), next_place(directory, name))
+        return write_bundle(
+            replace(parts, extra_files=files), new_numbered_directory(directory, name)
+        )
     except OSError as error:
         raise LaunchError(
             "SPY951",
@@ -48,21 +50,21 @@ def keep_program(directory: Path, name: str, listing: str, parts: BuiltBundle) -
         ) from error
 
 
-def next_place(directory: Path, name: str) -> Path:
-    """A directory made here, numbered after the last one; several processes may do so at once."""
+def new_numbered_directory(directory: Path, name: str) -> Path:
+    """Create a directory with the next free number; safe for several processes."""
     text = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
     while True:
         number = max(_numbers(directory), default=0) + 1
         directory_made = directory / f"{number:04d}-{text}"
         try:
             directory_made.mkdir()
-        except FileExistsError:  # another process was faster
+        except FileExistsError:  # another process took the number
             continue
         return directory_made
 
 
 def _numbers(directory: Path) -> Iterator[int]:
-    """Numbers of the programs that are there."""
+    """Numbers of the existing programs."""
     for entry in directory.iterdir():
         head = entry.name.split("-", 1)[0]
         if head.isdecimal():

@@ -1,9 +1,9 @@
-"""Every kind of `DeviceOp` as the description of an SDSC.
+"""Emission of every kind of `DeviceOp` as the description of an SDSC.
 
 Gathers are `identity` through an index tensor (SDSC reference §6.4):
-``output[a, i, b] = table[a, index[i], b]``. The dims of the index stand in the output where the
-table has its rows. An index that lacks dims of the output is the same all along them; one that has
-the output's lane dim picks every lane by itself.
+``output[a, i, b] = table[a, index[i], b]``. In the output, the dims of the index replace the row
+dim of the table. The index is broadcast along output dims it lacks; if it has the output's lane
+dim, it selects each lane separately.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ INDEX_FORMAT = "SENUINT32"
 """Index words; those of int32 and int64 tensors have the same bits."""
 INDEX_STICK = 32
 MATMUL_STICK = 64
-PlaceOf = Callable[[Value], BufferAddress]
+AddressOf = Callable[[Value], BufferAddress]
 _TABLE, _INDEX, _OUTPUT = 0, 1, 2
 _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
-"""What masked elements count as, where it is not 0."""
+"""Value of masked elements, if not 0."""
 
 
-def emit(spec: DeviceOp, place: PlaceOf) -> OperationSpec:
-    """The SDSC of ``spec``; LoweringError when its operands' sticks do not go together."""
-    return emit_over(iterated(spec), [place(value) for value in (*spec.inputs, spec.written)])
+def emit(spec: DeviceOp, address: AddressOf) -> OperationSpec:
+    """The SDSC of ``spec``; LoweringError if the sticks of its operands do not match."""
+    return emit_over(iterated(spec), [address(value) for value in (*spec.inputs, spec.written)])
 
 
 def require_sdsc(spec: DeviceOp) -> None:
-    """LoweringError as of `emit`, without making anything."""
+    """Raise LoweringError if `emit` would."""
     outline = outline_of(iterated(spec))
     for operand in outline.operands:
         outline.emitter.stored(operand)
@@ -59,8 +59,8 @@ def require_sdsc(spec: DeviceOp) -> None:
 def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
     """``spec`` over common dims. LoweringError as of `common_iteration`.
 
-    Not ``joined``: host dims stay apart, each with its number for a role. A gather and a top-k have
-    roles of their own, by which dims join.
+    If not ``joined``, host dims are kept separate by using their number as role; gathers and top-k
+    always use their specific roles.
     """
     walk = _WALKS[spec.kind](spec)
     roles: Sequence[int] | None = walk.roles
@@ -81,10 +81,10 @@ def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
 def emit_over(op: IteratedOp, bases: Bases, division: CoreDivision | None = None) -> OperationSpec:
     """The SDSC of an operation over given dims, its tensors at ``bases``.
 
-    Roles of dims: of a reduction 1 for what it reduces; of a matmul 0 for batches, 1 for M, 2 for
-    N, 3 for K; of a top-k 1 for what it goes along, 2 for k; of a gather 1 for the output's dim of
-    rows; else 0. ``division``: over cores, where it is decided beforehand. LoweringError as of
-    `emit`, UnevenDivision for divisions that do not fit.
+    Roles of dims: reduction: 1 for reduced dims; matmul: 0 for batches, 1 for M, 2 for N, 3 for K;
+    top-k: 1 for the searched dim, 2 for k; gather: 1 for the output's row dim; else 0.
+    ``division``: over cores, if given in advance. LoweringError as of `emit`, UnevenDivision for
+    divisions that do not fit.
     """
     outline = outline_of(op, division)
     emitter, pairs = outline.emitter, zip(outline.operands, bases, strict=True)
@@ -115,8 +115,7 @@ def emit_over(op: IteratedOp, bases: Bases, division: CoreDivision | None = None
 class _Walk:
     """The tensors of an operation as views of equal sizes, the output last.
 
-    ``roles``: per dim of the views. ``more``: dims that they do not have. ``rows``: of a gather's
-    table.
+    ``roles``: per dim of the views. ``more``: additional dims. ``rows``: rows of a gather's table.
     """
 
     views: Sequence[DeviceView]
@@ -154,7 +153,7 @@ def _restickify_walk(spec: DeviceOp) -> _Walk:
 
 
 def _topk_walk(spec: DeviceOp) -> _Walk:
-    """``output``: k elements along ``dims[0]``, which no stick runs along."""
+    """``output``: k elements along ``dims[0]``, which is not the lane dim."""
     (source,), (along,) = spec.inputs, spec.dims
     rank = len(source.sizes)
     sizes = [*source.sizes, spec.output.sizes[along]]
@@ -180,7 +179,7 @@ def _gather_walk(spec: DeviceOp) -> _Walk:
 
 
 def single_row(pitch_bytes: int) -> IterationDim:
-    """The dim of rows of a gather that picks one, from a table of this pitch."""
+    """The row dim of a gather of a single row, from a table of this pitch."""
     one = Factor(1, STICK_BYTES)
     return IterationDim(1, (Factor(1, pitch_bytes), one, one), 1)
 
@@ -211,13 +210,15 @@ _WALKS: dict[OpKind, Callable[[DeviceOp], _Walk]] = {
 }
 
 
-# --- outlines: what is known of an SDSC before its tensors have a place -------------------------
+# --- outlines: SDSCs without the addresses of their tensors -------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """``emitter``: has the dims. ``operands``: the output last. ``undivided``: dims that the
-    emitter leaves whole when it divides them by itself. ``masks``: as of an `OperationSpec`.
+    """An SDSC without addresses.
+
+    ``operands``: the output last. ``undivided``: dims that the emitter's default division leaves
+    whole. ``masks``: as of an `OperationSpec`.
     """
 
     name: str
@@ -252,7 +253,7 @@ def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
     constants, masks = dict(op.constants), {}
     name, known = emitter.names[lane], op.mask_from
     if OVERFLOW_CONSTANT in constants:
-        known = dims[lane].extent  # what lies behind are no results
+        known = dims[lane].extent  # later lanes hold no results
     if known and (padding := emitter.extents[name] - known):
         constants[MASK_CONSTANT] = 0
         masks[name] = [(known, padding)]
@@ -290,7 +291,7 @@ def _matmul(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 
 def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
-    """Indices of the dims along the lanes of left (K) and right (N), added where of extent 1."""
+    """Indices of the lane dims of left (K) and right (N); dims of extent 1 are added."""
     stick, row, none = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES), Factor(1, 0)
     inner, column = lane_index(dims, 0), lane_index(dims, 1)
     if column < 0:
@@ -320,7 +321,7 @@ def _restickify(op: IteratedOp, division: CoreDivision | None) -> Outline:
 def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = [*op.dims, *_missing_roles(op.dims)]
     if sum(dim.role == 1 for dim in dims) > 1:
-        raise LoweringError("a top-k along what one pitch does not describe")
+        raise LoweringError("a top-k along a dim without a single pitch")
     lane = lane_index(dims, 0)
     if lane < 0:
         dims.append(unit_lane(2))
@@ -331,7 +332,7 @@ def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
 
 
 def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
-    """The reduced dim and k where they are of extent 1."""
+    """The searched dim and k, if they have extent 1 and so are missing."""
     row, none = Factor(1, STICK_BYTES), Factor(1, 0)
     present = {dim.role for dim in dims}
     pairs = {1: (row, none), 2: (none, row)}
@@ -339,9 +340,7 @@ def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
 
 
 def _gather(op: IteratedOp, division: CoreDivision | None) -> Outline:
-    """The one dim of role 1 steps through the index where there is one row of the output per
-    element.
-    """
+    """A gather: its only dim of role 1 is the dim of the index that selects output rows."""
     dims = list(op.dims)
     if sum(dim.role == 1 for dim in dims) > 1:
         raise LoweringError("rows of a gather in several steps")

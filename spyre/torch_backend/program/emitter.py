@@ -1,11 +1,11 @@
-"""`IteratedOp`: an operation over common dims, and the description of it the SDSC writer takes.
+"""`IteratedOp`: an operation over common dims, and its description for the SDSC writer.
 
-Common dims are those that one pitch per operand describes: host dims are cut where any operand's
-pitches change, and joined again where all of them allow it.
+Along a common dim every operand has a single pitch: host dims are cut where any operand's pitch
+changes, and joined again where all operands allow it.
 
-Dims are named as the frontends do: `out` (and `in`) run along lanes, the others are mb, x, y and
-so on. A view whose innermost steps are wider than a stick gets a dim of extent 1 below them, whose
-stored extent says how wide.
+Dims have the frontends' names: `out` (and `in`) run along lanes, the others are mb, x, y and so on.
+A view whose innermost steps are wider than a stick gets a dim of extent 1 below them, with the
+width as its stored extent.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from spyre.torch_backend.program.op_spec import LoweringError, OpKind, UnevenDiv
 
 @dataclass(frozen=True, slots=True)
 class IterationDim:
-    """``factors``: per operand, all of ``extent`` elements. ``role``: dims join within one."""
+    """A common dim. ``factors``: per operand, each of ``extent`` elements. ``role``: only dims of
+    equal role are joined.
+    """
 
     extent: int
     factors: tuple[Factor, ...]
     role: int = 0
 
     def holds(self, operand: int) -> bool:
-        """True if the operand has elements of its own along the dim."""
+        """True if the operand is not broadcast along the dim."""
         factor = self.factors[operand]
         return bool(factor.pitch_bytes) or factor.lane
 
@@ -44,8 +46,8 @@ def common_iteration(
 ) -> list[IterationDim]:
     """Dims, outermost first, for views of equal sizes (broadcast ones have pitch 0).
 
-    ``roles``: per host dim. Dims of size 1 are left out. LoweringError when a cut falls within
-    the sticks of an operand.
+    ``roles``: per host dim. Dims of size 1 are left out. LoweringError if a cut is within the
+    sticks of an operand.
     """
     dims: list[IterationDim] = []
     for k, extent in enumerate(views[0].sizes):
@@ -61,8 +63,9 @@ def cut(
     views: Sequence[DeviceView],
     role: int,
 ) -> list[IterationDim]:
-    """One dim cut where the factors of any operand end; outermost first. LoweringError as of
-    `common_iteration`.
+    """One dim cut at the factor boundaries of all operands, outermost first.
+
+    LoweringError as of `common_iteration`.
     """
     cuts = {extent}
     for factors in operands:
@@ -99,7 +102,7 @@ def _pieces(factors: Sequence[Factor], pieces: Sequence[int], lanes: int) -> lis
 
 
 def _joined(dims: list[IterationDim]) -> list[IterationDim]:
-    """Dims with those joined that all operands walk as one."""
+    """``dims`` with neighbours joined wherever all operands allow it."""
     dims = list(dims)
     for outer in range(len(dims) - 1, -1, -1):
         for inner in range(len(dims) - 1, -1, -1):
@@ -127,8 +130,9 @@ def _join(outer: IterationDim, inner: IterationDim) -> IterationDim:
 
 @dataclass(frozen=True, slots=True)
 class ScratchpadPlace:
-    """A place in LX, the same on every core, which holds there what it takes part in: its slice of
-    the tensor, packed. ``offset_bytes``: from the start of LX.
+    """An address in LX, equal on all cores; each core holds its slice of the tensor there, packed.
+
+    ``offset_bytes``: from the start of LX.
     """
 
     offset_bytes: int
@@ -136,10 +140,10 @@ class ScratchpadPlace:
 
 @dataclass(frozen=True, slots=True)
 class CoreDivision:
-    """How cores share an operation's dims, where that is decided beforehand.
+    """A given division of an operation's dims over the cores.
 
-    ``splits``: slices by index of a dim. ``order``: dims whose slice index varies fastest from core
-    to core come first; those left out follow.
+    ``splits``: number of slices by index of the dim. ``order``: dims by how fast their slice index
+    varies from core to core, fastest first; dims not listed follow.
     """
 
     splits: Mapping[int, int] = field(default_factory=dict)
@@ -152,8 +156,8 @@ class CoreDivision:
 def divide(steps: Mapping[str, int]) -> dict[str, int]:
     """Slices per dim, at most SENCORES together.
 
-    ``steps``: units along each dim that a core takes as a whole, the outermost dim first. Dims are
-    divided in the order given, each by its largest divisor that leaves no core twice.
+    ``steps``: number of indivisible units along each dim, the outermost dim first. Dims are divided
+    in this order, each by its largest divisor that the remaining cores allow.
     """
     cores = usable_cores()
     slices_by_dim: dict[str, int] = {}
@@ -196,9 +200,9 @@ class TensorOperand:
 class Emitter:
     """One operation over ``dims``.
 
-    ``multiples``: by index of every dim along lanes, what its extent is rounded up to (elements).
-    ``exact``: memory of other dims is as long as the extents say, not as the rounded ones do.
-    ``division``: decided beforehand; by default all dims are divided that may be.
+    ``multiples``: for each lane dim, by index, the multiple (elements) its extent is rounded up to.
+    ``exact``: in memory, dims other than an operand's lane dim have their exact extents, not the
+    rounded ones. ``division``: by default, all dims that can be divided are.
     """
 
     dims: Sequence[IterationDim]
@@ -222,8 +226,9 @@ class Emitter:
         return {name: round_up(dim.extent, self.multiples.get(k, 1)) for k, (name, dim) in pairs}
 
     def stored(self, operand: TensorOperand) -> dict[str, int]:
-        """Extents an operand has in memory, innermost first. LoweringError where an SDSC cannot say
-        how its elements lie.
+        """Extents of an operand in memory, innermost first.
+
+        LoweringError if an SDSC cannot express its layout.
         """
         number = operand.number
         walked = self._walked(number)
@@ -242,7 +247,7 @@ class Emitter:
         names, stored, component = self.names, self.stored(operand), Component.HBM
         if isinstance(base, ScratchpadPlace):
             stored, base, component = self._shares(stored), base.offset_bytes, Component.LX
-        # scale -1: a dim the tensor does not have; -2: one of those, but its sticks run along it
+        # scale -1: a dim that the tensor lacks; -2: a dim that it lacks except for its sticks
         scale: dict[str, int] = {}
         dims = list(stored)
         if operand.lane not in self._walked(operand.number):
@@ -261,13 +266,13 @@ class Emitter:
         )
 
     def _rank(self, dim: int, operand: TensorOperand) -> tuple[int, bool]:
-        """Pitch along a dim; one of a single step has none, and comes first."""
+        """Sort key of a dim: its pitch; dims of a single step have none and come first."""
         if self._steps(dim, operand) == 1:
             return 0, dim != operand.lane
         return self.dims[dim].factors[operand.number].pitch_bytes, dim != operand.lane
 
     def _steps(self, dim: int, operand: TensorOperand) -> int:
-        """Sticks of the operand's lane dim, elements of any other, as memory has them."""
+        """Steps of a dim in memory: sticks along the operand's lane dim, elements otherwise."""
         if operand.rows is not None and operand.rows[0] == dim:
             return operand.rows[1]
         if dim == operand.lane:
@@ -276,9 +281,9 @@ class Emitter:
 
     def _stored(self, ordered: Sequence[int], operand: TensorOperand) -> dict[str, int]:
         """Extent in memory of the dims ``ordered`` by pitch, innermost first."""
-        # An SDSC has no pitches: a dim's pitch is the product of the stored extents below it. Where
-        # the pitch of a view is larger, the dim below is said to be longer in memory than it is;
-        # where none lies below, or its extent means something else, UNIT (extent 1) is put there.
+        # An SDSC has no pitches: a dim's pitch is the product of the stored extents below it. For a
+        # larger pitch, the stored extent of the dim below is increased. If there is no such dim, or
+        # its stored extent has another meaning, the dim UNIT (extent 1) is inserted.
         stored: dict[str, int] = {}
         below, below_pitch, step, expected = "", STICK_BYTES, 1, STICK_BYTES
         for k in ordered:
@@ -296,7 +301,7 @@ class Emitter:
         return stored
 
     def _shares(self, stored: Mapping[str, int]) -> dict[str, int]:
-        """Extents that one core's memory has of a tensor in LX."""
+        """Extents of one core's slice of a tensor in LX."""
         shares = dict(stored)
         for k, slices in (self.division or CoreDivision()).splits.items():
             name = self.names[k]
@@ -308,8 +313,8 @@ class Emitter:
         return shares
 
     def _is_fixed(self, below: str, operand: TensorOperand) -> bool:
-        """True if memory cannot be made to look longer along ``below``: there is no such dim, or
-        its extent in memory says how far a restickify reads.
+        """True if the stored extent of ``below`` cannot be increased: there is no such dim, or a
+        restickify reads to the end of its stored extent.
         """
         if not below:
             return True
@@ -328,9 +333,9 @@ class Emitter:
         unit: str = "sfp",
         index_inputs: Sequence[OperandSpec] = (),
     ) -> OperationSpec:
-        """The whole operation; dims but those ``undivided`` are divided over the cores.
+        """The complete operation, with all dims but ``undivided`` divided over the cores.
 
-        UnevenDivision when a division that was decided beforehand cuts a step of a dim.
+        UnevenDivision if the given division splits a step of a dim.
         """
         extents = dict(self.extents)
         splits = self._splits(undivided)
@@ -369,7 +374,7 @@ class Emitter:
 
 
 def _with_unit(tensor: OperandSpec) -> OperandSpec:
-    """All tensors hold the dim, since an output holds the dims its inputs hold."""
+    """``tensor`` with the dim UNIT, which all tensors of an operation need if one has it."""
     if UNIT in tensor.dims:
         return tensor
     sizes = {**tensor.device_dim_sizes, UNIT: 1}
@@ -377,7 +382,7 @@ def _with_unit(tensor: OperandSpec) -> OperandSpec:
 
 
 def lane_index(dims: Sequence[IterationDim], number: int) -> int:
-    """Index of the dim that lies along the lanes of an operand; -1 where none does."""
+    """Index of the lane dim of operand ``number``, -1 if it has none."""
     return next((k for k, dim in enumerate(dims) if dim.factors[number].lane), -1)
 
 
@@ -387,16 +392,16 @@ def unit_lane(operands: int) -> IterationDim:
 
 
 Bases = Sequence[Base | ScratchpadPlace]
-"""Where the tensors of an operation stand, the output last."""
+"""Addresses of the tensors of an operation, the output last."""
 
 
 @dataclass(frozen=True, slots=True)
 class IteratedOp:
-    """An operation over the common dims of its tensors, whatever memory those lie in.
+    """An operation over the common dims of its tensors, without their addresses.
 
-    ``name``, ``constants``, ``mask_from``, ``lane_multiple``: as of `DeviceOp`. ``dims``: their
-    roles are those of `emit_over`. ``formats``: of the tensors, the output last. ``rows``: those of
-    a gather's table.
+    ``name``, ``constants``, ``mask_from``, ``lane_multiple``: as of `DeviceOp`. ``dims``: with the
+    roles of `emit_over`. ``formats``: of the tensors, the output last. ``rows``: of a gather's
+    table.
     """
 
     kind: OpKind
@@ -414,5 +419,5 @@ class IteratedOp:
 
     @property
     def most_lanes(self) -> int:
-        """Elements of the sticks that have most."""
+        """Elements per stick of the tensor with the most."""
         return max(map(self.lanes, range(len(self.formats))))

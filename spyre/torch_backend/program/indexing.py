@@ -1,7 +1,7 @@
 """Operations along one dim that are not elementwise: joins, gathers, top-k, running sums.
 
-All of them want the dim outside of the sticks; these functions lay operands out so, on top of
-`Operations`.
+All of them need the dim outside the sticks; these functions change the layout of their operands
+accordingly, with `Operations`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ROWS = 1 << 24
 
 
 def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
-    """A lane dim other than ``dim``: ``preferred`` if it serves, else the longest; -1: none."""
+    """A lane dim other than ``dim``: ``preferred`` if possible, else the longest; -1 if none."""
     if preferred >= 0 and preferred != dim and sizes[preferred] > 1:
         return preferred
     free = [k for k, n in enumerate(sizes) if k != dim and n > 1]
@@ -36,7 +36,7 @@ def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
 
 
 def off_lanes(low: Operations, value: Value, dim: int) -> Value:
-    """``value`` with sticks along another dim than ``dim``, and memory for every element."""
+    """``value`` with sticks along a dim other than ``dim``, and memory for every element."""
     value = low.materialized(value)
     if value.lane_dim != dim or value.sizes[dim] == 1:
         return value
@@ -44,15 +44,16 @@ def off_lanes(low: Operations, value: Value, dim: int) -> Value:
 
 
 def cut_lanes(low: Operations, value: Value, dim: int, start: int, length: int) -> Value:
-    """``length`` elements of ``dim``, the one along the lanes, from ``start`` on, which may be
-    within a stick; with sticks along ``dim`` again.
+    """``length`` elements of lane dim ``dim`` from ``start`` on, which may be within a stick.
+
+    The result has sticks along ``dim`` too.
     """
-    apart = narrowed(off_lanes(low, value, dim), dim, start, length)
-    return low.with_lane(apart, dim if length > 1 else -1)
+    part = narrowed(off_lanes(low, value, dim), dim, start, length)
+    return low.with_lane(part, dim if length > 1 else -1)
 
 
 def stored_elements(sizes: Sequence[int], lane: int, lanes: int = 64) -> int:
-    """Elements memory holds for a tensor with sticks of ``lanes`` along ``lane`` (-1: none)."""
+    """Elements in memory of a tensor with ``lanes`` per stick along dim ``lane`` (-1: none)."""
     if lane < 0:
         return prod(sizes) * lanes
     return prod(sizes) // sizes[lane] * (-(-sizes[lane] // lanes) * lanes)
@@ -68,7 +69,7 @@ def join_lane(sizes: Sequence[int], starts: Sequence[int], dim: int, lanes: int)
 
 
 def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Value:
-    """``pieces`` of one dtype, one after the other along ``dim``."""
+    """``pieces`` of one dtype, concatenated along ``dim``."""
     starts = [sum(p.sizes[dim] for p in pieces[:k]) for k in range(len(pieces))]
     sizes = list(pieces[0].sizes)
     sizes[dim] = starts[-1] + pieces[-1].sizes[dim]
@@ -109,8 +110,8 @@ def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints)
 
 
 def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
-    """``index`` in a layout gathers read: along the table's sticks if it has that dim, else along
-    any dim of its own.
+    """``index`` in a layout that gathers read: sticks along the table's lane dim if the index has
+    it, else along any dim of the index.
     """
     lane = table.lane_dim
     if lane >= 0 and index.sizes[lane] > 1:
@@ -123,7 +124,7 @@ def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
 
 
 def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
-    """Indices as float32, negative ones counted from the end; as they are where none stands."""
+    """Indices as float32, with negative ones counted from the end; below -``rows`` unchanged."""
     numbers = low.convert(index, "float32")
     zero, count = low.constant(0.0, "float32"), low.constant(rows, "float32")
     negative = low.pointwise("lesserthan", numbers, zero)
@@ -156,7 +157,7 @@ def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> 
 
 
 def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) -> Value:
-    """The ``count`` largest elements along ``dim``, falling, or (int64) where they stand."""
+    """The ``count`` largest elements along ``dim`` in falling order, or their indices (int64)."""
     value = off_lanes(low, value, dim)
     sizes = tuple(count if k == dim else n for k, n in enumerate(value.sizes))
     lane = value.lane_dim

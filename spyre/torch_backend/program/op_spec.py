@@ -1,7 +1,7 @@
 """Values and operations of a device program, as data.
 
-A value is a tensor in a launch argument or in scratch memory, or a view of one; an `OpSpec` is one
-operation over values, before it is an SDSC.
+A value is a tensor in a launch argument or in scratch memory, or a view of one; a `DeviceOp` is one
+operation over values, from which an SDSC is emitted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spyre.mlir.operation import OVERFLOW_CONSTANT
 
 
 def float_bits(number: float) -> int:
-    """A constant of an operation: its bits as float32."""
+    """The float32 bits of a number, as constants of operations are encoded."""
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
     return int(bits)
 
 
 def float_of(bits: int) -> float:
-    """The number that `float_bits` of it are."""
+    """The number that `float_bits` encodes as ``bits``."""
     (number,) = struct.unpack("<f", struct.pack("<I", bits))
     return float(number)
 
@@ -34,9 +34,9 @@ Ints = tuple[int, ...]
 
 
 class LoweringError(UnsupportedError):
-    """Pitches cannot say what a program needs of its tensors: SPY930.
+    """Pitches cannot express the views of an operation: SPY930.
 
-    Inputs in other layouts may help; where nothing does, the operation runs on the CPU.
+    The caller may try inputs in other layouts; otherwise the operation runs on the CPU.
     """
 
     def __init__(self, found: str) -> None:
@@ -50,25 +50,25 @@ class LoweringError(UnsupportedError):
 
 
 class UnevenDivision(LoweringError):
-    """The cores cannot share an operation in the way that was decided beforehand: SPY930."""
+    """The given `CoreDivision` does not divide an operation evenly: SPY930."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor within a program.
 
-    ``dtype``: torch dtype name. ``region``: number of the memory it lies in, from whose start
-    ``view`` counts. ``order``: of fresh memory, the host dims as a layout's dim_order names them.
-    ``clean``: lanes beyond its elements are known to hold finite numbers. ``tile_pitches``: of the
-    first tile of compiled loops that take one element of a dim at a time, (loop, the outermost
-    being 0; bytes to the tile of its next iteration).
+    ``dtype``: torch dtype name. ``region``: number of its memory region; offsets in ``view`` count
+    from the start of the region. ``order``: for fresh memory, the host dims in a layout's
+    dim_order. ``padding_is_finite``: lanes beyond its elements are known to hold finite numbers.
+    ``tile_pitches``: for the first tile of compiled loops over single elements of a dim, (number of
+    the loop, 0 for the outermost; bytes to the tile of its next iteration).
     """
 
     view: DeviceView
     dtype: str
     region: int
     order: Ints | None = None
-    clean: bool = False
+    padding_is_finite: bool = False
     tile_pitches: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -82,7 +82,7 @@ class Value:
 
     @property
     def lane_dim(self) -> int:
-        """The host dim along the lanes; -1 where there is none."""
+        """The host dim along the lanes, -1 if there is none."""
         return self.view.lane_dim
 
     @property
@@ -91,7 +91,7 @@ class Value:
         return self.view.device_format
 
     def permuted(self, order: Sequence[int]) -> Value:
-        return self._seen(self.view.permuted(order))
+        return self._with_view(self.view.permuted(order))
 
     def transposed(self, a: int, b: int) -> Value:
         """Dims ``a`` and ``b`` exchanged."""
@@ -100,30 +100,30 @@ class Value:
         return self.permuted(order)
 
     def unsqueezed(self, dim: int) -> Value:
-        """A dim of size 1 more, in front of ``dim``."""
-        return self._seen(self.view.unsqueezed(dim))
+        """With an additional dim of size 1 before ``dim``."""
+        return self._with_view(self.view.unsqueezed(dim))
 
     def expanded(self, sizes: Sequence[int]) -> Value:
-        return self._seen(self.view.expanded(sizes))
+        return self._with_view(self.view.expanded(sizes))
 
     def collapsed(self) -> Value:
-        """Dims that repeat one element as dims of size 1."""
+        """With size 1 for dims that repeat one element."""
         dims = tuple(
             () if all(f.pitch_bytes == 0 and not f.lane for f in dim) else dim
             for dim in self.view.dims
         )
-        return self if dims == self.view.dims else self._seen(replace(self.view, dims=dims))
+        return self if dims == self.view.dims else self._with_view(replace(self.view, dims=dims))
 
     def reshaped(self, sizes: Sequence[int]) -> Value:
-        """The same elements under other sizes; LoweringError where pitches cannot say so."""
+        """The same elements with other sizes; LoweringError if pitches cannot express the view."""
         if tuple(sizes) == self.sizes:
             return self
         view = self.view.reshaped(sizes)
         if view is None:
             raise LoweringError(f"{self.sizes} as {tuple(sizes)}")
-        return self._seen(view)
+        return self._with_view(view)
 
-    def _seen(self, view: DeviceView) -> Value:
+    def _with_view(self, view: DeviceView) -> Value:
         return replace(self, view=view, order=None)
 
 
@@ -133,7 +133,7 @@ def device_format(dtype: str) -> str:
 
 
 def broadcast_sizes(sizes: Sequence[Sequence[int]]) -> Ints:
-    """Sizes of a result over operands of these sizes; they are known to go together."""
+    """Broadcast sizes of operands that are known to be compatible."""
     rank = max(map(len, sizes), default=0)
     rows = [(1,) * (rank - len(s)) + tuple(s) for s in sizes]
     return tuple(_broadcast(column) for column in zip(*rows, strict=True))
@@ -144,16 +144,16 @@ def _broadcast(column: Sequence[int]) -> int:
 
 
 def range_constants(name: str, dtype: str) -> dict[str, int]:
-    """Constants of an integer operation: refused are results that int64 has, the card has not."""
+    """Constants that make an integer operation fault on int64 results beyond the card's int32."""
     makes_integers = name in ("addi32toi32", "muli32toi32", "fp32toint32")
     return {OVERFLOW_CONSTANT: 1} if makes_integers and dtype == "int64" else {}
 
 
 def narrowed(value: Value, dim: int, start: int, length: int, step: int = 1) -> Value:
-    """``length`` elements of ``dim`` from ``start`` on, every ``step``-th; along lanes all of them,
-    from the start of a stick.
+    """``length`` elements of ``dim`` from ``start`` on, every ``step``-th.
 
-    LoweringError where pitches cannot say so.
+    Along lanes ``step`` must be 1, and ``start`` the start of a stick. LoweringError if pitches
+    cannot express the view.
     """
     view = value.view
     if value.sizes[dim] == length:
@@ -171,17 +171,17 @@ def narrowed(value: Value, dim: int, start: int, length: int, step: int = 1) -> 
 
 
 def selected(value: Value, dim: int, index: int) -> Value:
-    """The elements at ``index`` along ``dim``, which is gone. LoweringError as of `narrowed`."""
+    """The elements at ``index`` along ``dim``, without that dim. LoweringError as of `narrowed`."""
     one = narrowed(value, dim, index, 1)
     dims = (*one.view.dims[:dim], *one.view.dims[dim + 1 :])
     return replace(one, view=replace(one.view, dims=dims), order=None)
 
 
 def tile_of(value: Value, dim: int, is_backwards: bool = False) -> Value:
-    """The elements at one place along ``dim``, which is gone: in the first iteration of the loop
-    around the operation the first place, or the last one, and the next one each time.
+    """A tile of one element of ``dim``, without that dim, that advances by one per loop iteration.
 
-    LoweringError where pitches cannot say so.
+    It starts at the first element, or at the last if ``is_backwards``. LoweringError if pitches
+    cannot express the tile.
     """
     factors = value.view.dims[dim]
     if len(factors) > 1 or any(factor.lane for factor in factors):
@@ -192,7 +192,7 @@ def tile_of(value: Value, dim: int, is_backwards: bool = False) -> Value:
 
 
 LoweringFunction = Callable[..., Value | Sequence[Value]]
-"""(lowering, *values, *parameters) → results: one aten operation as operations of the card."""
+"""(operations, *values, *parameters) → results: lowers one aten operation to the card's."""
 
 
 class OpKind(StrEnum):
@@ -208,14 +208,14 @@ class OpKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceOp:
-    """One SDSC to be.
+    """One operation of the card, from which an SDSC is emitted.
 
-    ``name``: opFuncName, of a reduction without the suffix ``nonstick``. ``dims``: host dims a
-    reduction reduces, or the one a top-k or gather goes along. ``mask_from``: lane elements of the
-    first input from there on count as 0. ``lane_multiple``: elements a lane dim is walked in,
-    default one stick. ``part``: (dim, start, length) of the output that it writes, default all of
-    it; along lanes it begins with a stick. ``made_for``: number of the operation among those of the
-    kernel that it is a part of, -1 where nobody counts them.
+    ``name``: opFuncName, for reductions without the suffix ``nonstick``. ``dims``: host dims that a
+    reduction reduces, or the dim of a top-k or gather. ``mask_from``: lane elements of the first
+    input from this index on count as 0. ``lane_multiple``: the lane dim is walked in multiples of
+    this many elements, by default one stick. ``part``: (dim, start, length) of the output that it
+    writes, by default all of it; along lanes it begins with a stick. ``made_for``: number of the
+    kernel's operation that it is part of, -1 if not numbered.
     """
 
     kind: OpKind
@@ -231,15 +231,15 @@ class DeviceOp:
 
     @property
     def written(self) -> Value:
-        """What it writes of the output."""
+        """The part of the output that it writes."""
         return self.output if self.part is None else narrowed(self.output, *self.part)
 
     def regions(self) -> tuple[int, ...]:
-        """Regions it touches, the output's last."""
+        """Regions it accesses, the output's last."""
         return (*(value.region for value in self.inputs), self.output.region)
 
     def into(self, region: int, target: Value) -> DeviceOp:
-        """The operation with the result that lies in ``region`` in ``target`` instead."""
+        """The operation with ``target`` in place of the value in ``region``."""
         if region not in self.regions():
             return self
         output = target if self.output.region == region else self.output

@@ -1,10 +1,10 @@
-"""Operations on values of any layout: sticks are made to agree before each one.
+"""Operations on values of any layout; operands are converted to matching sticks first.
 
-The rules are those of operations reference §4: elementwise operations want their operands' sticks
-along one dim, a tensor without that dim has one element per stick; a matmul wants K along the lanes
-of its left operand and N along those of the right one, K in whole sticks. Where an operand is laid
-out otherwise, a restickify puts a copy of it into scratch memory. Eager kernels and the compiler
-both go through here.
+The rules are those of operations reference §4: elementwise operations need their operands' sticks
+along one dim, or one element per stick for a tensor without that dim; a matmul needs K along the
+lanes of its left operand and N along those of the right one, with K in whole sticks. An operand in
+another layout is copied to scratch memory by a restickify. Eager kernels and the compiler both use
+this module.
 """
 
 from __future__ import annotations
@@ -33,8 +33,15 @@ from spyre.torch_backend.program.op_spec import (
 ConstantOf = Callable[[float, str], Value]
 """(number, dtype) → a value of rank 0 that holds it."""
 
+
+def with_constants(constant: Callable[[float, str], Any], operands: Sequence[Any]) -> list[Any]:
+    """Operands with numbers replaced by constants in the dtype of the last operand that is none."""
+    dtype = [v.dtype for v in operands if not isinstance(v, (int, float))][-1]
+    return [constant(v, dtype) if isinstance(v, (int, float)) else v for v in operands]
+
+
 WIDE = 64
-"""Elements that conversions between 16 and 32 bits take together."""
+"""Elements that conversions between 16 and 32 bits process together."""
 WIDE_STICK = 32
 """Elements of a float32 stick."""
 MATMUL_STICK = 64
@@ -47,23 +54,26 @@ class Operations:
     def __init__(self, builder: ProgramBuilder, constant: ConstantOf) -> None:
         self.builder = builder
         self.constant = constant
+        self.scratch, self.add, self.loop = builder.scratch, builder.add, builder.loop
 
     # --- elementwise -----------------------------------------------------------------------------
 
     def pointwise(
         self,
         name: str,
-        *inputs: Value,
+        *operands: Value | float,
         dtype: str = "",
         constants: Mapping[str, int] | None = None,
         lane: int | None = None,
     ) -> Value:
         """An elementwise operation on operands of one device format, broadcast together.
 
+        Numbers are constants in the dtype of the last operand that is none.
         ``lane``: of the result, default `result_lane`.
         """
-        sizes = broadcast_sizes([v.sizes for v in inputs])
-        inputs = tuple(v.collapsed() for v in inputs)
+        values = with_constants(self.constant, operands)
+        sizes = broadcast_sizes([v.sizes for v in values])
+        inputs = tuple(v.collapsed() for v in values)
         lane = result_lane(inputs, sizes) if lane is None else lane
         agreed = tuple(self._agreeing(_aligned(v, len(sizes)), lane) for v in inputs)
         into = self.builder.scratch(sizes, dtype or inputs[0].dtype, lane)
@@ -264,7 +274,7 @@ class Operations:
         """``left[.., M, K]`` of ``rank`` dims with K along the lanes."""
         left = self.with_lane(self._held_matrix(_aligned(left, rank)), rank - 1)
         if len(left.view.dims[-1]) > 1:
-            raise LoweringError("K of a matmul's left operand lies in several pieces")
+            raise LoweringError("K of a matmul's left operand has several pitches")
         return left
 
     def unpadded_right(self, right: Value, rank: int) -> Value:
@@ -289,7 +299,7 @@ class Operations:
         """``left`` with zeros in the lanes beyond K, which count as elements from now on."""
         if not left.sizes[-1] % MATMUL_STICK:
             return left
-        if not left.clean:
+        if not left.padding_is_finite:
             into = self.builder.scratch(left.sizes, left.dtype, left.lane_dim)
             one = self.constant(1.0, left.dtype)
             left = self.builder.add(
@@ -317,15 +327,17 @@ class Operations:
 
 
 def finite_for_int64(low: Any, value: Any) -> Any:
-    """float32 with the least int32 in the place of infinities, which no integer stands for: torch
-    makes the least int64 of them on a CPU. ``low``: `Operations`, or what records them.
+    """Replace infinities by the least int32, for conversion to int64.
+
+    On a CPU, torch converts infinities to the least int64. ``value``: float32; ``low``:
+    `Operations` or a recorder of them.
     """
     infinite = low.pointwise("equal", low.pointwise("abs", value), low.constant(inf, "float32"))
     return low.pointwise("where3", infinite, low.constant(-(2.0**31), "float32"), value)
 
 
 def is_padded(left: Value, right: Value) -> bool:
-    """Whether K of two factors is whole sticks."""
+    """True if K of both factors is whole sticks."""
     return not (left.sizes[-1] % MATMUL_STICK or right.sizes[-2] % MATMUL_STICK)
 
 
@@ -357,13 +369,13 @@ def sticks_from_last(value: Value, ahead: int) -> Value:
 
 
 def result_lane(inputs: Sequence[Value], sizes: Ints) -> int:
-    """The dim along which the result of an elementwise operation has its sticks.
+    """The lane dim of the result of an elementwise operation.
 
-    That of the largest operand that has one; without any, results that are larger than every
-    operand get sticks along the last dim that none of them has.
+    It is the lane dim of the largest operand that has one. If none has, a result that is larger
+    than every operand gets sticks along the last dim that all operands lack.
     """
     rank = len(sizes)
-    # the largest operand keeps its sticks, so that the smaller ones are laid out anew
+    # The largest operand keeps its layout, and the smaller ones are copied.
     lanes = [(v.numel, v.lane_dim + rank - len(v.sizes)) for v in inputs if v.lane_dim >= 0]
     if lanes:
         return max(lanes)[1]
@@ -390,12 +402,12 @@ class ConstantArgument:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Equal for what is the same in memory, unlike ``==``: zeros have signs, NaN is NaN."""
+        """Equal if the bits are equal, unlike ``==``: distinguishes signed zeros, equates NaNs."""
         return self.number.hex(), self.dtype
 
 
 class Lowering(Operations):
-    """Operations, and the arguments the program turns out to need.
+    """Operations of a program under construction, with its constant arguments.
 
     ``constants``: by argument number.
     """
@@ -421,9 +433,10 @@ def scalar_view(dtype: str) -> DeviceView:
 def store_result(
     low: Operations, value: Value, goal: Value, *, is_operand: bool = False, overlaps: bool = False
 ) -> None:
-    """Have ``value`` written to ``goal``, which has its sizes and format.
+    """Write ``value`` to ``goal``, which has the same sizes and format.
 
-    ``is_operand``: the goal is also an operand, element by element; ``overlaps``: in another way.
+    ``is_operand``: the goal is also an operand, element by element; ``overlaps``: the goal shares
+    memory with an operand in another way.
     """
     if value.lane_dim != goal.lane_dim:
         value = low.with_lane(value, goal.lane_dim)
@@ -435,9 +448,7 @@ def store_result(
 
 
 def _is_last(low: Operations, value: Value, is_operand: bool) -> bool:
-    """True if the last operation makes all of ``value``; element by element if the goal is also an
-    operand.
-    """
+    """True if only the last operation writes ``value``, and elementwise if ``is_operand``."""
     last = low.builder.specs[-1] if low.builder.specs else None
     if last is None or value.order is None or last.output.region != value.region:
         return False
@@ -446,8 +457,8 @@ def _is_last(low: Operations, value: Value, is_operand: bool) -> bool:
 
 
 def _is_joined(low: Operations, value: Value, goal: Value, is_operand: bool) -> bool:
-    """True if the last operations make ``value`` part by part, none of them reads it, and the
-    goal can be written so.
+    """True if the last operations write ``value`` in parts without reading it, and the goal can
+    be written in the same parts.
     """
     specs = low.builder.specs
     writers = [k for k, spec in enumerate(specs) if spec.output.region == value.region]

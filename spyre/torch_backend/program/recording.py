@@ -1,6 +1,6 @@
-"""A recorder looks at operations instead of running them: the compiler, while it decomposes aten.
+"""Recorders, which record operations instead of running them while the compiler decomposes aten.
 
-A recorder belongs to the thread that set it.
+A recorder is active for the thread that set it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,25 @@ Recorder = Callable[
     [str, Callable[..., Any], Sequence[Any], tuple[Any, ...], torch.Tensor | None],
     tuple[torch.Tensor, ...],
 ]
-"""(name, lowering, operands, parameters, target) → the results, of whatever kind of tensor.
+"""(name, lowering, operands, parameters, target) → the results, as tensors of the recorder's kind.
 
-``target``: what the one result would be written to, whose strides it takes.
+``target``: tensor that the only result would be written to; the result gets its strides.
 """
 
 
 class NotRecorded(Exception):
-    """What would run now, on the CPU or by other aten operations, is no device operation."""
+    """The call is not a device operation: it runs on the CPU or as other aten operations."""
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 current_recorder: Callable[[], Recorder | None] = _recorder.get
-"""The recorder of the calling thread; asked on every eager operation, so without a frame in Python.
-"""
+"""The recorder of the calling thread. Every eager operation calls it, so it is a C function."""
 
 
 @contextmanager
 def recorded_by(recorder: Recorder | None) -> Iterator[None]:
-    """A block in which operations of this thread are given to ``recorder``, and none runs; with
-    None they do.
-    """
+    """Pass this thread's operations in the block to ``recorder``; with None they run."""
     token = _recorder.set(recorder)
     try:
         yield

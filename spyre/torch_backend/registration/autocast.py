@@ -1,8 +1,8 @@
-"""Autocast on the device: which operations run in which dtype.
+"""Autocast on the device: the dtype of each operation.
 
-The lists are torch's own for backends (ATen/autocast_mode.h of 2.13), with cat, stack and the ban
-of binary_cross_entropy as CUDA has them. Operations in no list run in the dtypes they are given.
-Weights are cast at every use; there is no cache of casts.
+The lists are torch's for backends (ATen/autocast_mode.h of 2.13), with cat, stack and the ban of
+binary_cross_entropy as for CUDA. Other operations run in the dtypes of their arguments. Weights are
+cast at every use; casts are not cached.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ FLOAT32_RESULT = (
     *("linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord"),
     *("sum", "sum.dim_IntList"),
 )
-"""Computed in float32 by their dtype argument, where the caller gave none."""
+"""Computed in float32 through their dtype argument, unless the caller passes one."""
 
 FLOAT32_NORMS = {
     "norm.Scalar": "norm.ScalarOpt_dtype",
     "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
 }
-"""The overload that takes a dtype, by the one that was called."""
+"""By overload, the one that also takes a dtype."""
 
 PROMOTED = (
     *("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler"),
     *("index_put", "tensordot", "scatter_add", "cat", "stack"),
 )
-"""Arguments are cast to float32 if one of them is, else they stay as they are."""
+"""Arguments are cast to float32 if one of them is float32, else not at all."""
 
 BANNED = "binary_cross_entropy"
 
@@ -75,16 +75,16 @@ _is_registered = False
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """dtypes autocast may cast to; ``torch.autocast("spyre")`` asks for them first of all."""
+    """Return the dtypes autocast may cast to; ``torch.autocast("spyre")`` calls this first."""
     register_casts()
     return [torch.float16, torch.bfloat16]
 
 
 def register_casts(without: Collection[str] = ()) -> None:
-    """Register what autocast does on the device, once: with the first tensor, as autocast can be
-    switched on without asking anybody. It takes too long for ``import torch``.
+    """Register the autocast kernels, once. This happens with the first tensor, because autocast can
+    be enabled without a call into this package, and takes too long for ``import torch``.
 
-    ``without``: operations to leave alone.
+    ``without``: operations to leave out.
     """
     global _is_registered
     with _lock:
@@ -98,13 +98,9 @@ def _register(without: Collection[str]) -> None:
     kernels |= {name: _casting(name, _float32) for name in FLOAT32}
     kernels |= {name: _casting(name, _widest) for name in PROMOTED}
     kernels |= {name: _computing_in_float32(name, name) for name in FLOAT32_RESULT}
-    kernels |= {name: _computing_in_float32(*pair) for name, *pair in _norms()}
+    kernels |= {name: _computing_in_float32(name, other) for name, other in FLOAT32_NORMS.items()}
     kernels[BANNED] = _banned
     register_autocast({name: kernels[name] for name in kernels if name not in without})
-
-
-def _norms() -> list[tuple[str, str, str]]:
-    return [(name, name, other) for name, other in FLOAT32_NORMS.items()]
 
 
 def _casting(name: str, choose: Callable[[Any], torch.dtype]) -> Kernel:

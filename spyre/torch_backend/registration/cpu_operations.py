@@ -1,11 +1,9 @@
-"""Operations that always run on the CPU, and under which name.
+"""Operations that always run on the CPU, and the names they are counted under.
 
-Two losses warn of resizing when they
-are computed into a given tensor, as the fallback would have it, but not when they make their own.
-They are counted under the names users know. Some composite operations go through float64 or complex
-numbers, which the card has no format for; what goes in and comes out are dtypes it has. These run
-on the CPU as a whole: their tensors come down and the result goes up by differentiable copies, so
-gradients flow as through any other operation.
+Two losses would warn of a resized result in the general fallback, which computes into a given
+tensor; here they allocate their result. Some composite operations use float64 or complex numbers
+internally, for which the card has no format, although their arguments and results have other
+dtypes. These run on the CPU as a whole, between differentiable copies, so they have gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The fallback, loaded when an operation needs it."""
+    """Run the fallback, which is imported at the first use."""
     from spyre.torch_backend.fallback import cpu_fallback
 
     return cpu_fallback(op, *args, **kwargs)
@@ -37,13 +35,13 @@ THROUGH_FLOAT64 = (
     *("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor"),
     *("linalg_matrix_rank.atol_rtol_float", "linalg_matrix_rank.atol_rtol_tensor"),
 )
-"""Their tolerances are float64."""
+"""Operations with float64 tolerances."""
 
 THROUGH_COMPLEX = (
     *("fft_hfft", "fft_hfft2", "fft_hfftn", "fft_irfft", "fft_irfft2", "fft_irfftn"),
     *("stft", "stft.center"),
 )
-"""Real numbers in, complex ones in between, real ones out (of stft: where that is asked for)."""
+"""Operations on real numbers with complex intermediate results; stft can also return those."""
 
 OUT_VARIANTS = (
     *("linalg_pinv.atol_rtol_float_out", "linalg_pinv.out", "linalg_pinv.out_rcond_tensor"),
@@ -52,23 +50,23 @@ OUT_VARIANTS = (
     *("fft_hfft.out", "fft_hfft2.out", "fft_hfftn.out"),
     *("fft_irfft.out", "fft_irfft2.out", "fft_irfftn.out"),
 )
-"""The variants that write to a tensor they are given; those have no gradients."""
+"""Variants that write to a given tensor, which have no gradients."""
 
 WITH_FORMULA = ("linalg_pinv.atol_rtol_tensor",)
-"""Torch has a gradient for the whole, and makes only the result of other operations."""
+"""Composite operations for which torch has a gradient formula."""
 
 FOR_NAMED_DEVICES = ("mode.values",)
-"""Torch makes the result of other operations, but for the devices it names only."""
+"""Composite operations that torch implements only for a fixed list of devices."""
 
 
 def composite_kernels() -> dict[str, Kernel]:
-    """For the dispatch keys that come before torch takes the operation apart."""
+    """Return kernels for the dispatch keys at which torch would decompose the operations."""
     copied = {name: _kernel(name, _on_host) for name in (*THROUGH_FLOAT64, *THROUGH_COMPLEX)}
     return copied | {name: _kernel(name, _on_cpu) for name in OUT_VARIANTS}
 
 
 def formula_kernels() -> dict[str, Kernel]:
-    """For the device's own dispatch key."""
+    """Return kernels for the device's dispatch key."""
     return {name: _kernel(name, _on_cpu) for name in (*WITH_FORMULA, *FOR_NAMED_DEVICES)}
 
 
@@ -82,7 +80,6 @@ def _kernel(name: str, run: Kernel) -> Kernel:
 
 
 def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
-    import torch
     from torch.utils._pytree import tree_map
 
     from spyre.torch_backend.device import is_on_card

@@ -1,6 +1,6 @@
-"""TORCH_SPYRE_DEBUG=1: operations, copies and compiled programs go to the logger ``spyre.torch``.
+"""TORCH_SPYRE_DEBUG=1: log operations, copies and compiled programs to ``spyre.torch``.
 
-Read once, when the device is registered; without it nothing of this is loaded.
+The variable is read once, when the device is registered; without it this module is not loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ logger = logging.getLogger("spyre.torch")
 
 
 def describe(value: Any) -> str:
-    """A tensor as dtype, sizes and device, anything else as it prints."""
+    """Return dtype, sizes and device of a tensor as text, and the repr of other values."""
     if isinstance(value, torch.Tensor):
         name = str(value.dtype).removeprefix("torch.")
         return f"{name}{list(value.size())}@{value.device}"
@@ -25,9 +25,9 @@ def describe(value: Any) -> str:
 
 
 def logged(kernel: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """``kernel`` with a line per call: the operation and what it was given.
+    """Return ``kernel`` with a log line per call: the operation and its arguments.
 
-    ``name`` None: of kernels that get the operator as their first argument.
+    ``name``: None for kernels that get the operator as their first argument.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -40,13 +40,13 @@ def logged(kernel: Callable[..., Any], name: str | None = None) -> Callable[...,
 
 
 def log_program(name: str, listing: str) -> None:
-    """A line per operation of a program that was compiled."""
+    """Log a line per operation of a compiled program."""
     lines = "".join(f"\n  {line}" for line in listing.splitlines())
     logger.debug("compiled %s:%s", name, lines)
 
 
 def start_logging() -> None:
-    """Let the lines be seen, on stderr if the program has no logging of its own."""
+    """Enable the log lines, on stderr if the program has not configured logging."""
     logger.setLevel(logging.DEBUG)
     if not logging.getLogger().handlers and not logger.handlers:
         handler = logging.StreamHandler()

@@ -1,6 +1,6 @@
-"""``torch.spyre``: the device module, whose parts are loaded when they are first asked for.
+"""``torch.spyre``: the device module, whose parts are loaded at their first use.
 
-`EXPORTS` is the list of everything in it.
+`EXPORTS` lists its names.
 """
 
 from __future__ import annotations
@@ -49,26 +49,20 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         "spyre_hint",
     ),
 }
-"""Names of ``torch.spyre`` by the module that has them."""
+"""Names of ``torch.spyre`` by the module that defines them."""
 
 _HOMES = {name: module for module, names in EXPORTS.items() for name in names}
 
 
 class DeviceModule(types.ModuleType):
-    """A module that imports a name's home the first time the name is used.
-
-    ``_initialized``, which checkpointing asks for before it keeps random states: whether a card of
-    this process is in use.
-    """
+    """A module that imports the module defining a name when the name is first used."""
 
     @property
     def _initialized(self) -> bool:
-        """What checkpointing asks before it keeps the state of random numbers."""
-        return bool(self.is_initialized())
+        """Whether a card is in use; checkpointing reads it before it saves random states."""
+        return is_initialized()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_initialized":
-            return is_initialized()
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'torch.spyre' has no attribute '{name}'")
@@ -76,7 +70,7 @@ class DeviceModule(types.ModuleType):
         if isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__"):
             from spyre.torch_backend.compat import skip_in_dynamo
 
-            # As the device modules of torch: a graph break does not make it part of a graph.
+            # As in torch's device modules: Dynamo does not trace these functions.
             skip_in_dynamo(value)
         setattr(self, name, value)
         return value
@@ -86,7 +80,7 @@ class DeviceModule(types.ModuleType):
 
 
 def make_module() -> types.ModuleType:
-    """The module torch registers for the device."""
+    """Return the module that torch registers for the device."""
     module = DeviceModule("torch.spyre", "The Spyre device: `docs/torch.md` of spyre.")
     module.__dict__["__all__"] = [name for name in _HOMES if not name.startswith("_")]
     return module

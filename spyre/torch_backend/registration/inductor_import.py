@@ -1,7 +1,7 @@
-"""Puts the compiler backend into Inductor when that is first imported, and not before.
+"""Installs the compiler backend when Inductor is first imported.
 
-A finder on ``sys.meta_path`` waits for Inductor's entry module, and for its config, which knows the
-options of ``torch.compile``; it is removed when both have come.
+A finder on ``sys.meta_path`` intercepts the imports of Inductor's entry module and of its config,
+which defines the options of ``torch.compile``; after both it is removed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ INSTALLERS = {
     "torch._inductor.config": f"{PACKAGE}.config",
     "torch._inductor.compile_fx": f"{PACKAGE}.hooks.registration",
 }
-"""Modules with a function ``install``, by the module of torch they wait for."""
+"""By module of torch, the module whose ``install`` runs after its import."""
 
 
 def install_on_use() -> None:
-    """Register the backend with Inductor's modules: now with those there are, else on import."""
+    """Install the backend in Inductor's modules: now in loaded ones, in others at their import."""
     if any(isinstance(finder, _InductorFinder) for finder in sys.meta_path):
         return
     awaited = {name for name in INSTALLERS if name not in sys.modules}
@@ -39,7 +39,7 @@ def _install(name: str) -> None:
 
 
 class _InductorFinder(importlib.abc.MetaPathFinder):
-    """Finds modules as everybody else does, with a loader that installs what waits for them."""
+    """Finds awaited modules through the other finders, and wraps their loaders."""
 
     def __init__(self, awaited: set[str]) -> None:
         self.awaited = awaited
@@ -50,7 +50,7 @@ class _InductorFinder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's spec, if it is awaited."""
+        """Return the module's spec if it is awaited."""
         if fullname not in self.awaited:
             return None
         self.awaited.remove(fullname)
@@ -63,7 +63,7 @@ class _InductorFinder(importlib.abc.MetaPathFinder):
 
 
 class _InductorLoader(importlib.abc.Loader):
-    """Loads a module with ``loader``, then installs what waits for it."""
+    """Loads a module with ``loader``, then runs its installer."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self.loader = loader
@@ -72,6 +72,6 @@ class _InductorLoader(importlib.abc.Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the loader does; then ``install`` runs, which may import the module."""
+        """Execute the module, then run ``install``, which may import the module."""
         self.loader.exec_module(module)
         _install(module.__name__)

@@ -14,7 +14,7 @@ from spyre.torch_backend.compat import CPU_KEYS, operator, skip_in_dynamo
 Kernel = Callable[..., Any]
 
 _libraries: list[torch.library.Library] = []
-"""Registrations end with the library that made them."""
+"""Kept alive, since registrations end with their library."""
 
 VIEWS = (
     "view",
@@ -28,19 +28,17 @@ VIEWS = (
     "view_as_real",
     "view_as_complex",
 )
-"""Operations that only touch sizes and strides: ATen's CPU kernels do them, on any device."""
+"""Operations that only change sizes and strides; ATen's CPU kernels work on any device."""
 
 
 def register_kernels(kernels: dict[str, Kernel]) -> None:
     """Register ``kernels``, by aten name and overload, for the device."""
-    library = torch.library.Library("aten", "IMPL", "PrivateUse1")
-    _libraries.append(library)
-    for name, kernel in _logged(kernels).items():
-        library.impl(name, skip_in_dynamo(_uninterrupted(kernel)))
+    logged = _logged(kernels)
+    register_under("PrivateUse1", {name: _uninterrupted(logged[name]) for name in logged})
 
 
 def _uninterrupted(kernel: Kernel) -> Kernel:
-    """The kernel, where Ctrl-C comes while it waits or compiles, or when it is done."""
+    """Return ``kernel`` with Ctrl-C deferred to its end, except while it waits or compiles."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with interrupts:
@@ -50,7 +48,7 @@ def _uninterrupted(kernel: Kernel) -> Kernel:
 
 
 def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
-    """The kernels, or with TORCH_SPYRE_DEBUG ones that log their calls."""
+    """Return the kernels, wrapped to log their calls if TORCH_SPYRE_DEBUG is set."""
     if not config.logs_torch_operations():
         return kernels
     from spyre.torch_backend.registration.debug_log import logged, start_logging
@@ -60,20 +58,18 @@ def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
 
 
 def register_fallback(kernel: Kernel) -> None:
-    """Register what runs where the device has no kernel."""
-    library = torch.library.Library("_", "IMPL")
-    _libraries.append(library)
+    """Register the kernel for operations without a kernel on the device."""
     if config.logs_torch_operations():
         from spyre.torch_backend.registration.debug_log import logged
 
         kernel = logged(kernel)
-    library.fallback(_uninterrupted(kernel), "PrivateUse1")
+    register_fallbacks({"PrivateUse1": _uninterrupted(kernel)})
 
 
 def register_composites(kernels: dict[str, Kernel]) -> None:
-    """Register ``kernels``, by aten name, in front of what torch makes these operations of.
+    """Register ``kernels`` of composite operations, by aten name, which replace the decompositions.
 
-    They run with gradients recorded; in inference mode, under the device's own key.
+    They run before autograd, and in inference mode under the device's key.
     """
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         register_under(key, kernels)
@@ -88,7 +84,7 @@ def register_under(key: str, kernels: dict[str, Kernel]) -> None:
 
 
 def register_fallbacks(kernels: dict[str, Kernel]) -> None:
-    """Register what answers for all operations without a kernel, by dispatch key."""
+    """Register kernels for all operations without one, by dispatch key."""
     library = torch.library.Library("_", "IMPL")
     _libraries.append(library)
     for key, kernel in kernels.items():
@@ -96,7 +92,7 @@ def register_fallbacks(kernels: dict[str, Kernel]) -> None:
 
 
 def register_autocast(kernels: dict[str, Kernel]) -> None:
-    """Register what autocast does to the operations in ``kernels``."""
+    """Register ``kernels``, by aten name, for autocast."""
     library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
     for name, kernel in kernels.items():
         library.impl(name, kernel)
@@ -104,12 +100,12 @@ def register_autocast(kernels: dict[str, Kernel]) -> None:
 
 
 def pass_autocast() -> None:
-    """Have autocast leave alone what it has no kernel for."""
+    """Let autocast pass operations without a kernel through."""
     register_fallbacks({"AutocastPrivateUse1": torch.library.fallthrough_kernel})
 
 
 def register_views() -> None:
-    """Register `VIEWS`. Ctrl-C need not be held off: each is one call, done or not."""
+    """Register `VIEWS`. They need not defer Ctrl-C: each is one call of C++."""
     register_under("PrivateUse1", _logged({name: _metadata_kernel(name) for name in VIEWS}))
 
 

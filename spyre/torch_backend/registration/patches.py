@@ -1,7 +1,7 @@
-"""The only changes made to torch itself: where torch 2.13 has no hook for a device in Python.
+"""All changes to torch itself, made where torch 2.13 has no hook for a device in Python.
 
-Each one keeps the behaviour for all other devices, none loads the simulator before a tensor is on a
-card, and SPYRE_WITHOUT_PATCHES leaves out those it names. `PATCHES` is the list of all.
+No change affects other devices or loads the simulator before a tensor is on a card.
+SPYRE_WITHOUT_PATCHES disables changes by name. `PATCHES` lists them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from spyre.torch_backend.registration.inductor_import import INSTALLERS, install
 
 
 def _with_current_card(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """C++ takes "spyre" for card 0 where it fills in the index itself."""
+    """Add the current card's index to "spyre", which C++ would take for card 0."""
     index = current_if_used()
-    if index is None:  # no card is asked for unless one is named
+    if index is None:  # look up the current card only if "spyre" is named
         is_named = any(_lacks_index(value) for value in (*args, kwargs.get("device")))
         index = current_device() if is_named else 0
     if index:
@@ -51,7 +51,7 @@ def _lacks_index(value: Any) -> bool:
 
 
 def install_accelerator() -> None:
-    """``torch.accelerator``, and the constructors of streams, events and generators."""
+    """Install ``torch.accelerator`` and the constructors of streams, events and generators."""
     compat.replace_accelerator(FUNCTIONS)
     compat.redirect_constructor("Stream", _stream)
     compat.redirect_constructor("Event", _event)
@@ -59,7 +59,7 @@ def install_accelerator() -> None:
 
 
 def _is_spyre(device: Any) -> bool:
-    """True for "spyre", "spyre:1" and torch devices of that kind."""
+    """Return True for "spyre", "spyre:1" and torch devices of this type."""
     if isinstance(device, str):
         return device.partition(":")[0] == "spyre"
     return isinstance(device, torch.device) and device.type == "spyre"
@@ -69,7 +69,7 @@ def _is_spyre(device: Any) -> bool:
 
 
 def _print_on_host(original: Callable[..., str], tensor: torch.Tensor, *args: Any) -> str:
-    """Printing computes in float64, which the card has no format for."""
+    """Print a copy on the CPU: printing computes in float64, for which the card has no format."""
     return original(tensor.cpu() if tensor.device.type == "spyre" else tensor, *args)
 
 
@@ -90,7 +90,7 @@ def _empty(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _device_tensor_layout(tensor: torch.Tensor) -> Any:
-    """The `SpyreTensorLayout` of the storage behind a tensor on a spyre device."""
+    """Return the `SpyreTensorLayout` of the storage behind a tensor on a spyre device."""
     from spyre.torch_backend.tensors import device_tensor_layout
 
     return device_tensor_layout(tensor)
@@ -105,8 +105,8 @@ def _set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Te
 def _to_dlpack(
     original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """Sticks mean nothing to other libraries."""
-    if torch.overrides.has_torch_function_unary(tensor):  # comes back when its class has been asked
+    """Refuse to export the memory of a card, whose layout in sticks other libraries do not know."""
+    if torch.overrides.has_torch_function_unary(tensor):  # its class decides, then calls this again
         return original(tensor, *args, **kwargs)
     wanted = kwargs.get("dl_device")
     if tensor.device.type == "spyre" and (wanted is None or int(wanted[0]) != 1):
@@ -118,7 +118,7 @@ def _to_dlpack(
 
 
 def _pin_memory(original: Callable[..., Any], tensor: torch.Tensor, device: Any = None) -> Any:
-    """A copy marked as pinned: a simulated card copies from any host memory asynchronously."""
+    """Return a copy marked as pinned; a simulated card can copy from any host memory."""
     if tensor.device.type != "cpu" or not (device is None or _is_spyre(device)):
         return original(tensor, device)
     if tensor.is_pinned():
@@ -141,7 +141,7 @@ def _apply(original: Callable[..., Any], module: Any, fn: Any, recurse: bool = T
 
 
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The engine's own threads know one card and no current stream; the calling thread does."""
+    """Run backward in the calling thread: the engine's threads have no current card or stream."""
     if not is_initialized():
         return original(*args, **kwargs)
     from spyre.torch_backend.device import follow_all_streams
@@ -152,7 +152,7 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _profile(original: Callable[..., Any], profile: Any, *args: Any, **kwargs: Any) -> None:
-    """Times by Kineto: without it torch asks C++ stubs of the device, and shows nonsense."""
+    """Use times of Kineto; the alternative calls C++ stubs of the device and gives wrong times."""
     device = kwargs.get("use_device")
     if device is not None and _is_spyre(device):
         kwargs["use_kineto"] = True
@@ -160,8 +160,7 @@ def _profile(original: Callable[..., Any], profile: Any, *args: Any, **kwargs: A
 
 
 class _InFloat32:
-    """A GradScaler's scale whose ``double()`` is the float32 it was, as on other devices without
-    float64."""
+    """A GradScaler's scale whose ``double()`` is float32, as on other devices without float64."""
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
@@ -172,7 +171,7 @@ class _InFloat32:
 
 
 def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
-    # A disabled scaler has none, an unused one has None: what that means is torch's to say.
+    # A disabled scaler has no scale, the scale of an unused one is None; torch handles both.
     scale = getattr(scaler, "_scale", None)
     if scale is None or scale.device.type != "spyre":
         return original(scaler, optimizer)
@@ -188,7 +187,7 @@ def _data_parallel(original: Callable[..., None], wrapper: Any, *args: Any, **kw
     if module is None or compat.accelerator_of_data_parallel() != "spyre":
         original(wrapper, *args, **kwargs)
         return
-    # What torch does where there is no accelerator, and for one that it cannot scatter to.
+    # As torch does without an accelerator, and with one that it cannot scatter to.
     torch.nn.Module.__init__(wrapper)
     wrapper.module, wrapper.device_ids = module, []
 
@@ -197,7 +196,7 @@ def _data_parallel(original: Callable[..., None], wrapper: Any, *args: Any, **kw
 
 
 def _new_storage(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> Any:
-    """torch asks C++ for the device's allocator, which devices in Python do not have."""
+    """Create a storage here, because torch would call a C++ allocator of the device."""
     device = kwargs.get("device")
     if device is None or not _is_spyre(device):
         return original(cls, *args, **kwargs)
@@ -224,7 +223,7 @@ def _storage_method(name: str) -> Callable[..., Any]:
 
 
 def _stream(device: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Without a device: one of the accelerator, which is spyre."""
+    """Create a stream on a card, which is the default accelerator; None for other devices."""
     if kwargs.get("device_type", compat.PRIVATE_USE_1) != compat.PRIVATE_USE_1:
         return None
     if device is not None and not isinstance(device, int) and not _is_spyre(device):
@@ -253,7 +252,7 @@ def _generator(*args: Any, **kwargs: Any) -> Any:
 
 
 def _of_device(name: str) -> Callable[..., Any]:
-    """A function of `spyre.torch_backend.device`, whose home is loaded by the first call."""
+    """Return a function of `spyre.torch_backend.device` that is imported at the first call."""
 
     def call(*args: Any) -> Any:
         return getattr(device, name)(*args)
@@ -262,7 +261,7 @@ def _of_device(name: str) -> Callable[..., Any]:
 
 
 def _no_host_cache() -> None:
-    """Host memory for copies is not cached."""
+    """Do nothing, because host memory for copies is not cached."""
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -282,7 +281,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_emptyHostCache": _no_host_cache,
     "_accelerator_getDeviceCapability": _of_device("get_device_capability"),
 }
-"""By the function of ``torch._C`` it stands for."""
+"""By name of the replaced function of ``torch._C``."""
 
 # --- the list ------------------------------------------------------------------------------------
 
@@ -291,7 +290,7 @@ STORAGE_METHODS = (
     *("__getitem__", "__setitem__", "__iter__", "__repr__"),
     *("_share_fd_cpu_", "_share_filename_cpu_"),
 )
-"""Methods of ``torch.UntypedStorage`` that `storages` has its own of."""
+"""Methods of ``torch.UntypedStorage`` that `storages` replaces for storages on a card."""
 
 
 def _wrap_storages() -> None:
@@ -324,17 +323,17 @@ def _wrap_new_group() -> None:
 
 
 def _of_groups(name: str) -> Callable[[], None]:
-    """Installs a patch whose home is loaded when a process group is made."""
+    """Return an installer that imports its module when the first process group is created."""
 
     def install() -> None:
-        home = importlib.import_module("spyre.torch_backend.distributed.consumers")
-        home.INSTALLERS[name]()
+        module = importlib.import_module("spyre.torch_backend.distributed.consumers")
+        module.INSTALLERS[name]()
 
     return install
 
 
 class Moment(Enum):
-    """When a patch is installed: with torch, or when the first group of ``spyreccl`` is made."""
+    """When a patch is installed: with torch, or with the first group of ``spyreccl``."""
 
     IMPORT = auto()
     GROUP = auto()
@@ -342,7 +341,7 @@ class Moment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change of torch. ``targets``: what it replaces. ``purpose``: what is missing without it."""
+    """A change to torch. ``targets``: replaced names. ``purpose``: the feature that requires it."""
 
     name: str
     install: Callable[[], None]
@@ -510,13 +509,13 @@ PATCHES = (
         Moment.GROUP,
     ),
 )
-"""In the order in which they are installed."""
+"""All patches, in the order of their installation."""
 
 
 def install(moment: Moment = Moment.IMPORT) -> None:
     """Install the patches of a moment, after the device is registered.
 
-    LaunchError SPY904 when SPYRE_WITHOUT_PATCHES names one that is not there.
+    LaunchError SPY904 if SPYRE_WITHOUT_PATCHES names an unknown patch.
     """
     left_out = {name.strip() for name in config.WITHOUT_PATCHES.read().split(",")} - {""}
     known = [patch.name for patch in PATCHES]

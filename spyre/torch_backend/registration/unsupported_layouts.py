@@ -1,7 +1,7 @@
-"""Tensors that are not strided: the card has no form for them, and says so.
+"""Errors for tensors that are not strided, which the card does not support.
 
-Without these kernels torch would answer with a list of all its backends. Compressed sparse tensors
-it puts together by itself, asking nobody; what is done with them is refused.
+Without these kernels torch would raise an error that lists all its backends. torch creates
+compressed sparse tensors without a kernel of the device; their operations raise the error.
 """
 
 from __future__ import annotations
@@ -15,39 +15,34 @@ KEYS = {
     "SparseCsrPrivateUse1": "sparse (compressed)",
     "NestedTensorPrivateUse1": "nested",
 }
-"""What tensors are called whose operations torch dispatches to these keys."""
+"""By dispatch key, the name of the layout."""
 
 ACCESSORS = ("values", "crow_indices", "col_indices", "ccol_indices", "row_indices")
-"""Operations of compressed sparse tensors that torch answers for every device."""
+"""Operations of compressed sparse tensors that torch implements for every device."""
 
 
 def fallback_kernels() -> dict[str, Any]:
-    """Kernels for all operations of such tensors, by dispatch key."""
+    """Return kernels for all operations of such tensors, by dispatch key."""
     return {key: _refusing(kind) for key, kind in KEYS.items()}
 
 
 def accessor_kernels() -> dict[str, dict[str, Any]]:
-    """Kernels of `ACCESSORS` by dispatch key and aten name."""
+    """Return kernels of `ACCESSORS` by dispatch key and aten name."""
     key = "SparseCsrPrivateUse1"
-    return {key: {name: _refusing_accessor(name) for name in ACCESSORS}}
+    return {key: {name: _refusing(KEYS[key], f"aten.{name}") for name in ACCESSORS}}
 
 
-def _refusing(kind: str) -> Any:
-    def refuse(op: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise _refusal(kind, str(op))
+def _refusing(kind: str, name: str = "") -> Any:
+    """Return a kernel that raises; ``name``: its operation, else its first argument is."""
 
-    return refuse
-
-
-def _refusing_accessor(name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise _refusal("sparse (compressed)", f"aten.{name}")
+        raise _refusal(kind, name or str(args[0]))
 
     return refuse
 
 
 def refuse_layout(layout: Any) -> NoReturn:
-    """UnsupportedError SPY906 naming the layout of a tensor that should go to the card."""
+    """Raise UnsupportedError SPY906 for a tensor in ``layout`` that is moved to the card."""
     raise _refusal(str(layout).removeprefix("torch."))
 
 

@@ -1,4 +1,4 @@
-"""Tensors and storages on a card: memory, layouts, copies."""
+"""Tensors and storages on a card: their memory, layouts and copies."""
 
 import lazy_loader
 

@@ -1,9 +1,9 @@
-"""New tensors on the card: plain torch tensors made from DLPack capsules.
+"""New tensors on the card: plain torch tensors created from DLPack capsules.
 
-ATen takes device type kDLExtDev for PrivateUse1 and makes an ordinary tensor with a storage of its
-own that owns nothing. The managed-tensor structs are immortal and have no deleter: ATen would
-call it while an exception may be pending, where no Python code can run. Whoever owns the memory
-is kept alive by the storage object instead (:mod:`.buffer`).
+ATen maps device type kDLExtDev to PrivateUse1 and creates an ordinary tensor, whose storage owns no
+memory. The managed-tensor structs are never freed and have no deleter: ATen would call it while an
+exception may be pending, when no Python code can run. Instead, the storage object keeps the owner
+of the memory alive (:mod:`.buffer`).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _extents(size: Ints) -> ctypes.Array[ctypes.c_int64]:
 
 
 class _Kind:
-    """Tensors that differ in their data_ptr alone. ATen reads the struct when it makes a tensor,
-    and whether there is a deleter when the tensor is gone.
+    """The struct of tensors that differ only in their data_ptr. ATen reads it when it creates a
+    tensor, and its deleter when the tensor is freed.
     """
 
     __slots__ = ("_managed", "address", "tensor")
@@ -111,20 +111,20 @@ class _Kind:
 
 
 _kinds: dict[tuple[Ints, Ints, torch.dtype, int], _Kind] = {}
-"""The first MAX_KINDS; they stay, since tensors made of them point to their structs."""
+"""The first MAX_KINDS structs; never removed, since tensors created from them point to them."""
 _other_kinds = _Kind()
 
 
 def _kind_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> _Kind:
-    """The struct of such tensors, described; under the lock."""
+    """Return the struct of such tensors; the caller holds the lock."""
     key = (size, stride, dtype, device_index)
     known = _kinds.get(key)
     if known is not None:
         return known
-    is_kept = len(_kinds) < MAX_KINDS
-    kind = _Kind() if is_kept else _other_kinds
+    is_cached = len(_kinds) < MAX_KINDS
+    kind = _Kind() if is_cached else _other_kinds
     kind.describe(*key)
-    if is_kept:
+    if is_cached:
         _kinds[key] = kind
     return kind
 
@@ -132,11 +132,11 @@ def _kind_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) ->
 def tensor_at(
     pointer: int, size: Ints, stride: Ints, dtype: torch.dtype, device_index: int
 ) -> torch.Tensor:
-    """A tensor on ``spyre:device_index`` with a new storage whose data_ptr is ``pointer``.
+    """Return a tensor on ``spyre:device_index`` with a new storage whose data_ptr is ``pointer``.
 
-    ``size`` and ``stride`` in elements; the storage has the bytes they span. Any thread.
+    ``size`` and ``stride`` are in elements; the storage has the bytes they span. Thread-safe.
     """
-    with _lock:  # a struct serves all threads; from_dlpack copies what it says
+    with _lock:  # all threads share a struct; from_dlpack copies its content
         kind = _kind_of(size, stride, dtype, device_index)
         kind.tensor.data = pointer
         tensor: torch.Tensor = from_dlpack(_new_capsule(kind.address, b"dltensor", None))
@@ -150,17 +150,17 @@ def allocate(
     device_index: int = -1,
     layout: SpyreTensorLayout | None = None,
 ) -> torch.Tensor:
-    """A tensor of anything; ``device_index`` -1: the current card.
+    """Return an uninitialised tensor; ``device_index`` -1: on the current card.
 
-    ``layout``: default that of `default_base`. UnsupportedError SPY311 for the dtype,
-    DeviceOutOfMemory when there is no room.
+    ``layout``: by default that of `default_base`. UnsupportedError SPY311 for the dtype,
+    DeviceOutOfMemory.
     """
     card = card_at(device_index)
     return allocate_on(card, tuple(size), tuple(stride), dtype, layout)
 
 
 def empty_strided_on(size: Ints, stride: Ints, *, device: str, dtype: torch.dtype) -> torch.Tensor:
-    """`allocate` for compiled wrappers; ``device``: as they name it, such as "spyre:0"."""
+    """`allocate` for compiled wrappers, which pass ``device`` as text, such as "spyre:0"."""
     return allocate_on(card_at(int(device.partition(":")[2] or -1)), size, stride, dtype)
 
 
@@ -174,7 +174,7 @@ def allocate_on(
     host_bytes, base = _storage_of(size, stride, dtype, layout)
     buffer = DeviceBuffer(card, host_bytes)
     if base is not None:
-        buffer.place(base)
+        buffer.allocate(base)
     return _tensor_over(buffer, size, stride, dtype)
 
 
@@ -182,7 +182,7 @@ def allocate_on(
 def _storage_of(
     size: Ints, stride: Ints, dtype: torch.dtype, layout: SpyreTensorLayout | None
 ) -> tuple[int, StorageLayout | None]:
-    """Bytes of a new tensor's storage, as torch sees it, and its base; none without elements."""
+    """Return the host bytes of a new tensor's storage and its base, None without elements."""
     name, elements = name_of(dtype), storage_elements(size, stride)
     if not elements:
         return 0, None
@@ -192,10 +192,10 @@ def _storage_of(
 
 
 def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor, DeviceBuffer]:
-    """A new tensor of exactly what ``base`` is laid out for, and its buffer."""
+    """Return a new tensor with the sizes, strides, dtype and layout of ``base``, and its buffer."""
     dtype = DTYPES[base.dtype]
     buffer = DeviceBuffer(card, prod(base.shape) * dtype.itemsize)
-    buffer.place(base)
+    buffer.allocate(base)
     return _tensor_over(buffer, base.shape, base.strides, dtype), buffer
 
 
@@ -210,16 +210,16 @@ def _tensor_over(
 
 
 def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torch.Tensor:
-    """A byte tensor whose storage holds ``content``, to be laid out by whoever reads it first."""
+    """Return a byte tensor whose storage has ``content`` and gets its layout at the first read."""
     card = card_at(device_index)
     buffer = DeviceBuffer(card, content.size)
     if content.size:
-        buffer.hold(content)
+        buffer.set_raw(content)
     return _tensor_over(buffer, (content.size,), (1,), torch.uint8)
 
 
 def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements of the smallest storage that holds a tensor of these extents from its first on."""
+    """Return the elements of the smallest storage for a tensor at offset 0."""
     if 0 in size:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
@@ -227,17 +227,17 @@ def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:
 
 @lru_cache(4096)
 def default_base(size: Ints, stride: Ints, dtype: str) -> StorageLayout:
-    """The base of a new tensor's storage.
+    """Return the base of a new tensor's storage.
 
-    For dense tensors the dims by falling stride, in the default layout of runtime reference §1.1;
-    so a transposed tensor is laid out as the contiguous one it is a view of. Storages of tensors
-    with gaps or overlapping elements are laid out as a row.
+    For a dense tensor: its dims by falling stride, in the default layout of runtime reference §1.1,
+    so that a transposed tensor has the layout of the contiguous one it is a view of. For a tensor
+    with gaps or overlapping elements: one dim over the whole storage.
     """
     shape = size
     if stride != contiguous_strides(size):
         dims = range(len(size))
         by_stride = sorted(dims, key=lambda dim: -stride[dim])
-        # the stride of an extent of 1 says nothing, but it may hide that the others are dense
+        # the stride of an extent of 1 has no meaning, but it may hide that the others are dense
         orders = by_stride, sorted(by_stride, key=lambda dim: size[dim] > 1)
         dense = (_extents_of_dense(size, stride, order) for order in orders)
         shape = next(filter(None, dense), (storage_elements(size, stride),))
@@ -248,8 +248,8 @@ def default_base(size: Ints, stride: Ints, dtype: str) -> StorageLayout:
 def argument_base(
     size: Ints, stride: Ints, dtype: str, device_dims: tuple[Ints, Ints] | None = None
 ) -> StorageLayout:
-    """The base that a compiled kernel wants of an argument: the default one, or that of
-    ``device_dims``, a device size and the host steps along it (`SpyreTensorLayout`).
+    """Return the base that a compiled kernel requires of an argument: the default one, or the one
+    of ``device_dims``, a device size and a stride map (`SpyreTensorLayout`).
     """
     base = default_base(size, stride, dtype)
     if device_dims is None:
@@ -259,7 +259,7 @@ def argument_base(
 
 
 def _extents_of_dense(size: Ints, stride: Ints, order: Sequence[int]) -> Ints | None:
-    """The extents in an order of dims in which they are dense; None if they are not in this one."""
+    """Return the extents in ``order`` if the dims are dense in this order, else None."""
     shape = tuple(size[dim] for dim in order)
     pairs = zip(order, contiguous_strides(shape), strict=True)
     is_dense = all(size[dim] == 1 or stride[dim] == step for dim, step in pairs)

@@ -1,13 +1,13 @@
-"""`DeviceBuffer`: the device memory behind one torch storage, or of what the backend keeps itself.
+"""`DeviceBuffer`: the device memory behind one torch storage, or of a constant of the backend.
 
-A storage is a row of host elements to torch, and sticks on the card. The buffer knows which
-tensor it was laid out for (its *base*: shape, strides, dtype, layout); tensors that share the
-storage are views of that row. A storage that came as raw bytes (``UntypedStorage(n,
-device="spyre")``, a loaded checkpoint) has no base until the first tensor reads it: until then its
-bytes wait on the host.
+To torch a storage is a row of host elements; on the card it consists of sticks. The buffer holds
+the shape, strides, dtype and layout that the sticks were laid out for, its *base*; tensors that
+share the storage are views of the row. A storage of raw bytes (``UntypedStorage(n,
+device="spyre")``, a loaded checkpoint) has no base until a tensor first reads it, and its bytes
+stay on the host until then.
 
-The buffer is an attribute of the Python object of the storage, which lives as long as the C++
-storage. Where C++ wraps a data_ptr again, it is found by that pointer; so pointers are unique, and
+The buffer is an attribute of the storage's Python object, which lives as long as the C++ storage.
+When C++ wraps a data_ptr again, the buffer is found by this pointer, so pointers are unique, and
 valid on the host.
 """
 
@@ -39,14 +39,14 @@ Ints = tuple[int, ...]
 _by_pointer: dict[int, weakref.ref[DeviceBuffer]] = {}
 MIN_POINTERS = 4096
 _max_pointers = MIN_POINTERS
-"""Pointers from which on those of buffers that are gone are looked for."""
+"""Entries of ``_by_pointer`` above which those of collected buffers are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageLayout:
-    """What a storage is laid out for: host extents (elements), dtype and layout.
+    """Host extents (elements), dtype and device layout of a storage.
 
-    ``size_bytes``: memory it takes. ``layout_id``: equal for equal ones.
+    ``size_bytes``: of device memory. ``layout_id``: equal for equal layouts.
     """
 
     shape: Ints
@@ -65,12 +65,12 @@ class StorageLayout:
 
 
 class DeviceBuffer:
-    """Memory of one storage. Whoever changes ``base`` does so on the thread that uses the tensor.
+    """Memory of one storage. ``base`` is changed only by the thread that uses the tensor.
 
-    ``host_bytes``: of the storage, as torch sees it. ``pointer``: its data_ptr. ``base``: what it
-    is laid out for; None while the content is ``raw`` host bytes, or empty. ``memory``: its
-    allocation, from ``address_bytes`` on; launches keep it alive. ``zero_padded``: what lies beyond
-    the host elements in its sticks is known to be zero.
+    ``host_bytes``: size of the storage in torch. ``pointer``: its data_ptr. ``base``: None while
+    the content is ``raw`` host bytes, or empty. ``memory``: its allocation at ``address_bytes``,
+    which launches keep alive. ``zero_padded``: elements of its sticks beyond the host elements are
+    known to be zero.
     """
 
     __slots__ = (
@@ -101,20 +101,20 @@ class DeviceBuffer:
 
     @property
     def layout_id(self) -> int:
-        """Equal for buffers that are laid out alike; 0 without a base."""
+        """Equal for buffers with equal bases; 0 without a base."""
         return 0 if self.base is None else self.base.layout_id
 
     @property
     def tensor(self) -> DeviceTensor:
-        """The tensor it is laid out for, at its address."""
+        """The base as a tensor at the buffer's address."""
         base = self.base
         assert base is not None
         return DeviceTensor(
             "tensor", self.address_bytes, base.layout, base.dtype, base.shape, base.strides
         )
 
-    def place(self, base: StorageLayout) -> None:
-        """Give it new memory for ``base``; large memory may hold anything."""
+    def allocate(self, base: StorageLayout) -> None:
+        """Allocate new memory for ``base``, uninitialised if larger than `KEEP_BYTES`."""
         size_bytes = base.size_bytes
         with interrupts:
             self._take(*allocate_memory(self.card, size_bytes), size_bytes)
@@ -123,7 +123,7 @@ class DeviceBuffer:
 
     @classmethod
     def uncounted(cls, card: FlexDevice, base: StorageLayout) -> DeviceBuffer:
-        """Zeros for ``base`` that no torch storage and no statistics of tensors know of."""
+        """Return zeros for ``base`` without a torch storage, not counted in torch's statistics."""
         buffer = cls(card, 0)
         with interrupts:
             buffer.memory, buffer.address_bytes = allocate_memory(card, base.size_bytes, False)
@@ -131,21 +131,21 @@ class DeviceBuffer:
         buffer.zero_padded = True
         return buffer
 
-    def hold(self, content: npt.NDArray[np.uint8]) -> None:
-        """Make it raw: ``content`` waits on the host for the first tensor that reads it."""
+    def set_raw(self, content: npt.NDArray[np.uint8]) -> None:
+        """Hold ``content`` on the host until a tensor first reads it."""
         with interrupts:
             self._take(*allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
         self.raw = content
 
     def _take(self, memory: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
-        """The first memory gives the pointer, and is kept for it. Interrupts are held off."""
+        """Set the memory; the first one also gives the pointer. The caller holds interrupts off."""
         self.memory, self.address_bytes = memory, address_bytes
-        # Torch cannot be given another data_ptr for a storage, so the pointer outlives the memory a
-        # new layout takes; holding the first memory keeps it from being anybody else's.
+        # A storage's data_ptr cannot be changed, so the pointer stays when a new layout takes other
+        # memory; keeping the first memory reserves the pointer.
         if not self.pointer:
             self._anchor = memory
             self.pointer = self._pointer_to(address_bytes)
-            if _buffer_at(self.pointer) is not None:  # it gave its first memory away
+            if _buffer_at(self.pointer) is not None:  # its owner has freed its first memory
                 self._anchor, address_bytes = allocate_memory(self.card, STICK_BYTES)
                 self.pointer = self._pointer_to(address_bytes)
             _remember_pointer(self)
@@ -155,11 +155,11 @@ class DeviceBuffer:
     def _pointer_to(self, address_bytes: int) -> int:
         return self.card.device.memory.pointer + host_offset(address_bytes)
 
-    def give_memory_back(self) -> None:
-        """It keeps its base and its pointer, which nobody else is given, and loses the content.
+    def free(self) -> None:
+        """Free the memory; base and pointer are kept, the content is lost.
 
-        Launches that were submitted before keep the memory until they have run. Until `place` or
-        `hold` nobody may use it.
+        Launches submitted before keep the memory until they have run. The buffer must not be used
+        before the next `allocate` or `set_raw`.
         """
         self.memory = self._anchor = self.raw = None
         self.address_bytes = 0
@@ -167,31 +167,31 @@ class DeviceBuffer:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the backend keeps it, a number or a sequence, so that nobody writes to it."""
+        """True for a constant of the backend, which must not be written."""
         return not self._count and self.memory is not None
 
     def leave_uncounted(self) -> None:
-        """Take its memory out of torch's statistics: it is a constant the backend keeps."""
+        """Remove it from torch's statistics, as a constant of the backend."""
         with interrupts:
             self._count = tensor_memory(self.card).count(self, 0, self._count)
 
 
 def _buffer_at(pointer: int) -> DeviceBuffer | None:
-    """The living buffer whose storage has this data_ptr."""
+    """Return the buffer whose storage has this data_ptr, if it is alive."""
     reference = _by_pointer.get(pointer)
     return None if reference is None else reference()
 
 
 def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:
-    """Those of storages on ``card``. Any thread."""
+    """Return the buffers of storages on ``card``. Thread-safe."""
     known = (reference() for reference in list(_by_pointer.values()))
     return [buffer for buffer in known if buffer is not None and buffer.card is card]
 
 
 def _remember_pointer(buffer: DeviceBuffer) -> None:
-    """Let `_buffer_at` find it. Any thread."""
-    # References without a callback: as many buffers come and go as operations run, and most of
-    # them take a pointer that was known before.
+    """Register ``buffer`` for `_buffer_at`. Thread-safe."""
+    # References without a callback: every operation creates and frees buffers, and most of them
+    # take a pointer that is registered already.
     global _max_pointers
     _by_pointer[buffer.pointer] = weakref.ref(buffer)
     if len(_by_pointer) > _max_pointers:
@@ -215,12 +215,12 @@ _next_layout_id = itertools.count(1)
 
 
 def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
-    """The buffer behind a spyre tensor."""
+    """Return the buffer behind a spyre tensor."""
     return buffer_of_storage(tensor.untyped_storage())
 
 
 def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
-    """The buffer behind a storage on the card."""
+    """Return the buffer behind a storage; LaunchError SPY905 if its memory was freed."""
     try:
         buffer: DeviceBuffer = storage._spyre_buffer
     except AttributeError:
@@ -229,7 +229,7 @@ def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
                 "SPY905",
                 "the memory of this tensor's storage was freed",
                 found="a use after UntypedStorage.resize_(0)",
-                hint="resize_ it to its size first; what it held is gone",
+                hint="resize_ it to its size first; its content is lost",
             ) from None
         known = _buffer_at(storage.data_ptr())
         buffer = known if known is not None else _empty_buffer(storage)
@@ -238,29 +238,31 @@ def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
 
 
 def detach(storage: torch.UntypedStorage) -> DeviceBuffer:
-    """Take a storage's buffer from it and give back the memory, until `attach`: whoever asks for
-    the buffer meanwhile gets LaunchError SPY905.
+    """Free the memory of a storage's buffer and detach it; until `attach`, `buffer_of_storage`
+    raises LaunchError SPY905.
     """
     buffer = buffer_of_storage(storage)
-    buffer.give_memory_back()
+    buffer.free()
     storage._spyre_freed = buffer
     del storage._spyre_buffer
     return buffer
 
 
 def freed_buffer(storage: torch.UntypedStorage) -> DeviceBuffer | None:
-    """The buffer of a storage whose memory was given back; None for others."""
+    """Return the buffer that `detach` took from a storage; None for other storages."""
     freed: DeviceBuffer | None = getattr(storage, "_spyre_freed", None)
     return freed
 
 
 def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:
-    """Keep ``buffer`` for as long as ``storage`` lives."""
+    """Make ``buffer`` the buffer of ``storage``, which keeps it alive."""
     storage._spyre_buffer = buffer
 
 
 def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
-    """Storages that ATen made by itself have no bytes. RuntimeError for one that is not ours."""
+    """Return a buffer for a storage that ATen created, which has no bytes. RuntimeError for a
+    storage of another device or backend.
+    """
     if storage.device.type != "spyre":
         raise RuntimeError(
             "Expected all tensors to be on the same device, "

@@ -1,10 +1,9 @@
 """Copies between CPU tensors and the card, and by DMA within a card.
 
-Copies run on the current stream of the tensor's card. On the way down the whole storage is copied
-and viewed on the host; on the way up a tensor that is its whole storage is converted by DMA
-directly, a view is merged into its storage on the host. Copies within a card that no operation of
-the cores can express go through the host: elements keep their bits, for the copy they are integers
-of their size.
+Copies run on the current stream of the tensor's card. Copies to the host transfer the whole storage
+and view it there. Copies to the card convert a tensor that is its whole storage by DMA, and merge a
+view into its storage on the host. Copies within a card that no operation of the cores can express
+go through the host; they treat elements as integers of the same size, which keeps all bits.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from spyre.dtypes import find_host_dtype
+from spyre.dtypes import FORMATS, NO_CODE, FormatKind, find_host_dtype
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
@@ -32,18 +31,18 @@ if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, JobPlan, Work
 
 SMALL_BYTES = 1 << 16
-"""Sources up to this size are copied at once where the stream is idle, which takes less time than a
-job; else on the host, so that the caller need not wait for the stream."""
+"""Sources up to this size are copied at once if the stream is idle, which takes less time than a
+job; else they are first copied on the host, so that the caller need not wait for the stream."""
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor with the elements, sizes, strides and offset of ``tensor``; waits."""
+    """Return a CPU tensor with the elements, sizes, strides and offset of ``tensor``; waits."""
     return view_of(host_storage(buffer_of(tensor)), tensor)
 
 
 def fetched(source: torch.Tensor) -> torch.Tensor | None:
-    """A new CPU tensor with the elements of one that is all of its storage; None for others.
-    Waits.
+    """Return a new CPU tensor with the elements of ``source``, or None if it is not its whole
+    storage. Waits.
     """
     buffer = buffer_of(source)
     whole_base = whole_target(buffer, source)
@@ -62,10 +61,10 @@ def fetched(source: torch.Tensor) -> torch.Tensor | None:
 
 
 def download(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Overwrite a CPU tensor with ``source``, broadcast and converted as torch does; waits.
+    """Overwrite a CPU tensor with ``source``, broadcast and converted as in torch; waits.
 
-    A contiguous target of the same sizes and dtype gets the elements of a whole storage straight
-    from the card.
+    If ``source`` is its whole storage and the target is contiguous, with the same sizes and dtype,
+    the elements are copied directly.
     """
     buffer = buffer_of(source)
     whole_base = whole_target(buffer, source)
@@ -80,13 +79,13 @@ def download(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def view_of(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
-    """The CPU tensor over ``storage`` with dtype, sizes, strides and offset of ``like``."""
+    """Return a CPU tensor over ``storage`` with dtype, sizes, strides and offset of ``like``."""
     empty = torch.empty(0, dtype=like.dtype, device="cpu")
     return empty.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 
 def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
-    """A copy of a whole storage on the host, in the bytes torch expects there; waits."""
+    """Return a host copy of a whole storage; waits."""
     storage, plan = _to_host_storage(buffer)
     if plan is not None:
         with profiled(TO_HOST):
@@ -95,8 +94,8 @@ def host_storage(buffer: DeviceBuffer) -> torch.UntypedStorage:
 
 
 def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work | None]:
-    """As `host_storage`, enqueued on the current stream: the bytes are there when the copy has
-    ended, where there is one.
+    """Return a host storage and the copy that fills it, enqueued on the current stream; None if the
+    bytes are there already.
     """
     storage, plan = _to_host_storage(buffer)
     if plan is None:
@@ -106,7 +105,7 @@ def start_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, Work
 
 
 def _to_host_storage(buffer: DeviceBuffer) -> tuple[torch.UntypedStorage, JobPlan | None]:
-    """The storage and the copy that fills it, if it does not hold the bytes already."""
+    """Return a host storage and the plan of the copy that fills it; None if it is filled."""
     if buffer.raw is not None:
         return _bytes_storage(buffer.raw.copy(), buffer.host_bytes), None
     if buffer.base is None:
@@ -130,9 +129,8 @@ def _bytes_storage(content: np.ndarray, host_bytes: int) -> torch.UntypedStorage
 def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
     """Overwrite ``tensor`` (on the card) with ``source`` (on the CPU), broadcast to its sizes.
 
-    Values are converted to the tensor's dtype first, as torch does. Bytes written to a storage
-    without a layout say nothing about the tensor they are part of: they wait for it. Without
-    ``non_blocking`` the source may change as soon as this returns.
+    Values are converted to the tensor's dtype first, as in torch. Bytes written to a storage
+    without a base stay raw. Unless ``non_blocking``, the source may change after the return.
     """
     if tensor.numel() == 0:
         return
@@ -150,14 +148,14 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
         _upload(buffer, target, source, non_blocking)
     else:
         merged, copy = start_host_storage(buffer)
-        if copy is not None:  # an error from before is for who reads, not for who writes
+        if copy is not None:  # earlier errors are raised when the tensor is read, not here
             buffer.card.streams.current.wait_for(copy)
         view_of(merged, tensor).copy_(source)
         write_storage(buffer, merged)
 
 
 def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
-    """Overwrite a whole storage; ``content`` is not looked at after this returns."""
+    """Overwrite a whole storage; ``content`` may change after the return."""
     base = buffer.base
     if base is None:
         if buffer.host_bytes:
@@ -174,11 +172,11 @@ def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
 
 
 def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
-    """Give a storage without a base one that suits ``tensor``, with what it holds."""
+    """Give a storage without a base the base for ``tensor``, and write its raw bytes."""
     content = buffer.raw
     name = name_of(tensor.dtype)
     base = _base_for(buffer, tensor, name)
-    buffer.place(base)
+    buffer.allocate(base)
     buffer.raw = None
     if content is not None:
         write_storage(buffer, _bytes_storage(content, buffer.host_bytes))
@@ -193,7 +191,7 @@ def _base_for(buffer: DeviceBuffer, tensor: torch.Tensor, name: str) -> StorageL
 
 
 def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | None:
-    """The base as a copy onto ``tensor`` sees it, if the tensor is all of its storage."""
+    """Return the buffer's base as a tensor if ``tensor`` is its whole storage, else None."""
     base = buffer.base
     if base is None or DTYPES[base.dtype] != tensor.dtype or tensor.storage_offset():
         return None
@@ -208,22 +206,22 @@ def _upload(
     buffer: DeviceBuffer, target: DeviceTensor, source: torch.Tensor, non_blocking: bool
 ) -> None:
     check_int64(source)
-    stream, kept = buffer.card.streams.current, [buffer.memory]
+    stream, memory = buffer.card.streams.current, [buffer.memory]
     is_small = source.untyped_storage().nbytes() <= SMALL_BYTES
     plan = to_device_plan(host_tensor(source), target)
     buffer.zero_padded = True
-    if is_small and stream.copied_at_once(plan, kept):
+    if is_small and stream.copied_at_once(plan, memory):
         return
     if is_small and not non_blocking:
-        stream.copy(to_device_plan(host_tensor(source.clone()), target), kept)
+        stream.copy(to_device_plan(host_tensor(source.clone()), target), memory)
         return
-    work = stream.copy(plan, kept)
+    work = stream.copy(plan, memory)
     if not non_blocking:
         stream.wait_for(work)
 
 
 def host_tensor(source: torch.Tensor) -> HostTensor:
-    """A CPU tensor as the runtime sees it, sharing its memory."""
+    """Return a CPU tensor as the runtime's `HostTensor`, which shares its memory."""
     name = name_of(source.dtype)
     bits = _BIT_PATTERNS.get(source.dtype)
     elements = storage_elements(tuple(source.size()), tuple(source.stride()))
@@ -242,26 +240,17 @@ _BIT_PATTERNS = {
 }
 _UNSIGNED = {1: "uint8", 2: "uint16"}
 
-__all__ = [
-    "contiguous_strides",
-    "download",
-    "from_host",
-    "host_storage",
-    "host_tensor",
-    "lay_out_for",
-    "start_host_storage",
-    "to_host",
-    "view_of",
-    "whole_target",
-    "write_storage",
-]
-
-_RAW = {8: ("SENINT8", "int8"), 16: ("SENINT16", "int16"), 32: ("IEEE_INT32", "int32")}
+_RAW = {
+    row.bits: (row.name, row.code_dtype)
+    for row in FORMATS.values()
+    if row.kind is FormatKind.SIGNED and row.transfer_code != NO_CODE
+}
+"""Signed format and host dtype that copies move elements of so many bits as."""
 
 
 def relayout(tensor: torch.Tensor, card: FlexDevice | None = None) -> torch.Tensor:
-    """A contiguous copy in default layout on ``card`` (its own); enqueued there, where the bits can
-    be moved as they are. The host waits for what has to come from another card.
+    """Return a contiguous copy in default layout on ``card``, by default the tensor's. The copy is
+    enqueued if `moves_bits`; the host waits for elements of another card.
     """
     size = tuple(tensor.size())
     chosen = buffer_of(tensor).card if card is None else card
@@ -272,8 +261,8 @@ def relayout(tensor: torch.Tensor, card: FlexDevice | None = None) -> torch.Tens
 
 
 def move(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Elements of ``source`` onto ``target``, a whole storage in an ordinary layout; sizes and
-    dtype are the same, the card may be another. Bits are kept where the source's can be moved.
+    """Copy ``source`` to ``target``, a whole storage in an ordinary layout, of the same sizes and
+    dtype but possibly on another card. Bits are kept if `moves_bits` holds for ``source``.
     """
     buffer, target_buffer = buffer_of(source), buffer_of(target)
     if not moves_bits(source):
@@ -295,8 +284,8 @@ def move(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 def moves_bits(tensor: torch.Tensor) -> bool:
-    """True if DMA can move the elements' bits to and from the host: an ordinary layout, seen in the
-    dtype it was made for.
+    """Return True if DMA can copy the elements' bits: the layout is ordinary and the tensor has the
+    base's dtype.
     """
     buffer = buffer_of(tensor)
     base = buffer.base
@@ -304,21 +293,21 @@ def moves_bits(tensor: torch.Tensor) -> bool:
 
 
 def is_ordinary(buffer: DeviceBuffer) -> bool:
-    """True if DMA can move the bits of its elements."""
+    """Return True if DMA can copy the bits of the buffer's elements."""
     return buffer.base is not None and buffer.base.layout.element_arrangement == "STANDARD"
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """True if the tensor is all of a storage whose bits DMA can move."""
+    """Return True if the tensor is a whole storage whose bits DMA can copy."""
     return moves_bits(tensor) and whole_target(buffer_of(tensor), tensor) is not None
 
 
 def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Overwrite views of ``target``'s storage with tensors of the same sizes and dtype.
 
-    ``parts``: (view, source), all on one card; `moves_bits` holds for the target. Everything is
-    enqueued on the current stream: the storage comes down, the sources' elements go to their
-    places in it, and it goes up again.
+    ``parts``: (view, source) pairs, all on one card; `moves_bits` holds for the target. All copies
+    are enqueued on the current stream: the storage to the host, the sources into it, and the
+    storage back to the card.
     """
     reassemble(buffer_of(target), parts)
 
@@ -326,7 +315,7 @@ def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Ten
 def reassemble(
     buffer: DeviceBuffer, parts: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 ) -> None:
-    """`assemble` of the storage itself; without parts it is padded with zeros after that."""
+    """`assemble` for a buffer; without parts it only pads the buffer's sticks with zeros."""
     raw = raw_tensor(buffer)
     host = host_like(raw)
     stream = buffer.card.streams.current
@@ -341,8 +330,8 @@ def reassemble(
 
 
 def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
-    """`from_host`, which has to wait where the target is a part of its storage; here the elements
-    go to memory of their own first, and from there to their places, all enqueued.
+    """Like `from_host`, but enqueue the copies also if the target is a part of its storage: the
+    elements are first copied to a separate tensor on the card.
     """
     buffer = buffer_of(target)
     if not moves_bits(target) or is_whole(target):
@@ -355,12 +344,12 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
 
 
 def _whole_buffer(source: torch.Tensor) -> DeviceBuffer:
-    """The buffer of ``source``, if that is all of its storage, else of a copy."""
+    """Return the buffer of ``source`` if it is its whole storage, else of a copy."""
     return buffer_of(source if is_whole(source) else relayout(source))
 
 
 def raw_tensor(buffer: DeviceBuffer) -> DeviceTensor:
-    """Its tensor with the elements as integers of the same size."""
+    """Return the buffer's tensor with the elements as integers of the same size."""
     tensor = buffer.tensor
     device_format, name = _RAW[tensor.layout.data_format.bits]
     layout = replace(tensor.layout, device_dtype=device_format)

@@ -1,8 +1,8 @@
-"""``torch.spyre.graph``: what a block of operations launched, done again by one call.
+"""``torch.spyre.graph``: capture the launches of a block and replay them with one call.
 
-In the manner of ``torch.cuda.graph``: a replay repeats launches and copies at the addresses they
-had, so inputs are tensors that live on and are written in place, and results are those the block
-made. Unlike there the block itself runs too, once.
+As with ``torch.cuda.graph``, a replay repeats launches and copies at the same addresses: inputs are
+tensors that stay alive and are written in place, and results are the tensors that the block
+created. Unlike there, the block also runs once during capture.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from spyre.errors import LaunchError
-from spyre.runtime.flex import refusal
+from spyre.runtime.flex import capture_error
 from spyre.torch_backend.device import Stream, card_of, cpu_generator
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, living_buffers
 from spyre.torch_backend.tensors.copies import is_ordinary, reassemble
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """How a storage lay when it was captured. ``is_padded``: zeros beyond its elements were relied
-    on; ``stays_padded``: they are there after the block.
+    """Memory and layout of a storage at capture. ``is_padded``: its sticks were padded with zeros
+    before the block; ``stays_padded``: also after it.
     """
 
     buffer: ref[DeviceBuffer]
@@ -36,9 +36,9 @@ class _Placed:
     stays_padded: bool
 
     def prepare(self) -> None:
-        """Zeros that the block relied on are there again, whatever was written meanwhile.
+        """Restore the zero padding that the block relied on, if it was overwritten since.
 
-        LaunchError SPY907 where a replay would read the storage as what it no longer is.
+        LaunchError SPY907 if the storage has other memory or another layout than at capture.
         """
         buffer = self.buffer()
         if buffer is None:
@@ -51,7 +51,7 @@ class _Placed:
             reassemble(buffer)
 
     def replayed(self) -> None:
-        """What the block wrote has been written again."""
+        """Update the buffer after a replay has written it."""
         buffer = self.buffer()
         if buffer is not None and not self.stays_padded:
             buffer.zero_padded = False
@@ -60,51 +60,52 @@ class _Placed:
 def _changed(how: str) -> LaunchError:
     return LaunchError(
         "SPY907",
-        "a tensor of a captured block is not laid out any more as it was",
-        expected="the memory and layout it had in the block",
+        "a tensor of a captured block has another memory or layout than at capture",
+        expected="the memory and layout at capture",
         found=f"other {how}",
         hint="write it before the block in the way it is written between replays; capture again",
     )
 
 
 class SpyreGraph:
-    """Launches and copies of a block, empty until `graph` has filled it. As torch.cuda.CUDAGraph:
+    """Launches and copies of a block, empty until `graph` has filled it. Like torch.cuda.CUDAGraph,
     it keeps the memory that the block used.
     """
 
     def __init__(self) -> None:
-        self._work: CapturedWork | None = None
+        self._captured: tuple[FlexDevice, CapturedWork] | None = None
         self._placed: tuple[_Placed, ...] = ()
         self._resets = 0
 
     def replay(self) -> None:
-        """Enqueue it on the current stream of its card.
+        """Enqueue the block on the current stream of its card.
 
-        LaunchError SPY907 for tensors that were laid out anew meanwhile, SPY908 without a block, or
-        after a reset of the card.
+        LaunchError SPY907 if a tensor's layout has changed since, SPY908 without a block or after a
+        reset of the card.
         """
-        work = self._work
-        if work is None or work.device.device.resets != self._resets:
+        captured = self._captured
+        if captured is None or captured[0].device.resets != self._resets:
             raise LaunchError(
                 "SPY908",
                 "there is nothing to replay",
                 expected="a graph with a captured block, of a card that was not reset since",
-                found="an empty graph" if work is None else "a reset of its card",
+                found="an empty graph" if captured is None else "a reset of its card",
             )
         for placed in self._placed:
             placed.prepare()
-        work.device.streams.current.replay(work)
+        card, work = captured
+        card.streams.current.replay(work)
         for placed in self._placed:
             placed.replayed()
 
     def reset(self) -> None:
-        """Forget the block, and give its memory back."""
-        self._work, self._placed = None, ()
+        """Drop the block and free its memory."""
+        self._captured, self._placed = None, ()
 
-    def _fill(self, work: CapturedWork, before: dict[int, bool]) -> None:
-        """``before``: whether storages were padded with zeros when the block began, by id."""
+    def _fill(self, card: FlexDevice, work: CapturedWork, before: dict[int, bool]) -> None:
+        """``before``: by id of a buffer, whether it was padded with zeros when the block began."""
         used = {id(memory) for memory in work.memory()}
-        self._work, self._resets = work, work.device.device.resets
+        self._captured, self._resets = (card, work), card.device.resets
         self._placed = tuple(
             _Placed(
                 ref(buffer),
@@ -113,19 +114,19 @@ class SpyreGraph:
                 before.get(id(buffer), False),
                 buffer.zero_padded,
             )
-            for buffer in living_buffers(work.device)
+            for buffer in living_buffers(card)
             if id(buffer.memory) in used
         )
 
 
 @contextmanager
 def graph(graph: SpyreGraph | None = None, stream: Any = None) -> Iterator[SpyreGraph]:
-    """``with torch.spyre.graph() as step:`` runs the block on a stream of its own and keeps what it
-    launched for ``step.replay()``.
+    """``with torch.spyre.graph() as step:`` runs the block on a separate stream and captures its
+    launches for ``step.replay()``.
 
-    ``graph``: one to fill, by default a new one. ``stream``: of the pool, by default the next. Do
-    once before what the block does, so that its kernels are compiled. UnsupportedError SPY888 for
-    what a replay could not repeat: values read on the host, random numbers, events.
+    ``graph``: one to fill, by default a new one. ``stream``: of the pool, by default the next. Run
+    the operations once before, so that their kernels are compiled. UnsupportedError SPY888 for
+    operations that cannot be replayed: values read on the host, random numbers, events.
     """
     filled = SpyreGraph() if graph is None else graph
     chosen = Stream() if stream is None else stream
@@ -133,7 +134,7 @@ def graph(graph: SpyreGraph | None = None, stream: Any = None) -> Iterator[Spyre
     before = card.streams.current
     chosen.flex.wait_stream(before)
     random = _random_state(card)
-    buffers = living_buffers(card)  # living until the end, so that their ids stay theirs
+    buffers = living_buffers(card)  # kept alive until the end, so that their ids stay unique
     padded = {id(buffer): buffer.zero_padded for buffer in buffers}
     try:
         with chosen, chosen.flex.captured() as work:
@@ -141,8 +142,8 @@ def graph(graph: SpyreGraph | None = None, stream: Any = None) -> Iterator[Spyre
     finally:
         before.wait_stream(chosen.flex)
     if _random_state(card) != random:
-        raise refusal("drawing random numbers")
-    filled._fill(work, padded)
+        raise capture_error("drawing random numbers")
+    filled._fill(card, work, padded)
     del buffers
 
 

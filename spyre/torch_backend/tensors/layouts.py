@@ -1,8 +1,8 @@
-"""Device layouts as torch users see and choose them.
+"""Device layouts in the torch interface.
 
-Every tensor on a card has the `SpyreTensorLayout` its storage was laid out in; views have that of
-their base. ``device_layout=`` of ``Tensor.to`` and ``torch.empty`` chooses another than the
-default one (runtime reference §1).
+Every tensor on a card has the `SpyreTensorLayout` of its storage; views have that of their base.
+``device_layout=`` of ``Tensor.to`` and ``torch.empty`` selects another layout than the default
+(runtime reference §1).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def device_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout:
-    """The layout of the storage behind a spyre tensor.
+    """Return the layout of the storage behind a spyre tensor.
 
-    A storage that was loaded as bytes gets its layout from this tensor. LaunchError SPY903 for a
-    tensor on another device. For a tensor without elements: the layout it would have.
+    A storage of raw bytes gets its layout from this tensor. For a tensor without elements it is the
+    default layout. LaunchError SPY903 for a tensor on another device.
     """
     if tensor.device.type != "spyre":
         raise LaunchError(
@@ -53,9 +53,8 @@ def device_tensor_layout(tensor: torch.Tensor) -> SpyreTensorLayout:
 
 
 def to_layout(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """``tensor.to(…, device_layout=layout)``: a differentiable copy on the card in that layout.
-
-    ``tensor`` itself if it has device, dtype and layout already and ``copy`` is not set.
+    """``tensor.to(…, device_layout=layout)``: return a differentiable copy in that layout, or
+    ``tensor`` itself if device, dtype and layout are equal and ``copy`` is not set.
     """
     layout = kwargs.pop("device_layout")
     copy = kwargs.pop("copy", False)
@@ -80,13 +79,13 @@ def empty_in_layout(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def as_factor(weight: torch.Tensor) -> torch.Tensor:
-    """A weight on a card in `factor_layout`, or as it is where it has none."""
+    """Return a weight converted to `factor_layout`, or unchanged if that is None."""
     layout = factor_layout(tuple(weight.shape), tuple(weight.stride()), weight.dtype)
     return weight if layout is None else to_layout(weight, device_layout=layout)
 
 
 def is_factor(weight: torch.Tensor) -> bool:
-    """Whether a tensor on a card is the whole of what `as_factor` laid out."""
+    """Return True if a tensor on a card is a whole storage in `factor_layout`."""
     if weight.dtype not in HALVES or weight.dim() < 2 or weight.storage_offset():
         return False
     size, base = tuple(weight.shape), buffer_of(weight).base
@@ -97,13 +96,13 @@ def is_factor(weight: torch.Tensor) -> bool:
 
 
 def factor_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLayout | None:
-    """How the matrix units read the weight [outputs, channels, *places] of a convolution, or the
-    [outputs, channels] of a linear map: sticks along the outputs, places and channels one behind
-    the other as rows. None for others than contiguous halves, and for matrices with fewer outputs
-    than a stick has lanes.
+    """Return the layout in which the matrix units read a weight, of a convolution [outputs,
+    channels, *window] or of a linear map [outputs, channels]: sticks along the outputs, rows of
+    window and channels. None unless the weight is a contiguous 16-bit float, and for matrices with
+    fewer outputs than a stick has lanes.
 
-    In the default layout sticks lie along the channels, and every product turns them first; those
-    of a convolution hold a row of a window, so nearly all of their lanes are empty.
+    In the default layout sticks run along the channels, or along a row of the window, which leaves
+    most lanes empty, and every product has to transpose them first.
     """
     if dtype not in HALVES or 0 in size or stride != contiguous_strides(size):
         return None
@@ -111,8 +110,8 @@ def factor_layout(size: Ints, stride: Ints, dtype: torch.dtype) -> SpyreTensorLa
     lanes = default.elements_per_stick
     if len(size) == 2 and size[0] < lanes:
         return None
-    (outputs, channels, *places), (first, second, *others) = size, stride
-    device_size = (-(-outputs // lanes), *places, channels, lanes)
+    (outputs, channels, *window), (first, second, *others) = size, stride
+    device_size = (-(-outputs // lanes), *window, channels, lanes)
     stride_map = (first * lanes, *others, second, first)
     return SpyreTensorLayout(device_size, stride_map, default.device_dtype)
 
@@ -133,9 +132,8 @@ def _new(
     dtype: torch.dtype,
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
-    """Errors as of `DmaEngine.describe` for layouts that do not go with the sizes.
-
-    Layouts that fold host dims are refused as well: views could not tell the dims apart.
+    """Allocate a tensor in ``layout``. Raises the errors of `DmaEngine.describe` for layouts that
+    do not fit the sizes; refuses layouts that fold host dims, since views need separate dims.
     """
     if not isinstance(layout, SpyreTensorLayout):
         raise TypeError(f"device_layout is a SpyreTensorLayout, not {type(layout).__name__}")

@@ -1,9 +1,9 @@
-"""Moving parameters to a card and back without making new ones.
+"""Moving parameters to a card and back without creating new ones.
 
 torch 2.13 cannot put memory of a device in Python behind an existing CPU tensor, so ``Module.to``
-would replace the parameters, and tied weights would come apart. Here the tensor's content is
-swapped instead, which keeps the object. Where that is impossible, because an autograd graph still
-holds it, the parameter is replaced after all, with a warning, and tied weights stay tied.
+would replace the parameters, and weights would no longer be tied. Here the tensor's content is
+swapped instead, which keeps the object. If an autograd graph holds the tensor and prevents this,
+the parameter is replaced, with a warning; tied weights stay tied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spyre.torch_backend.tensors.layouts import as_factor
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
-"""By id of the parameter before: it and the one that took its place."""
+"""By id of a replaced parameter: the parameter and its replacement."""
 
 
 class _Local(threading.local):
@@ -36,7 +36,7 @@ _local = _Local()
 def apply(
     original: Callable[..., Any], module: torch.nn.Module, fn: Function, recurse: bool = True
 ) -> torch.nn.Module:
-    """``Module._apply``; ``original`` does everything that does not cross to or from a card."""
+    """``Module._apply``; ``original`` handles modules that are not moved to or from a card."""
     with _replacements() as replaced:
         if recurse:
             for child in module.children():
@@ -57,7 +57,7 @@ def apply(
 
 @contextmanager
 def _replacements() -> Iterator[Replaced]:
-    """The parameters that the outermost call on this thread has replaced so far."""
+    """Provide the replacements of the outermost `apply` on this thread."""
     outer = _local.replaced
     replaced: Replaced = {} if outer is None else outer
     _local.replaced = replaced
@@ -68,9 +68,9 @@ def _replacements() -> Iterator[Replaced]:
 
 
 class _Once:
-    """``fn``, called once per tensor though the first parameter is tried beforehand.
+    """Calls ``fn`` once per tensor, and on the first parameter at construction.
 
-    ``crosses``: whether that parameter goes to a card or leaves one, or is there already.
+    ``crosses``: that parameter moves to or from a card, or is on one already.
     """
 
     def __init__(self, fn: Function, module: torch.nn.Module) -> None:
@@ -97,7 +97,7 @@ class _Once:
 
 
 def _suited(module: torch.nn.Module, name: str, fn: Function, tensor: torch.Tensor) -> torch.Tensor:
-    """``fn`` of a parameter or its gradient; on a card in the layout its module computes with."""
+    """Apply ``fn`` to a parameter or its gradient; convert a weight for the module's products."""
     moved = fn(tensor)
     if name == "weight" and _multiplies(module) and crosses(tensor, moved) and not moved.is_cpu:
         return as_factor(moved)
@@ -105,10 +105,10 @@ def _suited(module: torch.nn.Module, name: str, fn: Function, tensor: torch.Tens
 
 
 def _multiplies(module: torch.nn.Module) -> bool:
-    """Whether the matrix units multiply by the weight of a module as it is.
+    """Return True if a module uses its weight only as a factor of forward products.
 
-    Training uses that of a linear map in both directions, and its optimizer with tensors in the
-    default layout: turning it for the forward pass would be turning it back for all the others.
+    Training also uses the weight of a linear map in the backward pass, and its optimizer uses it
+    with tensors in default layout; `as_factor` would cost a conversion there.
     """
     if isinstance(module, _ConvNd):
         return not module.transposed and module.groups == 1
@@ -116,8 +116,8 @@ def _multiplies(module: torch.nn.Module) -> bool:
 
 
 def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """True if one of them is on a card and the other on the CPU; the rest is torch's own to move,
-    such as tensors without content (meta).
+    """Return True if one is on a card and the other on the CPU. torch moves all others, such as
+    meta tensors.
     """
     return {before.device.type, after.device.type} == {"cpu", "spyre"}
 
@@ -153,9 +153,9 @@ def _moved(
 
 
 def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    """Give ``tensor`` the content of ``new``; RuntimeError when others hold either.
+    """Give ``tensor`` the content of ``new``; RuntimeError if others hold either of them.
 
-    Holding it as a leaf of a graph is allowed; running that graph backward then raises.
+    A graph may hold it as a leaf; running that graph backward then raises.
     """
     kind = type(tensor)
     torch.utils.swap_tensors(tensor, new)
@@ -172,9 +172,9 @@ def _warn(name: str) -> None:
 
 
 def set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Tensor) -> None:
-    """``tensor.data = new``, also from one kind of device to the other.
+    """``tensor.data = new``, also between a card and the CPU; a gradient is moved as well.
 
-    A gradient goes along. RuntimeError when an autograd graph still holds ``tensor``.
+    RuntimeError if an autograd graph holds ``tensor``.
     """
     if not isinstance(new, torch.Tensor) or not crosses(tensor, new):
         original(tensor, new)
@@ -192,5 +192,5 @@ def set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Ten
         tensor.grad = gradient
         raise RuntimeError(
             f"cannot move a tensor from {tensor.device} to {new.device} by assigning its data: an "
-            "autograd graph or a weak reference holds it; delete what was computed from it first"
+            "autograd graph or a weak reference holds it; delete values computed from it first"
         ) from error

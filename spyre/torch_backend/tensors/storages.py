@@ -1,8 +1,8 @@
-"""What ``torch.UntypedStorage`` does for storages on a card, and tensors over other storage.
+"""Methods of ``torch.UntypedStorage`` for storages on a card, and changing a tensor's storage.
 
-A storage is a row of host bytes to torch and sticks on the card: its C++ methods, which go through
-data_ptr, would see the sticks. The functions here take their place. Rules for threads are those of
-tensors.
+To torch a storage is a row of host bytes; on the card it consists of sticks. Its C++ methods, which
+read through data_ptr, would see the sticks; the functions here replace them. Like tensors, a
+storage must not be used by two threads at once.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from spyre.torch_backend.tensors.copies import host_storage, write_storage
 
 
 def new_storage(size_bytes: int, device: torch.device) -> torch.UntypedStorage:
-    """``torch.UntypedStorage(size_bytes, device="spyre")``: zeros without a layout yet."""
+    """``torch.UntypedStorage(size_bytes, device="spyre")``: return raw zeros."""
     index = -1 if device.index is None else device.index
     return allocate_raw(np.zeros(size_bytes, np.uint8), index).untyped_storage()
 
 
 def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """A copy on the same card, in the same layout."""
+    """Return a copy on the same card, in the same layout."""
     source = buffer_of_storage(storage)
     copy = DeviceBuffer(source.card, source.host_bytes)
     if source.base is not None:
-        copy.place(source.base)
+        copy.allocate(source.base)
         plan = device_copy_plan(source.tensor, copy.tensor)
         with profiled(ON_CARD):
             source.card.streams.current.copy(plan, [source.memory, copy.memory])
         copy.zero_padded = source.zero_padded
     elif source.raw is not None:
-        copy.hold(source.raw.copy())
+        copy.set_raw(source.raw.copy())
     tensor = tensor_at(copy.pointer, (copy.host_bytes,), (1,), torch.uint8, source.card.index)
     attach(tensor.untyped_storage(), copy)
     return tensor.untyped_storage()
 
 
 def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-    """To 0, which frees the memory, and from there to the size it was made with.
+    """Resize to 0, which frees the memory, or from 0 to the original size.
 
-    Afterwards it holds anything, in the layout it had. Other sizes are refused: torch 2.13 cannot
-    be told another one for a storage from Python.
+    The content is then undefined, the layout unchanged. Other sizes are refused, because Python
+    cannot change a storage's size in torch 2.13.
     """
     freed = freed_buffer(storage)
     whole_bytes = (buffer_of_storage(storage) if freed is None else freed).host_bytes
@@ -73,26 +73,26 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
         detach(storage)
     elif freed is not None and size_bytes:
         if freed.base is None:
-            freed.hold(np.zeros(whole_bytes, np.uint8))
+            freed.set_raw(np.zeros(whole_bytes, np.uint8))
         else:
-            freed.place(freed.base)
+            freed.allocate(freed.base)
         attach(storage, freed)
         del storage._spyre_freed
     return storage
 
 
 def storage_bytes(storage: torch.UntypedStorage) -> int:
-    """Bytes as torch sees them; 0 while the memory is freed."""
+    """Return the bytes of a storage; 0 while its memory is freed."""
     return 0 if freed_buffer(storage) is not None else len(storage)
 
 
 def get_item(storage: torch.UntypedStorage, index: Any) -> Any:
-    """One byte as a number, or a slice of them as a CPU storage."""
+    """Return one byte as a number, or a slice as a CPU storage."""
     return host_storage(buffer_of_storage(storage))[index]
 
 
 def set_item(storage: torch.UntypedStorage, index: Any, value: Any) -> None:
-    """Overwrite one byte, or a slice of them."""
+    """Overwrite one byte or a slice."""
     buffer = buffer_of_storage(storage)
     content = host_storage(buffer)
     content[index] = value
@@ -114,19 +114,19 @@ def iterate(storage: torch.UntypedStorage) -> Iterator[int]:
 
 
 def text(storage: torch.UntypedStorage) -> str:
-    """As torch prints storages."""
+    """Return the text that torch prints for a storage."""
     values = "\n ".join(map(str, to_list(storage)))
     kind = f"{torch.typename(storage)}(device={storage.device})"
     return f" {values}\n[{kind} of size {storage.nbytes()}]"
 
 
 def is_shared(storage: torch.UntypedStorage) -> bool:
-    """False: memory of a simulated card belongs to its process."""
+    """Return False: memory of a simulated card belongs to one process."""
     return False
 
 
 def cannot_share(storage: torch.UntypedStorage, *_: Any, **__: Any) -> NoReturn:
-    """What sharing with another process would need is not there."""
+    """Raise RuntimeError: a storage on a card cannot be shared between processes."""
     raise RuntimeError(
         "spyre tensors cannot be shared between processes: the simulated card lives in this one. "
         "Send tensor.cpu() instead"
@@ -148,7 +148,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "_share_fd_cpu_": cannot_share,
     "_share_filename_cpu_": cannot_share,
 }
-"""By the method of ``torch.UntypedStorage`` it stands for."""
+"""By the name of the replaced method of ``torch.UntypedStorage``."""
 
 aten = torch.ops.aten
 
@@ -159,9 +159,9 @@ def resize_tensor(
     *,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """aten::resize_: more elements than the storage has give the tensor a new storage.
+    """aten::resize_: a tensor that needs more elements than its storage has gets a new storage.
 
-    A tensor that has the sizes already keeps its strides, unless a memory format is asked for.
+    A tensor that has these sizes already keeps its strides, unless a memory format is given.
     """
     if memory_format is None and tensor.shape == tuple(size):
         return tensor
@@ -195,7 +195,7 @@ def set_storage(
     size: Sequence[int],
     stride: Sequence[int],
 ) -> torch.Tensor:
-    """``tensor`` becomes a view of ``storage``; offset, sizes and strides in elements."""
+    """Make ``tensor`` a view of ``storage``; offset, sizes and strides in elements."""
     aten.set_.source_Storage_storage_offset.redispatch(
         CPU_KEYS, tensor, storage, offset, list(size), list(stride)
     )
@@ -203,7 +203,7 @@ def set_storage(
 
 
 def _copy_bytes(source: torch.UntypedStorage, target: torch.Tensor) -> None:
-    """The first bytes of ``target``'s storage become those of ``source``."""
+    """Overwrite ``target``'s storage with the bytes of ``source``, and zeros behind them."""
     buffer = buffer_of(target)
     content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(source).numpy()
     target_bytes = np.zeros(buffer.host_bytes, np.uint8)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.execute import count_plan, operand_traffic, sticks_per_core
+from spyre.hw.counters.execute import count_plan, operand_bytes, sticks_per_core
 from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction, restickify
@@ -46,7 +44,8 @@ def test_a_broadcast_operand_is_read_by_every_core():
     whole, row, out = (HostOperand(base) for base in addresses(3))
     row = HostOperand(row.base, absent_axes=(0,))
     counted = plan(pointwise("mul", (64, 128), [whole, row], out, {"mb": 4}))
-    traffic = {t.tensor: t.size_bytes for t in operand_traffic(counted)}
+    names = [tensor.name for tensor in counted.op.tensors]
+    traffic = dict(zip(names, operand_bytes(counted), strict=True))
     assert traffic == {"Tensor0": 64 * 256, "Tensor1": 4 * 256, "Tensor2": 64 * 256}
 
 
@@ -128,7 +127,6 @@ def test_sums(rows, count):
 @pytest.mark.parametrize("cores", [1, 4])
 def test_operand_order_and_directions(cores):
     a, b, c = (HostOperand(base) for base in addresses(3))
-    traffic = operand_traffic(plan(pointwise("sub", (64, 64), [a, b], c, {"mb": cores})))
-    assert [t.is_output for t in traffic] == [False, False, True]
-    assert all(t.component is Component.HBM for t in traffic)
-    assert prod(t.size_bytes for t in traffic) == (8 * KIB) ** 3
+    planned = plan(pointwise("sub", (64, 64), [a, b], c, {"mb": cores}))
+    assert operand_bytes(planned) == [8 * KIB] * 3
+    assert count_plan(planned).values[:4] == (16 * KIB, 8 * KIB, 0, 0)

@@ -23,12 +23,12 @@ from spyre.dtypes import (
 from spyre.errors import UnsupportedError
 from spyre.hw.device.device import Device
 from spyre.hw.device.threads import shared_pool
-from spyre.hw.device.transfer import HostView, copy_to_device, copy_to_host
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from tests.dtypes.test_dtypes import VECTORS
+from tests.hw.device.host_views import HostView, copy_to_device, copy_to_host
 from tests.hw.harness import Array, allocations_of, engine, link, region, windows
 from tests.hw.kernels.test_codec import float_patterns
 

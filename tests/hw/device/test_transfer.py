@@ -12,18 +12,18 @@ from hypothesis import given, strategies as st
 from spyre.dtypes import decode_dl16, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.device.threads import shared_pool
-from spyre.hw.device.transfer import HostView, copy_to_device, copy_to_host, plan_transfer
+from spyre.hw.device.transfer import plan_transfer
 from spyre.hw.numerics import Numerics
 from spyre.hw.table import transfer as tt
 from spyre.layout import (
     SpyreTensorLayout,
     contiguous_strides,
     conversion_info,
-    device_to_host_reference,
-    host_to_device_reference,
 )
+from tests.hw.device.host_views import HostView, copy_to_device, copy_to_host
 from tests.hw.harness import Array
 from tests.hw.strategies import examples, seeds, thread_counts
+from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
 from tests.layout.transfer_cases import (
     ARRANGED,
     ARRANGED_SIZES,

@@ -18,8 +18,13 @@ from spyre.errors import DeviceFault
 from spyre.hw import interpreter
 from spyre.hw.device.device import Device
 from spyre.hw.interpreter import background as background_module
-from spyre.hw.interpreter.background import MAX_SECONDS, Meanwhile, _Process, interpreted_seconds
-from spyre.hw.kernels import together, transfer
+from spyre.hw.interpreter.background import (
+    MAX_SECONDS,
+    BackgroundCompiler,
+    _Process,
+    interpreted_seconds,
+)
+from spyre.hw.kernels import parallel_compile, transfer
 from spyre.hw.kernels.jit import Entry
 from spyre.hw.table import KERNEL_NAMES, WORDS, plan as tb
 from spyre.runtime.run.session import RunOptions, Session
@@ -66,41 +71,41 @@ def background(monkeypatch: pytest.MonkeyPatch) -> Background:
     fake = Background()
     monkeypatch.setenv("SPYRE_MEANWHILE", "1")
     monkeypatch.setattr(background_module, "_start", fake.start)
-    monkeypatch.setattr(together, "missing_of", fake.missing_of)
+    monkeypatch.setattr(parallel_compile, "missing_of", fake.missing_of)
     return fake
 
 
 def test_what_is_missing_is_compiled_once(background: Background) -> None:
-    subject = Meanwhile()
+    subject = BackgroundCompiler()
     background.ready = {"reduction"}
-    assert subject.stands_in(["elementwise", "reduction"], 0.1)
-    assert subject.stands_in(["elementwise"], 0.1)
+    assert subject.should_interpret(["elementwise", "reduction"], 0.1)
+    assert subject.should_interpret(["elementwise"], 0.1)
     assert background.started == [{"elementwise", "driver"}]
-    assert subject.stands_in(["copying"], 0.1)
+    assert subject.should_interpret(["copying"], 0.1)
     assert background.started[1:] == [{"copying"}]
     background.processes[0].code = 0
     background.processes[1].code = 0
     background.ready |= {"elementwise", "driver", "copying"}
-    assert not subject.stands_in(["elementwise"], 0.1)
-    assert subject.stands_in(["elementwise", "matmul"], 0.1)
+    assert not subject.should_interpret(["elementwise"], 0.1)
+    assert subject.should_interpret(["elementwise", "matmul"], 0.1)
     assert background.started[2:] == [{"matmul"}]
 
 
 def test_what_the_background_cannot_compile_is_compiled_here(background: Background) -> None:
-    subject = Meanwhile()
-    assert subject.stands_in(["elementwise"], 0.1)
+    subject = BackgroundCompiler()
+    assert subject.should_interpret(["elementwise"], 0.1)
     background.processes[0].code = 1
-    assert not subject.stands_in(["elementwise"], 0.1)
+    assert not subject.should_interpret(["elementwise"], 0.1)
     assert len(background.started) == 1
 
 
 def test_who_does_not_interpret(background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not Meanwhile().stands_in(["elementwise"], 2 * MAX_SECONDS)
+    assert not BackgroundCompiler().should_interpret(["elementwise"], 2 * MAX_SECONDS)
     with monkeypatch.context() as changed:
-        changed.setattr(together, "cache_directory", lambda module: None)
-        assert not Meanwhile().stands_in(["elementwise"], 0.1)
+        changed.setattr(parallel_compile, "cache_directory", lambda module: None)
+        assert not BackgroundCompiler().should_interpret(["elementwise"], 0.1)
     monkeypatch.setenv("SPYRE_MEANWHILE", "0")
-    assert not Meanwhile().stands_in(["elementwise"], 0.1)
+    assert not BackgroundCompiler().should_interpret(["elementwise"], 0.1)
     assert not background.started
 
 
@@ -108,29 +113,29 @@ def test_who_has_interpreted_for_long_waits(
     background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so does a large program whose kernels are being compiled: not for those of others."""
-    subject = Meanwhile()
-    assert subject.stands_in(["elementwise"], 0.1)
-    assert subject.stands_in(["matmul"], 0.1)
+    subject = BackgroundCompiler()
+    assert subject.should_interpret(["elementwise"], 0.1)
+    assert subject.should_interpret(["matmul"], 0.1)
     first, second = background.processes
     monkeypatch.setattr(first, "poll", iter([None, None, None, 0, 0]).__next__)
     monkeypatch.setattr(background_module, "_POLL_SECONDS", 0.0)
     background.ready |= {"elementwise", "driver"}
-    assert not subject.stands_in(["elementwise"], 2 * MAX_SECONDS)
+    assert not subject.should_interpret(["elementwise"], 2 * MAX_SECONDS)
     assert first.poll() == 0
     assert second.poll() is None
     subject.spent_seconds = 100.0
     second.code = 0
     monkeypatch.setattr(first, "poll", lambda: 0)
-    assert not subject.stands_in(["matmul"], 0.1)
+    assert not subject.should_interpret(["matmul"], 0.1)
 
 
 def test_nobody_waits_for_long(background: Background) -> None:
     """For one that gets no time beside other work: then it is compiled here."""
-    subject = Meanwhile()
-    assert subject.stands_in(["elementwise"], 0.1)
-    subject.patience_seconds = 0.01
-    assert not subject.stands_in(["elementwise"], 2 * MAX_SECONDS)
-    assert subject.patience_seconds <= 0
+    subject = BackgroundCompiler()
+    assert subject.should_interpret(["elementwise"], 0.1)
+    subject.wait_budget_seconds = 0.01
+    assert not subject.should_interpret(["elementwise"], 2 * MAX_SECONDS)
+    assert subject.wait_budget_seconds <= 0
     assert background.processes[0].code == -15
 
 
@@ -152,13 +157,13 @@ def test_large_programs_are_too_slow() -> None:
 def cold(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
     """No copies are loaded either."""
     monkeypatch.setattr(transfer, "run", Entry(transfer.run._function))
-    monkeypatch.setattr(interpreter, "meanwhile", Meanwhile())
-    known = together.entry_of
+    monkeypatch.setattr(interpreter, "background_compiler", BackgroundCompiler())
+    known = parallel_compile.entry_of
 
     def entry_of(name: str) -> SimpleNamespace:
         return SimpleNamespace(is_ready=name in background.ready, address=known(name).address)
 
-    monkeypatch.setattr(together, "entry_of", entry_of)
+    monkeypatch.setattr(parallel_compile, "entry_of", entry_of)
     return background
 
 
@@ -223,7 +228,7 @@ def test_the_background_compiles_what_it_is_asked_for(
     process = background_module._start(["copying"], takes_turn=True).process
     assert process.wait(timeout=300) == 0
     names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
-    assert "movement.run_copy" in names
+    assert "movement.run_copying" in names
     assert not any("elementwise" in name for name in names)
 
 

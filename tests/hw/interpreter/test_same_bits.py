@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qa.conformance.cases import find_cases
 from spyre.hw.device.device import Device
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
@@ -15,13 +16,13 @@ from spyre.hw.device.transfer import _run, plan_transfer
 from spyre.hw.interpreter import transfer
 from spyre.hw.interpreter.machine import multiply_add
 from spyre.hw.numerics import parse_numerics
-from spyre.hw.ops.table import OPS, Family, OpDefinition
+from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.table import OPS
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.runtime.cases.case import read_case
 from spyre.runtime.run.session import Session, session_of
-from tests.conformance.cases import find_cases
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.harness import allocations_of, engine, fill_window, link, region, windows
 from tests.hw.interpreter.both_ways import differing_kernels, equal_halves

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from spyre.dtypes import NumericRules, decode_dl16, encode_dl16
 from spyre.hw.kernels import intrinsics
 from spyre.hw.reference.definitions import add_rounded, sum_in_chunks
+from spyre.hw.table import plan as tb
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, reduction
 from tests.hw.harness import (
@@ -108,7 +109,7 @@ def test_reference_of_one_chunk_by_hand():
 def test_add_rounded_of_float_patterns(name: str):
     """Rounding in the ALU, over four million sums with zero and the neighbourhood of every tie."""
     code = {"away": 0, "trunc": 4, "even": 5}[name]
-    add, odd = intrinsics.ROUND_ADD[code], intrinsics.ROUND_ODD[code]
+    add, odd = tb.ROUNDING_ADD[code], tb.ROUNDING_ODD[code]
     values = float_patterns()
     values = values[~np.isnan(values)]
     found = np.empty_like(values)

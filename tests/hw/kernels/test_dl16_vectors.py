@@ -10,8 +10,8 @@ import numba
 import numpy as np
 import pytest
 
-from spyre.hw.kernels import dl16_functions, dl16_vectors, vector_math
-from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS, of_numbers
+from spyre.hw.kernels import dl16_vectors, vector_math
+from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS, of_numbers, vector_formula
 from spyre.hw.kernels.dl16_vectors import HOST_CODES, HOST_PACK
 from spyre.hw.kernels.intrinsics import decode_dl16, encode_dl16, multiply_add
 
@@ -226,22 +226,12 @@ def test_runs_lie_apart(vectors: Any) -> None:
     np.testing.assert_array_equal(z[:, size:], kept)
 
 
-@_compiled
-def _square_root(x):
-    return np.sqrt(x)
-
-
-@_compiled
-def _reciprocal(x):
-    return np.float32(1.0) / x
-
-
 OF_NUMBERS = {
     "exp": vector_math.half_exponential,
     "log": vector_math.logarithm,
-    "sqrt": _square_root,
+    "sqrt": vector_math.square_root,
     "rsqrt": vector_math.inverse_root,
-    "reciprocal": _reciprocal,
+    "reciprocal": vector_math.reciprocal,
     "tanh": vector_math.hyperbolic_tangent,
     "sigmoid": vector_math.half_sigmoid,
     "gelu": vector_math.gelu,
@@ -250,11 +240,11 @@ OF_NUMBERS = {
     "gelu_tanh": vector_math.gelu_tanh,
 }
 GELU_FORMS = {
-    "gelu_erf": partial(of_numbers, dl16_functions.gelu_erf),
-    "gelu_tanh": partial(of_numbers, dl16_functions.gelu_tanh),
+    "gelu_erf": partial(of_numbers, vector_formula("gelu_erf")),
+    "gelu_tanh": partial(of_numbers, vector_formula("gelu_tanh")),
 }
 """Both, whichever of them the choice of the specification makes the kernel's."""
-OF_CODES = CODE_FUNCTIONS | GELU_FORMS
+OF_CODES = {name: GELU_FORMS.get(name) or CODE_OPERATIONS[name] for name in OF_NUMBERS}
 
 
 @vectors

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from spyre.hw import kernels
-from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS
+from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
 from spyre.hw.kernels.jit import Entry
 from spyre.hw.table import KERNELS
 from tools.vector_bounds import compiled, counts_of
@@ -139,7 +139,7 @@ def test_an_estimate_is_found_in_the_assembly():
 def test_functions_of_codes_divide_only_where_they_must(
     name: str, divides: bool, takes_roots: bool
 ):
-    counts = counts_of(compiled(CODE_FUNCTIONS[name], 1))
+    counts = counts_of(compiled(CODE_OPERATIONS[name], 1))
     assert counts.vector > 0
     assert counts.store > 0
     assert (counts.division > 0, counts.root > 0) == (divides, takes_roots)

@@ -168,7 +168,7 @@ def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LOAD_ALL = """
 import sys
-from spyre.hw.kernels import driver, sanitizing, pool
+from spyre.hw.kernels import checked_driver, driver, pool
 from spyre.hw.table.plan import KERNEL_NAMES
 from spyre.hw.linking.linked_program import entry_addresses
 from spyre.hw.kernels.transfer import run
@@ -325,7 +325,7 @@ def test_ctrl_c_comes_when_a_kernel_is_compiled(line: int) -> None:
     def double(x):
         return 2 * x
 
-    entry, kernel = jit.entry(nothing), jit.kernel(double)
+    entry, kernel = jit.Entry(nothing), jit.kernel(double)
     for compiled in (lambda: entry.address, lambda: kernel(line)):
         with interruptible(), interrupted_at(line, "numba.") as moment:
             with pytest.raises(KeyboardInterrupt):

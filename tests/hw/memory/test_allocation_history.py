@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 from hypothesis import given, strategies as st
@@ -28,7 +27,6 @@ def test_every_step_is_what_is_allocated(steps):
     times = history.times_ns
     assert len(times) == len(steps)
     assert all(a <= b for a, b in pairwise(times.tolist()))
-    assert not len(times) or 0 <= time.perf_counter_ns() - times[-1] < 60e9
 
 
 def test_a_reset_frees_everything():

@@ -11,8 +11,7 @@ import pytest
 
 from spyre import config
 from spyre.hw import spec_choices
-from spyre.hw.ops.names import SPEC_NAMES
-from spyre.hw.ops.table import find_op
+from spyre.hw.ops.table import SPEC_NAMES, find_op
 from tests.hw.spec_choices_script import compare_all
 from tools.docs import reading_rows, readings_of
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spyre.hw.ops.names import SPEC_NAMES, Category, SpecName
-from spyre.hw.ops.table import OPS, Family, find_op
+from spyre.hw.ops import OPS, SPEC_NAMES, Category, Family, find_op
 from tools.op_table import Status, count_line, coverage, format_table, main
 
 BY_FORMAT = (Family.ELEMENTWISE, Family.REDUCTION, Family.CONVERT, Family.TOPK, Family.MATMUL)
@@ -22,11 +21,8 @@ def test_prints_every_name_and_the_count(capsys):
 
 
 def test_counts():
-    names = {
-        name: SpecName(name, Category.BINARY, refused)
-        for name, refused in (("add", ""), ("riddle", "nobody knows"), ("later", ""))
-    }
-    lines = coverage(names)
+    names = dict.fromkeys(("add", "riddle", "later"), Category.BINARY)
+    lines = coverage(names, refused={"riddle": (Category.BINARY, "nobody knows")})
     expected = [Status.IMPLEMENTED, Status.REFUSED, Status.MISSING]
     assert [line.status for line in lines] == expected
     assert count_line(lines) == "2 of 3 covered: 1 implemented, 1 refused by name"
@@ -40,7 +36,7 @@ def test_counts():
 
 def test_a_row_comes_before_a_reason():
     """A refused name that gets a row is implemented."""
-    (line,) = coverage({"add": SpecName("add", Category.BINARY, "not known")})
+    (line,) = coverage({"add": Category.BINARY}, refused={"add": (Category.BINARY, "not known")})
     assert line.status is Status.IMPLEMENTED
 
 

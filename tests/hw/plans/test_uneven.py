@@ -233,7 +233,7 @@ REFUSED = {
             splits={"mb": 2},
             last_extents={"mb": 64},
         ),
-        "ReStickifyOpHBM drops what lies beyond its tensors",
+        "ReStickifyOpHBM drops elements beyond its tensors",
     ),
 }
 

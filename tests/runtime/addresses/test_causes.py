@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qa.cause_mutants.mutants import make_mutants
+from qa.conformance.cases import find_cases
 from spyre.errors import Finding
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
@@ -15,8 +17,6 @@ from spyre.mlir.bundle import load_bundle
 from spyre.runtime.addresses.tiles import infer_nest
 from spyre.runtime.cases import case_directory, read_case
 from spyre.runtime.run.runs import address_findings, describe_run
-from tests.cause_mutants.mutants import make_mutants
-from tests.conformance.cases import find_cases
 from tests.sanitizer import programs
 
 STEPS = {

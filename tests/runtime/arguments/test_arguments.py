@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 import spyre
+from qa.conformance.cases import find_cases
 from spyre.errors import LaunchError, Severity
 from spyre.hw.device.device import Device
 from spyre.layout import SpyreTensorLayout, contiguous_strides
@@ -29,7 +30,6 @@ from spyre.runtime.arguments.specs import (
 )
 from spyre.runtime.cases.case import read_case
 from spyre.runtime.program.launch_spec import LaunchArgument, LaunchSpec, Role, read_launch_spec
-from tests.conformance.cases import find_cases
 from tests.runtime import bundles
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import resource
 import zipfile
@@ -323,14 +322,19 @@ class TestTorchFiles:
         with pytest.raises(LaunchError, match=r"SPY33[25]"):
             load_tensors(tmp_path / "t.pt")
 
-    @pytest.mark.parametrize("seed", range(20))
-    def test_damaged_bytes_are_no_other_error(self, tmp_path, torch, seed):
+    def test_damaged_bytes_raise_only_launch_errors(self, tmp_path, torch):
         torch.save(torch.ones(10), tmp_path / "x.pt")
-        data = bytearray((tmp_path / "x.pt").read_bytes())
-        data[len(data) * seed // 20] ^= 0x55
-        (tmp_path / "x.pt").write_bytes(data)
-        with contextlib.suppress(LaunchError):
-            load_tensors(tmp_path / "x.pt")
+        content = (tmp_path / "x.pt").read_bytes()
+        refused = 0
+        for place in range(0, len(content), len(content) // 20):
+            damaged = bytearray(content)
+            damaged[place] ^= 0x55
+            (tmp_path / "x.pt").write_bytes(damaged)
+            try:
+                load_tensors(tmp_path / "x.pt")
+            except LaunchError:
+                refused += 1
+        assert 0 < refused < 20
 
     def test_pickles_are_refused(self, tmp_path, torch):
         torch.save([TensorSpec("x", (1,), "float16")], tmp_path / "p.pt")

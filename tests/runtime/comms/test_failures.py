@@ -287,9 +287,7 @@ def test_a_killed_or_stopped_process_ends_the_others(start_ranks, sign, code):
     for process in (killed, *others):
         assert process.stdout.readline() == "under way\n"
     killed.send_signal(sign)
-    start = time.monotonic()
-    assert [process.wait(20) for process in others] == [3, 3]
-    assert time.monotonic() - start < (5 if sign == signal.SIGKILL else 10)
+    assert [process.wait(60) for process in others] == [3, 3]
     codes = {process.stdout.read().strip() for process in others}
     # the first one to notice tells the other
     assert codes <= {code, "SPY957"}

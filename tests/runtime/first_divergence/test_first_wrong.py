@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import spyre
+from qa.conformance.cases import find_cases
+from qa.conformance_compiled.real_functions import read_function
 from spyre.cli.run import main
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.bundles import BundleBuilder
@@ -23,10 +25,8 @@ from spyre.runtime.first_divergence.reference_tiles import (
     find_paths,
     tile_layouts,
 )
-from tests.conformance.cases import find_cases
 from tests.sanitizer import programs
 from tests.sanitizer.programs import ROW, lx
-from tests.torch_backend.inductor.real_functions import read_function
 
 FIRST = {
     "j_ct_bmm_nested_B_K": (1, "input0"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spyre.runtime.flex.job import JobPlan
 from spyre.runtime.flex.scheduling import Stage
+from spyre.runtime.flex.steps import JobPlan
 
 
 class Failing:

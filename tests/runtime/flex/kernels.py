@@ -12,8 +12,8 @@ from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.runtime.arguments.read import given_launch_spec, read_arguments
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.flex.job import JobPlan
-from spyre.runtime.flex.loaded_kernel import load_kernel
+from spyre.runtime.flex.loaded_kernel import LoadedKernel
+from spyre.runtime.flex.steps import JobPlan
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
@@ -83,6 +83,6 @@ def load(device: FlexDevice, directory: Path) -> JobPlan:
     spec = given_launch_spec(bundle)
     pool_bytes = 0 if spec is None else spec.pool_size
     arguments_of = partial(read_arguments, bundle)
-    loaded, copy = load_kernel(device, kernel, arguments_of, binary, directory.name, pool_bytes)
-    device.streams.current.launch(copy)
+    loaded = LoadedKernel(device, directory.name, kernel, arguments_of, binary, pool_bytes)
+    device.streams.current.launch(loaded.load_plan(binary))
     return loaded.plan

@@ -19,7 +19,7 @@ import numpy as np
 
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.flex.job import JobPlan
+from spyre.runtime.flex.steps import JobPlan
 from spyre.runtime.flex.stream import Event, FlexStream
 from spyre.runtime.memory.storage import SpyreTensor
 from tests.runtime.flex import kernels

@@ -211,7 +211,7 @@ def test_streams_that_recover_lose_what_failed_and_nothing_else():
     assert log.of(Engine.COMPUTE) == [("b", 0), ("c", 0)]
     assert event.done
     assert waiting.failure is bad.failure is event.failure is works[0].failure is not None
-    bad.failure.told = True
+    bad.failure.reported = True
     later = StreamQueue(3)
     state.submit(bad, Work(event=told))
     state.submit(later, Work(event=told, is_wait=True))

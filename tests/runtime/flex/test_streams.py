@@ -15,9 +15,9 @@ from spyre.errors import DeviceFault, LaunchError, SpyreError, StreamError
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.correction import MAX_FREE, SLAB
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.flex.job import Job
 from spyre.runtime.flex.prepare import Instruction, Program
 from spyre.runtime.flex.scheduling import Engine
+from spyre.runtime.flex.steps import Job
 from spyre.runtime.flex.stream import Event
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing

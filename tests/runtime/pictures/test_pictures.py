@@ -14,12 +14,13 @@ from spyre import __main__ as command
 from spyre.errors import ProfileError
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.runtime.cases import read_case
+from spyre.runtime.drawing import INNER, shown_indices
 from spyre.runtime.pictures import (
     PicturedTensor,
     pictures_of,
     write_pictures,
 )
-from spyre.runtime.pictures.drawing import INNER, MemoryRow, memory_block, picked
+from spyre.runtime.pictures.executes import memory_block
 from spyre.runtime.pictures.layouts import layout_picture
 from spyre.runtime.program import load_source
 from spyre.runtime.run import describe_run
@@ -100,7 +101,7 @@ def test_tiles_say_how_loops_move_them_and_cover_the_tensor():
 
 def test_memory_is_coloured_by_who_touches_it():
     sticks = np.arange(0, 1024, 128)
-    block = memory_block([MemoryRow("m", 0, 1024)], [(0, sticks[:4]), (1, sticks[6:])], 128)
+    block = memory_block([("m", 0, 1024)], [(0, sticks[:4]), (1, sticks[6:])], 128)
     runs = re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"[^>]*run colour-(\d)', block.drawn)
     width = INNER - 96
     expected = [(96, width / 2, 0), (96 + width * 3 / 4, width / 4, 1)]
@@ -108,8 +109,8 @@ def test_memory_is_coloured_by_who_touches_it():
 
 
 def test_long_lists_keep_their_ends():
-    assert picked(3, 4) == [0, 1, 2]
-    assert picked(100, 4) == [0, 1, None, 99]
+    assert shown_indices(3, 4) == [0, 1, 2]
+    assert shown_indices(100, 4) == [0, 1, None, 99]
 
 
 @pytest.mark.parametrize("example", ["add_loop", "matmul", "matmul_tile", "softmax"])

@@ -12,10 +12,10 @@ import pytest
 
 import spyre
 from spyre.errors import ProfileError
+from spyre.runtime.drawing import tag
 from spyre.runtime.profile.bottlenecks import bottlenecks_of
 from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.report.html import tag
-from spyre.runtime.profile.report.page import report_page
+from spyre.runtime.profile.report import report_page
 
 SECTIONS = ("summary", "bottlenecks", "kernels", "roofline", "lx", "hbm", "cores", "counters")
 VOID = ("meta", "link")

@@ -14,12 +14,13 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, PoolBuffer, TilingOptions
+from spyre.runtime.kernel.launch import Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.device_dims import ActualTensor
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, TilingKernel, temporaries_of
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.operand_uses import operand_uses
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
@@ -70,6 +71,16 @@ def launch_of(device: Device, built: Built, args: Sequence[Arg], inputs: Sequenc
     return Launch(tensors, pool)
 
 
+def run_steps(tiled: TiledLaunch) -> None:
+    """All steps of a tiled launch, on this thread."""
+    device = tiled.kernel.kernel.device
+    temporaries = temporaries_of(tiled.plan, tiled.steps(), device.allocate)
+    steps = TileSteps(tiled, temporaries)
+    steps.run(0, steps.addresses, lambda kernel, *at: device.executor.run(kernel.link_at(*at)))
+    for tensor in temporaries.values():
+        device.free(tensor.address_bytes)
+
+
 def outcome(device: Device, args: Sequence[Arg], launch: Launch, plan: TilePlan | None) -> Outcome:
     written = [k for k, arg in enumerate(args) if arg.role is not Role.INPUT]
     return Outcome(
@@ -99,7 +110,7 @@ def run_tiled(
     launch = launch_of(device, built, args, inputs)
     kernel = TilingKernel(Kernel(built.bundle, device), built.arguments)
     plan = kernel.plan(launch, options)
-    TiledLaunch(kernel, launch, plan).run()
+    run_steps(TiledLaunch(kernel, launch, plan))
     return outcome(device, args, launch, plan)
 
 

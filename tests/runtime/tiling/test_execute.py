@@ -17,9 +17,10 @@ from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.arguments.specs import layout_for_largest
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, TilingOptions
+from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Compute,
 )
@@ -32,6 +33,7 @@ from tests.runtime.tiling.running import (
     mm,
     outcome,
     random_inputs,
+    run_steps,
     run_tiled,
     run_whole,
 )
@@ -60,7 +62,7 @@ def test_an_address_offset_alone_would_be_wrong(device: Device) -> None:
     plan = kernel.plan(launch)
     assert not plan.tensors[0].map.is_identity
     tiled = TiledLaunch(kernel, launch, plan)
-    tiled.run()
+    run_steps(tiled)
     right = outcome(device, whole.args, launch, plan).values[0].copy()
     for iteration in range(plan.iterations):
         kernel.kernel.launch(tiled.launch_of(Compute(iteration)))
@@ -80,7 +82,7 @@ def test_one_tensor_bound_twice(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert plan.counts == (4, 2)
-    TiledLaunch(kernel, launch, plan).run()
+    run_steps(TiledLaunch(kernel, launch, plan))
     np.testing.assert_array_equal(outcome(device, args, launch, plan).raw[0], truth.raw[0])
 
 
@@ -94,7 +96,7 @@ def test_a_view_of_a_larger_tensor(device: Device) -> None:
     views = {k: replace(t, sizes=(8, 128)) for k, t in launch.arguments.items()}
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(Launch(views))
-    TiledLaunch(kernel, Launch(views), plan).run()
+    run_steps(TiledLaunch(kernel, Launch(views), plan))
     values = np.array(DmaEngine(device).to_host(launch.arguments[1]).storage).reshape(20, 128)
     np.testing.assert_array_equal(values[:8], np.abs(x[:8]))
     assert not values[8:].any()
@@ -115,7 +117,7 @@ def test_a_padded_tensor_of_the_tiles_shape_is_one_pass(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert not plan.is_tiled
-    TiledLaunch(kernel, launch, plan).run()
+    run_steps(TiledLaunch(kernel, launch, plan))
     np.testing.assert_array_equal(
         outcome(device, tile.args, launch, plan).values[0], np.abs(x).ravel()
     )
@@ -188,6 +190,6 @@ def test_runtime_sizes(device: Device, rows: int, counts: tuple[int, ...]) -> No
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
     plan = kernel.plan(launch)
     assert plan.counts == counts
-    TiledLaunch(kernel, launch, plan).run()
+    run_steps(TiledLaunch(kernel, launch, plan))
     values = np.array(DmaEngine(device).to_host(tensors[1]).storage).reshape(total)
     np.testing.assert_array_equal(values, np.abs(x))

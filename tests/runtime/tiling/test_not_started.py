@@ -12,10 +12,12 @@ from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.runtime.dma import DmaEngine
+from spyre.runtime.flex.loaded_kernel import _matches
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch, TilingOptions
+from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Compute,
 )
@@ -27,6 +29,7 @@ from tests.runtime.tiling.running import (
     launch_of,
     mm,
     random_inputs,
+    run_steps,
     run_tiled,
 )
 
@@ -63,7 +66,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
     launch = launch_of(device, tile, args, [x])
     launch = replace(launch, arguments=dict.fromkeys((0, 1), launch.arguments[0]))
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    TiledLaunch(kernel, launch, kernel.plan(launch)).run()
+    run_steps(TiledLaunch(kernel, launch, kernel.plan(launch)))
     values = np.array(DmaEngine(device).to_host(launch.arguments[0]).storage).reshape(8, 128)
     np.testing.assert_array_equal(values, np.abs(x))
 
@@ -89,7 +92,7 @@ def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     tiled = TiledLaunch(kernel, launch, kernel.plan(launch))
     with pytest.raises(DeviceFault, match="SPY411"):
-        tiled.run()
+        run_steps(tiled)
     assert _unchanged(device, launch) == before
 
 
@@ -112,12 +115,12 @@ def test_plans_and_kernels_are_made_once(device: Device) -> None:
     whole = mm(32, 128, 128)
     launch = fresh_launch(device, whole)
     kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
-    assert not kernel.matches(launch)
+    assert not _matches(mm(8, 128, 128).arguments, launch)
     tile = kernel.kernel
     same = launch_of(device, mm(8, 128, 128), mm(8, 128, 128).args, inputs_of(mm(8, 128, 128)))
-    assert kernel.matches(same)
+    assert _matches(mm(8, 128, 128).arguments, same)
     other = {**same.arguments, 1: replace(same.arguments[1], dtype="bfloat16")}
-    assert not kernel.matches(Launch(other))
+    assert not _matches(mm(8, 128, 128).arguments, Launch(other))
     assert kernel.retargeted({}) is tile
     plan = kernel.plan(launch)
     assert kernel.plan(launch) is plan

@@ -9,9 +9,9 @@ import pytest
 
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import TilingOptions
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Compute,
 )
@@ -22,6 +22,7 @@ from tests.runtime.tiling.running import (
     fresh_launch,
     inputs_of,
     launch_of,
+    run_steps,
     run_tiled,
     run_whole,
 )
@@ -48,7 +49,7 @@ def test_the_sanitizer_still_sees_what_is_wrong() -> None:
     args = [replace(arg, role=OUT) for arg in whole.args]
     launch = launch_of(sanitized, whole, args, [])
     kernel = TilingKernel(Kernel(tile.bundle, sanitized), tile.arguments)
-    TiledLaunch(kernel, launch, kernel.plan(launch)).run()
+    run_steps(TiledLaunch(kernel, launch, kernel.plan(launch)))
     assert sanitized.sanitizer is not None
     found = sanitized.sanitizer.take()
     assert [(finding.code, finding.sticks) for finding in found] == [("SPY710", 8 * 2)]

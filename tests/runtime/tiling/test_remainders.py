@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import TilingOptions
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Accumulate,
     Compute,
@@ -26,6 +25,7 @@ from tests.runtime.tiling.running import (
     outcome,
     plan_for,
     random_inputs,
+    run_steps,
     run_tiled,
 )
 
@@ -44,7 +44,7 @@ def test_what_lies_behind_a_padded_tile_stays(device: Device) -> None:
     device.bytes_of(launch.arguments[1])[:] = 0xAB
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch, PAD)
-    TiledLaunch(kernel, launch, plan).run()
+    run_steps(TiledLaunch(kernel, launch, plan))
     raw = device.bytes_of(launch.arguments[1]).reshape(2, 6, 128)
     assert (raw[1, :, 36 * 2 :] == 0xAB).all()
     assert not (raw[1, :, : 36 * 2] == 0xAB).all(axis=1).any()
@@ -61,7 +61,7 @@ def test_garbage_behind_a_reduced_remainder_does_not_count(device: Device) -> No
     raw[3, :, 8 * 2 :] = 0x3C
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch, EVERYTHING)
-    TiledLaunch(kernel, launch, plan).run()
+    run_steps(TiledLaunch(kernel, launch, plan))
     found = outcome(device, args, launch, plan).values[0]
     np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=1), rtol=2**-8, atol=2**-5)
 
@@ -93,26 +93,3 @@ def test_the_steps_of_padded_and_accumulated_tiles() -> None:
         Accumulate(3, 2, "add"),
         CopyOut(3, 2),
     ]
-
-
-def test_temporaries_are_freed(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the kernel fails."""
-    args = [Arg(IN, (6, 128)), Arg(IN, (128, 64)), Arg(OUT, (6, 64))]
-    tile = mm(4, 64, 64)
-    device.reset()
-    launch = launch_of(device, tile, args, random_inputs(args, 9))
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    tiled = TiledLaunch(kernel, launch, kernel.plan(launch, EVERYTHING))
-    taken: list[int] = []
-    freed: list[int] = []
-    allocate, free = device.allocate, device.free
-    monkeypatch.setattr(device, "allocate", lambda n: taken.append(allocate(n)) or taken[-1])
-    monkeypatch.setattr(device, "free", lambda address: freed.append(address) or free(address))
-    tiled.run()
-    assert len(taken) == 3
-    assert sorted(freed) == sorted(taken)
-    monkeypatch.setattr(Kernel, "launch", lambda *_: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        tiled.run()
-    assert sorted(freed) == sorted(taken)
-    assert len(taken) == 6

@@ -12,8 +12,8 @@ import pytest
 
 from spyre.errors import LaunchError
 from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate
-from spyre.runtime.kernel.launch import TilingOptions
 from spyre.runtime.program.launch_spec import Role
+from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_plan import TilePlan
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built

@@ -11,9 +11,10 @@ import pytest
 from spyre.errors import LaunchError
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.flex.job import ControlBlock
 from spyre.runtime.flex.scheduling import Engine
-from spyre.runtime.kernel.launch import Remainder, TilingOptions, timed_runner
+from spyre.runtime.flex.steps import ControlBlock
+from spyre.runtime.kernel.runners import timed_runner
+from spyre.runtime.tiling.tile_checks import Remainder, TilingOptions
 from spyre.runtime.trace.commands import chrome_trace, write_trace
 from tests.runtime.flex import kernels
 from tests.runtime.trace.trace_reader import Trace, span_ns

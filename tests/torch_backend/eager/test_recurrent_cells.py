@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spyre.torch_backend.eager import recurrent_cells
+from spyre.torch_backend.eager import recurrent
 from spyre.torch_backend.program import LoweringError
 
 CELLS = {"lstm": (torch.nn.LSTMCell, 2), "gru": (torch.nn.GRUCell, 1)}
@@ -33,7 +33,7 @@ def only_operations(monkeypatch):
     def run(name, *_):
         raise LoweringError(name)
 
-    monkeypatch.setattr(recurrent_cells, "run", run)
+    monkeypatch.setattr(recurrent, "run", run)
 
 
 @pytest.mark.parametrize("bias", [True, False])

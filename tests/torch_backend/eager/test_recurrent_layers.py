@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spyre.torch_backend.eager import recurrent_layers
+from spyre.torch_backend.eager import recurrent
 
 NETWORKS = {
     "lstm": nn.LSTM,
@@ -54,7 +54,7 @@ def found_by(network, *args):
 def composed(monkeypatch, network, *args):
     """What torch's own composition gives."""
     with monkeypatch.context() as patched:
-        patched.setattr(recurrent_layers, "_launched", lambda *_: None)
+        patched.setattr(recurrent, "_launched", lambda *_: None)
         return found_by(network, *args)
 
 
@@ -153,7 +153,7 @@ def test_a_cell_is_one_launch(monkeypatch, name, width, bias):
 
     assert launches_of(step) == 1
     found = step()
-    monkeypatch.setattr(recurrent_layers, "_launched", lambda *_: None)
+    monkeypatch.setattr(recurrent, "_launched", lambda *_: None)
     assert_same(found, step())
 
 
@@ -184,7 +184,7 @@ def test_long_sequences_are_several_programs(monkeypatch, name, more):
     network, _ = network_of(name, torch.float16, (16, 24), **more)
     x = inputs_of(torch.float16, 16, steps=7).to("spyre")
     at_once = found_by(network, x)
-    monkeypatch.setattr(recurrent_layers, "MAX_STEPS", 3)
+    monkeypatch.setattr(recurrent, "MAX_STEPS", 3)
     assert_same(found_by(network, x), at_once)
 
 
@@ -192,22 +192,22 @@ def test_large_steps_count_as_several(monkeypatch):
     network, _ = network_of("tanh", torch.float16, (16, 24))
     x = inputs_of(torch.float16, 16, steps=4).to("spyre")
     at_once = found_by(network, x)
-    monkeypatch.setattr(recurrent_layers, "FEW_GATES", ROWS * 24)
-    monkeypatch.setattr(recurrent_layers, "MAX_STEPS", 6)
+    monkeypatch.setattr(recurrent, "FEW_GATES", ROWS * 24)
+    monkeypatch.setattr(recurrent, "MAX_STEPS", 6)
     assert launches_of(lambda: network(x)) == 1 + 2 + 1  # zeros, two of three steps at most, joined
     assert_same(found_by(network, x), at_once)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_inputs_whose_gates_take_too_much_memory(monkeypatch, name):
-    monkeypatch.setattr(recurrent_layers, "TERMS_BYTES", 0)
+    monkeypatch.setattr(recurrent, "TERMS_BYTES", 0)
     network, _ = network_of(name, torch.float16, (17, 24))
     x = inputs_of(torch.float16, 17, steps=5).to("spyre")
     assert_same(found_by(network, x), composed(monkeypatch, network, x))
 
 
 def test_products_in_float32_that_take_too_much_memory(monkeypatch):
-    monkeypatch.setattr(recurrent_layers, "is_small_product", lambda *_: False)
+    monkeypatch.setattr(recurrent, "is_small_product", lambda *_: False)
     network, _ = network_of("lstm", torch.float32, (16, 32))
     x = inputs_of(torch.float32, 16).to("spyre")
     assert launches_of(lambda: network(x)) > STEPS

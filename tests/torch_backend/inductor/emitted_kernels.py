@@ -31,7 +31,7 @@ class KernelChecks:
         self, kernel: InductorKernel, place: Path, **form: bool
     ) -> tuple[list[str], tuple[np.ndarray, ...]]:
         """The findings, and the outputs."""
-        directory = write_bundle(generate_bundle(kernel.name, kernel.specs, **form), place)
+        directory = write_bundle(generate_bundle(kernel.name, kernel.kernel, **form), place)
         found = [str(finding) for finding in load_bundle(directory).check()]
         result = spyre.run(directory, self._inputs(directory), device=self.device)
         return found + [str(finding) for finding in result.sanitizer], result.outputs

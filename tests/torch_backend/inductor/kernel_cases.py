@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spyre.torch_backend.inductor.bundles.op_spec import Spec
+from spyre.torch_backend.inductor.bundles.op_spec_form import Spec
 from tests.torch_backend.inductor.bundles.spec_cases import arg, default_arg as tensor, op
 
 

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from tests.torch_backend.inductor.compiled_code import collected
 
 pytest.importorskip("transformers", reason="model tests need transformers")
+from qa.models.configurations import FAMILIES, LAYERS, Family
 from tests.torch_backend.models.comparison import (
     DL16,
     UNITS,
     assert_logits_close,
 )
-from tests.torch_backend.models.configurations import FAMILIES, LAYERS, Family
 
 FALLBACKS_PER_BLOCK = 3
 COMPILED = [f for f in FAMILIES if str(f) in ("llama", "gpt2", "bert", "vit")]

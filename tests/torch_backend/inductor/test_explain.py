@@ -8,7 +8,7 @@ import torch
 import spyre
 from spyre.cli.run import main
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.base.debug import PassPrinter
+from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
 from spyre.torch_backend.inductor.bundles import kernels
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
@@ -100,7 +100,7 @@ def test_kept_kernels_run_and_say_how_they_came_about(tmp_path, monkeypatch, cap
     (place,) = (p for p in tmp_path.iterdir() if "sdsc" in p.name)
     assert "batchmatmul: cores 32; c0: 128 in 32" in (place / "divisions.txt").read_text()
     assert "work_distribution" in (place / "divisions.txt").read_text()
-    assert "LX plan by greedy, rule all" in (place / "lx.txt").read_text()
+    assert "LX plan: 5 of 8 buffers in LX" in (place / "lx.txt").read_text()
     layouts = (place / "layouts.txt").read_text().splitlines()
     assert layouts[0].startswith("arg_0 input: float16[128, 256], strides [256, 1] -> SEN169_FP16")
     assert "OpSpec(" in (place / "operations.txt").read_text()
@@ -136,7 +136,7 @@ def test_explain(capsys, tensors):
         "lx 0x0",
         "0 add over c0: 512, c1: 1024",
         "numbered along c",
-        "LX plan by greedy",
+        "LX plan: ",
         "2 SDSCs, pool of 0 bytes",
     ):
         assert text in shown, text

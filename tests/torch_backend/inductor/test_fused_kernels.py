@@ -9,6 +9,7 @@ import spyre
 from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import MATRIX, arg, loop, op
 
 ROWS, COLUMNS, TILES, CORES = 256, 192, 4, 16
@@ -91,7 +92,7 @@ def test_softmax_in_lx(tmp_path, unrolled):
     torch.manual_seed(0)
     x = torch.randn(ROWS, COLUMNS).half().to("spyre")
     y = torch.empty_like(x)
-    kernel = InductorKernel("softmax", softmax(), unrolled=unrolled)
+    kernel = InductorKernel("softmax", kernel_of(softmax()), unrolled=unrolled)
     kernel.run(x, y)
     expected = torch.softmax(x.cpu().float(), -1)
     assert torch.allclose(y.cpu().float(), expected, atol=2e-3, rtol=2e-2)
@@ -107,7 +108,7 @@ def test_a_matmul_in_tiles_of_k(tmp_path, unrolled, cores):
     torch.manual_seed(0)
     a, b = torch.randn(64, 512).half().to("spyre"), torch.randn(512, 128).half().to("spyre")
     c = torch.empty(64, 128).half().to("spyre")
-    kernel = InductorKernel("mm", matmul_of_tiles(4, cores), unrolled=unrolled)
+    kernel = InductorKernel("mm", kernel_of(matmul_of_tiles(4, cores)), unrolled=unrolled)
     kernel.run(a, b, c)
     expected = a.cpu().float() @ b.cpu().float()
     assert torch.allclose(c.cpu().float(), expected, atol=0.25, rtol=0.02)

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import default_arg, loop, op
 
 
@@ -99,7 +100,7 @@ def in_order(host, order):
 def test_any_form_gives_the_same_bits(tmp_path_factory, plan):
     torch.manual_seed(0)
     x, y = torch.randn(plan.shape).half(), torch.randn(plan.shape).half()
-    kernel = InductorKernel("kernel", specs_of(plan), unrolled=plan.unrolled)
+    kernel = InductorKernel("kernel", kernel_of(specs_of(plan)), unrolled=plan.unrolled)
     assert load_bundle(write_bundle(kernel.bundle, tmp_path_factory.mktemp("kernel"))).check() == ()
     placed = [in_order(t, o) for t, o in zip((x, y, x), plan.orders, strict=True)]
     kernel.run(*placed)

@@ -1,6 +1,6 @@
 """The functions of the real bundles, compiled here: right values, and bundles without findings.
 
-A sample of `python -m tests.conformance_compiled`: every function in one setting, a few in all.
+A sample of `python -m qa.conformance_compiled`: every function in one setting, a few in all.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance_compiled.check import FunctionChecks
-from tests.conformance_compiled.jobs import groups
-from tests.conformance_compiled.outcome import SAME, SETTINGS, Setting
+from qa.conformance_compiled.check import FunctionChecks
+from qa.conformance_compiled.jobs import groups
+from qa.conformance_compiled.outcome import SAME, SETTINGS, Setting
+from qa.conformance_compiled.real_functions import read_function
 from tests.conftest import SHARED
-from tests.torch_backend.inductor.real_functions import read_function
 
 BUNDLES = SHARED / "bundles"
 GROUPS = groups(BUNDLES, "")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from spyre.torch_backend.inductor import config
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, spec_text
+from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec, spec_text
 from spyre.torch_backend.inductor.hints import spyre_hint
 from tests.torch_backend.inductor.bundles.spec_cases import tiled_example
 from tests.torch_backend.inductor.compiled_code import compiled, named, run_clean
@@ -42,8 +42,8 @@ def test_the_documents_example():
 def test_the_documents_example_unrolled():
     inputs = example_inputs()
     found, (kernel,) = compiled(example, *inputs)
-    assert len(generate_bundle("loops", kernel.specs).sdscs) == 2
-    unrolled = InductorKernel("unrolled", kernel.specs, unrolled=True)
+    assert len(generate_bundle("loops", kernel.kernel).sdscs) == 2
+    unrolled = InductorKernel("unrolled", kernel.kernel, unrolled=True)
     assert len(unrolled.bundle.sdscs) == 16
     result = torch.zeros_like(found)
     unrolled.run(*inputs, result)
@@ -276,7 +276,7 @@ def test_tiles_of_one_element_unrolled():
     inputs = single_inputs(["HAB", "AB"])
     function, _, slices = SINGLE["batches and rows, nested"]
     found, (kernel,) = compiled(nested(function, slices), *inputs)
-    unrolled = InductorKernel("unrolled", kernel.specs, unrolled=True)
+    unrolled = InductorKernel("unrolled", kernel.kernel, unrolled=True)
     assert len(unrolled.bundle.sdscs) == 8 * 16 * 2
     result = torch.zeros_like(found)
     unrolled.run(*inputs, result)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.torch_backend.models import configurations
-from tests.torch_backend.models.configurations import HEADS, HIDDEN, SEQUENCE, VOCABULARY
+from qa.models import configurations
+from qa.models.configurations import HEADS, HIDDEN, SEQUENCE, VOCABULARY
 
 Batch = dict[str, torch.Tensor]
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from tests.torch_backend.models.configurations import FAMILIES, Family
+from qa.models.configurations import FAMILIES, Family
 
 MATRICES = {"mm", "bmm", "addmm", "embedding", "index_select"}
 ELEMENTWISE = {

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.torch_backend.models import configurations
-from tests.torch_backend.models.comparison import BFLOAT16, FLOAT32, assert_logits_close
-from tests.torch_backend.models.configurations import (
+from qa.models import configurations
+from qa.models.configurations import (
     ATTENTION,
     FAMILIES,
     PADDING,
@@ -17,6 +16,7 @@ from tests.torch_backend.models.configurations import (
     Family,
     Inputs,
 )
+from tests.torch_backend.models.comparison import BFLOAT16, FLOAT32, assert_logits_close
 
 
 def placed(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:

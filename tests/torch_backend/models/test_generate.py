@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.torch_backend.models import configurations
+from qa.models import configurations
+from qa.models.configurations import ATTENTION, CAUSAL, SEQUENCE, Family, Inputs
 from tests.torch_backend.models.comparison import assert_logits_close, assert_tokens_agree
-from tests.torch_backend.models.configurations import ATTENTION, CAUSAL, SEQUENCE, Family, Inputs
 
 NEW_TOKENS = 6
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.torch_backend.models import configurations
+from qa.models import configurations
+from qa.models.configurations import FAMILIES, Family
 from tests.torch_backend.models.comparison import DL16
-from tests.torch_backend.models.configurations import FAMILIES, Family
 from tests.torch_backend.models.tasks import MLP, TRANSFORMER, Task
 
 HALF = torch.float16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.torch_backend.models import configurations
+from qa.models import configurations
 from tests.torch_backend.models.comparison import BINARY16, UNITS, mean_error
 from tests.torch_backend.processes import run
 

@@ -48,7 +48,7 @@ def test_trainer(tmp_path):
     code = f"""
     warnings.simplefilter("ignore")
     import transformers
-    from tests.torch_backend.models import configurations
+    from qa.models import configurations
     arguments = transformers.TrainingArguments(
         {str(tmp_path)!r}, max_steps=1, report_to=[], save_strategy="no", disable_tqdm=True
     )
@@ -65,7 +65,7 @@ def test_device_map(tmp_path):
     code = f"""
     warnings.simplefilter("ignore")
     import transformers
-    from tests.torch_backend.models import configurations
+    from qa.models import configurations
     configurations.llama().save_pretrained({str(tmp_path)!r})
     read = transformers.LlamaForCausalLM.from_pretrained
     model = read({str(tmp_path)!r}, device_map="spyre", dtype=torch.float16)

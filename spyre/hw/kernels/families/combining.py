@@ -1,6 +1,6 @@
-"""Combining two runs of codes, as the elementwise kernel does, wherever they lie in host memory.
+"""Reductions of collectives: two runs of codes at any host address are combined into one.
 
-What collectives reduce arrives in memory shared by the cards' processes, not in a card's own. The
+Their operands are in memory shared by the cards' processes, outside of the memory of any card. The
 arithmetic is that of the elementwise kernel: same functions, same single rounding, same bits.
 """
 
@@ -38,7 +38,7 @@ def _store(address, sticks, code, buffer):
 def combine(opcode, code, fused, x, y, z, sticks):
     """z = x op y over ``sticks`` sticks in format ``code``; host addresses, z may be x.
 
-    ``opcode``: index in BINARY. ``fused``: DL16 whose operation has a form on vectors of codes.
+    ``opcode``: of `spyre.hw.ops.OPCODES`. ``fused``: DL16 codes whose operation has a code form.
     """
     if fused:
         fused_binary(opcode, (x, y, z), (0, 0, 0), 1, sticks * 64)

@@ -1,20 +1,17 @@
 """The elementwise kernel: stage 16 sticks of every input, compute, store 16 sticks.
 
 One unit is one block of up to BLOCK_STICKS sticks along the innermost axis. Every block is staged
-whole before it is written, so operating in place is safe. Operations on codes, where DL16 sticks
-are neighbours, and all on such sticks of float32 are not staged, and take as many blocks at once as
-follow each other. Definitions: operations reference §3; adding one is a name in
-:mod:`spyre.hw.table.plan` and a branch here.
+whole before it is written, so operating in place is safe. Not staged are operations with a code
+form on adjacent DL16 sticks, and all operations on adjacent float32 sticks; they take all adjacent
+blocks at once. Definitions: operations reference §3; rows: :mod:`spyre.hw.ops.elementwise`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.blocks import (
     begin,
@@ -25,22 +22,14 @@ from spyre.hw.kernels.blocks import (
     mask_sticks,
     store_sticks,
 )
-from spyre.hw.kernels.dl16_functions import CODE_FUNCTIONS
-from spyre.hw.kernels.dl16_vectors import (
-    CODE_OPERATIONS,
-    emit_elementwise,
-    emit_lanes,
-    make_choice,
-)
+from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
+from spyre.hw.kernels.dl16_vectors import emit_elementwise, emit_lanes, make_choice
 from spyre.hw.kernels.intrinsics import (
     maximum_f32,
     maximum_number,
     minimum_f32,
     minimum_number,
     multiply_add,
-    pointer_f32,
-    pointer_i64,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import (
@@ -54,107 +43,90 @@ from spyre.hw.kernels.vector_math import (
     inverse_root,
     logarithm,
     mish,
+    reciprocal,
     sigmoid,
     silu,
     softplus,
+    square_root,
 )
-from spyre.hw.spec import HOST_BYTES, STICK_BYTES
+from spyre.hw.ops import CODE_FORMS, OPCODE as OP, OPCODES
+from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
-from spyre.hw.table import (
-    BINARY,
-    FUSE,
-    FUSED_BINARY,
-    FUSED_MANY,
-    FUSED_UNARY,
-    MANY,
-    UNARY,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 F = np.float32
 SLOPE = F(LEAKY_SLOPE)
 SUBTRAHEND_LAST = FNMS_FORM == "c-ab"
 SCALE_FIRST = BATCHNORM_OPERANDS == "scale-shift"
-(
-    COPY, ABS, NEG, EXP, LOG, SQRT, RSQRT, RECIPROCAL, TANH, SIGMOID, FLOOR,
-    RELU, GELU, SILU, CLIP, SOFTPLUS, RELU6, MISH, LEAKYRELU,
-) = range(len(UNARY))  # fmt: skip
-(
-    ADD, SUB, MUL, DIV, MAX, MIN, EQ, NE, GE, LE, GT, LT, REVSUB, LAYERNORMSCALE,
-) = range(len(BINARY))  # fmt: skip
-WHERE, LAYERNORMNORM, FNMS, MULADD = range(len(MANY))
 LOWEST_VARIANCE = F(0.0) if VARIANCE_FLOOR else F(-np.inf)
 
 
 @kernel
 def apply_unary(opcode, wide, a, out, constants):
-    """out[i] = op(a[i]) for the opcode'th operation of UNARY; ``wide``: the result is float32."""
+    """out[i] = op(a[i]) by opcode; ``wide``: the result is float32."""
     n = out.size
     c0, c1 = constants[0], constants[1]
-    if opcode == COPY:
-        for i in range(n):
-            out[i] = a[i]
-    elif opcode == ABS:
+    if opcode == OP.ABS:
         for i in range(n):
             out[i] = absolute(a[i])
-    elif opcode == NEG:
+    elif opcode == OP.NEG:
         for i in range(n):
             out[i] = -a[i]
-    elif opcode == EXP and wide:
+    elif opcode == OP.EXP and wide:
         for i in range(n):
             out[i] = exponential(a[i])
-    elif opcode == EXP:
+    elif opcode == OP.EXP:
         for i in range(n):
             out[i] = half_exponential(a[i])
-    elif opcode == LOG:
+    elif opcode == OP.LOG:
         for i in range(n):
             out[i] = logarithm(a[i])
-    elif opcode == SQRT:
+    elif opcode == OP.SQRT:
         for i in range(n):
-            out[i] = np.sqrt(a[i])
-    elif opcode == RSQRT:
+            out[i] = square_root(a[i])
+    elif opcode == OP.RSQRT:
         for i in range(n):
             out[i] = inverse_root(a[i])
-    elif opcode == RECIPROCAL:
+    elif opcode == OP.RECIPROCAL:
         for i in range(n):
-            out[i] = F(1.0) / a[i]
-    elif opcode == TANH:
+            out[i] = reciprocal(a[i])
+    elif opcode == OP.TANH:
         for i in range(n):
             out[i] = hyperbolic_tangent(a[i])
-    elif opcode == SIGMOID and wide:
+    elif opcode == OP.SIGMOID and wide:
         for i in range(n):
             out[i] = sigmoid(a[i])
-    elif opcode == SIGMOID:
+    elif opcode == OP.SIGMOID:
         for i in range(n):
             out[i] = half_sigmoid(a[i])
-    elif opcode == FLOOR:
+    elif opcode == OP.FLOOR:
         for i in range(n):
             out[i] = np.floor(a[i])
-    elif opcode == RELU:
+    elif opcode == OP.RELU:
         for i in range(n):
             out[i] = maximum_f32(a[i], F(0.0))
-    elif opcode == GELU:
+    elif opcode == OP.GELU:
         for i in range(n):
             out[i] = gelu(a[i])
-    elif opcode == SILU and wide:
+    elif opcode == OP.SILU and wide:
         for i in range(n):
             out[i] = silu(a[i])
-    elif opcode == SILU:
+    elif opcode == OP.SILU:
         for i in range(n):
             out[i] = half_silu(a[i])
-    elif opcode == CLIP:
+    elif opcode == OP.CLIP:
         for i in range(n):
             out[i] = minimum_number(maximum_number(a[i], c0), c1)
-    elif opcode == SOFTPLUS:
+    elif opcode == OP.SOFTPLUS:
         for i in range(n):
             out[i] = softplus(a[i], c0, c1)
-    elif opcode == RELU6:
+    elif opcode == OP.RELU6:
         for i in range(n):
             out[i] = minimum_f32(maximum_f32(a[i], F(0.0)), F(6.0))
-    elif opcode == MISH:
+    elif opcode == OP.MISH:
         for i in range(n):
             out[i] = mish(a[i])
-    elif opcode == LEAKYRELU:
+    elif opcode == OP.LEAKYRELU:
         for i in range(n):
             x = a[i]
             out[i] = x if x > F(0.0) else x * SLOPE
@@ -162,49 +134,49 @@ def apply_unary(opcode, wide, a, out, constants):
 
 @kernel
 def apply_binary(opcode, a, b, out, constants):
-    """out[i] = op(a[i], b[i]) for the opcode'th operation of BINARY."""
+    """out[i] = op(a[i], b[i]) by opcode."""
     n = out.size
     c0 = constants[0]
-    if opcode == ADD:
+    if opcode == OP.ADD:
         for i in range(n):
             out[i] = a[i] + b[i]
-    elif opcode == SUB:
+    elif opcode == OP.SUB:
         for i in range(n):
             out[i] = a[i] - b[i]
-    elif opcode == MUL:
+    elif opcode == OP.MUL:
         for i in range(n):
             out[i] = a[i] * b[i]
-    elif opcode == DIV:
+    elif opcode == OP.DIV:
         for i in range(n):
             out[i] = a[i] / b[i]
-    elif opcode == MAX:
+    elif opcode == OP.MAX:
         for i in range(n):
             out[i] = maximum_number(a[i], b[i])
-    elif opcode == MIN:
+    elif opcode == OP.MIN:
         for i in range(n):
             out[i] = minimum_number(a[i], b[i])
-    elif opcode == EQ:
+    elif opcode == OP.EQ:
         for i in range(n):
             out[i] = F(a[i] == b[i])
-    elif opcode == NE:
+    elif opcode == OP.NE:
         for i in range(n):
             out[i] = F(a[i] != b[i])
-    elif opcode == GE:
+    elif opcode == OP.GE:
         for i in range(n):
             out[i] = F(a[i] >= b[i])
-    elif opcode == LE:
+    elif opcode == OP.LE:
         for i in range(n):
             out[i] = F(a[i] <= b[i])
-    elif opcode == GT:
+    elif opcode == OP.GT:
         for i in range(n):
             out[i] = F(a[i] > b[i])
-    elif opcode == LT:
+    elif opcode == OP.LT:
         for i in range(n):
             out[i] = F(a[i] < b[i])
-    elif opcode == REVSUB:
+    elif opcode == OP.REVSUB:
         for i in range(n):
             out[i] = b[i] - a[i]
-    elif opcode == LAYERNORMSCALE:
+    elif opcode == OP.LAYERNORMSCALE:
         for i in range(n):
             mean, mean_square = a[i], b[i]
             variance = maximum_f32(multiply_add(-mean, mean, mean_square), LOWEST_VARIANCE)
@@ -213,20 +185,20 @@ def apply_binary(opcode, a, b, out, constants):
 
 @kernel
 def apply_many(opcode, a, b, c, d, e, out):
-    """out[i] for the opcode'th operation of MANY; layernormnorm takes (x, mean, scale, w, bias),
+    """out[i] = op(a[i], b[i], c[i], ...) by opcode; layernormnorm takes (x, mean, scale, w, bias),
     muladd (x, scale, shift)."""
     n = out.size
-    if opcode == WHERE:
+    if opcode == OP.WHERE:
         for i in range(n):
             yes, no = b[i], c[i]
             out[i] = yes if a[i] != F(0.0) else no
-    elif opcode == LAYERNORMNORM:
+    elif opcode == OP.LAYERNORMNORM:
         for i in range(n):
             out[i] = multiply_add((a[i] - b[i]) * c[i], d[i], e[i])
-    elif opcode == FNMS:
+    elif opcode == OP.FNMS:
         for i in range(n):
             out[i] = multiply_add(-a[i], b[i], c[i] if SUBTRAHEND_LAST else -c[i])
-    elif opcode == MULADD:
+    elif opcode == OP.MULADD:
         for i in range(n):
             scale, shift = (b[i], c[i]) if SCALE_FIRST else (c[i], b[i])
             out[i] = multiply_add(a[i], scale, shift)
@@ -235,16 +207,16 @@ def apply_many(opcode, a, b, c, d, e, out):
 # --- without staging --------------------------------------------------------------------------
 
 
-def _loops(names: Sequence[str], opcodes: Sequence[str], emit: Any) -> Any:
-    """One loop over DL16 codes per operation of ``names``, chosen by opcode."""
-    operations = {**CODE_OPERATIONS, **CODE_FUNCTIONS}
-    return make_choice({opcodes.index(n): partial(emit, operations[n]) for n in names})
+def _loops(inputs: int, emit: Any) -> Any:
+    """One loop over DL16 codes per operation of so many inputs with a code form, by opcode."""
+    forms = [name for name, row in CODE_FORMS.items() if row.inputs == inputs]
+    return make_choice({OPCODES[name]: partial(emit, CODE_OPERATIONS[name]) for name in forms})
 
 
-fused_unary = _loops(FUSED_UNARY, UNARY, emit_elementwise)
-fused_binary = _loops(FUSED_BINARY, BINARY, emit_elementwise)
-fused_many = _loops(FUSED_MANY, MANY, emit_elementwise)
-fused_lanes = _loops(FUSED_BINARY, BINARY, emit_lanes)
+fused_unary = _loops(1, emit_elementwise)
+fused_binary = _loops(2, emit_elementwise)
+fused_ternary = _loops(3, emit_elementwise)
+fused_lanes = _loops(2, emit_lanes)
 """Decode, compute and encode in one pass, in registers: the staged kernel has buffers between them.
 The results are the same bits, which the tests compare over all codes.
 ``fused_lanes`` takes one second operand per stick: x, y, bytes from y to the next, z."""
@@ -252,9 +224,9 @@ The results are the same bits, which the tests compare over all codes.
 
 @kernel
 def separate(a, da, size_a, z, dz, size, runs):
-    """True if no run of z overlaps one of a, or only the same run, which then is equal to it.
+    """True if each run of z is the same as that of a, or no run of z overlaps one of a.
 
-    Runs of ``size_a`` bytes are ``da`` apart, those of z, ``size`` bytes, ``dz``.
+    Runs of ``size_a`` bytes begin every ``da`` bytes, those of z, ``size`` bytes, every ``dz``.
     """
     if a == z and da == dz:
         return True
@@ -267,8 +239,9 @@ def separate(a, da, size_a, z, dz, size, runs):
 def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane, pitch):
     """``runs`` runs of ``n`` codes at bytes a, b, c → z; False if the result overlaps an operand.
 
-    da to dz: bytes from one run to the next. ``lane``: the second operand is one value per stick,
-    sticks ``pitch`` bytes apart; -1: not. ``memory``: host address of byte 0.
+    da to dz: bytes from one run to the next. ``lane``: lane of the second operand if it is one
+    value per stick, with a stick every ``pitch`` bytes, else -1. ``memory``: host address of byte
+    0.
     """
     size = 2 * n
     if not separate(a, da, size, z, dz, size, runs):
@@ -291,7 +264,7 @@ def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane
             return False
         if not separate(c, dc, size, z, dz, size, runs):
             return False
-        fused_many(opcode, (x, y, memory + c, out), (da, db, dc, dz), runs, n)
+        fused_ternary(opcode, (x, y, memory + c, out), (da, db, dc, dz), runs, n)
     return True
 
 
@@ -303,16 +276,15 @@ LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
 RANK, EXTENT, OPERANDS = tb.RANK, tb.EXTENT, tb.OPERANDS
 BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
 FP32, WHOLE_STICK = tb.FP32, tb.WHOLE_STICK
-COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 BUFFER = BLOCK_STICKS * 64
 
 
 @kernel
 def run_fused(table, counters, memory, block, most):
-    """Run up to ``most`` units from ``block`` on without staging; how many, 0 if that cannot be.
+    """Run up to ``most`` units from ``block`` on without staging; returns how many, 0 if
+    impossible.
 
-    The counters are then those of the last of them. Whole runs go on along the next outer axis.
+    Sets the counters to the last of these units. Whole runs continue along the next outer axis.
     """
     inputs, blocks, rank = table[INPUTS], table[BLOCKS], table[RANK]
     axis, out, second_pitch = rank - 1, 8 + inputs, table[SECOND + INNER_PITCH]
@@ -345,10 +317,10 @@ def run_fused(table, counters, memory, block, most):
 
 @kernel
 def run_direct(table, constants, counters, word, scratch, block, most):
-    """Run up to ``most`` units of one run from ``block`` on where they lie; how many.
+    """Run up to ``most`` units of one run from ``block`` on without staging; returns how many.
 
-    0 if the result overlaps an operand: then staged, for which operands are read before it is
-    written. Inputs that are one number are in ``scratch`` as often as a piece needs.
+    0 if the result overlaps an operand: they are then staged, which reads operands before it writes
+    the result. Inputs that are one number are repeated in ``scratch`` for the length of a piece.
     """
     inputs = table[INPUTS]
     units = min(table[BLOCKS] - block, most)
@@ -406,7 +378,7 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         at = block * BLOCK_STICKS
         if flags != 0:
             # 0 where the result overlaps an operand other than stick by stick: staged then
-            if flags == FUSE:
+            if flags == tb.FUSE:
                 units = run_fused(table, counters, memory, block, last - unit)
             else:
                 units = run_direct(table, constants, counters, word, scratch, block, last - unit)
@@ -452,19 +424,4 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
         block = follow(table, counters, block, blocks)
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`elementwise`."""
-    words = carray(pointer_i64(table), WORDS)
-    elementwise(
-        words,
-        carray(pointer_i64(bases), 8),
-        carray(pointer_f32(table + 8 * CONSTANT), 16),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_i64(scratch), COUNTERS),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run = entry(elementwise)

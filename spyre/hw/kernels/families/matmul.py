@@ -3,31 +3,24 @@
 One unit is a batch, a block of rows and up to 4 sticks of columns. Per 256 k the B block is decoded
 once into packed panels and A in chunks of rows; the microkernel accumulates in float32, in order of
 increasing k and then of K work slices, and C is rounded once. One or two rows, as of a decoder that
-makes one token, multiply the codes of B as they lie.
+makes one token, multiply the codes of B without packing.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes, row_product
 from spyre.hw.kernels.intrinsics import (
-    LARGEST,
-    ROUND_ADD,
-    ROUND_ODD,
     add_product_rounded,
     add_rounded,
     decode_half,
     encode_dl16_as,
     encode_half,
-    pointer_i64,
-    pointer_u16,
     prefetch_line,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import matmul as mt, plan as tb
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
@@ -38,7 +31,6 @@ ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = mt.ROW_COUNT, mt.COLUMN_COUNT, mt.REDUC
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = mt.ROW_BLOCK, mt.ROW_BLOCKS, mt.COLUMN_BLOCKS
 COLUMN_BLOCK, B_ROW_PITCH, WORDS = mt.COLUMN_BLOCK, mt.B_ROW_PITCH, tb.WORDS
 CORE_DEPTH = mt.CORE_DEPTH
-HALVES = HOST_BYTES // 2
 F = np.float32
 STICK = 64
 
@@ -53,6 +45,7 @@ FEW_ROWS = 2
 """So few rows of A do not pay for B in panels: each row multiplies the codes as they lie."""
 PIECES = K_BLOCK * 128 // 4096
 """4 KiB pieces in a K block of one B stick."""
+ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE
 
 
 @kernel
@@ -144,9 +137,9 @@ def store_rows(half, code, base, offsets, source, start, rows):
         elif code == DL16_FORMAT:
             encode_codes((values.ctypes.data, out.ctypes.data), 64)
         else:
-            add, odd = ROUND_ADD[code], ROUND_ODD[code]
+            add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
             for i in range(64):
-                out[i] = encode_dl16_as(values[i], add, odd, LARGEST)
+                out[i] = encode_dl16_as(values[i], add, odd, LARGEST_CODE)
 
 
 @kernel
@@ -292,17 +285,7 @@ def matmul(table, bases, half, first, last):
             )  # fmt: skip
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`matmul`."""
-    matmul(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        first,
-        last,
-    )
-    return 0
+run = entry(matmul)
 
 
 # --- sums rounded at every addition -----------------------------------------------------------
@@ -330,7 +313,7 @@ def join(source, target, add, odd):
 def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core, total, buffers):
     """One stick of columns for all rows of a unit, over all K, into ``total``."""
     a_code, b_code, c_code = table[A + FORMAT], table[B + FORMAT], table[C + FORMAT]
-    add, odd = ROUND_ADD[c_code], ROUND_ODD[c_code]
+    add, odd = ROUNDING_ADD[c_code], ROUNDING_ODD[c_code]
     a, chunk, b = buffers[:STICK], buffers[STICK : 2 * STICK], buffers[2 * STICK :]
     for i in range(total.size):
         core[i], total[i] = F(0.0), F(0.0)
@@ -375,14 +358,4 @@ def chunk_matmul(table, bases, half, first, last):
             )  # fmt: skip
 
 
-@entry
-def run_chunked(table, bases, memory, scratch, first, last):
-    """C entry of :func:`chunk_matmul`."""
-    chunk_matmul(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        first,
-        last,
-    )
-    return 0
+run_chunked = entry(chunk_matmul)

@@ -8,7 +8,7 @@ of up to BLOCK_STICKS sticks or one per lane; an index outside 0 .. MASK_END sto
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.extending import intrinsic
 
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
@@ -16,32 +16,18 @@ from spyre.hw.kernels.intrinsics import (
     I16,
     I32,
     I64,
-    pointer_f32,
-    pointer_i32,
-    pointer_i64,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.spec import HOST_BYTES
-from spyre.hw.table import (
-    CONVERSIONS,
-    GATHER,
-    HALF_STAGGERED,
-    INDEX_PER_LANE,
-    WORD_STAGGERED,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
 LANE, LANES, FORMAT, INNER_PITCH = tb.LANE, tb.LANES, tb.FORMAT, tb.INNER_PITCH
 IN, OUT, THIRD, FOURTH = (tb.OPERAND + k * tb.OPERAND_WORDS for k in range(4))
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
 FP32_FORMAT, CONSTANT = tb.FP32, tb.CONSTANT
-COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 INDEX, INDEX_END = THIRD, tb.MASK_END
-WIDEN = CONVERSIONS.index("widen")
+WIDEN = tb.CONVERSIONS.index("widen")
 AT_A, AT_B, A_END = THIRD, FOURTH, tb.MASK_END
 B_PITCH, A_PITCH = tb.CONSTANT, tb.CONSTANT + 1
 """Bytes between consecutive b in the input, and between consecutive a in the output."""
@@ -89,7 +75,7 @@ def spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes):
 
 
 @kernel
-def move_lanes(table, half, word, source, target, index_at, sticks):
+def move_lanes(table, half, integers, source, target, index_at, sticks):
     """Gather or scatter element by element; nonzero is 1 + the faulty index address."""
     lanes, flags, step = table[LANES], table[FLAGS], table[VALUE]
     shift = 1 if lanes == 64 else 2
@@ -99,21 +85,21 @@ def move_lanes(table, half, word, source, target, index_at, sticks):
         y = target + s * table[OUT + INNER_PITCH]
         for i in range(lanes):
             at = index_stick + (i // 32) * table[CONSTANT] + (i % 32) * 4
-            index = word[at >> 2]
+            index = integers[at >> 2]
             if index < 0 or index >= table[INDEX_END]:
                 return 1 + at  # 0 is "no fault", and an address
             moved = index * step
-            a = x + (moved if flags & GATHER else 0)
-            b = y + (0 if flags & GATHER else moved)
+            a = x + (moved if flags & tb.GATHER else 0)
+            b = y + (0 if flags & tb.GATHER else moved)
             if shift == 1:
                 half[(b >> 1) + i] = half[(a >> 1) + i]
             else:
-                word[(b >> 2) + i] = word[(a >> 2) + i]
+                integers[(b >> 2) + i] = integers[(a >> 2) + i]
     return 0
 
 
 @kernel
-def copying(table, bases, half, word, counters, first, last):
+def copying(table, bases, half, integers, counters, first, last):
     """Run units ``first`` .. ``last`` of a copy table; nonzero is 1 + the faulty index address."""
     inner, blocks, flags, lanes = table[INNER], table[BLOCKS], table[FLAGS], table[LANES]
     source_pitch, target_pitch = table[IN + INNER_PITCH], table[OUT + INNER_PITCH]
@@ -125,17 +111,17 @@ def copying(table, bases, half, word, counters, first, last):
         source = counters[8] + at * source_pitch
         target = counters[9] + at * target_pitch
         index_at = counters[10] + at * table[INDEX + INNER_PITCH]
-        if flags & INDEX_PER_LANE:
-            fault = move_lanes(table, half, word, source, target, index_at, sticks)
+        if flags & tb.INDEX_PER_LANE:
+            fault = move_lanes(table, half, integers, source, target, index_at, sticks)
             if fault != 0:
                 return fault
         else:
             if flags != 0:
-                index = word[index_at >> 2]
+                index = integers[index_at >> 2]
                 if index < 0 or index >= table[INDEX_END]:
                     return 1 + index_at
-                source += index * table[VALUE] if flags & GATHER else 0
-                target += 0 if flags & GATHER else index * table[VALUE]
+                source += index * table[VALUE] if flags & tb.GATHER else 0
+                target += 0 if flags & tb.GATHER else index * table[VALUE]
             if lane >= 0:
                 source += lane * (2 if lanes == 64 else 4)
                 spread_run(half, source, target, sticks, source_pitch, target_pitch, lanes)
@@ -145,18 +131,7 @@ def copying(table, bases, half, word, counters, first, last):
     return 0
 
 
-@entry
-def run_copy(table, bases, memory, scratch, first, last):
-    """C entry of :func:`copying`."""
-    return copying(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_i32(memory), WORDS32),
-        carray(pointer_i64(scratch), COUNTERS),
-        first,
-        last,
-    )
+run_copy = entry(copying, reports_faults=True)
 
 
 # --- conversions ------------------------------------------------------------------------------
@@ -185,8 +160,8 @@ def convert_group(table, half, word, source, target, buffer, ordered):
     else:
         load_one(half, word, source, WHOLE_STICK, FP32_FORMAT, 32, buffer)
         load_one(half, word, source + second, WHOLE_STICK, FP32_FORMAT, 32, buffer[32:])
-    staggered_in = flags & (HALF_STAGGERED if table[OPCODE] == WIDEN else WORD_STAGGERED)
-    staggered_out = flags & (WORD_STAGGERED if table[OPCODE] == WIDEN else HALF_STAGGERED)
+    staggered_in = flags & (tb.HALF_STAGGERED if table[OPCODE] == WIDEN else tb.WORD_STAGGERED)
+    staggered_out = flags & (tb.WORD_STAGGERED if table[OPCODE] == WIDEN else tb.HALF_STAGGERED)
     widen = table[OPCODE] == WIDEN
     for i in range(64):
         a = i
@@ -207,8 +182,8 @@ def convert_group(table, half, word, source, target, buffer, ordered):
 def converting(table, bases, half, word, counters, scratch, first, last):
     """Run units ``first`` .. ``last`` of a conversion table: groups of 64 elements.
 
-    One 16-bit stick stands against two 32-bit ones. Each side may be stored in its element
-    arrangement (operations reference §6): FLAGS says which.
+    One 16-bit stick corresponds to two 32-bit ones. FLAGS tell which side is stored in its element
+    arrangement (operations reference §6).
     """
     inner = table[INNER]
     at = begin(table, bases, counters, first, inner)
@@ -220,20 +195,7 @@ def converting(table, bases, half, word, counters, scratch, first, last):
         at = follow(table, counters, at, inner)
 
 
-@entry
-def run_convert(table, bases, memory, scratch, first, last):
-    """C entry of :func:`converting`."""
-    converting(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_i64(scratch), COUNTERS),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run_convert = entry(converting)
 
 
 # --- changes of the stick dim -----------------------------------------------------------------
@@ -311,7 +273,7 @@ def partial_block(view, shift, source, source_pitch, target, target_pitch, rows,
 
 
 @kernel
-def restickify(table, bases, memory, half, word, counters, first, last):
+def restickify(table, bases, memory, half, integers, counters, first, last):
     """Run blocks ``first`` .. ``last`` of a restickify table (SDSC reference §7).
 
     A block is one stick of the input's stick dim a by one of the output's stick dim b. Rows beyond
@@ -335,23 +297,10 @@ def restickify(table, bases, memory, half, word, counters, first, last):
             )  # fmt: skip
         else:
             partial_block(
-                word, 2, source, source_pitch, target, target_pitch,
+                integers, 2, source, source_pitch, target, target_pitch,
                 max(rows, 0), max(columns, 0), 32,
             )  # fmt: skip
         at = follow(table, counters, at, inner)
 
 
-@entry
-def run_restickify(table, bases, memory, scratch, first, last):
-    """C entry of :func:`restickify`."""
-    restickify(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        memory,
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_i32(memory), WORDS32),
-        carray(pointer_i64(scratch), COUNTERS),
-        first,
-        last,
-    )
-    return 0
+run_restickify = entry(restickify)

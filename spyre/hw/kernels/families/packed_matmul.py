@@ -9,25 +9,18 @@ below 2^31 and exact beyond. C is rounded once.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.intrinsics import (
     bits_float,
-    pointer_f32,
-    pointer_i64,
-    pointer_u8,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
 from spyre.hw.kernels.offset_vectors import (
-    TABLE_WORDS,
     gather_values,
     read_vector,
     scatter_values,
     vector_word,
 )
-from spyre.hw.spec import HOST_BYTES
 from spyre.hw.table import plan as tb, vectors as vt
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
@@ -35,7 +28,6 @@ BASE, TENSOR, FORMAT, FLAGS, VALUE = tb.BASE, tb.TENSOR, tb.FORMAT, tb.FLAGS, tb
 BATCHES, ROWS, COLUMNS, DEPTH = vt.BATCHES, vt.ROWS, vt.COLUMNS, vt.DEPTH
 ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = vt.ROW_BLOCK, vt.ROW_BLOCKS, vt.COLUMN_BLOCKS
 COLUMN_BLOCK, EXACT_INTEGERS = vt.COLUMN_BLOCK, vt.EXACT_INTEGERS
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 K_BLOCK = 256
 ROW_CHUNK = 8 * TALL
@@ -166,16 +158,4 @@ def packed_matmul(table, bases, half, word, octet, first, last):
             )
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`packed_matmul`."""
-    packed_matmul(
-        carray(pointer_i64(table), TABLE_WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_u8(memory), HOST_BYTES),
-        first,
-        last,
-    )
-    return 0
+run = entry(packed_matmul)

@@ -9,13 +9,10 @@ leave float32.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
 from spyre.hw.kernels.dl16_vectors import add_four
 from spyre.hw.kernels.intrinsics import (
-    ROUND_ADD,
-    ROUND_ODD,
     add_rounded,
     bits_float,
     decode_dl16,
@@ -26,29 +23,15 @@ from spyre.hw.kernels.intrinsics import (
     minimum_number,
     multiply_add,
     order_key,
-    pointer_f32,
-    pointer_i64,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import absolute
-from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
-from spyre.hw.table import (
-    CHUNK,
-    CLIP,
-    MAX_CHUNK_STICKS,
-    MAX_KEPT_STICKS,
-    REDUCE_LANES,
-    REDUCTIONS,
-    RUN_REDUCED,
-    ZERO_MEAN,
-    plan as tb,
-)
+from spyre.hw.table import plan as tb
 
 F = np.float32
 
-SUM, MAX, MIN, ABSMAX, PROD, EXX2 = range(len(REDUCTIONS))
+SUM, MAX, MIN, ABSMAX, PROD, EXX2 = range(len(tb.REDUCTIONS))
 OPCODE, INNER, BLOCKS, LANES, FLAGS = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.LANES, tb.FLAGS
 MASK, MASK_LANES, VALUE = tb.MASK, tb.MASK_LANES, tb.VALUE
 EXTENT, PITCH, INNER_PITCH = tb.EXTENT, tb.PITCH, tb.INNER_PITCH
@@ -56,14 +39,13 @@ BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 IN, OUT, AT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 DL16 = tb.DL16
 BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
-COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 KEPT_STICKS, LOW, HIGH, CORE_STEPS = range(tb.CONSTANT, tb.CONSTANT + 4)
-BUFFER = MAX_KEPT_STICKS * 64
-CHUNK_BUFFER = MAX_CHUNK_STICKS * 64
+BUFFER = tb.MAX_KEPT_STICKS * 64
+CHUNK_BUFFER = tb.MAX_CHUNK_STICKS * 64
 STICK = 64
 CLIP_SCALE = TOKEN_CLIP == "scale"
 ALTERNATE = EXX2_LANES == "alternate"
+ROUNDING_ADD, ROUNDING_ODD = tb.ROUNDING_ADD, tb.ROUNDING_ODD
 
 
 @kernel
@@ -175,7 +157,7 @@ def combine_lanes(opcode, values):
 @kernel
 def scale_row(table, scale, row):
     """Scale one stick of results, and bound it where the table asks for that."""
-    if table[FLAGS] & CLIP == 0:
+    if table[FLAGS] & tb.CLIP == 0:
         for i in range(row.size):
             row[i] *= scale
         return
@@ -190,7 +172,7 @@ def scale_row(table, scale, row):
 @kernel
 def store_pair(flags, pair, row):
     """exx2: the mean square beside the mean, in the lanes of the reading ``exx2_lanes``."""
-    mean = F(0.0) if flags & ZERO_MEAN else row[0]
+    mean = F(0.0) if flags & tb.ZERO_MEAN else row[0]
     for i in range(0, row.size, 2):
         row[i] = mean
         row[i + 1] = pair
@@ -206,7 +188,7 @@ def finish(table, scale, sticks, lanes, sums, squares):
     for s in range(sticks):
         row = sums[s * lanes : (s + 1) * lanes]
         second = squares[s * lanes : (s + 1) * lanes]
-        if flags & REDUCE_LANES:
+        if flags & tb.REDUCE_LANES:
             combine_lanes(opcode, row)
             value = row[0]
             for i in range(lanes):
@@ -232,7 +214,7 @@ def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, bu
 
 @kernel
 def add_runs(half, at, pitch, count, target):
-    """Add ``count`` runs of DL16 codes, ``pitch`` elements apart, to ``target``; no staging."""
+    """Add ``count`` runs of DL16 codes, one every ``pitch`` elements, to ``target``; no staging."""
     n, step, total = target.size, pitch * 2, target.ctypes.data
     a = half.ctypes.data + at * 2
     fours = count // 4
@@ -266,7 +248,7 @@ def extreme_keys(opcode, a, b, c, d, keys):
 
 @kernel
 def extreme_codes(opcode, half, at, pitch, count, keys):
-    """Extreme of ``count`` runs of DL16 codes; the last run stands in for missing ones."""
+    """Extreme of ``count`` runs of DL16 codes; the last run replaces missing ones."""
     n = keys.size
     last = at + (count - 1) * pitch
     for r in range(0, count, 4):
@@ -284,7 +266,7 @@ def reduce_codes(table, half, address, sticks, sums, keys):
     kept_pitch, run_pitch = table[IN + INNER_PITCH] >> 1, table[IN + PITCH + 6] >> 1
     # neighbouring kept sticks are one long run; others are taken stick by stick
     width, pieces = sticks * 64, 1
-    if kept_pitch != 64 or flags & RUN_REDUCED:
+    if kept_pitch != 64 or flags & tb.RUN_REDUCED:
         width, pieces = 64, sticks
     for r0 in range(table[EXTENT + 4]):
         for r1 in range(table[EXTENT + 5]):
@@ -324,7 +306,7 @@ def reduce_block(table, half, word, address, coordinate, sticks, buffer, sums, s
         for r1 in range(table[EXTENT + 5]):
             a = address + r0 * table[IN + PITCH + 4] + r1 * table[IN + PITCH + 5]
             c = coordinate + r0 * table[AT + PITCH + 4] + r1 * table[AT + PITCH + 5]
-            if flags & RUN_REDUCED:
+            if flags & tb.RUN_REDUCED:
                 for s in range(sticks):
                     target = sums[s * lanes : (s + 1) * lanes]
                     second = squares[s * lanes : (s + 1) * lanes]
@@ -390,19 +372,7 @@ def reduction(table, bases, half, word, scratch, first, last):
         )
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`reduction`."""
-    reduction(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run = entry(reduction)
 
 
 # --- sums rounded at every addition -----------------------------------------------------------
@@ -429,8 +399,8 @@ def join(source, target, add, odd):
 @kernel
 def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, chunk, core, total):
     """Sums (of squares) of all reduced indices of ``sticks`` kept sticks into ``total``."""
-    code, lanes_too = table[IN + FORMAT], table[FLAGS] & REDUCE_LANES
-    add, odd = ROUND_ADD[code], ROUND_ODD[code]
+    code, lanes_too = table[IN + FORMAT], table[FLAGS] & tb.REDUCE_LANES
+    add, odd = ROUNDING_ADD[code], ROUNDING_ODD[code]
     kept_pitch, kept_step = table[IN + INNER_PITCH], table[AT + INNER_PITCH]
     n = sticks if lanes_too else sticks * STICK
     for i in range(n):
@@ -451,13 +421,13 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
                         staged[i] *= staged[i]
                 if lanes_too:
                     add_lanes(staged, sticks, chunk, add, odd)
-                    within = CHUNK  # a stick is a chunk
+                    within = tb.CHUNK  # a stick is a chunk
                 else:
                     for i in range(n):
                         chunk[i] = add_rounded(chunk[i], staged[i], add, odd)
                     within += 1
                 step += 1
-                if within == CHUNK or step == table[CORE_STEPS]:
+                if within == tb.CHUNK or step == table[CORE_STEPS]:
                     join(chunk[:n], core[:n], add, odd)
                     within = 0
                 if step == table[CORE_STEPS]:
@@ -469,7 +439,7 @@ def sum_block(table, half, word, address, coordinate, sticks, squares, buffer, c
 def spread(table, sticks, sums, squares, out):
     """Scaled sums as sticks; a reduced stick holds its sum in all lanes, or exx2's pairs."""
     scale = bits_float(np.int32(table[VALUE]))
-    if table[FLAGS] & REDUCE_LANES == 0:
+    if table[FLAGS] & tb.REDUCE_LANES == 0:
         for i in range(sticks * STICK):
             out[i] = sums[i] * scale
         return
@@ -510,16 +480,4 @@ def chunk_reduction(table, bases, half, word, scratch, first, last):
         )
 
 
-@entry
-def run_chunked(table, bases, memory, scratch, first, last):
-    """C entry of :func:`chunk_reduction`."""
-    chunk_reduction(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run_chunked = entry(chunk_reduction)

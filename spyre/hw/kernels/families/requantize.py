@@ -2,44 +2,35 @@
 
 One unit is an outer step and up to 8 middle steps, each a vector of inner elements, so that both
 4-bit elements of a byte are written by one thread. Floating point operations stage float32 values,
-integer ones work on int32 words. Of sticks beyond an argument (BOUNDED) nothing is taken or given.
+integer ones work on int32 words. Sticks beyond an argument (BOUNDED) are neither read nor written.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.intrinsics import (
     bits_float,
-    pointer_f32,
-    pointer_i32,
-    pointer_i64,
-    pointer_u8,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.offset_vectors import (
-    TABLE_WORDS,
     gather_values,
     read_vector,
     scatter_values,
     vector_word,
 )
-from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
-from spyre.hw.table import REQUANTIZATIONS, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 
 F = np.float32
 
-QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(REQUANTIZATIONS))
+QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(tb.REQUANTIZATIONS))
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 OPCODE, INPUTS, CONSTANT, FLAGS = tb.OPCODE, tb.INPUTS, tb.CONSTANT, tb.FLAGS
 END, BOUNDED, REFUSE_OVERFLOW = vt.END, vt.BOUNDED, vt.REFUSE_OVERFLOW
 MASK, MASK_START, MASK_END = tb.MASK, tb.MASK_START, tb.MASK_END
 OUTER, MIDDLE, INNER, MIDDLE_BLOCK = vt.OUTER, vt.MIDDLE, vt.INNER, vt.MIDDLE_BLOCK
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 FP8_MAX = F(QUANTIZED_FP8_MAX)
 
 
@@ -69,7 +60,7 @@ def saturate(values, limit):
 
 @kernel
 def to_int(value):
-    """float32 → int32 towards zero; what does not fit saturates, NaN is 0."""
+    """float32 → int32 towards zero; larger values saturate, NaN is 0."""
     if value != value:  # NaN
         return np.int64(0)
     if value >= F(2147483648.0):
@@ -80,7 +71,7 @@ def to_int(value):
 
 
 @kernel
-def requantize_words(table, word, words, places, vectors, inner):
+def requantize_words(table, word, integers, places, vectors, inner):
     """Integer operations and conversions on 32-bit elements.
 
     Masked elements of the first input count as 0. Returns 0, or where a result that does not fit is
@@ -98,17 +89,17 @@ def requantize_words(table, word, words, places, vectors, inner):
         if opcode == TRUNCATE:
             value = F(0.0) if hidden else word[a]
             whole = to_int(value)
-            words[y] = np.int32(whole)
+            integers[y] = np.int32(whole)
             fits = value != value or F(-2147483648.0) <= value < F(2147483648.0)
         elif opcode == FROM_INT:
-            word[y] = F(0.0) if hidden else F(words[a])
+            word[y] = F(0.0) if hidden else F(integers[a])
             fits = True
         else:
             b = (places[1] + vectors[1, i]) >> 5
-            left, right = np.int64(0) if hidden else np.int64(words[a]), np.int64(words[b])
+            left, right = np.int64(0) if hidden else np.int64(integers[a]), np.int64(integers[b])
             # of two 32-bit integers in 64 bits: what is cut off is the wrap modulo 2^32
             result = left + right if opcode == ADD else left * right
-            words[y] = np.int32(result & 0xFFFFFFFF)
+            integers[y] = np.int32(result & 0xFFFFFFFF)
             fits = -2147483648 <= result <= 2147483647
         if refused and not fits:
             fault = 1 + 4 * y
@@ -117,7 +108,7 @@ def requantize_words(table, word, words, places, vectors, inner):
 
 @kernel
 def gather_bounded(half, word, octet, code, place, end, offsets, buffer):
-    """:func:`gather_values` of what lies before bit ``end``; 0 for the rest."""
+    """:func:`gather_values` of the elements before bit ``end``; 0 for the others."""
     for i in range(buffer.size):
         buffer[i] = F(0.0)
         if place + offsets[i] < end:
@@ -127,7 +118,7 @@ def gather_bounded(half, word, octet, code, place, end, offsets, buffer):
 
 @kernel
 def scatter_bounded(half, word, octet, code, place, end, offsets, buffer):
-    """:func:`scatter_values` of what lies before bit ``end``."""
+    """:func:`scatter_values` of the elements before bit ``end``; the others are not written."""
     for i in range(buffer.size):
         if place + offsets[i] < end:
             one = offsets[i : i + 1]
@@ -167,7 +158,7 @@ def requantize_values(table, bases, half, word, octet, places, vectors, buffer):
 
 
 @kernel
-def requantize(table, bases, half, word, words, octet, first, last):
+def requantize(table, bases, half, word, integers, octet, first, last):
     """Run units ``first`` .. ``last`` of a requantize table; 0 or `requantize_words`' fault."""
     operands, opcode = table[INPUTS] + 1, table[OPCODE]
     rows = operands + 1 if table[MASK] else operands
@@ -191,7 +182,7 @@ def requantize(table, bases, half, word, words, octet, first, last):
                 place += vector_word(table, k * outer + step)
                 places[k] = place + vector_word(table, middle_at + k * middle + m)
             if opcode >= ADD:
-                fault = requantize_words(table, word, words, places, vectors, inner)
+                fault = requantize_words(table, word, integers, places, vectors, inner)
                 if fault != 0:
                     return fault
             else:
@@ -199,16 +190,4 @@ def requantize(table, bases, half, word, words, octet, first, last):
     return 0
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`requantize`."""
-    return requantize(
-        carray(pointer_i64(table), TABLE_WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_i32(memory), WORDS32),
-        carray(pointer_u8(memory), HOST_BYTES),
-        first,
-        last,
-    )
+run = entry(requantize, reports_faults=True)

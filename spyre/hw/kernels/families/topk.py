@@ -1,20 +1,17 @@
 """The top-k kernel: the k largest along a dim outside the stick, or their positions.
 
-One unit is one kept stick; every lane is a list of its own. Pass j finds the largest element that
-comes after the one pass j-1 found, in falling order; among equals as the reading `TOPK_TIES` says.
+One unit is one kept stick; every lane is a separate list. Pass j finds the largest element that
+comes after the one pass j-1 found, in falling order; `TOPK_TIES` is the order of equal elements.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
-from spyre.hw.kernels.intrinsics import pointer_f32, pointer_i32, pointer_i64, pointer_u16
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.spec import HOST_BYTES
 from spyre.hw.spec_choices import TOPK_TIES
-from spyre.hw.table import TOPK_INDEX, plan as tb
+from spyre.hw.table import plan as tb
 
 F = np.float32
 
@@ -28,8 +25,6 @@ SHARE, SHARE_STEP = tb.CONSTANT + 4, tb.CONSTANT + 5
 WORDS, WHOLE_STICK = tb.WORDS, tb.WHOLE_STICK
 LOWEST_FIRST = TOPK_TIES == "lowest"
 FIRST_POSITION = -1 if LOWEST_FIRST else 1 << 30
-COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 
 
 @kernel
@@ -91,25 +86,11 @@ def topk(table, bases, half, word, integers, counters, scratch, first, last_unit
                 last_at[i] = best_at[i]
             part = k // table[SHARE]
             place = target + part * table[SHARE_STEP] + (k % table[SHARE]) * table[KEPT_STEP]
-            if table[OPCODE] == TOPK_INDEX:
+            if table[OPCODE] == tb.TOPK_INDEX:
                 store_positions(table, half, word, integers, place, best_at, stick)
             else:
                 store_sticks(half, word, place, 1, 128, table[OUT + FORMAT], best)
         at = follow(table, counters, at, inner)
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`topk`."""
-    topk(
-        carray(pointer_i64(table), WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_i32(memory), WORDS32),
-        carray(pointer_i64(scratch), COUNTERS),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run = entry(topk)

@@ -7,35 +7,28 @@ place in the window; a table has only places inside of the input (none: everythi
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
 
 from spyre.hw.kernels.blocks import load_one, store_sticks
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     maximum_f32,
     multiply_add,
-    pointer_f32,
-    pointer_i64,
-    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.kernels.offset_vectors import TABLE_WORDS, read_vector, vector_word
-from spyre.hw.spec import HOST_BYTES
+from spyre.hw.kernels.offset_vectors import read_vector, vector_word
 from spyre.hw.spec_choices import WINDOW_MAX_OUTSIDE
-from spyre.hw.table import WINDOWINGS, plan as tb, vectors as vt
+from spyre.hw.table import plan as tb, vectors as vt
 
 F = np.float32
 
-MAX, SUM, MAP, CHANNEL = range(len(WINDOWINGS))
+MAX, SUM, MAP, CHANNEL = range(len(tb.WINDOWINGS))
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 X, SECOND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND_WORDS
 OPCODE, INPUTS, LANES, VALUE, WHOLE_STICK = (
     tb.OPCODE, tb.INPUTS, tb.LANES, tb.VALUE, tb.WHOLE_STICK,
 )  # fmt: skip
 KEPT, PLACES, KEPT_BLOCK = vt.KEPT, vt.PLACES, vt.KEPT_BLOCK
-HALVES, WORDS32 = HOST_BYTES // 2, HOST_BYTES // 4
 OUTSIDE = F(WINDOW_MAX_OUTSIDE)
-COUNTERS, FLOATS = tb.SCRATCH_COUNTERS, tb.SCRATCH_FLOATS
 
 
 @kernel
@@ -94,16 +87,4 @@ def windowing(table, bases, half, word, scratch, first, last):
         store_sticks(half, word, y, 1, 128, y_code, total)
 
 
-@entry
-def run(table, bases, memory, scratch, first, last):
-    """C entry of :func:`windowing`."""
-    windowing(
-        carray(pointer_i64(table), TABLE_WORDS),
-        carray(pointer_i64(bases), 8),
-        carray(pointer_u16(memory), HALVES),
-        carray(pointer_f32(memory), WORDS32),
-        carray(pointer_f32(scratch + 8 * COUNTERS), FLOATS),
-        first,
-        last,
-    )
-    return 0
+run = entry(windowing)

@@ -1,7 +1,6 @@
-"""Automatic tiling: which stretches of a graph to run tile by tile, and in how many tiles.
+"""Automatic tiling: the ranges of a graph to run tile by tile, and the number of tiles of each.
 
-Candidates are compiled for trial, on copies of the operations, by the code that compiles the
-graph itself; the modelled time of what comes out decides.
+Candidates are compiled for trial by the code that compiles the graph; the modelled time decides.
 """
 
 import lazy_loader

@@ -1,12 +1,12 @@
-"""`automatic_groups`: the loops that make a graph's modelled time least, for `coarse_tile`.
+"""`automatic_groups`: the loops that minimise a graph's modelled time, for `coarse_tile`.
 
-Runs where `hints_to_coarse_tile_groups` does, and leaves alone what hints have said something of.
-Candidates are compiled for trial; the graph itself stays as it is: tiling changes operations, lists
-and tables of a graph in place, so a trial works on shallow copies of the operations, in a copy of
-the graph that has lists of its own; bodies are shared, for they name buffers and are never changed
-themselves. Costs fall when tiles become small enough for the scratchpads and rise again as runs get
-many: the search follows counts upwards until they have risen for a while. Two loops begin with the
-best count of one.
+It runs where `hints_to_coarse_tile_groups` does, and leaves out operations that hints mention.
+Candidates are compiled for trial: their bundle is linked, not run, and counted as executed programs
+are (:mod:`spyre.hw.counters`). Tiling changes operations, lists and tables of a graph in place, so
+a trial works on shallow copies of the operations in a copy of the graph; bodies are shared, since
+they name buffers and are never changed. Time falls with the number of tiles until tiles fit into
+the scratchpads, and rises again with the number of runs: the search tries rising counts until the
+time has risen for a while. Pairs of loops start from the best count of one loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from math import inf
 from typing import Any
 
 from spyre.errors import SpyreError
+from spyre.hw.cost import default_machine, kernel_ns
+from spyre.hw.counters import LaunchCounts
+from spyre.hw.linking import Allocation, Binding, Linker
+from spyre.hw.numerics import Numerics
+from spyre.hw.spec import REGION_BITS, REGION_BYTES
+from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.auto_tile.candidates import (
     CandidateRange,
     candidate_ranges,
@@ -29,8 +35,13 @@ from spyre.torch_backend.inductor.auto_tile.candidates import (
     hoisted,
     is_matmul,
 )
-from spyre.torch_backend.inductor.auto_tile.cost import modelled_cost
 from spyre.torch_backend.inductor.base import TILING_REPORT, V, ir, logger
+from spyre.torch_backend.inductor.bundles import (
+    Kernel,
+    KernelMemory,
+    generate_bundle,
+    operations_in,
+)
 from spyre.torch_backend.inductor.kernel import PlannedKernel, SpyreKernel, target_of
 from spyre.torch_backend.inductor.passes import OperationRun, host_buffer, runs_of
 from spyre.torch_backend.inductor.tiling import (
@@ -48,45 +59,45 @@ from spyre.torch_backend.program import LoweringError
 Levels = tuple[TileLevel, ...]
 UNTILED: Levels = ()
 COUNT_DOES_NOT_FIT = "SPY973"
-"""The error of tiles that cut sticks: others may not."""
+"""The error of tiles that cut sticks; other counts of the same dim may be possible."""
 RISES = 3
-"""Counts in a row that are worse than the best one, after which larger counts are not tried."""
+"""The search of a dim ends after this many counts in a row that are worse than the best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What tiles of a stretch would cost.
+    """Modelled cost of a range of operations in the loops ``levels``.
 
-    ``time_ns``: modelled; infinite where these tiles cannot be, ``why`` then says why not.
-    ``hbm_bytes``: read and written in device memory, ``intermediate_bytes`` of them for what the
-    stretch makes and reads itself. ``lx_bytes``: the most of one scratchpad.
+    ``time_ns``: infinite if these tiles are not possible, for the reason ``why``. ``hbm_bytes``:
+    read and written in device memory. ``spills``: an intermediate result is in device memory.
+    ``lx_bytes``: the highest address used in a scratchpad.
     """
 
     levels: Levels
     time_ns: float
     hbm_bytes: int = 0
-    intermediate_bytes: int = 0
+    spills: bool = False
     lx_bytes: int = 0
     why: str = ""
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether other counts along the same dims cannot be either."""
+        """Whether other counts along the same dims are not possible either."""
         return bool(self.why) and not self.why.startswith(COUNT_DOES_NOT_FIT)
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a kernel with these tiles."""
+        """Whether a kernel with these tiles can be compiled."""
         return not self.why
 
 
 NESTED_DIMS = 2
-"""Dims that are tried in two loops: those that one loop gains most on."""
+"""Number of dims tried in pairs of loops: those with the fastest single loops."""
 Trial = Callable[[Levels], Outcome]
 
 
 def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
-    """All outcomes that were looked at, untiled first; `best_of` names the best.
+    """Return all outcomes that were tried, untiled first.
 
     ``extents``: elements of the dims that may be tiled. ``trial`` is called once per levels.
     """
@@ -94,76 +105,78 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
     if not outcomes[UNTILED].is_possible:
         return list(outcomes.values())
 
-    def look(levels: Levels) -> Outcome:
+    def try_once(levels: Levels) -> Outcome:
         if levels not in outcomes:
             outcomes[levels] = trial(levels)
         return outcomes[levels]
 
-    singles = [_best_count(name, extent, look) for name, extent in extents.items()]
-    ordered = sorted(filter(None, singles), key=lambda outcome: outcome.time_ns)
-    _nest(ordered[:NESTED_DIMS], extents, look)
+    one_loop = [_best_count(name, extent, try_once) for name, extent in extents.items()]
+    ordered = sorted(filter(None, one_loop), key=lambda outcome: outcome.time_ns)
+    _nest(ordered[:NESTED_DIMS], extents, try_once)
     return list(outcomes.values())
 
 
 def best_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """The one with the least time; of equal ones the first, which has the fewest iterations."""
+    """Return the fastest outcome; of equal ones the first, which has the fewest iterations."""
     return min(outcomes, key=lambda outcome: outcome.time_ns)
 
 
-def _best_count(name: str, extent: int, look: Trial) -> Outcome | None:
-    outcomes = list(_climb(((TileLevel(n, name),) for n in counts_of(extent)), look))
+def _best_count(name: str, extent: int, trial: Trial) -> Outcome | None:
+    outcomes = list(_climb(((TileLevel(n, name),) for n in counts_of(extent)), trial))
     return best_of(outcomes) if outcomes else None
 
 
-def _climb(candidates: Iterator[Levels], look: Trial) -> Iterator[Outcome]:
-    """Outcomes of candidates with rising counts, until all results are in the scratchpads and
-    times have risen for a while.
+def _climb(candidates: Iterator[Levels], trial: Trial) -> Iterator[Outcome]:
+    """Yield outcomes of candidates with rising counts, until all intermediate results are in the
+    scratchpads and `RISES` times in a row were worse than the best.
     """
     best, worse = float("inf"), 0
     for levels in candidates:
-        outcome = look(levels)
+        outcome = trial(levels)
         if not outcome.is_possible:
             if outcome.is_hopeless:
                 return
             continue
         yield outcome
-        is_worse = outcome.time_ns > best and not outcome.intermediate_bytes
+        is_worse = outcome.time_ns > best and not outcome.spills
         worse = 0 if outcome.time_ns < best else worse + is_worse
         best = min(best, outcome.time_ns)
         if worse == RISES:
             return
 
 
-def _nest(singles: Sequence[Outcome], extents: Mapping[str, int], look: Trial) -> None:
-    """Two loops: around each other, the counts of both in turn, from the best of one loop on."""
-    for outer, inner in permutations(singles, 2):
+def _nest(one_loop: Sequence[Outcome], extents: Mapping[str, int], trial: Trial) -> None:
+    """Try pairs of loops in both orders: vary the counts of the two in turn, from the best outcomes
+    of ``one_loop`` on.
+    """
+    for outer, inner in permutations(one_loop, 2):
         level, name = outer.levels[0], inner.levels[0].dim
         for _ in range(2):
             pairs = ((level, TileLevel(n, name)) for n in counts_of(extents[str(name)]))
-            second = list(_climb(pairs, look))
+            second = list(_climb(pairs, trial))
             if not second:
                 break
             chosen = best_of(second).levels[1]
             pairs = ((TileLevel(n, level.dim), chosen) for n in counts_of(extents[str(level.dim)]))
-            first = list(_climb(pairs, look))
+            first = list(_climb(pairs, trial))
             if not first or best_of(first).levels[0] == level:
                 break
             level = best_of(first).levels[0]
 
 
 MOST_SHOWN = 8
-"""Rows of possible tiles that are shown, the best first."""
+"""Number of possible tiles in a report, the best first."""
 
 
 def levels_text(levels: Levels) -> str:
-    """``dim0: 8, dim1: 2``, the outermost loop first."""
+    """Return the loops as text, the outermost first: ``dim0: 8, dim1: 2``."""
     return ", ".join(f"{level.dim}: {level.count}" for level in levels) or "no tiles"
 
 
 def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels, left: str) -> str:
-    """A paragraph per stretch: what was chosen, and what else was looked at.
+    """Return a paragraph about a range: the chosen loops, and the outcomes that were tried.
 
-    ``left``: why the stretch stays whole in spite of what loops would save.
+    ``left``: why the range is not tiled although loops would save time.
     """
     best, whole = best_of(outcomes), outcomes[0]
     saved = 1.0 - best.time_ns / whole.time_ns
@@ -179,7 +192,7 @@ def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels
     refused = [outcome for outcome in outcomes if not outcome.is_possible]
     lines += [f"    {levels_text(o.levels)}: {o.why}" for o in refused[:MOST_SHOWN]]
     if len(refused) > MOST_SHOWN:
-        lines.append(f"    {len(refused) - MOST_SHOWN} more that cannot be")
+        lines.append(f"    {len(refused) - MOST_SHOWN} more that are not possible")
     return "\n".join(lines) + "\n"
 
 
@@ -193,33 +206,34 @@ def _outcome_text(outcome: Outcome) -> str:
 # --- the best ranges of a graph ---------------------------------------------------------------
 
 
-WORTH = 0.01
-"""The share of a stretch's time that loops have to save."""
-MOST_TRIALS = 1000
-"""Kernels that are compiled for trial per graph; after that stretches stay as they are."""
+MIN_SAVING = 0.01
+"""Share of a range's time that loops have to save."""
+MAX_TRIALS = 1000
+"""Kernels compiled for trial per graph; ranges tried after that are not tiled."""
 
 Classes = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The outcomes of a stretch, by the operations it consists of. ``left``: why it stays whole,
-    though loops would save time of its own."""
+    """The outcomes of a range of operations. ``left``: why it is not tiled although loops would
+    save time within the range.
+    """
 
     names: tuple[str, ...]
-    stretch: CandidateRange
+    range: CandidateRange
     outcomes: Sequence[Outcome]
     left: str = ""
 
     @property
     def saved_ns(self) -> float:
-        """What the best loops save of the stretch's time."""
+        """Time that the best loops save."""
         return self.outcomes[0].time_ns - best_of(self.outcomes).time_ns
 
     @property
     def levels(self) -> Levels:
-        """The best loops; none where they save too little."""
-        pays = self.saved_ns > WORTH * self.outcomes[0].time_ns and not self.left
+        """The best loops, or none if they save too little."""
+        pays = self.saved_ns > MIN_SAVING * self.outcomes[0].time_ns and not self.left
         return best_of(self.outcomes).levels if pays else UNTILED
 
     @property
@@ -228,11 +242,10 @@ class _Choice:
 
 
 def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
-    """Groups for `coarse_tile`, numbered from ``first``, of operations that no hint speaks of.
+    """Return groups for `coarse_tile`, numbered from ``first``, of operations without hints.
 
-    Their dims get the names of classes, and operations of ``graph`` change places where a loop
-    needs it. Deterministic: equal graphs and settings get equal groups. Belongs to the thread that
-    compiles ``graph``.
+    Sets ``named_dims`` of their operations to class names, and reorders operations of ``graph``
+    where a loop needs it. Deterministic: equal graphs and settings give equal groups.
     """
     trials = _Trials(graph, dim_classes(graph.operations))
     groups: list[TileGroup] = []
@@ -256,50 +269,79 @@ def _group(graph: Any, tiles: TiledRange, number: int, trials: _Trials) -> TileG
 
 
 def _reorder(operations: list[Any], run: Sequence[Any]) -> None:
-    """The operations of a run, which stand together, in the order of ``run``."""
+    """Reorder a contiguous run of ``operations`` in place, to the order of ``run``."""
     begin = min(map(operations.index, run))
     operations[begin : begin + len(run)] = run
 
 
 class _Trials:
-    """Trials of one graph, counted."""
+    """Compiles candidates of one graph for trial, at most `MAX_TRIALS`."""
 
     def __init__(self, graph: Any, classes: Classes) -> None:
         self.graph, self.classes = graph, classes
         self.made = 0
 
     def dims(self, operation: Any) -> Mapping[str, Any]:
-        """Dims of an operation by class; none of what cannot be tiled."""
+        """Return the dims of an operation by class; none if it cannot be tiled."""
         return dims_of(operation, self.classes) if is_loop_operation(operation) else {}
 
     def outcome(
         self, operations: Sequence[Any], results: frozenset[str], levels: Levels
     ) -> Outcome:
-        """What these loops around all ``operations`` cost."""
+        """Return the cost of loops ``levels`` around all ``operations``."""
         names = tuple(op.get_name() for op in operations)
         return self.tiled(operations, results, [TiledRange(names, levels)] if levels else [])
 
     def tiled(
         self, operations: Sequence[Any], results: frozenset[str], tiles: Sequence[TiledRange]
     ) -> Outcome:
-        """What ``operations`` cost, some of them in loops."""
+        """Return the cost of ``operations`` with the loops ``tiles`` around some of them."""
         levels = tiles[0].levels if tiles else UNTILED
-        if self.made == MOST_TRIALS:
-            return Outcome(levels, inf, why=f"not tried, {MOST_TRIALS} others were")
+        if self.made == MAX_TRIALS:
+            return Outcome(levels, inf, why=f"not tried, {MAX_TRIALS} others were")
         self.made += 1
         try:
-            kernel = trial_kernel(self.graph, operations, results, tiles, self.classes)
+            planned = trial_kernel(self.graph, operations, results, tiles, self.classes)
+            return outcome_of(planned.kernel, levels)
         except SpyreError as error:
             return Outcome(levels, inf, why=f"{error.code} {error.finding.message}")
         except LoweringError as error:
             return Outcome(levels, inf, why=str(error))
-        cost = modelled_cost(kernel.kernel)
-        return Outcome(levels, cost.time_ns, cost.hbm_bytes, cost.intermediate_bytes, cost.lx_bytes)
+
+
+def outcome_of(kernel: Kernel, levels: Levels = UNTILED) -> Outcome:
+    """Return the modelled cost of one launch of ``kernel`` on the default machine."""
+    counts = launch_counts(kernel)
+    time_ns = kernel_ns(counts.operations, default_machine()).total_ns
+    tensors = (tensor for op in operations_in(kernel) for tensor in op.tensors)
+    spills = any(tensor.memory == POOL for tensor in tensors)
+    return Outcome(levels, time_ns, counts.hbm_bytes, spills, counts.lx_high_water_bytes)
+
+
+def launch_counts(kernel: Kernel) -> LaunchCounts:
+    """Return the counts of one launch of ``kernel``, whose bundle is linked at made-up addresses.
+
+    SpyreError for a kernel that no bundle can express.
+    """
+    bundle, memory = generate_bundle("trial", kernel, pool_argument=True), KernelMemory.of(kernel)
+    sizes = [argument.size_bytes for argument in memory.arguments]
+    if memory.pool_bytes:
+        sizes.append(memory.pool_bytes)
+    allocations, free = [], 0
+    for parameter, size_bytes in zip(bundle.program.parameters, sizes, strict=True):
+        if free >> REGION_BITS != (free + size_bytes - 1) >> REGION_BITS:
+            free = -(-free // REGION_BYTES) * REGION_BYTES
+        allocations.append(Allocation(parameter.name, free, size_bytes))
+        free += size_bytes
+    addresses = {allocation.name: allocation.address_bytes for allocation in allocations}
+    linker = Linker(bundle.program, bundle.operations, Numerics().half_format, threads=1)
+    linked = linker.link(Binding(addresses, allocations=tuple(allocations)))
+    return LaunchCounts([linked.view])
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A run: its operations in the order they are to have, and what its stretches become."""
+    """A run: its operations in their new order, and the choices for its ranges."""
 
     operations: Sequence[Any]
     choices: Sequence[_Choice]
@@ -307,12 +349,12 @@ class _Plan:
     @property
     def tiles(self) -> list[TiledRange]:
         """The loops, in the order of the operations."""
-        chosen = sorted((c for c in self.choices if c.levels), key=lambda c: c.stretch.begin)
+        chosen = sorted((c for c in self.choices if c.levels), key=lambda c: c.range.begin)
         return [TiledRange(choice.names, choice.levels) for choice in chosen]
 
 
 def _planned(run: OperationRun, trials: _Trials) -> _Plan:
-    """The loops of a run that make the run as a whole faster."""
+    """Return the loops of a run, or none if they do not make the whole run faster."""
     operations = [step.operation for step in run.steps]
     dims = {op.get_name(): trials.dims(op) for op in operations}
     plan = _Plan(operations := hoisted(operations, dims), list(_choices(operations, run, trials)))
@@ -324,35 +366,35 @@ def _planned(run: OperationRun, trials: _Trials) -> _Plan:
     if tiled.time_ns < whole.time_ns:
         return plan
     times = f"{tiled.time_ns / 1e3:,.1f} us, not {whole.time_ns / 1e3:,.1f}"
-    why = f"; left, the whole bundle would take {times}"
+    why = f"; not tiled, the whole bundle would take {times}"
     return _Plan(operations, [replace(c, left=why) for c in plan.choices])
 
 
 def _choices(operations: Sequence[Any], run: OperationRun, trials: _Trials) -> Iterator[_Choice]:
-    """Stretches of a run, those first that save most; none overlaps one before it."""
+    """Yield choices for disjoint ranges of a run, the largest saving first."""
     dims = {op.get_name(): trials.dims(op) for op in operations}
     choices = []
-    for stretch in candidate_ranges(operations, dims):
-        members = operations[stretch.begin : stretch.end]
+    for candidate in candidate_ranges(operations, dims):
+        members = operations[candidate.begin : candidate.end]
         results = _read_elsewhere(members, operations, run.results)
         trial = functools.cache(functools.partial(trials.outcome, members, results))
         if not _may_gain(members, trial(UNTILED)):
             continue
         names = tuple(op.get_name() for op in members)
-        choices.append(_Choice(names, stretch, best_levels(stretch.extents, trial)))
+        choices.append(_Choice(names, candidate, best_levels(candidate.extents, trial)))
     taken: set[int] = set()
     for choice in sorted(choices, key=lambda c: -c.saved_ns):
-        places = set(range(choice.stretch.begin, choice.stretch.end))
-        if not places & taken:
-            taken |= places
+        positions = set(range(choice.range.begin, choice.range.end))
+        if not positions & taken:
+            taken |= positions
             yield choice
 
 
 def _may_gain(members: Sequence[Any], whole: Outcome) -> bool:
-    """Loops keep results in the scratchpads, and products' accumulators small; else they cost."""
-    return whole.is_possible and (
-        whole.intermediate_bytes > 0 or any(is_matmul(op) for op in members)
-    )
+    """Return False if loops can only cost time: they pay where they keep intermediate results in
+    the scratchpads, or accumulators of matmuls small.
+    """
+    return whole.is_possible and (whole.spills or any(is_matmul(op) for op in members))
 
 
 def _read_elsewhere(
@@ -365,16 +407,15 @@ def _read_elsewhere(
 
 @dataclass(frozen=True, slots=True)
 class TiledRange:
-    """A stretch of operations, by name, and the loops around it, the outermost first.
-
-    ``levels``: dims by class.
+    """A range of operations, by name, and the loops around it over classes of dims, the outermost
+    first.
     """
 
     names: tuple[str, ...]
     levels: tuple[TileLevel, ...]
 
     def group(self, number: int, operations: Mapping[str, Any]) -> TileGroup:
-        """The group for `coarse_tile`, the ``number``-th of its graph."""
+        """Return the group for `coarse_tile`, number ``number`` of its graph."""
         path = (number, *[0] * (len(self.levels) - 1))
         return TileGroup(path, self.levels, tuple(operations[name] for name in self.names))
 
@@ -386,10 +427,10 @@ def trial_kernel(
     tiles: Sequence[TiledRange],
     classes: Mapping[str, tuple[str, ...]],
 ) -> PlannedKernel:
-    """What ``operations``, which follow each other, become as a bundle of their own with ``tiles``.
+    """Return the kernel of the contiguous ``operations`` alone, with the loops ``tiles``.
 
-    ``results``: names of those that something else reads. SpyreError of `coarse_tile` for tiles
-    that cannot be, LoweringError as of `SpyreKernel`.
+    ``results``: names of the operations that others read. Raises the SpyreErrors of `coarse_tile`
+    and the LoweringErrors of `SpyreKernel`.
     """
     copies = [_copied(op) for op in operations]
     trial = _trial_graph(graph, copies, results)
@@ -404,7 +445,7 @@ def trial_kernel(
 
 
 def _copied(operation: Any) -> Any:
-    """What Inductor has derived of the operation holds for the copy too, until it is changed."""
+    """Return a copy of an operation; attributes that Inductor has derived stay valid for it."""
     copied = copy.copy(operation)
     copied.data = copy.copy(operation.data)
     copied.layout = copy.copy(operation.layout)
@@ -425,18 +466,15 @@ def _trial_graph(graph: Any, copies: list[Any], results: Collection[str]) -> Any
 
 
 def _kernel(trial: Any) -> PlannedKernel:
-    """The bundle of all operations of a trial graph."""
+    """Return the kernel of all operations of a trial graph."""
     steps = [op for op in trial.operations if not isinstance(op, FullBuffer)]
     targets = dict.fromkeys(target_of(op) for op in steps)
-    results = [name for name in targets if _leaves(name, steps, trial)]
+    made = {op.get_name() for op in steps if target_of(op) == op.get_name()}
+    outputs = trial.get_output_names()
+    # a buffer that no operation makes is one that they mutate
+    results = [name for name in targets if name not in made or name in outputs]
     names = {*targets, *(name for op in steps for name in names_read(op))}
     kernel = SpyreKernel({name: host_buffer(trial, name) for name in names}, results)
     for op in steps:
         kernel.add(op)
     return kernel.finished()
-
-
-def _leaves(name: str, steps: Sequence[Any], trial: Any) -> bool:
-    """Outputs, and what the operations write into although none of them makes it."""
-    made = {op.get_name() for op in steps if target_of(op) == op.get_name()}
-    return name not in made or name in trial.get_output_names()

@@ -1,4 +1,4 @@
-"""What all of the backend stands on: Inductor's private parts, settings, layouts, the observer."""
+"""Foundations of the backend: Inductor's private symbols, settings, layouts, notes."""
 
 import lazy_loader
 

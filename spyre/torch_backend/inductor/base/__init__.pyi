@@ -42,32 +42,34 @@ from .compat import (
     tree_leaves as tree_leaves,
     without_tracing as without_tracing,
 )
-from .debug import (
-    DIVISIONS_FILE as DIVISIONS_FILE,
-    LAYOUTS_FILE as LAYOUTS_FILE,
-    LX_FILE as LX_FILE,
-    NO_NOTES as NO_NOTES,
-    SILENT as SILENT,
-    SIZES_FILE as SIZES_FILE,
-    TILING_FILE as TILING_FILE,
-    TILING_REPORT as TILING_REPORT,
-    Notes as Notes,
-    ObservedGraph as ObservedGraph,
-    ObservedOperations as ObservedOperations,
-    PassPrinter as PassPrinter,
-    format_operations as format_operations,
-    is_observed as is_observed,
-    logger as logger,
-    note as note,
-    observing as observing,
-    wants_notes as wants_notes,
-)
 from .layouts import (
     FixedTiledLayout as FixedTiledLayout,
     lane_of as lane_of,
     stick_dim as stick_dim,
     tile_layout as tile_layout,
     with_lane_layout as with_lane_layout,
+)
+from .notes import (
+    DIVISIONS_FILE as DIVISIONS_FILE,
+    FX_GRAPH as FX_GRAPH,
+    LAYOUTS_FILE as LAYOUTS_FILE,
+    LX_FILE as LX_FILE,
+    NO_NOTES as NO_NOTES,
+    OPERATIONS as OPERATIONS,
+    SIZES_FILE as SIZES_FILE,
+    TILING_FILE as TILING_FILE,
+    TILING_REPORT as TILING_REPORT,
+    Notes as Notes,
+    ObservedText as ObservedText,
+    is_observed as is_observed,
+    note as note,
+    observing as observing,
+    wants_notes as wants_notes,
+)
+from .pass_printer import (
+    PassPrinter as PassPrinter,
+    format_operations as format_operations,
+    logger as logger,
 )
 from .settings import (
     Settings as Settings,

@@ -1,4 +1,4 @@
-"""Everything private of torch 2.13's Inductor that the backend touches, each symbol once.
+"""All private symbols of torch 2.13's Inductor that the backend uses.
 
 ``tests/torch_backend/inductor/base/test_compat.py`` has a canary per symbol. Importing this loads
 Inductor.
@@ -109,9 +109,9 @@ def compile_fx_module() -> Any:
 
 @contextmanager
 def symbols_allowed(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """A graph that is compiled here, not by Dynamo, may have sizes that only running tells.
+    """Allow data-dependent sizes in a graph that is compiled in this block without Dynamo.
 
-    Those of its inputs ``tensors`` are known.
+    The sizes of its inputs ``tensors`` are static.
     """
     context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()))
     for k, tensor in enumerate(tensors):
@@ -124,13 +124,13 @@ def symbols_allowed(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def clear_caches(node: Any) -> None:
-    """Forget what an IR node has derived from ranges, body and layout that changed since."""
+    """Delete the caches of an IR node whose ranges, body or layout have changed."""
     for name in [n for n in vars(node) if n.startswith("__") and n.endswith("_cache")]:
         object.__delattr__(node, name)
 
 
 def asks_for_symbols(example_inputs: Any) -> bool:
-    """Whether sizes are to be symbols: ``dynamic=True``, or a dim of an input marked dynamic."""
+    """Whether the user wants symbolic sizes: ``dynamic=True``, or an input dim marked dynamic."""
     if not dynamo_config.assume_static_by_default:
         return True
     marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
@@ -138,9 +138,9 @@ def asks_for_symbols(example_inputs: Any) -> bool:
 
 
 def compiled_input_index(placeholder: Any) -> int | None:
-    """Which argument of the function given to ``compile_fx`` a placeholder after AOTAutograd is.
+    """The number of a placeholder's argument of ``compile_fx``, before AOTAutograd.
 
-    None for what is no such argument, as tangents and saved intermediates are.
+    None for other placeholders: tangents and saved intermediates.
     """
     origin = placeholder.meta.get("desc")
     if type(origin).__name__ != "PlainAOTInput":

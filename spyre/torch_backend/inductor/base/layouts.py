@@ -1,7 +1,7 @@
-"""`FixedTiledLayout`: where a buffer's elements lie on the host side and on the card.
+"""`FixedTiledLayout`: the layout of a buffer for Inductor and on the card.
 
-Inductor indexes by ``size`` and ``stride`` (host elements); ``device_layout`` says where they lie
-in device memory. `tile_layout` is the same buffer cut down to one tile of a coarse-tiling loop.
+Inductor indexes by ``size`` and ``stride`` (host elements); ``device_layout`` locates these
+elements in device memory. `tile_layout` restricts a layout to one tile of a coarse-tiling loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
     """A FixedLayout with the layout in device memory.
 
     ``per_tile_fixed``: a loop-internal buffer, the same memory in every iteration. ``within``: the
-    layout of the full buffer a tile is written into, whose pitches count; None where the buffer
-    has memory of its own. ``allocation``: where it lies, ``{"hbm" | "pool" | "lx": bytes}``, empty
-    until that is planned. Belongs to one graph, so to the thread that compiles it.
+    layout of the full buffer that a tile is written into, which gives the pitches; None if the
+    buffer has separate memory. ``allocation``: ``{"hbm" | "pool" | "lx": bytes}``, empty until
+    planned. Belongs to one graph, so to the thread that compiles it.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ def stick_dim(layout: FixedTiledLayout) -> int | None:
 
 
 def lane_of(layout: Any) -> int | None:
-    """`stick_dim` as programs count it: -1 for sticks of one value; None for other layouts.
+    """`stick_dim` as a lane: -1 for sticks of one value; None for layouts of other classes.
 
-    Of an operation that writes into another buffer, that buffer's.
+    For an operation that writes into another buffer, the lane of that buffer.
     """
     if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
         layout = layout.real_layout()
@@ -91,7 +91,7 @@ def lane_of(layout: Any) -> int | None:
 def with_lane_layout(layout: Any, lane: int) -> FixedTiledLayout:
     """A FixedLayout with sticks along dim ``lane``, the other dims in the default order.
 
-    ``lane`` -1: every element has a stick of its own. Sizes and strides are concrete.
+    ``lane`` -1: one element per stick. Sizes and strides are concrete.
     """
     size, stride = (tuple(int(n) for n in row) for row in (layout.size, layout.stride))
     dtype = str(layout.dtype).removeprefix("torch.")
@@ -108,11 +108,11 @@ def _dim_with(layout: FixedTiledLayout, stride: int) -> int | None:
 
 
 def tile_layout(full: Any, tile_size: Sequence[Any], *, own_memory: bool = True) -> Any:
-    """``full`` (a FixedLayout) cut down to ``tile_size``: what one loop iteration holds of it.
+    """The layout of one tile of ``tile_size`` of a buffer with layout ``full`` (a FixedLayout).
 
-    With memory of its own the tile is dense, in the order of dims of ``full``; otherwise it has the
-    strides of ``full`` and lies ``within`` it. UnsupportedError SPY976 where a device dim of a
-    tiled dim cannot be told.
+    ``own_memory``: the tile is dense, with the dims in the order of ``full``; otherwise it has the
+    strides of ``full`` and is located ``within`` it. UnsupportedError SPY976 if no device dim
+    corresponds to a tiled dim.
     """
     stride = dense_stride(full, tile_size) if own_memory else list(full.stride)
     if not isinstance(full, FixedTiledLayout):

@@ -1,10 +1,9 @@
-"""What decides about generated code: `settings` of :mod:`..config` and the environment, checked,
-and the cache keys that contain them.
+"""Checked settings from :mod:`..config` and the environment, and the cache keys that contain them.
 
-Inductor's keys, and AOTAutograd's, hold a graph with its inputs and attributes, Inductor's settings
-and the ``uuid`` of registered passes. What else decides about generated code is in `cache_key`,
-the uuid of our passes, or in an attribute of the graph module (`mark_graph`); AOTAutograd leaves
-out ``graph_module.meta``.
+The keys of Inductor and AOTAutograd cover a graph with its inputs and attributes, Inductor's
+settings and the ``uuid`` of registered passes. Everything else that generated code depends on is in
+`cache_key`, the uuid of our passes, or in an attribute of the graph module (`mark_graph`);
+``graph_module.meta`` is not part of AOTAutograd's keys.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -27,9 +26,9 @@ from spyre.cache import digest_of_sources
 from spyre.config import Variable
 from spyre.errors import LaunchError, SpyreError
 from spyre.hw.spec import CORES, LX_BYTES
-from spyre.torch_backend.device import usable_cores
+from spyre.torch_backend.device import usable_cores, warn_user
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.base.debug import wants_notes
+from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.hints import hints_key
 
 _SWITCH_WORDS = {
@@ -38,12 +37,8 @@ _SWITCH_WORDS = {
 }
 
 
-MATMUL_PLANNERS = ("june", "august")
-LX_RULES = ("june", "august", "all")
-LX_SOLVERS = ("greedy", "first_fit", "best_fit", "optimal")
-"""Names of strategies; the tables of division and scratchpad planning have them."""
 ASKED = "asked"
-"""SPYRE_SYMBOLIC_SIZES where PyTorch is to say it."""
+"""Value of SPYRE_SYMBOLIC_SIZES that leaves the choice to PyTorch's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +49,8 @@ class Settings:
     """
 
     sencores: int
-    work_division: str
     core_id_k_fast_emission: bool
     lx_planning: bool
-    lx_solver: str
-    lx_rule: str
     lx_capacity_bytes: int
     coarse_tiling: bool
     coarse_tiling_groups_fn: Callable[..., Any] | None
@@ -69,20 +61,17 @@ class Settings:
 
 
 def settings() -> Settings:
-    """The settings that are in force; LaunchError SPY968 for a value that cannot be.
+    """The current settings; LaunchError SPY968 for an invalid value.
 
     SPY902 and SPY985 for SENCORES and DXP_LX_FRAC_AVAIL of the environment; SpyreError SPY978 for
-    a ``coarse_tiling_groups_fn`` without a name.
+    a ``coarse_tiling_groups_fn`` without a name. Removed variables that are set give a warning.
     """
-    allow_all = _switch("allow_all_ops_in_lx_planning", environment.ALLOW_ALL_OPS_IN_LX_PLANNING)
-    rule = _choice("lx_rule", environment.LX_RULE, LX_RULES)
+    for message in environment.removed_variables():
+        warn_user(message)
     return Settings(
         sencores=_cores(),
-        work_division=_choice("work_division", environment.WORK_DIVISION, MATMUL_PLANNERS),
         core_id_k_fast_emission=_switch("core_id_k_fast_emission", environment.K_FAST_EMISSION),
         lx_planning=_switch("lx_planning", environment.LX_PLANNING),
-        lx_solver=_choice("lx_solver", environment.LX_SOLVER, LX_SOLVERS),
-        lx_rule="all" if allow_all else rule,
         lx_capacity_bytes=_capacity_bytes(),
         coarse_tiling=_switch("coarse_tiling", environment.COARSE_TILING),
         coarse_tiling_groups_fn=_groups_function(),
@@ -100,7 +89,7 @@ def setting_names() -> tuple[str, ...]:
 
 
 def chosen_settings() -> dict[str, Any]:
-    """What :mod:`.config` says now, by the names options have, for compiling later."""
+    """The current values of :mod:`.config` by option name, for a later compilation."""
     return {f"spyre.{name}": getattr(config, name) for name in setting_names()}
 
 
@@ -114,14 +103,6 @@ def _switch(name: str, variable: Variable) -> bool:
     if text not in _SWITCH_WORDS:
         raise _wrong_setting(variable.name, "1 or 0", text)
     return _SWITCH_WORDS[text]
-
-
-def _choice(name: str, variable: Variable, known: Collection[str]) -> str:
-    value = getattr(config, name)
-    source, setting = (variable.name, variable.read()) if value is None else (name, value)
-    if not isinstance(setting, str) or setting not in known:
-        raise _wrong_setting(source, ", ".join(known), repr(setting))
-    return setting
 
 
 def _symbolic_sizes() -> bool | None:
@@ -149,8 +130,8 @@ def _capacity_bytes() -> int:
 
 
 def lx_capacity_bytes() -> int:
-    """Bytes of one core's LX for plans: the backend keeps a fifth (hardware reference §2), or what
-    DXP_LX_FRAC_AVAIL says. LaunchError SPY985 if that is no fraction.
+    """Bytes of one core's LX that plans may use. The backend keeps a fifth (hardware reference §2)
+    or the fraction DXP_LX_FRAC_AVAIL. LaunchError SPY985 if that is not a fraction.
     """
     text = environment.LX_FRACTION_KEPT.read().strip()
     try:
@@ -184,9 +165,9 @@ KEY_ATTRIBUTE = "spyre_key"
 
 
 def cache_key() -> str | None:
-    """A digest of this package's sources and of all settings that are in force.
+    """A digest of this package's sources and of the current settings.
 
-    None, with which nothing is cached, if a setting is a function without a source file.
+    None, which disables caching, if a setting is a function without a source file.
     Errors as of `settings`.
     """
     digest = hashlib.sha256(source_digest().encode())
@@ -204,9 +185,9 @@ def cache_key() -> str | None:
 def mark_graph(
     graph_module: Any, known: Mapping[Any, Any], identity: str, symbolic: bool = False
 ) -> None:
-    """Note hints and what is ``known`` by input in an attribute of a graph, which keys contain.
+    """Store hints and ``known`` properties of inputs in an attribute of a graph, for cache keys.
 
-    ``identity``: of the graph whose names stand in the generated code. ``symbolic``: its sizes stay
+    ``identity``: of the graph whose names the generated code contains. ``symbolic``: sizes stay
     symbols.
     """
     if isinstance(graph_module, torch.fx.GraphModule):

@@ -1,9 +1,9 @@
-"""What the user's program calls the arguments of a graph, and the lines its operations stand on.
+"""Argument names of the user's function, and the source lines of a graph's operations.
 
-Generated code is shared: by functions whose graphs are alike, by processes, and within a graph by
-calls of one kernel. So it says of every call only what all who share it have in common, names in
-the graph that Dynamo made (`KernelCall`), and Inductor's cache knows graphs by these names too.
-Lines, which move with every edit and differ between functions, are looked up in this process.
+Generated code is shared: by functions with equal graphs, by processes, and by calls of one kernel.
+A call therefore contains only names in the graph that Dynamo made (`KernelCall`), which are part of
+Inductor's cache key. Source lines change with every edit and differ between functions, so they are
+looked up in this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from spyre.runtime.flex import SourcePlace
 
 TAG = "spyre_source"
-"""Key of a node's ``meta["custom"]``, which all that is made of the node inherits."""
+"""Key of a node's ``meta["custom"]``, which nodes derived from it inherit."""
 Tag = tuple[str, str]
 """Identity of a graph, and the name of a node in it."""
 _RESUMED = "torch_dynamo_resume_in_"
@@ -36,8 +36,8 @@ _lines: dict[str, list[Mapping[str, SourcePlace]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class GraphSources:
-    """``identity``: of all graphs that are alike; of a graph made of Dynamo's, theirs. ``names``:
-    of the arguments of ``compile_fx``, "" where the user's function has none for one.
+    """``identity``: the same for equal graphs, and for graphs derived from them. ``names``: of the
+    arguments of ``compile_fx`` in the user's function, "" for an argument without one.
     """
 
     identity: str = ""
@@ -45,7 +45,7 @@ class GraphSources:
 
 
 def sources_of(model: Any) -> GraphSources:
-    """Names of a graph that Dynamo made, whose nodes are tagged and whose lines are kept."""
+    """The names of a graph made by Dynamo. Tags its nodes and records their source lines."""
     if not isinstance(model, torch.fx.GraphModule):
         return GraphSources()
     if not _is_from_dynamo(model.graph):
@@ -53,7 +53,7 @@ def sources_of(model: Any) -> GraphSources:
         return GraphSources("+".join(sorted(known)))
     nodes = list(_operations(model))
     traces = [str(node.meta.get("stack_trace") or "") for _, node in nodes]
-    # locals of a function that goes on after a break are not those it was called with
+    # the locals of a function resumed after a graph break are not its arguments
     is_whole = not any(_RESUMED in trace for trace in traces)
     names = tuple(_argument_name(node) if is_whole else "" for node in _placeholders(model.graph))
     modules = [_module_path(node) for _, node in nodes]
@@ -81,7 +81,7 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _operations(model: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.Node]]:
-    """Operations of a graph and of the graphs in it, by names that differ."""
+    """Operations of a graph and its subgraphs, by unique names."""
     for path, part in _graphs(model).items():
         prefix = f"{path}." if path else ""
         for node in part.graph.nodes:
@@ -90,7 +90,7 @@ def _operations(model: torch.fx.GraphModule) -> Iterator[tuple[str, torch.fx.Nod
 
 
 def _graphs(model: torch.fx.GraphModule) -> dict[str, torch.fx.GraphModule]:
-    """A graph and those in it, by path."""
+    """A graph and its subgraphs, by path."""
     parts = model.named_modules()
     return {path: part for path, part in parts if isinstance(part, torch.fx.GraphModule)}
 
@@ -125,7 +125,7 @@ def _place(module: str, trace: str) -> SourcePlace | None:
 
 
 def tags_of(operation: Any) -> tuple[Tag, ...]:
-    """Tags of what an ir.Operation was made for, sorted: of the node it is, else of its origins."""
+    """Sorted tags of an ir.Operation: of its node, or else of its origins."""
     node = getattr(operation, "origin_node", None)
     nodes = [node] if node is not None and _tag(node) else operation.get_origins()
     return tuple(sorted({tag for node in nodes if (tag := _tag(node)) is not None}))
@@ -138,8 +138,8 @@ def _tag(node: torch.fx.Node) -> Tag | None:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel in generated code. ``names``: of its arguments, by arg_index, "" where the
-    function has none. ``executes``: per execute, names in the graph ``identity`` it stands for.
+    """A call of a kernel in generated code. ``names``: of its arguments, by arg_index, "" for
+    arguments without one. ``executes``: per execute, its nodes in the graph ``identity``.
     """
 
     identity: str
@@ -148,7 +148,7 @@ class KernelCall:
     is_backward: bool = False
 
     def places_of(self, execute: int) -> tuple[SourcePlace, ...]:
-        """Lines an execute stands for, those of every function that has this very graph."""
+        """Source lines of an execute, in every function with this graph."""
         if execute >= len(self.executes):
             return ()
         return _places(self.identity, self.executes[execute], self.is_backward)
@@ -168,7 +168,7 @@ def _places(identity: str, names: Sequence[str], is_backward: bool) -> tuple[Sou
 def kernel_call(
     names: Sequence[str], executes: Sequence[Sequence[Tag]], is_backward: bool
 ) -> KernelCall:
-    """The call of a kernel; tags of other graphs than the first one's say nothing."""
+    """The call of a kernel; tags of other graphs than the first one are ignored."""
     identity = next((tag[0] for tags in executes for tag in tags), "")
     known = tuple(tuple(name for graph, name in tags if graph == identity) for tags in executes)
     return KernelCall(identity, tuple(names), known, is_backward)

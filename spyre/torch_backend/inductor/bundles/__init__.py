@@ -1,4 +1,4 @@
-"""From specs to bundles, and the kernels that generated code calls."""
+"""Kernel operations, the bundles made of them, and the kernels that generated code calls."""
 
 import lazy_loader
 

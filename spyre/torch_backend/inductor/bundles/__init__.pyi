@@ -1,8 +1,6 @@
-from .document import (
-    documented as documented,
-)
 from .generation import (
     KernelMemory as KernelMemory,
+    generate_bundle as generate_bundle,
 )
 from .kernel_op import (
     HBM as HBM,
@@ -23,13 +21,15 @@ from .kernels import (
     HostExtents as HostExtents,
     InductorKernel as InductorKernel,
 )
-from .op_spec import (
-    DataFormats as DataFormats,
+from .op_spec_form import (
     LoopSpec as LoopSpec,
     OpSpec as OpSpec,
-    SizeSpec as SizeSpec,
     Spec as Spec,
     TensorArg as TensorArg,
     operations_of as operations_of,
     spec_text as spec_text,
+    to_op_specs as to_op_specs,
+)
+from .sizes import (
+    SizeSpec as SizeSpec,
 )

@@ -1,4 +1,4 @@
-"""From a `KernelOp` to the description the SDSC writer takes, and what cannot be said so."""
+"""From a `KernelOp` to the `OperationSpec` of its SDSC, and errors where there is none."""
 
 from __future__ import annotations
 
@@ -34,27 +34,20 @@ UNKNOWN_COUNT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class LxShare:
-    """How the cores share a tensor in LX: the tensor's bytes, and where in it each core's part
-    begins.
-    """
+    """How the cores share a tensor in LX: its size, and the start of each core's part in it."""
 
     size_bytes: int
     begins_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """``shares``: by number of every tensor in LX."""
+def emit_op(
+    op: KernelOp, loops: LoopCounts, bases: Bases
+) -> tuple[OperationSpec, Mapping[int, LxShare]]:
+    """The SDSC of ``op`` inside ``loops``, its tensors at ``bases``, and how the cores share its
+    tensors in LX, by number.
 
-    operation: OperationSpec
-    shares: Mapping[int, LxShare]
-
-
-def emit_op(op: KernelOp, loops: LoopCounts, bases: Bases) -> Emitted:
-    """The SDSC of ``op`` inside ``loops``, its tensors at ``bases``.
-
-    UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
-    fit.
+    UnsupportedError SPY960 for tensors that an SDSC cannot describe, SPY961 for a work division
+    that does not fit.
     """
     dims, division = op.iterated.dims, _division(op)
     try:
@@ -70,7 +63,7 @@ def emit_op(op: KernelOp, loops: LoopCounts, bases: Bases) -> Emitted:
         for number, tensor in enumerate(op.tensors)
         if tensor.memory == LX
     }
-    return Emitted(operation, shares)
+    return operation, shares
 
 
 def _division(op: KernelOp) -> CoreDivision:
@@ -87,7 +80,7 @@ def _division(op: KernelOp) -> CoreDivision:
 
 
 def _check_reach(op: KernelOp, number: int, reach: int, loops: LoopCounts) -> None:
-    """An operation that walks whole sticks, and K by sticks, stays within the buffer."""
+    """SPY960 if the whole sticks that an operation touches reach beyond the tensor's buffer."""
     tensor, size_bytes = op.tensors[number], op.buffer_bytes(number)
     moved = [(count, tensor.stride(k)) for k, (_, count) in enumerate(loops) if tensor.stride(k)]
     if not isinstance(size_bytes, int) or any(count == UNKNOWN_COUNT for count, _ in moved):
@@ -135,17 +128,17 @@ def _lanes(operation: OperationSpec, number: int) -> int:
     return prod(size for _, size in tensor.stick)
 
 
-# --- what cannot be ------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 def tensor_name(op: KernelOp, number: int) -> str:
-    """What messages call a tensor: its place in the operation and in memory."""
+    """The name of a tensor in messages: its number in the operation, and its memory."""
     tensor = op.tensors[number]
     is_argument = tensor.argument >= 0
-    where = (
+    memory = (
         f"argument {tensor.argument}" if is_argument else f"{tensor.memory} {tensor.start_bytes}"
     )
-    return f"tensor {number} ({where})"
+    return f"tensor {number} ({memory})"
 
 
 def inexpressible(op: str, tensor: str, found: str, hint: str = "") -> UnsupportedError:
@@ -181,14 +174,21 @@ def unimplemented(op: str) -> UnsupportedError:
     )
 
 
-def integer(number: Any, what: str) -> int:
-    """A positive integer. UnsupportedError SPY964 for an expression of symbols."""
+def integer(number: Any, role: str) -> int:
+    """``number`` as a positive int. UnsupportedError SPY964 for an expression of symbols."""
+    if isinstance(number, int) and number > 0:
+        return number
     value = sympy.sympify(number)
     if not (value.is_Integer and value > 0):
-        raise UnsupportedError(
-            "SPY964",
-            "a loop count or an extent depends on something that no launch says",
-            expected="positive integers; in loop counts and buffers, sizes of the kernel too",
-            found=f"{what} of {value}",
-        )
+        raise unknown_number(role, value)
     return int(value)
+
+
+def unknown_number(role: str, value: Any) -> UnsupportedError:
+    """SPY964 about a number that no launch gives."""
+    return UnsupportedError(
+        "SPY964",
+        "a loop count or an extent depends on something that no launch says",
+        expected="positive integers; in loop counts and buffers, sizes of the kernel too",
+        found=f"{role} of {value}",
+    )

@@ -1,7 +1,7 @@
-"""From a kernel to a bundle: arguments, loops, an SDSC per operation.
+"""From a kernel to a bundle: arguments, loops, one SDSC per operation.
 
-Loops stay loops where addresses are symbols; tensors move by the strides their layout says, not by
-those of host order the coarse-tiling document prints. Pure functions, for any thread.
+With symbolic addresses loops stay loops, and tensors move by the strides of their device layout.
+Pure functions, for any thread.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
@@ -40,16 +38,20 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelOp,
     UnimplementedOp,
 )
-from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec
-from spyre.torch_backend.inductor.bundles.reader import kernel_of
-from spyre.torch_backend.inductor.bundles.sizes import Sizes, size_value, smallest, value_at
+from spyre.torch_backend.inductor.bundles.sizes import (
+    Sizes,
+    SizeSpec,
+    size_value,
+    smallest,
+    value_at,
+)
 from spyre.torch_backend.program import SCRATCH, Ints, ScratchpadPlace
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentMemory:
-    """What a kernel expects of one argument. ``device_sizes``: those its operations name for the
-    whole buffer, none if no operation touches it. ``is_input``: the first one to touch it reads it.
+    """The memory of one kernel argument. ``device_sizes``: of the whole buffer, one per distinct
+    use, none if no operation touches it. ``is_input``: the first operation to touch it reads it.
     """
 
     size_bytes: int = STICK_BYTES
@@ -71,16 +73,14 @@ class KernelMemory:
     pool_bytes: int
 
     @classmethod
-    def of(
-        cls, specs: Sequence[AnySpec], sizes: Sizes | None = None, least: int = 0
-    ) -> KernelMemory:
-        """What a kernel touches in launches of ``sizes``; loops only move about within it.
+    def of(cls, kernel: Kernel, sizes: Sizes | None = None, least: int = 0) -> KernelMemory:
+        """The memory of ``kernel`` in launches of ``sizes``, which its loops never leave.
 
-        ``least``: arguments there are at any rate. UnsupportedError as of `kernel_of`.
+        ``least``: number of arguments, where the operations may touch fewer.
         """
         uses: dict[int, list[_Use]] = {}
         pool_bytes, values = 0, sizes or {}
-        for op in _running(kernel_of(specs, values), values):
+        for op in _running(kernel, values):
             for number, tensor in enumerate(op.tensors):
                 if tensor.argument >= 0:
                     uses.setdefault(tensor.argument, []).append((op, number))
@@ -92,7 +92,7 @@ class KernelMemory:
 
 
 def _running(kernel: Kernel, sizes: Sizes) -> Iterator[KernelOp]:
-    """All operations, those in loops once, without loops that never run at these sizes."""
+    """All operations, those in loops once, except in loops whose count is 0 at these sizes."""
     for op in kernel:
         if isinstance(op, KernelOp):
             yield op
@@ -122,7 +122,7 @@ def _device_size(op: KernelOp, number: int, sizes: Sizes) -> Ints:
 
 def generate_bundle(
     name: str,
-    specs: Sequence[AnySpec],
+    kernel: Kernel,
     sizes: Sequence[SizeSpec] = (),
     *,
     symbolic: bool = True,
@@ -131,11 +131,11 @@ def generate_bundle(
 ) -> BuiltBundle:
     """The bundle of a kernel.
 
-    ``symbolic``: addresses are launch arguments. Otherwise they are baked in: argument k in segment
-    k, or k + 1 above the pool in segment 0. ``unrolled``: loops are written out. ``pool_argument``:
-    the pool is the last argument of a symbolic bundle, not memory the runtime adds. ``sizes`` are
-    parameters behind the addresses; with them loops and addresses stay symbolic.
-    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for what no bundle can say.
+    ``symbolic``: addresses are launch arguments; otherwise constants, with argument k in segment k,
+    or in k + 1 if the pool takes segment 0. ``unrolled``: no loops, one operation per iteration.
+    ``pool_argument``: the pool is the last argument of a symbolic bundle, and not added by the
+    runtime. ``sizes``: parameters after the addresses; they need loops and symbolic addresses.
+    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for kernels without a bundle.
     """
     if sizes and (unrolled or not symbolic):
         raise UnsupportedError(
@@ -144,7 +144,6 @@ def generate_bundle(
             expected="UNROLL_LOOPS=0 and BUNDLE_SYMBOLIC_ARGS=1",
             found="unrolled loops" if unrolled else "baked addresses",
         )
-    kernel = kernel_of(specs, [size.name for size in sizes])
     memory = KernelMemory.of(kernel, smallest(sizes))
     builder = BundleBuilder(symbolic=symbolic)
     known = {s.name: builder.size(s.name, None, s.granularity) for s in sizes}
@@ -161,8 +160,8 @@ def generate_bundle(
 
 @dataclass(slots=True)
 class _BundleWriter:
-    """Adds the operations of a kernel to ``builder``. ``shares``: of what was last written to LX,
-    by its place there.
+    """Adds the operations of a kernel to ``builder``. ``shares``: how the cores share the tensor
+    last written at each LX address.
     """
 
     name: str
@@ -185,26 +184,19 @@ class _BundleWriter:
                     self._add_operation(op, loops)
 
     def _count(self, loop: KernelLoop) -> int | SizeValue:
-        if self._is_sized(loop.count):
-            return size_value(loop.count, self.sizes)
-        return integer(loop.count, f"{self.name}: loop count")
-
-    def _is_sized(self, number: Any) -> bool:
-        """Whether a number depends on sizes of the kernel, and on nothing else."""
-        names = {symbol.name for symbol in sympy.sympify(number).free_symbols}
-        return bool(names) and names <= set(self.sizes)
+        role = f"{self.name}: loop count"
+        count = size_value(loop.count, self.sizes, role)
+        return integer(count, role) if isinstance(count, int) else count
 
     def _bytes(self, op: KernelOp, number: Any) -> int | SizeValue:
-        if not (self._is_sized(number) or sympy.sympify(number).is_Integer):
-            integer(number, f"{op.name}: a pitch")
-        return size_value(number, self.sizes)
+        return size_value(number, self.sizes, f"{op.name}: a pitch")
 
     def _add_operation(self, op: KernelOp, loops: LoopCounts) -> None:
         bases = [self._base(op, number, loops) for number in range(len(op.tensors))]
-        emitted = emit_op(op, loops, bases)
-        for number, share in emitted.shares.items():
+        operation, shares = emit_op(op, loops, bases)
+        for number, share in shares.items():
             self._check_share(op, number, share)
-        self.builder.add(emitted.operation)
+        self.builder.add(operation)
 
     def _base(
         self, op: KernelOp, number: int, loops: LoopCounts
@@ -227,7 +219,7 @@ class _BundleWriter:
         return BufferAddress(name, begin, strides, (), shift)
 
     def _check_share(self, op: KernelOp, number: int, share: LxShare) -> None:
-        """Every core finds in its LX what it reads: who wrote it divided the tensor alike."""
+        """SPY961 if a tensor is read from LX with another division than it was written with."""
         start = op.tensors[number].start_bytes
         if op.is_output(number):
             self.shares[start] = share
@@ -241,8 +233,8 @@ class _BundleWriter:
 
 
 def unroll(kernel: Kernel) -> Kernel:
-    """``kernel`` without loops: an operation per iteration, in the order they run, at the addresses
-    of that iteration. UnsupportedError SPY964 for counts that only a launch knows.
+    """``kernel`` without loops: one operation per iteration, in execution order, with its address
+    in that iteration. UnsupportedError SPY964 for counts that only a launch knows.
     """
     return tuple(_unrolled(kernel, ()))
 

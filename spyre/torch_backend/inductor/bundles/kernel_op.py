@@ -1,10 +1,8 @@
-"""`KernelOp`: one operation of a compiled kernel, from the walk over its tensors to its bundle.
+"""`KernelOp` and `KernelLoop`: the operations of a compiled kernel.
 
-Everything between the passes on operations and the SDSC works on it: work division, planning of LX
-and the pool, the cost of automatic tiling, emission. Where elements lie is said by pitches, as in
-eager code; loops around operations are `KernelLoop`. The text of a kernel (`kernel_text`) is Python
-that makes it again: it stands in the code Inductor writes and caches. The form the coarse-tiling
-document prints is made of it by :mod:`.document`.
+Work division, planning of LX and the pool, the cost model of automatic tiling and emission all work
+on them. Pitches in bytes locate elements, as in eager code. The text of a kernel (`kernel_text`) is
+a Python expression that makes it again; Inductor's generated and cached code contains it.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from spyre.torch_backend.program import Ints, IteratedOp, IterationDim, OpKind
 
 HBM, LX = "hbm", "lx"
 REDUCED, K_ROLE = 1, 3
-"""Roles of what a reduction reduces, and of K of a matmul (`emit_over`)."""
+"""Roles of the reduced dims of a reduction, and of K of a matmul (`emit_over`)."""
 INDENT = "    "
 
 
@@ -30,7 +28,7 @@ INDENT = "    "
 class DeviceDim:
     """A device dim of a tensor: ``size`` steps of ``pitch_bytes``, begun at step ``first``.
 
-    ``walked``: (dim of the operation, its elements per step) of what moves along it.
+    ``walked``: (dim, elements per step) of the operation's dims that move along it.
     """
 
     pitch_bytes: int
@@ -41,17 +39,17 @@ class DeviceDim:
 
 @dataclass(frozen=True, slots=True)
 class KernelTensor:
-    """One tensor of an operation, and where its elements lie.
+    """One tensor of an operation, and the layout of its elements in memory.
 
-    ``pitches``: bytes per step of each of the operation's dims, 0 where elements repeat; ``lane``:
-    the dim along the sticks (-1: every element has a stick of its own), whose pitch is from stick
-    to stick. ``argument``: its place among the kernel's arguments, -1 in the pool and LX.
-    ``memory``: what its buffer lies in, from ``start_bytes`` on (of an argument, of the pool, of
-    each core's LX). ``size_bytes``: of the buffer. ``offset_bytes``: of the first element in it, in
-    the first iteration of all loops. ``strides``: bytes that one iteration of each enclosing loop
-    moves it by, the outermost first; empty where none does. ``shift``: bytes that depend on sizes
-    only a launch knows, as strides may (sympy). ``is_tile``: the buffer holds one tile of the loops
-    around it. ``device_size``: of a hand-written spec, which names it.
+    ``pitches``: bytes per step of each of the operation's dims, 0 where elements repeat. ``lane``:
+    the dim along the sticks, whose pitch is from stick to stick; -1 if every element has its own
+    stick. ``argument``: number among the kernel's arguments, -1 in the pool and in LX. ``memory``,
+    ``start_bytes``, ``size_bytes``: kind of memory, and range of the buffer in the argument, the
+    pool or each core's LX. ``offset_bytes``: of the first element in the buffer, in the first
+    iteration of all loops. ``strides``: bytes per iteration of each enclosing loop, the outermost
+    first; empty if no loop moves the tensor. ``shift``: a further offset in bytes that depends on
+    sizes only a launch knows, as strides and ``size_bytes`` may (sympy expressions); such a tensor
+    names its ``device_size``. ``is_tile``: the buffer holds one tile of the loops around it.
     """
 
     format: str
@@ -73,7 +71,7 @@ class KernelTensor:
         return find_stored_format(self.format).elements_per_stick
 
     def has(self, dim: int) -> bool:
-        """Whether it has elements of its own along a dim of the operation."""
+        """Whether its elements differ along a dim of the operation."""
         return bool(self.pitches[dim]) or self.lane == dim
 
     def stride(self, loop: int) -> Any:
@@ -85,13 +83,13 @@ class KernelTensor:
 class KernelOp:
     """One operation of the card.
 
-    ``name``: opFuncName. ``extents``: elements along each dim, the outermost first; ``roles``: as
-    of `emit_over`. ``tensors``: the output last. ``cores``: how many share each dim. ``constants``:
-    bits as float32 by name. ``mask_from``, ``lane_multiple``: as of the program's `OpSpec`.
-    ``rows``: of a gather's table. ``k_fast``: cores that add up one tile of a matmul are
-    neighbours. ``loop_dims``: per enclosing loop, the outermost first, the dim it moves along, -1
-    for none. A loop over tiles of one element has a dim of its own, of extent 1. ``numbering``:
-    dims as `core_order` has them, where that is not their own order.
+    ``name``: opFuncName. ``extents``: elements along each dim, the outermost first; ``roles``: see
+    `emit_over`. ``tensors``: the output last. ``cores``: number of cores that share each dim.
+    ``constants``: float32 bits by name. ``mask_from``, ``lane_multiple``: see `DeviceOp`. ``rows``:
+    of a gather's table. ``k_fast``: cores that add up one tile of a matmul are neighbours.
+    ``loop_dims``: per enclosing loop, the outermost first, the dim it moves along, -1 for none. A
+    loop over tiles of one element has a separate dim, of extent 1. ``numbering``: the order of dims
+    in core numbers, if it differs from their own.
     """
 
     name: str
@@ -110,7 +108,7 @@ class KernelOp:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """What people read for the dims."""
+        """Names of the dims for display."""
         return tuple(f"c{k}" for k in range(len(self.extents)))
 
     @property
@@ -123,7 +121,7 @@ class KernelOp:
 
     @property
     def splits(self) -> Ints:
-        """How many cores share each dim; one before work is divided."""
+        """Number of cores that share each dim; 1 for all before work is divided."""
         return self.cores or (1,) * len(self.extents)
 
     @property
@@ -142,22 +140,22 @@ class KernelOp:
 
     @property
     def split_reductions(self) -> Ints:
-        """Dims whose terms several cores add up: split, and not in what the operation writes."""
+        """Dims that are split although the output lacks them, so that cores add up partial sums."""
         return tuple(k for k in self._order if self.splits[k] > 1 and not self.output.has(k))
 
     def is_output(self, number: int) -> bool:
-        """Whether tensor ``number`` is what it writes."""
+        """Whether tensor ``number`` is the output."""
         return number == len(self.tensors) - 1
 
     def is_walked(self, dim: int) -> bool:
-        """Whether a dim is one of the iteration; the others have one element, and only loops move
-        along them. The rows of a gather are a dim however few there are (SDSC reference §6.4).
+        """Whether the SDSC has the dim: it has several elements, or is the rows of a gather, which
+        an SDSC always has (SDSC reference §6.4). Along other dims only loops move.
         """
         return self.extents[dim] > 1 or (self.rows > 0 and self.roles[dim] == 1)
 
     @cached_property
     def iterated(self) -> IteratedOp:
-        """What emission takes: the operation over the dims it walks, without loops and places."""
+        """The operation over the dims it walks, without loops and memory, as emission takes it."""
         dims = tuple(
             IterationDim(extent, tuple(self._factor(k, t) for t in self.tensors), self.roles[k])
             for k, extent in enumerate(self.extents)
@@ -178,8 +176,8 @@ class KernelOp:
         return Factor(self.extents[dim], tensor.pitches[dim], tensor.lane == dim)
 
     def dims_of(self, number: int) -> frozenset[int]:
-        """Dims along which tensor ``number`` has elements of its own, and the iteration finds them:
-        the rows of a gather's table are found by an index.
+        """Dims along which the iteration moves tensor ``number``. The rows of a gather's table are
+        no such dim, since an index selects them.
         """
         indirect = self.indirect_dim(number)
         return frozenset(
@@ -187,24 +185,32 @@ class KernelOp:
         )
 
     def indirect_dim(self, number: int) -> int:
-        """The dim along which an index says where tensor ``number`` is read, -1 for none."""
+        """The dim along which an index selects elements of tensor ``number``, -1 for none."""
         return self.roles.index(1) if self.rows and number == 0 else -1
 
-    def device_dims(self, number: int) -> list[DeviceDim]:
+    def device_dims(self, number: int) -> tuple[DeviceDim, ...]:
         """The device dims of a tensor's buffer, the outermost first, without the stick.
 
-        They are read off its pitches: every pitch is the step of one device dim, the dim outside of
-        it says how many there are. So a tensor in default layout has the dims of that layout.
+        They are derived from its pitches: every pitch is the step of one device dim, and the next
+        larger pitch gives its size. For a tensor in default layout they are those of that layout.
         """
+        return self._device_dims[number]
+
+    @cached_property
+    def _device_dims(self) -> tuple[tuple[DeviceDim, ...], ...]:
+        return tuple(tuple(self._dims_by_pitch(k)) for k in range(len(self.tensors)))
+
+    def _dims_by_pitch(self, number: int) -> Iterator[DeviceDim]:
+        if not isinstance(self.tensors[number].size_bytes, int):
+            return  # its device_size names them
         tensor, steps = self.tensors[number], list(self._steps(number))
         pitches = sorted({STICK_BYTES, *(pitch for pitch, _, _ in steps)}, reverse=True)
         sizes = [-(-tensor.size_bytes // pitches[0]), *(a // b for a, b in pairwise(pitches))]
-        rest, dims, indirect = tensor.offset_bytes, [], self.indirect_dim(number)
+        rest, indirect = tensor.offset_bytes, self.indirect_dim(number)
         for pitch, size in zip(pitches, sizes, strict=True):
             first, rest = divmod(rest, pitch)
             walked = tuple((k, unit) for p, k, unit in steps if p == pitch and k != indirect)
-            dims.append(DeviceDim(pitch, size, first, walked))
-        return dims
+            yield DeviceDim(pitch, size, first, walked)
 
     def buffer_bytes(self, number: int) -> Any:
         """Bytes of the buffer of tensor ``number``, in whole steps of its outermost device dim."""
@@ -214,14 +220,14 @@ class KernelOp:
         return outermost.size * outermost.pitch_bytes
 
     def coordinate(self, number: int, dim: DeviceDim) -> str:
-        """Where an iteration is along a device dim, as people write it."""
+        """The coordinate of an iteration along a device dim, as text."""
         lane, lanes = self.tensors[number].lane, self.tensors[number].lanes
         steps = [f"floor(c{k}/{lanes})" if k == lane else f"c{k}" for k, _ in dim.walked]
         return " + ".join([*steps, *([str(dim.first)] if dim.first or not steps else [])])
 
     def _steps(self, number: int) -> Iterator[tuple[int, int, int]]:
-        """(pitch in bytes, dim, elements per step) of all that a tensor moves by from stick to
-        stick. Lanes within one stick do not, unless loops go on to other sticks.
+        """(pitch in bytes, dim, elements per step) of every move from stick to stick. The lane dim
+        has none if it stays within one stick in all loops.
         """
         tensor = self.tensors[number]
         goes_on = bool(self.loop_dims) and not tensor.is_tile
@@ -235,14 +241,14 @@ class KernelOp:
 
 @dataclass(frozen=True, slots=True)
 class UnimplementedOp:
-    """An operation there is no SDSC for; whoever compiles it raises its name."""
+    """An operation without an SDSC; bundle generation raises SPY962 with its name."""
 
     op: str
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLoop:
-    """``body``, ``count`` times: a number, or an expression of sizes that only a launch knows."""
+    """``body``, run ``count`` times: a number, or an expression of sizes only a launch knows."""
 
     count: Any
     body: tuple[KernelOp | UnimplementedOp | KernelLoop, ...]
@@ -262,7 +268,7 @@ def operations_in(kernel: Kernel) -> Iterator[KernelOp]:
 
 
 def roles_of(kind: OpKind, tensors: Sequence[KernelTensor], dims: int) -> Ints:
-    """Roles of dims, by which tensors have them; of a gather's rows whoever makes it knows."""
+    """Roles of dims, derived from the tensors that have them. Not for gathers."""
     return tuple(_role(kind, [tensor.has(k) for tensor in tensors]) for k in range(dims))
 
 
@@ -280,7 +286,7 @@ def _role(kind: OpKind, held: Sequence[bool]) -> int:
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """The kernel as a tuple expression; fields that have their default are left out."""
+    """The kernel as a Python tuple expression, without fields that have their default."""
     lines = ["(", *(f"{INDENT}{line}" for op in kernel for line in _lines(op)), ")"]
     return "\n".join(lines)
 

@@ -1,9 +1,9 @@
-"""The kernels that generated code calls with its tensors: made by `SpyreAsyncCompile`, run here.
+"""Kernels of generated code: `SpyreAsyncCompile` makes them, and they run on torch tensors.
 
-The bundle is made when the kernel is, and loaded on a card when it first runs there. SPYRE_KEEP
-writes it with a launch_spec.json of the tensors it first ran on, with which spyre-run runs it, and
-with notes for people (how work is divided and why, the LX map, layouts), which stand in generated
-code, so that a kernel from a cache has them too.
+The bundle is built with the kernel and loaded on a card when it first runs there. SPYRE_KEEP writes
+it for spyre-run, with a launch_spec.json of the tensors it first ran on and with notes (work
+division and its reasons, LX map, layouts). Notes are part of the generated code, so that a kernel
+from a cache has them too.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ from spyre.torch_backend.inductor.base import (
     Notes,
     note,
 )
-from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import (
     ArgumentMemory,
     KernelMemory,
     generate_bundle,
 )
-from spyre.torch_backend.inductor.bundles.kernel_op import kernel_text
-from spyre.torch_backend.inductor.bundles.op_spec import AnySpec, SizeSpec, Spec, spec_text
-from spyre.torch_backend.inductor.bundles.reader import kernel_of
+from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, kernel_text
+from spyre.torch_backend.inductor.bundles.op_spec_form import Spec, spec_text, to_op_specs
 from spyre.torch_backend.inductor.bundles.sizes import (
+    SizeSpec,
     evaluated,
     sizes_of_launch,
     smallest,
@@ -72,9 +71,9 @@ def launch_spec_files(
     constants: Sequence[tuple[float, str]] = (),
     shapes: Sequence[tuple[int | str, ...]] = (),
 ) -> dict[str, bytes]:
-    """The file by its name. ``tensors``: by arg_index, the last of them ``constants``. ``names``:
-    what the function calls the first of them. ``shapes``: of the first of them, where names stand
-    for sizes that only a launch knows; those have default layouts.
+    """launch_spec.json, by file name. ``tensors``: by arg_index, the last ones ``constants``.
+    ``names``: parameter names of the function, for the first tensors. ``shapes``: of the first
+    tensors, with names for sizes that only a launch knows; such tensors have default layouts.
     """
     rows = enumerate(zip(memory.arguments, tensors, strict=True))
     given = dict(enumerate(names))
@@ -152,18 +151,18 @@ HostExtents = (
 class InductorKernel:
     """A kernel of generated code. Any thread may run it.
 
-    ``symbolic`` and ``unrolled``: form of ``bundle``, as of `generate_bundle`; SPYRE_KEEP writes
-    it. What runs on a card has symbolic addresses in any case, and the cards' scratch memory for
-    its pool. ``arguments``: host sizes, strides and dtype of the tensors it was compiled for, by
-    arg_index; with them inputs in other layouts are copied, without them whatever fits the specs'
-    device sizes is taken. ``constants``: (number, dtype) of the arguments behind the tensors.
-    ``notes``: what SPYRE_KEEP writes beside the bundle. Errors as of `generate_bundle`.
+    ``symbolic`` and ``unrolled``: form of ``bundle`` (see `generate_bundle`), which SPYRE_KEEP
+    writes. The program that runs has symbolic addresses in any case, and its pool in the card's
+    scratch memory. ``arguments``: host sizes, strides and dtype of the tensors it was compiled
+    for, by arg_index: inputs in other layouts are copied. Without them, tensors of the kernel's
+    device sizes are accepted. ``constants``: (number, dtype) of the arguments after the tensors.
+    ``notes``: text files that SPYRE_KEEP writes beside the bundle. Errors as of `generate_bundle`.
     """
 
     def __init__(
         self,
         name: str,
-        specs: Sequence[AnySpec],
+        kernel: Kernel,
         arguments: Sequence[HostExtents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
@@ -175,8 +174,7 @@ class InductorKernel:
         self.constants = tuple(constants)
         self.notes = notes
         self._bases = [argument_base(*extents) for extents in arguments]
-        self._given = tuple(specs)
-        self.kernel = kernel_of(specs)
+        self.kernel = tuple(kernel)
         self.memory = KernelMemory.of(self.kernel)
         self._launched = generate_bundle(name, self.kernel, unrolled=unrolled, pool_argument=True)
         self._programs: dict[CardKey, CompiledProgram] = {}
@@ -187,7 +185,7 @@ class InductorKernel:
 
     @functools.cached_property
     def bundle(self) -> BuiltBundle:
-        """The bundle in the form asked for; made when somebody wants to see it."""
+        """The bundle in the requested form; built on first access."""
         if self._symbolic and not self.memory.pool_bytes:
             return self._launched
         form = (self._symbolic, self._unrolled)
@@ -196,16 +194,15 @@ class InductorKernel:
     @property
     def specs(self) -> tuple[Spec, ...]:
         """The kernel in the document's form."""
-        return documented(self._given)
+        return to_op_specs(self.kernel)
 
     def run(self, *tensors: torch.Tensor, call: KernelCall = NO_CALL) -> None:
         """Enqueue it on the current stream of the tensors' card.
 
-        ``tensors``: inputs and outputs by arg_index, laid out as the specs say; an input that is
-        not is copied first, and copied back if it is written. ``call``: which one it is. Of a
-        kernel that does not know the extents of its arguments, outputs are not copied:
-        UnsupportedError SPY963, as where a copy does not help. RuntimeError for tensors of several
-        cards.
+        ``tensors``: inputs and outputs by arg_index. One in another layout than the kernel expects
+        is copied first, and copied back if it is written. ``call``: the call site in generated
+        code. UnsupportedError SPY963 if a kernel without ``arguments`` gets an output in another
+        layout, or an input that a copy does not fit. RuntimeError for tensors of several cards.
         """
         expected = self.memory.arguments[: len(self.memory.arguments) - len(self.constants)]
         if len(tensors) != len(expected):
@@ -228,13 +225,13 @@ class InductorKernel:
     def _run_based(
         self, tensors: Sequence[torch.Tensor], buffers: Sequence[DeviceBuffer], call: KernelCall
     ) -> None:
-        """Run it on copies of tensors that are laid out otherwise; results go back to them."""
+        """Run it; tensors in other layouts are copied before, and written ones back after."""
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         fitting = list(buffers)
         for k, (tensor, buffer, base) in enumerate(zip(tensors, buffers, self._bases, strict=True)):
             if buffer.layout_id == base.layout_id and not tensor.storage_offset():
                 continue
-            # also of what is written: the kernel may write a part of it
+            # also if it is written: the kernel may write only a part of it
             copy = _empty_based(tensor, base).copy_(tensor)
             if self.memory.arguments[k].is_output:
                 copies.append((tensor, copy))
@@ -265,7 +262,7 @@ class InductorKernel:
         _enqueue_at(self.program_on(card), card, memory, call)
 
     def _show(self, memory: Sequence[DeviceBuffer], call: KernelCall) -> None:
-        """Log and keep it as the environment asks for, when it runs for the first time."""
+        """Log and keep the bundle at its first run, if the environment asks for it."""
         with self._lock:
             if self._is_shown:
                 return
@@ -350,7 +347,7 @@ def _empty_based(like: torch.Tensor, base: StorageLayout) -> torch.Tensor:
 
 
 def _fits(buffer: DeviceBuffer, expected: ArgumentMemory) -> bool:
-    """True if a buffer has the device size (dims of one element apart) and format expected."""
+    """True if a buffer has the expected format and device size, ignoring dims of one element."""
     if not expected.device_sizes:
         return buffer.base is not None
     if buffer.base is None:
@@ -380,28 +377,27 @@ DynamicExtents = (
 
 
 class DynamicKernel:
-    """A kernel of generated code whose ``sizes`` are those of the tensors of each launch.
+    """A kernel of generated code whose ``sizes`` each launch takes from its tensors.
 
-    Any thread may run it. ``arguments``: host extents of all tensors, in which expressions of sizes
-    stand as text, as in ``("s0", 128)``. Else as `InductorKernel`. Errors as of `generate_bundle`.
+    Any thread may run it. ``arguments``: host extents of all tensors, with expressions of sizes as
+    text: ``("s0", 128)``. Otherwise like `InductorKernel`. Errors as of `generate_bundle`.
     """
 
     def __init__(
         self,
         name: str,
-        specs: Sequence[AnySpec],
+        kernel: Kernel,
         sizes: Sequence[SizeSpec],
         arguments: Sequence[DynamicExtents],
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
     ) -> None:
         self.name = name
-        self.specs = documented(specs)
         self.sizes = tuple(sizes)
         self.arguments = tuple(arguments)
         self.constants = tuple(constants)
         self.notes = notes
-        self.kernel = kernel_of(specs, [size.name for size in sizes])
+        self.kernel = tuple(kernel)
         self.memory = KernelMemory.of(self.kernel, smallest(sizes))
         self.launched = generate_bundle(name, self.kernel, sizes, pool_argument=True)
         self._kernels: LruCache[tuple[int, ...], _KernelAtSizes] = LruCache(MOST_SIZES)
@@ -410,8 +406,13 @@ class DynamicKernel:
         self.is_shown = False
 
     @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The kernel in the document's form."""
+        return to_op_specs(self.kernel)
+
+    @property
     def bundle(self) -> BuiltBundle:
-        """The bundle as `spyre-run` takes it: the runtime adds the pool."""
+        """The bundle for `spyre-run`, to which the runtime adds the pool."""
         if not self.memory.pool_bytes:
             return self.launched
         return generate_bundle(self.name, self.kernel, self.sizes)
@@ -419,7 +420,7 @@ class DynamicKernel:
     def run(self, *given: Any, call: KernelCall = NO_CALL) -> None:
         """Enqueue it: tensors by arg_index, then all sizes in their order, or none of them.
 
-        LaunchError SPY965 for sizes that it cannot be launched with; else as `InductorKernel.run`.
+        LaunchError SPY965 for sizes it does not take; other errors as of `InductorKernel.run`.
         """
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         numbers = [int(value) for value in given[len(tensors) :]]
@@ -427,7 +428,7 @@ class DynamicKernel:
         self.at(sizes_of_launch(self.name, self.sizes, numbers, shapes)).run(*tensors, call=call)
 
     def at(self, sizes: dict[str, int]) -> InductorKernel:
-        """The kernel as launches of ``sizes`` see it."""
+        """The kernel for launches with ``sizes``."""
         key = tuple(sizes[size.name] for size in self.sizes)
         with self._lock:
             kernel = self._kernels.get(key)
@@ -454,7 +455,7 @@ class _KernelAtSizes(InductorKernel):
     def __init__(self, dynamic: DynamicKernel, sizes: dict[str, int]) -> None:
         self.dynamic, self.sizes = dynamic, sizes
         self.name, self.constants, self.notes = dynamic.name, dynamic.constants, dynamic.notes
-        self.kernel, self._given = dynamic.kernel, dynamic.specs
+        self.kernel = dynamic.kernel
         self.memory = KernelMemory.of(dynamic.kernel, sizes, len(dynamic.arguments))
         self._bases = [
             argument_base(evaluated(size, sizes), evaluated(stride, sizes), *others)
@@ -466,7 +467,6 @@ class _KernelAtSizes(InductorKernel):
 
     @property
     def bundle(self) -> BuiltBundle:
-        """That of the kernel."""
         return self.dynamic.bundle
 
     def _enqueue(self, card: FlexDevice, memory: Sequence[DeviceBuffer], call: KernelCall) -> None:
@@ -507,31 +507,24 @@ class SpyreAsyncCompile(AsyncCompile):  # type: ignore[misc]
     def sdsc(
         self,
         name: str,
-        specs: Sequence[AnySpec],
+        kernel: Kernel,
         arguments: Sequence[HostExtents] = (),
         constants: Sequence[tuple[float, str]] = (),
         notes: Notes = NO_NOTES,
         sizes: Sequence[SizeSpec] = (),
     ) -> InductorKernel | DynamicKernel:
-        """The kernel of ``specs``. Errors as of `generate_bundle`.
+        """The kernel of these operations. Errors as of `generate_bundle`.
 
-        ``arguments``: host sizes, strides and dtype each tensor must have, by arg_index, none for
-        whatever the specs' device sizes fit. ``constants``: numbers and dtypes of the arguments
-        behind the tensors. ``notes``: for people, by the file SPYRE_KEEP writes them to.
-        ``sizes``: that only launches know; ``arguments`` may name them among their host sizes.
+        ``arguments``: host sizes, strides and dtype of each tensor, by arg_index; without them,
+        tensors of the kernel's device sizes are accepted. ``constants``: (number, dtype) of the
+        arguments after the tensors. ``notes``: text by the file name that SPYRE_KEEP uses.
+        ``sizes``: known at launches only; ``arguments`` may name them among their host sizes.
         """
         if sizes:
-            sized = DynamicKernel(name, specs, sizes, arguments, constants, notes)
+            sized = DynamicKernel(name, kernel, sizes, arguments, constants, notes)
             note(sized)
             return sized
-        kernel = InductorKernel(
-            name,
-            specs,
-            arguments,
-            constants,
-            notes,
-            symbolic=self.symbolic,
-            unrolled=self.unrolled,
-        )
-        note(kernel)
-        return kernel
+        form = {"symbolic": self.symbolic, "unrolled": self.unrolled}
+        compiled = InductorKernel(name, kernel, arguments, constants, notes, **form)
+        note(compiled)
+        return compiled

@@ -1,7 +1,6 @@
-"""Work division: how the cores share an operation's iteration (hardware reference §4.1).
+"""Work division: how the cores share an operation's iteration space (hardware reference §4.1).
 
-`divide_op` runs the passes. Everything is a pure function over frozen data, so all of it may be
-used from several threads.
+`divide_op` runs the passes. All functions are pure, so several threads may use them.
 """
 
 import lazy_loader

@@ -1,8 +1,8 @@
-"""What can be divided of an operation: its dims in units that a core takes whole, and the ways to
-share cores among them.
+"""The dims of an operation that can be divided among cores, in units that are not split, and the
+possible divisions.
 
-Which dims lie along sticks, which are reduced and which have to stay whole follows from how the
-tensors move along them (hardware reference §4.1, steps 1 and 5).
+Which dims run along sticks, are reduced, or must stay whole follows from the tensors' pitches
+(hardware reference §4.1, steps 1 and 5).
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from math import isqrt, lcm
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.ops import SPEC_NAMES, Category, Family, find_op
+from spyre.hw.ops import Category, Family, find_op
 from spyre.torch_backend.inductor.bundles import KernelOp
 from spyre.torch_backend.program import OpKind
 
 
 @dataclass(frozen=True, slots=True)
 class DivisibleDim:
-    """One dim of an operation's iteration.
+    """One dim of an operation's iteration space.
 
-    ``elements``: its extent. ``unit``: elements a core takes as a whole, those of a stick along
-    sticks, else 1. ``is_output``: the result has it (else it is reduced). ``along_sticks``: some
-    tensor's sticks run along it. ``kept_whole``: why it cannot be divided, "" if it can.
+    ``elements``: its extent. ``unit``: elements that are not divided: those of a stick if sticks
+    run along the dim, else 1. ``is_output``: the result has the dim (else it is reduced).
+    ``along_sticks``: sticks of some tensor run along it. ``undivided_reason``: why it cannot
+    be divided, "" if it can.
     """
 
     symbol: str
@@ -34,21 +35,21 @@ class DivisibleDim:
     unit: int
     is_output: bool
     along_sticks: bool
-    kept_whole: str = ""
+    undivided_reason: str = ""
 
     @property
     def units(self) -> int:
-        """The stick-adjusted size: what splits have to divide."""
+        """Number of units; splits are divisors of it."""
         return -(-self.elements // self.unit)
 
     def splits(self, cores: int) -> list[int]:
-        """The ways to divide the dim among at most ``cores``, ascending."""
-        if self.kept_whole:
+        """Return the possible numbers of slices, at most ``cores``, ascending."""
+        if self.undivided_reason:
             return [1]
         return [n for n in divisors(self.units) if n <= cores]
 
     def elements_per_core(self, splits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Elements of the first slice for each of ``splits``."""
+        """Return the elements of the first slice for each of ``splits``."""
         return np.minimum(self.units // splits * self.unit, self.elements)
 
 
@@ -70,33 +71,33 @@ class Iteration:
 
     @property
     def reduced(self) -> frozenset[str]:
-        """Symbols the result does not have."""
+        """Symbols of the reduced dims."""
         return frozenset(dim.symbol for dim in self.dims if not dim.is_output)
 
 
 def read_iteration(op: KernelOp) -> Iteration:
-    """The dims of ``op``; how it is divided already is not looked at."""
-    known, listed = find_op(op.name), SPEC_NAMES.get(op.name)
+    """Return the dims of ``op``, whether or not it is divided already."""
+    known = find_op(op.name)
     family = known.family if known is not None else None
-    is_matmul = listed is not None and listed.category is Category.MATMUL
+    is_matmul = known is not None and known.category is Category.MATMUL
     outputs, dims = _output_dims(op), []
     for k, (symbol, extent) in enumerate(zip(op.symbols, op.extents, strict=True)):
         lanes = [tensor.lanes for tensor in op.tensors if tensor.lane == k]
         dim = DivisibleDim(symbol, extent, lcm(*lanes), k in outputs, bool(lanes))
-        dims.append(replace(dim, kept_whole=_reason_to_keep(dim, op, k, family)))
+        dims.append(replace(dim, undivided_reason=_undivided_reason(dim, op, k, family)))
     return Iteration(op, is_matmul, tuple(dims))
 
 
 def _output_dims(op: KernelOp) -> set[int]:
-    """Dims of the result. Only reductions have others: those that no device dim of the output
-    follows, its stick not counted.
+    """Return the dims of the result: all dims, or those a reduction's output moves along, above its
+    stick.
     """
     if op.kind not in (OpKind.REDUCTION, OpKind.MATMUL):
         return set(range(len(op.extents)))
     return {k for dim in op.device_dims(len(op.tensors) - 1) for k, _ in dim.walked}
 
 
-def _reason_to_keep(dim: DivisibleDim, op: KernelOp, number: int, family: Family | None) -> str:
+def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Family | None) -> str:
     padded = dim.along_sticks and dim.elements % dim.unit != 0
     if family is Family.TOPK:
         return "topk runs on one core"
@@ -111,27 +112,27 @@ def _reason_to_keep(dim: DivisibleDim, op: KernelOp, number: int, family: Family
 
 
 Splits = npt.NDArray[np.int64]
-"""One row per way to divide, one column per dim."""
+"""A row per division, a column per dim."""
 
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of a positive number, ascending."""
+    """Return all divisors of a positive number, ascending."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     large = [number // n for n in reversed(small) if n * n != number]
     return (*small, *large)
 
 
 def core_split(units: int, cores: int) -> int:
-    """The largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
+    """Return the largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
     return max(n for n in range(1, min(units, cores) + 1) if units % n == 0)
 
 
 def splits_within(candidates: Sequence[Sequence[int]], cores: int) -> Splits:
-    """Every choice of one candidate per dim whose product is at most ``cores``.
+    """Return all combinations of one candidate per dim whose product is at most ``cores``.
 
     Rows are in the order of nested loops, the first dim outermost. Prefixes that use too many
-    cores are dropped on the way, so the table stays small for any number of dims.
+    cores are dropped early, so the table stays small for any number of dims.
     """
     rows = np.ones((1, 0), np.int64)
     used = np.ones(1, np.int64)

@@ -1,15 +1,14 @@
-"""The passes of work division together: span reduction, matmul cost model, distribution of the
-cores that are left; divisions that hints ask for; and the numbers of the cores.
+"""The passes of work division, in order: span reduction, the matmul cost model, distribution of
+the remaining cores. Hints of the user replace the passes. Core numbers follow from the result.
 
-Order and rules: hardware reference §4.1; core numbers: its step 7, and SDSC reference §6.1. A span
-is how much memory a core's slice of a tensor lies in, from first to last byte; a core reaches 256
-MiB of device memory per tensor (hardware reference §2). Spans are computed for many ways to divide
-at once: arrays, one entry per way.
+Order and rules: hardware reference §4.1; core numbers: its step 7 and SDSC reference §6.1. A span
+is the memory from the first to the last byte of a core's slice of a tensor; a core can address 256
+MiB of device memory per tensor (hardware reference §2). Spans are computed with arrays, for many
+divisions at once.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -30,21 +29,18 @@ from spyre.torch_backend.inductor.division.iteration import (
     read_iteration,
     splits_within,
 )
-from spyre.torch_backend.inductor.division.matmul import PLANNERS, divide_matmul
+from spyre.torch_backend.inductor.division.matmul import divide_matmul
 
 # --- spans ------------------------------------------------------------------------------------
 
 MAX_SPAN_BYTES = 256 << 20
-"""What a core reaches of one tensor."""
+"""Memory of one tensor that a core can address."""
 _MIB = 1 << 20
-
-logger = logging.getLogger(__name__)
 
 
 def spans_bytes(iteration: Iteration, number: int, splits: Splits) -> npt.NDArray[np.int64]:
-    """Span of tensor ``number`` per core for every row of ``splits`` (a column per dim), in bytes.
-
-    The outermost device dim a core moves along at all decides: its steps times everything below.
+    """Return the span of tensor ``number`` per core, in bytes, for each row of ``splits`` (a column
+    per dim): the steps along the outermost device dim that a core moves along, times its pitch.
     """
     spans = np.full(len(splits), STICK_BYTES, np.int64)
     for dim in reversed(iteration.op.device_dims(number)):
@@ -56,7 +52,9 @@ def spans_bytes(iteration: Iteration, number: int, splits: Splits) -> npt.NDArra
 def _steps_along(
     iteration: Iteration, number: int, dim: DeviceDim, splits: Splits
 ) -> npt.NDArray[np.int64]:
-    """Steps a core takes along a device dim, per row of ``splits``; all where an index does it."""
+    """Return the steps a core takes along a device dim, for each row of ``splits``; all steps if an
+    index selects them.
+    """
     op = iteration.op
     indirect = op.indirect_dim(number)
     if indirect >= 0 and op.tensors[number].pitches[indirect] == dim.pitch_bytes:
@@ -68,18 +66,15 @@ def _steps_along(
 
 
 def reduce_spans(
-    iteration: Iteration,
-    cores: int,
-    committed: Mapping[str, int],
-    limit_bytes: int = MAX_SPAN_BYTES,
+    iteration: Iteration, cores: int, limit_bytes: int = MAX_SPAN_BYTES
 ) -> dict[str, int]:
-    """Pass 1: the splits needed so that spans fit, on top of ``committed``; only those over 1.
+    """Pass 1: return the splits over 1 that make spans fit.
 
-    Device dims are looked at from the outermost in, the dims that move along each are divided
-    together: by what leaves the largest span that fits, else by what leaves the smallest.
+    For each device dim, from the outermost inwards, the dims that move along it are divided
+    together: the division with the largest span that fits, else the one with the smallest span.
     UnsupportedError SPY981 if several reduced dims would be divided.
     """
-    splits = {symbol: committed.get(symbol, 1) for symbol in iteration.symbols}
+    splits = dict.fromkeys(iteration.symbols, 1)
     for number in device_tensors(iteration):
         for dim in iteration.op.device_dims(number):
             if _span(iteration, number, splits) <= limit_bytes:
@@ -99,13 +94,13 @@ def _best_splits(
     cores: int,
     limit_bytes: int,
 ) -> dict[str, int]:
-    """New splits of the dims that move along a device dim; the first of equally good ones."""
+    """Return the splits after dividing the dims that move along ``dim``; ties go to the first."""
     inside = {iteration.symbols[k] for k, _ in dim.walked}
     options = [
-        [n for n in own.splits(cores) if n >= least[own.symbol]]
-        if own.symbol in inside and not own.kept_whole
-        else [least[own.symbol]]
-        for own in iteration.dims
+        [n for n in divisible.splits(cores) if n >= least[divisible.symbol]]
+        if divisible.symbol in inside and not divisible.undivided_reason
+        else [least[divisible.symbol]]
+        for divisible in iteration.dims
     ]
     rows = splits_within(options, cores)
     if not len(rows):
@@ -117,12 +112,12 @@ def _best_splits(
 
 
 def device_tensors(iteration: Iteration) -> list[int]:
-    """Numbers of the tensors in device memory: the limit does not concern the scratchpads."""
+    """Return the numbers of the tensors in device memory; spans in LX are not limited."""
     return [k for k, tensor in enumerate(iteration.op.tensors) if tensor.memory != LX]
 
 
 def check_one_reduction(iteration: Iteration, splits: Mapping[str, int], purpose: str) -> None:
-    """UnsupportedError SPY981 if more than one reduced dim is divided."""
+    """Raise UnsupportedError SPY981 if more than one reduced dim is divided."""
     divided = [s for s in iteration.symbols if s in iteration.reduced and splits.get(s, 1) > 1]
     if len(divided) > 1:
         raise UnsupportedError(
@@ -134,35 +129,18 @@ def check_one_reduction(iteration: Iteration, splits: Mapping[str, int], purpose
         )
 
 
-def check_spans(
-    iteration: Iteration, splits: Mapping[str, int], *, raises: bool = True
-) -> list[str]:
-    """What does not fit under the final ``splits``: UnsupportedError SPY980 (planner August), or
-    a critical log record and a line per tensor (planner June) where ``raises`` is False.
-    """
-    lines: list[str] = []
+def check_spans(iteration: Iteration, splits: Mapping[str, int]) -> None:
+    """Raise UnsupportedError SPY980 if a core's slice of a tensor spans too much memory."""
     for number in device_tensors(iteration):
         span = _span(iteration, number, splits)
-        if span <= MAX_SPAN_BYTES:
-            continue
-        error = _overflow(iteration, number, span, splits)
-        if raises:
-            raise error
-        logger.critical("%s", error)
-        lines.append(f"argument {number} spans {_mib(span)} per core, more than a core reaches")
-    return lines
-
-
-def _overflow(
-    iteration: Iteration, number: int, span: int, splits: Mapping[str, int]
-) -> UnsupportedError:
-    return UnsupportedError(
-        "SPY980",
-        f"argument {number} of {iteration.name} lies too far apart for one core",
-        expected=f"at most {_mib(MAX_SPAN_BYTES)} from first to last byte of a core's slice",
-        found=f"{_mib(span)}, divided as {splits_text(splits)}",
-        hint="tile the operation, or divide the dim of its outermost device coordinate",
-    )
+        if span > MAX_SPAN_BYTES:
+            raise UnsupportedError(
+                "SPY980",
+                f"a core's slice of argument {number} of {iteration.name} spans too much memory",
+                expected=f"at most {_mib(MAX_SPAN_BYTES)} from first to last byte",
+                found=f"{_mib(span)}, divided as {splits_text(splits)}",
+                hint="tile the operation, or divide the dim of its outermost device coordinate",
+            )
 
 
 def _span(iteration: Iteration, number: int, splits: Mapping[str, int]) -> int:
@@ -178,7 +156,7 @@ def _mib(size_bytes: int) -> str:
 
 
 def splits_text(splits: Mapping[str, int] | Iterable[tuple[str, int]]) -> str:
-    """``c0:4, c1:8``: splits over 1, as every message and line writes them."""
+    """Return the splits over 1 as text: ``c0:4, c1:8``."""
     text = ", ".join(f"{symbol}:{count}" for symbol, count in dict(splits).items() if count > 1)
     return text or "one core"
 
@@ -191,21 +169,19 @@ DIVISION_PASSES = SPAN, MATMUL_COST, DISTRIBUTION = (
     "cost_model_matmul_division",
     "work_distribution",
 )
-"""Names of the passes, in their order."""
+"""Names of the passes, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDivision:
-    """How cores share an operation.
+    """The division of an operation among cores.
 
-    ``splits``: per dim, in iteration order, how many cores share it (1: not divided).
-    ``core_order``: dims in the order core numbers run through them, the fastest first.
-    ``why``: a line per pass, what it did and on what grounds. ``before``: by name of an earlier
-    pass, the dims that were divided after it.
+    ``splits``: number of slices per dim, in iteration order (1: not divided). ``why``: result and
+    reason of each pass, a line each. ``before``: splits over 1 after each earlier pass, by its
+    name.
     """
 
     splits: Mapping[str, int]
-    core_order: tuple[str, ...]
     why: str
     before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -214,7 +190,7 @@ class WorkDivision:
         return prod(self.splits.values())
 
     def after(self, name: str) -> WorkDivision:
-        """The division as the pass ``name`` of `DIVISION_PASSES` left it."""
+        """Return the division after pass ``name`` of `DIVISION_PASSES`."""
         if name == DIVISION_PASSES[-1]:
             return self
         before = self.before.get(name, {})
@@ -227,60 +203,55 @@ _Before = Mapping[str, Mapping[str, int]]
 def divide_op(
     op: KernelOp,
     cores: int = CORES,
-    planner: str = "june",
     hints: Mapping[str, int] | None = None,
-    *,
-    committed: Mapping[str, int] | None = None,
-    k_fast: bool = True,
-    overflow_raises: bool = True,
 ) -> WorkDivision:
-    """Divide ``op`` over at most ``cores`` cores (1 to 32).
+    """Divide ``op`` among at most ``cores`` cores (1 to 32).
 
-    ``hints``: the division as the user wants it, dims not named undivided. ``committed``: splits
-    that must not become smaller, as pass 1 makes them. ``planner``: a name of `PLANNERS`.
-    ``k_fast``: as of `KernelOp`. ``overflow_raises``: False logs what no core can reach, as the
-    June compiler does.
+    ``hints``: the user's division, which replaces all passes; other dims are not divided.
 
-    LaunchError SPY982 for hints, cores or planners that cannot be; UnsupportedError SPY980 for
-    slices of over 256 MiB, SPY981 for several divided reductions.
+    LaunchError SPY982 for invalid hints or cores; UnsupportedError SPY980 for slices that span more
+    than 256 MiB, SPY981 for several divided reductions.
     """
-    _check_request(cores, planner)
+    if not 1 <= cores <= CORES:
+        raise LaunchError(
+            "SPY982",
+            "an operation cannot be divided over these cores",
+            expected=f"1 to {CORES}",
+            found=str(cores),
+        )
     iteration = read_iteration(op)
     before: _Before = {}
     if hints:
-        splits = checked_splits(iteration, hints, cores, "a work division hint")
+        splits = checked_splits(iteration, hints, cores)
         lines = [f"hints: {splits_text(splits)}"]
     else:
-        splits, lines, before = _planned(iteration, cores, planner, committed or {})
-    lines += check_spans(iteration, splits, raises=overflow_raises)
+        splits, lines, before = _planned(iteration, cores)
+    check_spans(iteration, splits)
     splits = {symbol: splits[symbol] for symbol in iteration.symbols}
-    order = order_of(iteration, splits, k_fast=k_fast)
-    return WorkDivision(splits, order, "\n".join(lines), before)
+    return WorkDivision(splits, "\n".join(lines), before)
 
 
 def with_division(op: KernelOp, division: WorkDivision) -> KernelOp:
-    """``op`` shared by the cores as ``division`` says."""
+    """Return ``op`` with the splits of ``division``."""
     return replace(op, cores=tuple(division.splits[symbol] for symbol in op.symbols))
 
 
-def _planned(
-    iteration: Iteration, cores: int, planner: str, committed: Mapping[str, int]
-) -> tuple[dict[str, int], list[str], _Before]:
-    """Splits of all dims by the three passes, a line for each, and the splits after the first."""
-    spans = reduce_spans(
-        iteration, cores, checked_splits(iteration, committed, cores, "an earlier pass")
-    )
+def _planned(iteration: Iteration, cores: int) -> tuple[dict[str, int], list[str], _Before]:
+    """Run the three passes; return the splits, a line per pass, and the splits after each earlier
+    pass.
+    """
+    spans = reduce_spans(iteration, cores)
     default = distribute(iteration, cores, spans)
     before: _Before = {SPAN: spans, MATMUL_COST: spans}
     lines = [f"{SPAN}: {_span_line(spans)}"]
     if spans:
-        lines.append(f"matmul planner {planner}: not asked, splits are committed")
+        lines.append(f"{MATMUL_COST}: not applied, spans decide")
     else:
-        choice = divide_matmul(iteration, cores, planner, default)
-        lines.append(f"matmul planner {planner}: {choice.why}")
-        if choice.splits is not None:
+        splits, why = divide_matmul(iteration, cores, default)
+        lines.append(f"{MATMUL_COST}: {why}")
+        if splits is not None:
             lines.append(f"{DISTRIBUTION}: nothing left to divide")
-            return choice.splits, lines, {**before, MATMUL_COST: choice.splits}
+            return splits, lines, {**before, MATMUL_COST: splits}
     lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
     return default, lines, before
 
@@ -293,37 +264,24 @@ def _span_line(spans: Mapping[str, int]) -> str:
 
 def _distribution_line(iteration: Iteration, splits: Mapping[str, int]) -> str:
     sizes = ", ".join(f"{dim.symbol}={dim.units}" for dim in iteration.dims)
-    kept = [f"{dim.symbol} whole: {dim.kept_whole}" for dim in iteration.dims if dim.kept_whole]
+    kept = [
+        f"{dim.symbol} whole: {dim.undivided_reason}"
+        for dim in iteration.dims
+        if dim.undivided_reason
+    ]
     return "; ".join([f"{splits_text(splits)} of {sizes}", *kept])
 
 
-def _check_request(cores: int, planner: str) -> None:
-    if not 1 <= cores <= CORES:
-        raise LaunchError(
-            "SPY982",
-            "an operation cannot be divided over these cores",
-            expected=f"1 to {CORES}",
-            found=str(cores),
-        )
-    if planner not in PLANNERS:
-        raise LaunchError(
-            "SPY982",
-            "there is no such planner of matmul divisions",
-            expected=", ".join(PLANNERS),
-            found=planner,
-        )
+def distribute(iteration: Iteration, cores: int, spans: Mapping[str, int]) -> dict[str, int]:
+    """Pass 3: return the splits of all dims; those of pass 1, ``spans``, stay.
 
-
-def distribute(iteration: Iteration, cores: int, committed: Mapping[str, int]) -> dict[str, int]:
-    """Splits of all dims, ``committed`` ones as they are.
-
-    Dims of the result are divided first, the largest (in units) before smaller ones, each as far
-    as the cores left allow; what remains goes to the one reduced dim that can use most of it,
-    unless a reduced dim is committed.
+    Result dims are divided first, the largest (in units) before smaller ones, each as far as the
+    remaining cores allow. The rest of the cores goes to the reduced dim that can use most of them,
+    unless pass 1 has divided a reduced dim.
     """
-    splits = dict.fromkeys(iteration.symbols, 1) | dict(committed)
+    splits = dict.fromkeys(iteration.symbols, 1) | dict(spans)
     left = cores // prod(splits.values())
-    free = [d for d in iteration.dims if splits[d.symbol] == 1 and not d.kept_whole]
+    free = [d for d in iteration.dims if splits[d.symbol] == 1 and not d.undivided_reason]
     by_size = sorted(free, key=lambda dim: -dim.units)
     for dim in by_size:
         if dim.is_output:
@@ -331,77 +289,59 @@ def distribute(iteration: Iteration, cores: int, committed: Mapping[str, int]) -
             left //= splits[dim.symbol]
     reduced = [dim for dim in by_size if not dim.is_output]
     if left > 1 and reduced and all(splits[symbol] == 1 for symbol in iteration.reduced):
-        best = _most_divisible(reduced, left)
+        best = max(reduced, key=lambda dim: core_split(dim.units, left))
         splits[best.symbol] = core_split(best.units, left)
     return splits
 
 
-def _most_divisible(dims: list[DivisibleDim], cores: int) -> DivisibleDim:
-    return max(dims, key=lambda dim: core_split(dim.units, cores))
+def checked_splits(iteration: Iteration, hints: Mapping[str, int], cores: int) -> dict[str, int]:
+    """Return ``hints`` completed to splits of all dims; dims not named are not divided (§4.1, step
+    6).
 
-
-def checked_splits(
-    iteration: Iteration, asked: Mapping[str, int], cores: int, source: str
-) -> dict[str, int]:
-    """``asked`` as splits of all dims, those not named undivided (§4.1, step 6).
-
-    LaunchError SPY982 unless every value is a positive integer that divides its dim and all of
-    them together use at most ``cores``; UnsupportedError SPY981 for several reduced dims.
-    ``source`` names who asked.
+    LaunchError SPY982 unless every value is a positive integer that divides its dim and the product
+    is at most ``cores``; UnsupportedError SPY981 for several reduced dims.
     """
     dims = {dim.symbol: dim for dim in iteration.dims}
     splits = dict.fromkeys(dims, 1)
-    for symbol, value in asked.items():
+    for symbol, value in hints.items():
         if symbol not in dims:
             names = ", ".join(map(str, dims))
-            raise _refused(source, symbol, f"a dim of {iteration.name}: {names}", str(symbol))
-        _check_value(dims[symbol], value, source)
+            raise _refused(symbol, f"a dim of {iteration.name}: {names}", str(symbol))
+        _check_value(dims[symbol], value)
         splits[symbol] = int(value)
     if prod(splits.values()) > cores:
         used = f"{prod(splits.values())} cores: {splits_text(splits)}"
-        raise _refused(source, "all dims together", f"at most {cores} cores", used)
-    check_one_reduction(iteration, splits, f"by {source}")
+        raise _refused("all dims together", f"at most {cores} cores", used)
+    check_one_reduction(iteration, splits, "by a work division hint")
     return splits
 
 
-def _check_value(dim: DivisibleDim, value: object, source: str) -> None:
+def _check_value(dim: DivisibleDim, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise _refused(source, dim.symbol, "an integer from 1 on", repr(value))
+        raise _refused(dim.symbol, "an integer from 1 on", repr(value))
     if dim.units % int(value):
         options = ", ".join(map(str, divisors(dim.units)))
         sticks = f" ({dim.elements} elements in units of {dim.unit})" if dim.unit > 1 else ""
         expected = f"a divisor of {dim.units}{sticks}: {options}"
-        raise _refused(source, dim.symbol, expected, str(value))
-    if int(value) > 1 and dim.kept_whole:
-        raise _refused(source, dim.symbol, f"1, as {dim.kept_whole}", str(value))
+        raise _refused(dim.symbol, expected, str(value))
+    if int(value) > 1 and dim.undivided_reason:
+        raise _refused(dim.symbol, f"1, because {dim.undivided_reason}", str(value))
 
 
-def _refused(source: str, what: object, expected: str, found: str) -> LaunchError:
+def _refused(subject: object, expected: str, found: str) -> LaunchError:
     return LaunchError(
         "SPY982",
-        f"{source} cannot divide {what} so",
+        f"a work division hint cannot divide {subject} so",
         expected=expected,
         found=found,
         hint="name dims of the operation with divisors of their sizes, in sticks along sticks",
     )
 
 
-def order_of(iteration: Iteration, splits: Mapping[str, int], *, k_fast: bool) -> tuple[str, ...]:
-    """`KernelOp.core_order` for ``splits`` that no operation has yet."""
-    if not k_fast or not iteration.is_matmul:
-        return iteration.symbols
-    first = [s for s in iteration.symbols if s in iteration.reduced and splits[s] > 1]
-    return _with_first(iteration.symbols, first)
-
-
-def _with_first(symbols: tuple[str, ...], first: Sequence[str]) -> tuple[str, ...]:
-    return (*first, *(symbol for symbol in symbols if symbol not in first))
-
-
 def core_slices(
     order: Sequence[str], splits: Mapping[str, int]
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Per dim, the index of the slice of every core (cores 0 up to the product of ``splits``)."""
+    """Return, per dim, the slice index of every core, array [product of ``splits``]."""
     cores = np.arange(prod(splits[symbol] for symbol in order))
     slices: dict[str, npt.NDArray[np.int64]] = {}
     for symbol in order:
@@ -410,7 +350,7 @@ def core_slices(
 
 
 def divisions_text(ops: Sequence[KernelOp], divisions: Sequence[WorkDivision]) -> str:
-    """A paragraph per operation, in the order of the kernel: cores, slices per dim, why."""
+    """Return a paragraph per divided operation in program order: cores, slices, reasons."""
     pairs = enumerate(zip(ops, divisions, strict=True))
     return "\n".join(line for k, pair in pairs for line in _division_lines(k, *pair)) + "\n"
 
@@ -420,6 +360,6 @@ def _division_lines(number: int, op: KernelOp, division: WorkDivision) -> Iterat
         f"{symbol}: {extent} in {division.splits[symbol]}"
         for symbol, extent in zip(op.symbols, op.extents, strict=True)
     )
-    order = ", ".join(s for s in division.core_order if division.splits[s] > 1) or "-"
+    order = ", ".join(op.symbols[k] for k in op.core_order if op.splits[k] > 1) or "-"
     yield f"{number} {op.name}: cores {division.cores}; {slices}; numbered along {order}"
     yield from (f"    {line}" for line in division.why.splitlines())

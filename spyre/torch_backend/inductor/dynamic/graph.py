@@ -1,8 +1,8 @@
-"""A graph whose sizes each call brings: compiled once, run at any of them.
+"""A graph with symbolic sizes: traced once, called with any sizes.
 
-AOTAutograd traces it with sizes as symbols and leaves operations whole. What runs is found at the
-first call with a set of sizes: the one bundle that takes any number of rows, where there is one
-(`RowwiseGraph`), else the graph compiled for these sizes. Dynamo has no part in it.
+AOTAutograd traces it with sizes as symbols and does not decompose operations. The first call with a
+set of sizes chooses the program: one bundle for any number of rows if there is one
+(`RowwiseGraph`), otherwise the graph compiled for these sizes, without Dynamo.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import torch
 
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.inductor.base import (
-    ObservedGraph,
-    ObservedOperations,
+    ObservedText,
     OutputCode,
     free_unbacked_symbols,
     inductor_config,
@@ -43,10 +42,10 @@ from spyre.torch_backend.inductor.dynamic.tiles import (
 from spyre.torch_backend.inductor.hints import hints_key
 
 SIZED_META = ("val", "tensor_meta", "eager_input_vals", "unbacked_bindings")
-"""What nodes know of the sizes they were traced with."""
+"""Metadata of nodes that contains the sizes they were traced with."""
 AT_ANY_STRIDES = {torch.ops.aten.view.default: torch.ops.aten.reshape.default}
-"""Operations that were chosen for the strides tensors had when the graph was traced, and what they
-were chosen from: what is compiled for known sizes may have others.
+"""Operations that tracing chose for the strides of that time, by the general operation to use
+instead: a graph compiled for known sizes may have other strides.
 """
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 T = TypeVar("T")
@@ -54,16 +53,16 @@ Values = Mapping[sympy.Symbol, int]
 
 
 def in_fresh_thread(compile_it: Callable[[], T], observed: bool = True) -> T:
-    """Have another thread compile something: that of a running graph has modes of its own in force.
+    """Compile in another thread, since torch modes are active in the thread of a running graph.
 
-    Whoever observes the calling thread sees what is compiled, if it is to be ``observed``.
+    ``observed``: hand the notes of the compilation to the observer of the calling thread.
     """
     with ThreadPoolExecutor(1) as pool:
         if not observed or not is_observed():
             return pool.submit(compile_it).result()
         result, seen = pool.submit(_with_observer, compile_it).result()
-    for what in seen:
-        note(what)
+    for item in seen:
+        note(item)
     return result
 
 
@@ -73,7 +72,7 @@ def _with_observer(compile_it: Callable[[], T]) -> tuple[T, list[Any]]:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is a number that depends on symbols, or may."""
+    """Whether a value is a symbolic number."""
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -86,7 +85,7 @@ def symbols_of(value: Any) -> set[sympy.Symbol]:
 
 
 def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.Symbol, int]:
-    """What the symbols of a graph are for given inputs."""
+    """The values of a graph's symbols for given inputs."""
     values: dict[sympy.Symbol, int] = {}
     places = module.graph.find_nodes(op="placeholder")
     for node, value in zip(places, given, strict=True):
@@ -102,7 +101,7 @@ def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.
 
 
 def value_at(value: Any, sizes: Values) -> Any:
-    """A number that was a symbol's expression, at given sizes."""
+    """The value of a symbolic number at given sizes."""
     expression = value.node.expr
     number = expression.subs(sizes) if hasattr(expression, "subs") else expression
     if isinstance(value, torch.SymBool):
@@ -113,9 +112,9 @@ def value_at(value: Any, sizes: Values) -> Any:
 def module_at(
     module: torch.fx.GraphModule, sizes: Values
 ) -> tuple[torch.fx.GraphModule, list[float | None]]:
-    """A graph with numbers for all symbols, and per output of the old one its number, if it is one.
+    """A graph with numbers for all symbols, and per output of the old graph its number, or None.
 
-    Inputs are the tensors among the old ones, outputs those that are no numbers.
+    The new graph has the tensors among the old inputs and outputs.
     """
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, Any] = {}
@@ -149,7 +148,7 @@ TAKES_SIZES = frozenset(
         aten.expand.default,
     }
 )
-"""Operations that say the number of rows and compute nothing with it."""
+"""Operations that take the number of rows without computing with it."""
 MOST_KERNELS = 16
 """Kernels that are cached; they differ by the sizes that are no rows."""
 
@@ -173,7 +172,7 @@ class RowwiseGraph:
             _log.info("compiled once per set of sizes: %s", error)
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
-        """The outputs; None where no kernel for any number of rows is to be had."""
+        """The outputs; None if there is no kernel for any number of rows."""
         if self._symbol is None:
             return None
         sizes = values_of(self._module, given)
@@ -193,7 +192,7 @@ class RowwiseGraph:
         return None if isinstance(kernel, NotRowwise) else kernel.run(sizes, tensors)
 
     def _is_worth_it(self, key: Any, sizes: Values) -> bool:
-        """Whether to make a kernel: the first one, or where numbers of rows are what changes."""
+        """Whether to make a kernel: the first one, or if only the number of rows has changed."""
         assert self._symbol is not None
         row_counts = self._row_counts.setdefault(key, set())
         row_counts.add(sizes[self._symbol])
@@ -237,11 +236,12 @@ class RowwiseGraph:
         try:
             kernels, seen = in_fresh_thread(compile_it, observed=False)
         except Exception as error:
-            # The function need not exist for so many rows, as a view by twelves does not for 64.
-            # What is wrong with it at the sizes it is called with, their own compilation tells.
+            # The function may not exist for so many rows, like a view by twelves for 64 rows.
+            # Errors at the sizes of the call are raised when it is compiled for these.
             raise NotRowwise(f"{rows} rows: {str(error).partition(chr(10))[0]}") from error
-        for what in seen if rows == TILE_ROWS[0] else ():
-            note(what if isinstance(what, (ObservedGraph, ObservedOperations)) else None)
+        for item in seen if rows == TILE_ROWS[0] else ():
+            if isinstance(item, ObservedText):
+                note(item)
         if len(kernels.row_tiles) != 1 or kernels.others:
             raise NotRowwise(
                 f"{len(kernels.row_tiles)} bundles, and {', '.join(kernels.others) or '-'}"
@@ -255,12 +255,12 @@ class RowwiseGraph:
 
 
 def _observing_as(watched: bool) -> AbstractContextManager[list[Any]]:
-    """What is noted in this block, if anybody watches."""
+    """The notes of this block; none are collected unless ``watched``."""
     return observing() if watched else nullcontext([])
 
 
 class _RowwiseCall:
-    """A kernel, and how to call it."""
+    """A rowwise kernel with the inputs and outputs of its graph."""
 
     def __init__(
         self, kernel: RowwiseKernel, module: torch.fx.GraphModule, symbol: sympy.Symbol
@@ -286,7 +286,7 @@ class _RowwiseCall:
 
 
 def _in_graph_sizes(value: Any, sizes: Values, results: Iterator[torch.Tensor]) -> Any:
-    """An output: a number, or the next result in the sizes the graph says."""
+    """An output: a number, or the next result in the sizes of the graph."""
     if not isinstance(value, torch.Tensor):
         return value_at(value, sizes) if is_size(value) else value
     result = next(results)
@@ -320,7 +320,7 @@ def _outputs(module: torch.fx.GraphModule) -> list[torch.Tensor]:
 
 
 def _row_symbol(module: torch.fx.GraphModule) -> sympy.Symbol:
-    """The symbol that counts rows: of first dims only, and of nothing else. NotRowwise if none."""
+    """The symbol that occurs only as the size of first dims. NotRowwise if there is none."""
     tensors = _tensors(module)
     firsts = [symbols_of(t.shape[0]) for t in tensors if t.dim()]
     candidates = dict.fromkeys(s for symbols in firsts for s in symbols)
@@ -350,7 +350,7 @@ def _row_inputs(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> list[int]
 
 
 def _used_as_number(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> bool:
-    """Whether an operation computes with the size, or makes tensors of it."""
+    """Whether an operation computes with the size, or makes a tensor from it."""
     for node in module.graph.nodes:
         if not is_size(node.meta.get("val")) or symbol not in symbols_of(node.meta["val"]):
             continue
@@ -366,7 +366,7 @@ MOST_SIZES = 64
 
 
 class DynamicGraph(OutputCode):  # type: ignore[misc]
-    """What Inductor is given for a graph with symbols. Any thread may call it.
+    """The compiled form of a graph with symbols. Any thread may call it.
 
     ``compile_at``: compiles a graph of known sizes for example inputs.
     """
@@ -381,7 +381,7 @@ class DynamicGraph(OutputCode):  # type: ignore[misc]
         self._lock = threading.RLock()
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        """Run it; ``inputs``: numbers and tensors as the graph's placeholders."""
+        """Run it; ``inputs``: numbers and tensors in the order of the placeholders."""
         given = list(inputs)
         if isinstance(inputs, list):
             inputs.clear()
@@ -417,9 +417,9 @@ def _sizes_text(sizes: Values) -> str:
 def compiled_at(
     module: torch.fx.GraphModule, sizes: Values, given: Sequence[Any], compile_at: Compile
 ) -> Callable[..., Any]:
-    """``module`` for known sizes; takes what the module takes, and gives its outputs.
+    """``module`` compiled for known sizes, with the inputs and outputs of the module.
 
-    ``given``: tensors of these sizes, to compile with; numbers among them are left out.
+    ``given``: inputs of these sizes; their tensors are the example inputs.
     """
     known, numbers = module_at(module, sizes)
     tensors = [value for value in given if isinstance(value, torch.Tensor)]

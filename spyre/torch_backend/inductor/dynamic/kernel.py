@@ -1,9 +1,9 @@
-"""One bundle for any number of rows, made of tiles of rows.
+"""One bundle for any number of rows, made of kernels for tiles of rows.
 
-A loop that runs as often as the launch has whole tiles of 64 rows, then one for tiles of 8, then
-one for single rows. A tile's rows are copied from the arguments to the pool, column stick by column
-stick, for their distance is known at the launch only; there they lie as in a tensor of that many
-rows, over which the tile's operations run. Pure functions, for any thread.
+It has a loop over whole tiles of 64 rows, one over tiles of 8 and one over single rows. Each
+iteration copies a tile's rows from the arguments to the pool, one column of sticks after the other,
+since their distance depends on the launch. In the pool they have the layout of a tensor with that
+many rows, on which the operations of the tile's kernel run. Pure functions, for any thread.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from spyre.layout import contiguous_strides
 from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.base import SIZES_FILE, settings
 from spyre.torch_backend.inductor.bundles import (
-    DataFormats,
+    HBM,
     DynamicExtents,
     DynamicKernel,
+    KernelLoop,
     KernelMemory,
-    LoopSpec,
-    OpSpec,
+    KernelOp,
+    KernelTensor,
     SizeSpec,
-    Spec,
-    TensorArg,
+    UnimplementedOp,
 )
 from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
 from spyre.torch_backend.inductor.kernel import HostBuffer
-from spyre.torch_backend.program import Ints
+from spyre.torch_backend.program import Ints, OpKind
 from spyre.torch_backend.tensors import default_base
 
 TILE_ROWS = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""
 ROWS = sympy.Symbol("s0")
-SEGMENT_BYTES = 1 << 34
+Operation = KernelOp | UnimplementedOp | KernelLoop
 
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """An argument with rows. ``inner``: elements of its first dim per row. ``device_size``: of a
-    single row, all device dims but the stick outside of ``inner`` together.
+    """An argument with rows. ``inner``: elements of its first dim per row. ``columns``: of sticks,
+    the product of the outer device dims.
     """
 
     name: str
@@ -61,9 +61,9 @@ class RowTensor:
 
 @dataclass(frozen=True, slots=True)
 class RowwiseKernel:
-    """``arguments``: (whether it is an input, its place among the graph's inputs or outputs) by
-    arg_index. ``outputs``: host sizes of the graph's outputs' buffers, elements of the first dim
-    per row in place of it.
+    """A kernel for any number of rows. ``arguments``: (whether it is an input, its position among
+    the graph's inputs or outputs) by arg_index. ``outputs``: buffers of the graph's outputs, their
+    first dim in elements per row.
     """
 
     kernel: DynamicKernel
@@ -72,9 +72,9 @@ class RowwiseKernel:
 
 
 def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) -> RowwiseKernel:
-    """The kernel of ``row_tiles``, by their rows. NotRowwise where there is none.
+    """The kernel made of ``row_tiles``, by their number of rows. NotRowwise if there is none.
 
-    ``row_inputs``: places of the inputs whose first dim counts rows.
+    ``row_inputs``: positions of the inputs whose first dim counts rows.
     """
     large, small = row_tiles[TILE_ROWS[0]], row_tiles[TILE_ROWS[1]]
     strides = rows_of(large, row_inputs, TILE_ROWS[0])
@@ -83,22 +83,22 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
     tensors = {name: _row_tensor(large, small, name, strides) for name in _outside(large, strides)}
     if missing := [name for name in large.outputs if name not in tensors]:
         raise NotRowwise(f"output {missing[0]} has no rows")
-    places = _places(large)
+    positions = _positions(large)
     constants = list(dict.fromkeys(c for g in row_tiles.values() for c in g.kernel.constants))
-    specs: list[Spec] = []
+    loops: list[Operation] = []
     for k, rows in enumerate(TILE_ROWS):
         row_tile = _TileLoop(
-            row_tiles[rows], rows, _renamed(large, row_tiles[rows], tensors), places
+            row_tiles[rows], rows, _renamed(large, row_tiles[rows], tensors), positions
         )
         above = TILE_ROWS[k - 1] if k else 0
-        specs.append(row_tile.loop(above, constants))
+        loops.append(row_tile.loop(above, constants))
     kernel = DynamicKernel(
         large.name,
-        specs,
-        [SizeSpec("s0", [(places[large.inputs[k]], 0) for k in row_inputs])],
+        loops,
+        [SizeSpec("s0", [(positions[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
-        {**large.kernel.notes, SIZES_FILE: _note(places, tensors)},
+        {**large.kernel.notes, SIZES_FILE: _note(positions, tensors)},
     )
     outputs = [tensors[name] for name in large.outputs]
     return RowwiseKernel(
@@ -108,8 +108,8 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
     )
 
 
-def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
-    numbers = ", ".join(f"arg_{places[name]}" for name in tensors)
+def _note(positions: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
+    numbers = ", ".join(f"arg_{positions[name]}" for name in tensors)
     tiles = ", ".join(map(str, TILE_ROWS))
     return (
         f"one bundle for any number of rows s0: loops over tiles of {tiles} rows\n"
@@ -118,7 +118,7 @@ def _note(places: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
 
 
 def rows_of(row_tile: RowTile, row_inputs: Sequence[int], rows: int) -> dict[str, int]:
-    """`row_strides` of a row_tile of so many ``rows``. NotRowwise also where memory is shared."""
+    """`row_strides` of a tile of ``rows`` rows. NotRowwise also if arguments share memory."""
     named = [row_tile.inputs[k] for k in row_inputs]
     if written := sorted({target for target, _ in row_tile.bodies} & set(row_tile.inputs)):
         raise NotRowwise(f"input {written[0]} is written")
@@ -138,7 +138,7 @@ def _outside(row_tile: RowTile, strides: Mapping[str, int]) -> list[str]:
 
 
 def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str, int]) -> RowTensor:
-    """NotRowwise unless rows are the sticks that follow each other in every column of sticks."""
+    """NotRowwise unless consecutive sticks of every column of sticks are rows."""
     buffer, rows = large.buffers[name], TILE_ROWS[0]
     sizes = buffer.sizes
     inner = sizes[0] // rows if sizes and sizes[0] % rows == 0 else 0
@@ -155,7 +155,7 @@ def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str,
     return RowTensor(name, inner, sizes, buffer.dtype, layout.device_dtype, prod(outer), lanes)
 
 
-def _places(row_tile: RowTile) -> dict[str, int]:
+def _positions(row_tile: RowTile) -> dict[str, int]:
     return {name: k for k, name in enumerate(row_tile.arguments)}
 
 
@@ -167,11 +167,11 @@ def _source(row_tile: RowTile, name: str) -> tuple[bool, int]:
 def _renamed(
     large: RowTile, row_tile: RowTile, tensors: Mapping[str, RowTensor]
 ) -> dict[int, tuple[str, RowTensor | None]]:
-    """By arg_index of a row_tile: what the argument is called in ``large``, its rows."""
+    """By arg_index of a row tile: the name of the argument in ``large``, and its rows."""
     renamed = {}
     for k, name in enumerate(row_tile.arguments):
-        is_input, place = _source(row_tile, name)
-        other = (large.inputs if is_input else large.outputs)[place]
+        is_input, position = _source(row_tile, name)
+        other = (large.inputs if is_input else large.outputs)[position]
         renamed[k] = (other, tensors.get(other))
     return renamed
 
@@ -187,19 +187,22 @@ def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> 
 
 @dataclass(slots=True)
 class _TileLoop:
-    """The loop over tiles of one row_tile.
+    """The loop over tiles of one row tile.
 
-    ``known``: by arg_index of the row_tile, its name in the kernel and its rows. ``places``:
-    arg_index in the kernel, by name.
+    ``known``: by arg_index of the row tile, the argument's name in the kernel and its rows.
+    ``positions``: arg_index in the kernel, by name.
     """
 
     row_tile: RowTile
     rows: int
     known: Mapping[int, tuple[str, RowTensor | None]]
-    places: Mapping[str, int]
+    positions: Mapping[str, int]
 
-    def loop(self, above: int, constants: Sequence[tuple[float, str]]) -> LoopSpec:
-        """All whole tiles behind those of ``above`` rows (0: from the beginning on)."""
+    def loop(self, above: int, constants: Sequence[tuple[float, str]]) -> KernelLoop:
+        """All whole tiles behind those of ``above`` rows (0: from the first row on).
+
+        ``constants``: of the dynamic kernel.
+        """
         begin = sympy.Integer(0) if not above else above * sympy.floor(ROWS / above)
         left = ROWS if not above else sympy.Mod(ROWS, above)
         kernel = self.row_tile.kernel
@@ -209,88 +212,88 @@ class _TileLoop:
                 at = -(-at // STICK_BYTES) * STICK_BYTES
                 offsets[number] = at
                 at += tensor.bytes_of(self.rows)
-        moved = _TileOperations(self, offsets, constants)
-        body: list[Spec] = []
-        for number, offset in offsets.items():
-            if self._is_input(number):
-                body.append(self._copied(number, offset, begin, to_tile=True))
-        body += [moved.spec(spec) for spec in kernel.specs]
-        for number, offset in offsets.items():
-            if not self._is_input(number):
-                body.append(self._copied(number, offset, begin, to_tile=False))
-        return LoopSpec(sympy.floor(left / self.rows), body)
+        inputs = [k for k in offsets if self.row_tile.arguments[k] in self.row_tile.inputs]
+        body: list[Operation] = [self._copy(k, offsets[k], begin, to_tile=True) for k in inputs]
+        body += [self._moved(op, offsets, constants) for op in kernel.kernel]
+        outputs = (k for k in offsets if k not in inputs)
+        body += [self._copy(k, offsets[k], begin, to_tile=False) for k in outputs]
+        return KernelLoop(sympy.floor(left / self.rows), tuple(body))
 
-    def _is_input(self, number: int) -> bool:
-        return self.row_tile.arguments[number] in self.row_tile.inputs
-
-    def _copied(self, number: int, offset: int, begin: sympy.Expr, to_tile: bool) -> LoopSpec:
-        """A tile's rows, to the pool or from there; c1 goes along sticks, c2 counts tiles."""
+    def _copy(self, number: int, offset: int, begin: sympy.Expr, to_tile: bool) -> KernelLoop:
+        """Copy a tile's rows to ``offset`` (bytes) in the pool or from there, a stick column in
+        each iteration. The last dim, of one element, is the one that the loop over tiles follows.
+        """
         name, tensor = self.known[number]
         assert tensor is not None
         lanes, count = tensor.lanes, tensor.inner * self.rows
-        c0, c1, c2 = sympy.symbols("c0 c1 c2")
-        columns, along = sympy.floor(c1 / lanes), sympy.Mod(c1, lanes)
-        place = self.places[name]
-        form = DataFormats(tensor.device_format)
-        given = TensorArg(
-            to_tile,
-            place,
-            form,
-            [1, count, lanes],
-            [columns, c0 + count * c2 + tensor.inner * begin, along],
-            {"hbm": SEGMENT_BYTES * place},
-            within=[tensor.columns, tensor.inner * ROWS, lanes],
+        column_bytes = STICK_BYTES * tensor.inner * ROWS
+        tile_bytes = STICK_BYTES * count
+        rows = KernelTensor(
+            tensor.device_format,
+            (STICK_BYTES, STICK_BYTES, tile_bytes),
+            1,
+            self.positions[name],
+            HBM,
+            size_bytes=tensor.columns * column_bytes,
+            strides=(tile_bytes, column_bytes),
+            shift=STICK_BYTES * tensor.inner * begin,
+            device_size=(tensor.columns, tensor.inner * ROWS, lanes),
         )
-        tile = TensorArg(
-            not to_tile,
-            -1,
-            form,
-            [1, count, lanes],
-            [columns, c0, along],
-            {POOL: offset},
-            within=[tensor.columns, count, lanes],
+        tile = KernelTensor(
+            tensor.device_format,
+            (STICK_BYTES, tile_bytes, 0),
+            1,
+            start_bytes=offset,
+            size_bytes=tensor.columns * tile_bytes,
+            strides=(0, tile_bytes),
         )
         cores = next(n for n in range(min(settings().sencores, count), 0, -1) if count % n == 0)
-        space = {
-            c0: (sympy.Integer(count), cores),
-            c1: (sympy.Integer(lanes), 1),
-            c2: (sympy.Integer(1), 1),
-        }
-        args = [given, tile] if to_tile else [tile, given]
-        copy = OpSpec("identity", False, space, args, {}, [c2, c1])
-        return LoopSpec(sympy.Integer(tensor.columns), [copy])
+        copy = KernelOp(
+            "identity",
+            OpKind.POINTWISE,
+            (count, lanes, 1),
+            (rows, tile) if to_tile else (tile, rows),
+            (0, 0, 0),
+            (cores, 1, 1),
+            loop_dims=(2, 1),
+        )
+        return KernelLoop(tensor.columns, (copy,))
 
+    def _moved(
+        self,
+        op: Operation,
+        offsets: Mapping[int, int],
+        constants: Sequence[tuple[float, str]],
+    ) -> Operation:
+        """An operation of the tile's kernel inside the loop over tiles, its arguments with rows in
+        the pool at ``offsets`` (bytes, by arg_index).
+        """
+        if isinstance(op, KernelLoop):
+            return replace(op, body=tuple(self._moved(o, offsets, constants) for o in op.body))
+        if isinstance(op, UnimplementedOp):
+            return op
+        tensors = []
+        for tensor in op.tensors:
+            strides = (0, *tensor.strides) if tensor.strides else ()
+            if tensor.argument in offsets:
+                start, memory, argument = offsets[tensor.argument], POOL, -1
+            else:
+                start, memory = tensor.start_bytes, tensor.memory
+                argument = self._argument(tensor.argument, constants)
+            tensors.append(
+                replace(
+                    tensor, argument=argument, memory=memory, start_bytes=start, strides=strides
+                )
+            )
+        loop_dims = (-1, *op.loop_dims) if op.loop_dims else ()
+        return replace(op, tensors=tuple(tensors), loop_dims=loop_dims)
 
-@dataclass(slots=True)
-class _TileOperations:
-    """A tile's operations in the loop over its tiles. ``offsets``: of its tiles in the pool, by
-    arg_index.
-    """
-
-    tile: _TileLoop
-    offsets: Mapping[int, int]
-    constants: Sequence[tuple[float, str]]
-
-    def spec(self, spec: Spec) -> Spec:
-        """The same operation on the tile."""
-        if isinstance(spec, LoopSpec):
-            return LoopSpec(spec.count, [self.spec(inner) for inner in spec.body])
-        if not isinstance(spec, OpSpec):
-            return spec
-        tiled = [sympy.Integer(0), *spec.tiled_symbols] if spec.tiled_symbols else []
-        return replace(spec, args=[self._arg(arg) for arg in spec.args], tiled_symbols=tiled)
-
-    def _arg(self, arg: TensorArg) -> TensorArg:
-        if arg.arg_index < 0:
-            return arg
-        if arg.arg_index in self.offsets:
-            return replace(arg, arg_index=-1, allocation={POOL: self.offsets[arg.arg_index]})
-        place = self._place(arg.arg_index)
-        return replace(arg, arg_index=place, allocation={"hbm": SEGMENT_BYTES * place})
-
-    def _place(self, number: int) -> int:
-        tensors = len(self.tile.row_tile.arguments)
+    def _argument(self, number: int, constants: Sequence[tuple[float, str]]) -> int:
+        """The arg_index in the dynamic kernel of one in the tile's."""
+        tensors = len(self.row_tile.arguments)
+        if number < 0:
+            return number
         if number < tensors:
-            return self.tile.places[self.tile.known[number][0]]
-        constant = self.tile.row_tile.kernel.constants[number - tensors]
-        return len(self.tile.places) + list(self.constants).index(constant)
+            return self.positions[self.known[number][0]]
+        constant = self.row_tile.kernel.constants[number - tensors]
+        return len(self.positions) + list(constants).index(constant)

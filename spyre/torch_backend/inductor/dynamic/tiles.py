@@ -1,15 +1,15 @@
-"""Row tiles: a graph compiled for a few rows, of which a kernel for any number of rows is made.
+"""Row tiles: kernels of a graph for a fixed number of rows, the parts of a kernel for any number.
 
-While a row_tile is compiled, `SpyreScheduling` hands its one kernel over here; nothing is cached.
-`row_strides` then says in which buffers rows lie one behind another, each computed from the same
-row of its operands alone: such rows may be computed in groups of any size.
+While a graph is compiled for a tile, `SpyreScheduling` collects its kernel here, and nothing is
+cached. `row_strides` finds the buffers whose rows follow each other in memory and depend only on
+the same row of the operands: such rows may be computed in groups of any size.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -20,12 +20,12 @@ from spyre.torch_backend.program import Ints, OpKind
 
 
 class NotRowwise(Exception):
-    """A graph is no function of single rows, or its kernel cannot be one of groups of rows."""
+    """A graph is not a function of single rows, or its kernel cannot work on groups of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTile:
-    """The only kernel of a graph for some rows.
+    """The only kernel of a graph compiled for a number of rows.
 
     ``arguments``: names of buffers by arg_index. ``inputs``, ``outputs``: names in the graph's
     order. ``views``: host sizes, strides and offset (elements) of the outputs in those buffers.
@@ -44,46 +44,43 @@ class RowTile:
 
 @dataclass(slots=True)
 class CollectedKernels:
-    """Kernels of a graph that is compiled, and operations that are in none of them."""
+    """The kernels of a graph, and operations that are in none of them."""
 
     row_tiles: list[RowTile] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
 
 
-class _Current(threading.local):
-    found: CollectedKernels | None = None
-
-
-_current = _Current()
+_collection: ContextVar[CollectedKernels | None] = ContextVar("collection", default=None)
 
 
 def collecting() -> CollectedKernels | None:
-    """Where kernels of this thread are collected, if they are."""
-    return _current.found
+    """The collection of this thread's kernels, or None."""
+    return _collection.get()
 
 
 @contextmanager
 def collected() -> Iterator[CollectedKernels]:
-    """Kernels that this thread compiles in this block."""
-    before, _current.found = _current.found, CollectedKernels()
+    """Collect the kernels that this thread compiles in this block."""
+    kernels = CollectedKernels()
+    token = _collection.set(kernels)
     try:
-        yield _current.found
+        yield kernels
     finally:
-        _current.found = before
+        _collection.reset(token)
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
 def row_strides(row_tile: RowTile, inputs: Mapping[str, int], rows: int) -> dict[str, int]:
-    """Elements from row to row, of every buffer that has rows; they lie outermost in it.
+    """The distance of rows in elements, for every buffer that has rows as its outermost dim.
 
-    ``inputs``: the same of the inputs with rows. NotRowwise where rows are mixed.
+    ``inputs``: the same for the inputs with rows. NotRowwise if an operation mixes rows.
     """
     all_strides = dict(inputs)
     for target, body in row_tile.bodies:
         if body.operation.program is not None:
-            raise NotRowwise(f"{body.operation.name} is about layouts")
+            raise NotRowwise(f"{body.operation.name} depends on layouts")
         digit = _row_digit(body, all_strides, rows)
         if digit is None:
             continue
@@ -96,7 +93,7 @@ def row_strides(row_tile: RowTile, inputs: Mapping[str, int], rows: int) -> dict
 
 
 def _row_digit(body: Body, known: Mapping[str, int], rows: int) -> tuple[int, int] | None:
-    """(symbol of the iteration, its steps per row) that counts rows in all operands with rows."""
+    """(iteration symbol, steps per row) that counts rows in all operands with rows, or None."""
     extents = (*body.ranges, *body.reduced)
     digits = set()
     for load in body.loads:
@@ -134,12 +131,13 @@ def _outermost(strides: Ints, ranges: Ints, symbol: int, inner: int, what: str) 
 
 
 def check_alike(large: RowTile, small: RowTile, strides: Mapping[str, int], rows: int) -> None:
-    """NotRowwise unless both compute the same of every row: no number depends on their count.
+    """NotRowwise unless both compute the same function of a row, without numbers that depend on the
+    number of rows.
 
-    ``strides``: of rows, in ``large`` of so many ``rows``.
+    ``strides``: of rows in ``large``, which has ``rows`` rows.
     """
     if _signature(large) != _signature(small):
-        raise NotRowwise("what is computed depends on the number of rows")
+        raise NotRowwise("the computation depends on the number of rows")
     for target, body in large.bodies:
         if target not in strides and prod(body.ranges) != prod(_ranges(small, target)):
             raise NotRowwise(f"{body.operation.name} makes rows of nothing")
@@ -151,7 +149,7 @@ def _ranges(row_tile: RowTile, target: str) -> Ints:
 
 
 def _signature(row_tile: RowTile) -> list[Any]:
-    """Operations with their numbers; copies have none, and layouts decide about those."""
+    """Operations with their numbers, without copies, which depend on layouts."""
     signature: list[Any] = []
     for _, body in row_tile.bodies:
         operation = body.operation

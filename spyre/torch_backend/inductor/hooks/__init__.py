@@ -1,1 +1,1 @@
-"""What Inductor and Dynamo call: registration, scheduling, passes, the device's interface."""
+"""Entry points for Inductor and Dynamo: registration, scheduling, passes, device interface."""

@@ -1,8 +1,7 @@
-"""What is done to ir.Operations before the scheduler sees them: dead code, layouts, restickifies,
-then names of dims and coarse tiling.
+"""Passes on ir.Operations before scheduling: dead code, layouts, restickifies, dim names, tiling.
 
-Names of dims and layouts belong to the tensors a compiled function is called with; whoever compiles
-a graph says which inputs they are (`compiled_with`).
+Names of dims and layouts belong to the tensors that a compiled function is called with;
+`compiled_with` passes them to the compilation of a graph, by graph input.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ import torch
 from spyre.torch_backend.compat import is_fake
 from spyre.torch_backend.inductor.auto_tile import automatic_groups
 from spyre.torch_backend.inductor.base import (
+    OPERATIONS,
     FixedTiledLayout,
-    ObservedOperations,
+    ObservedText,
     PassPrinter,
     format_operations,
     is_observed,
@@ -45,14 +45,14 @@ GRAPH_PASSES = (
     "assign_dim_hints",
     "coarse_tile",
 )
-"""On the ir.Operations of a graph, before it is scheduled (the coarse-tiling document)."""
+"""Passes on the ir.Operations of a graph before scheduling (coarse-tiling document)."""
 PASSES_DONE = "spyre_passes_done"
 PRINTER = "spyre_printer"
 
 
 class KnownInput(NamedTuple):
-    """What the graph does not say of an input: the names of its dims, whether it lies on the card
-    as the weights of modules do (`is_factor`), and what the function calls it, or "".
+    """Properties of an input that its graph lacks: names of its dims, whether it has the layout of
+    module weights (`is_factor`), and its parameter name in the function, or "".
     """
 
     names: DimNames | None
@@ -63,9 +63,9 @@ class KnownInput(NamedTuple):
 def known_inputs(
     example_inputs: Sequence[Any], names: Sequence[str] = ()
 ) -> tuple[KnownInput | None, ...]:
-    """Per argument of ``compile_fx``, real tensors and others; None where nothing is to be said.
+    """Per argument of ``compile_fx``, None if it has no such properties.
 
-    ``names``: what the function calls them, where that is known.
+    ``names``: parameter names in the function, if they are known.
     """
     called = names or ("",) * len(example_inputs)
     factors = map(_is_factor, example_inputs)
@@ -74,7 +74,7 @@ def known_inputs(
 
 
 def _is_factor(given: Any) -> bool:
-    # a subclass need not have memory of its own: DTensor has that of its shard
+    # a subclass may have no memory: a DTensor uses that of its shard
     is_plain = type(given) in (torch.Tensor, torch.nn.Parameter) and not is_fake(given)
     return is_plain and given.device.type == "spyre" and is_factor(given)
 
@@ -85,7 +85,7 @@ _inputs: ContextVar[Inputs] = ContextVar("inputs", default=MappingProxyType({}))
 
 @contextmanager
 def compiled_with(inputs: Inputs) -> Iterator[None]:
-    """A block in which this is known of the graphs this thread lowers, by graph input."""
+    """Set the properties of inputs, by graph input, for graphs that this thread lowers."""
     token = _inputs.set(inputs)
     try:
         yield
@@ -94,19 +94,19 @@ def compiled_with(inputs: Inputs) -> Iterator[None]:
 
 
 def name_of_input(graph_input: str) -> str:
-    """What the function that is compiled calls an input of its graph, or ""."""
+    """The parameter name of a graph input in the compiled function, or ""."""
     known = _inputs.get().get(graph_input)
     return "" if known is None else known.name
 
 
 def printer_of(graph: Any) -> PassPrinter | None:
-    """Who shows the passes of a graph; None before it has had any."""
+    """The printer of a graph's passes; None before the first pass."""
     return getattr(graph, PRINTER, None)
 
 
 def pre_scheduling(graph: Any) -> None:
-    """Change the operations of ``graph``, a GraphLowering, in place; once, however often it gets a
-    scheduler: tiles would be tiled again.
+    """Run the passes on ``graph``, a GraphLowering, in place; only once, even if Inductor makes
+    another scheduler for it, since tiles would be tiled again.
     """
     if getattr(graph, PASSES_DONE, False):
         return
@@ -121,12 +121,13 @@ def pre_scheduling(graph: Any) -> None:
     printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
     printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
-    note(ObservedOperations(format_operations(operations)) if is_observed() else None)
+    if is_observed():
+        note(ObservedText(OPERATIONS, format_operations(operations)))
 
 
 def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:
-    """Inputs of a graph are taken in the layout they have; but those it writes in the default one,
-    as its results are.
+    """Give the inputs ``factors`` their layout, except those that the graph writes: like results,
+    these have the default layout.
     """
     for name in sorted(set(factors) - set(graph.mutated_inputs)):
         buffer = graph.graph_inputs[name].data.data
@@ -139,8 +140,8 @@ def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:
 
 
 def _groups(graph: Any) -> list[Any]:
-    """What to tile: as ``coarse_tiling_groups_fn`` says where there is one; else as hints do, and
-    with ``auto_tile`` what pays of all other operations.
+    """The groups to tile, from ``coarse_tiling_groups_fn`` if it is set; otherwise from hints, and
+    with ``auto_tile`` also groups of other operations that a loop makes faster.
     """
     chosen = settings()
     if not chosen.coarse_tiling:

@@ -1,18 +1,17 @@
-"""Puts the backend into Inductor, on the first use of Inductor, and says what is different about it
-while a graph on spyre is compiled.
+"""Registration of the backend with Inductor, and the context of compilations for spyre.
 
-While a graph with tensors on spyre is compiled, and at no other time, the settings and hooks of
-`spyre_context` are in force, in the thread that compiles; the backward graph, which is compiled
-later, enters the same context.
+The settings and hooks of `spyre_context` are active only while a graph with tensors on spyre is
+compiled, in the compiling thread. The backward graph, which is compiled later, enters the same
+context.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -23,11 +22,12 @@ from spyre.torch_backend.compat import storage_key
 from spyre.torch_backend.eager import refuse_traced_overlap
 from spyre.torch_backend.fallback import overlaps_itself
 from spyre.torch_backend.inductor.base import (
+    FX_GRAPH,
     CustomGraphPass,
     DeviceInterface,
     DeviceOpOverrides,
     GraphLowering,
-    ObservedGraph,
+    ObservedText,
     V,
     asks_for_symbols,
     cache_key,
@@ -73,14 +73,14 @@ from spyre.torch_backend.inductor.lowering import (
 )
 from spyre.torch_backend.inductor.tiling import by_graph_input
 
-# --- what Dynamo and Inductor ask about the device --------------------------------------------
+# --- the device for Dynamo and Inductor ----------------------------------------------------------
 
 
 class SpyreInterface(DeviceInterface):  # type: ignore[misc]
-    """``torch.spyre`` as Dynamo knows devices."""
+    """Dynamo's device interface over ``torch.spyre``."""
 
     class Worker(DeviceInterface.Worker):  # type: ignore[misc]
-        """Compile workers make no use of the device."""
+        """Compile workers, which do not use the device."""
 
         @staticmethod
         def set_device(device: int) -> None:
@@ -112,14 +112,14 @@ class SpyreInterface(DeviceInterface):  # type: ignore[misc]
 
     @staticmethod
     def exchange_device(device: int) -> int:
-        """Makes ``device`` current; returns the one that was."""
+        """Make ``device`` current; returns the previous one."""
         before = int(torch.spyre.current_device())
         torch.spyre.set_device(device)
         return before
 
     @staticmethod
     def maybe_exchange_device(device: int) -> int:
-        """As `exchange_device`; -1 changes nothing."""
+        """Like `exchange_device`; -1 changes nothing."""
         return -1 if device < 0 else SpyreInterface.exchange_device(device)
 
     @staticmethod
@@ -132,25 +132,25 @@ class SpyreInterface(DeviceInterface):  # type: ignore[misc]
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:
-        """There is one generation."""
+        """The same for all cards: there is one generation."""
         return "spyre"
 
     @staticmethod
     def get_raw_stream(device_index: int) -> int:
-        """Kernels go to the current stream by themselves."""
+        """0: kernels find the current stream themselves."""
         return 0
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
-        """bfloat16 is held as DL16."""
+        """True: bfloat16 is stored as DL16."""
         return True
 
 
 class SpyreOpOverrides(DeviceOpOverrides):  # type: ignore[misc]
-    """Device code in wrappers: there is none, kernels find card and stream by themselves."""
+    """Device code in wrappers: none, since kernels find card and stream themselves."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
-        """A function that gives a stream nobody uses."""
+        """A function whose result, a stream, is not used."""
         return f"def {name}(_):\n    return 0\n"
 
     def set_device(self, device_idx: int) -> str:
@@ -160,7 +160,7 @@ class SpyreOpOverrides(DeviceOpOverrides):  # type: ignore[misc]
         return "torch.spyre.synchronize()"
 
     def device_guard(self, device_idx: int) -> str:
-        """Makes a card current."""
+        """Code that makes a card current."""
         return f"torch.spyre.device({device_idx})"
 
 
@@ -186,7 +186,7 @@ def install() -> None:
 
 
 def _compiling(entry: Any) -> Callable[..., Any]:
-    """``compile_fx`` for spyre too; it calls itself anew with its ``config_patches`` in force."""
+    """``compile_fx`` with support for spyre; it calls itself again to apply ``config_patches``."""
     original: Callable[..., Any] = entry.compile_fx
 
     @functools.wraps(original)
@@ -224,8 +224,8 @@ def _compiling(entry: Any) -> Callable[..., Any]:
 def _in_context(
     inner: Callable[..., Any], known: Sequence[KnownInput | None], identity: str
 ) -> Callable[..., Any]:
-    """Backward graphs are compiled when they are first needed, outside of `compile_fx`, maybe by
-    another thread; with the same settings.
+    """``inner`` in the context and with the settings of now. A backward graph is compiled when it
+    is first needed, after `compile_fx` and perhaps in another thread.
 
     ``known``: of the function's arguments. ``identity``: of its graph.
     """
@@ -244,7 +244,7 @@ def _in_context(
 def _symbolic(
     inner: Callable[..., Any], known: Sequence[KnownInput | None], identity: str
 ) -> Callable[..., Any]:
-    """As `_in_context` of a graph with symbols, which is compiled when its sizes are known."""
+    """`_in_context` for a graph with symbols, which is compiled when its sizes are known."""
     chosen = chosen_settings() | {"spyre.symbolic_sizes": False}
     plain = _in_context(inner, known, identity)
 
@@ -263,7 +263,7 @@ def _symbolic(
 
 
 class _Decompositions(dict[Any, Callable[..., Any]]):
-    """A table that caches know by the name of the function ``source`` it comes from."""
+    """A table that pickles as the function ``source`` that returns it, as cache keys need."""
 
     def __init__(self, table: Any, source: Callable[[], Any]) -> None:
         super().__init__(table)
@@ -275,16 +275,16 @@ class _Decompositions(dict[Any, Callable[..., Any]]):
 
 @functools.cache
 def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's, but for operations eager mode has kernels for, which become ``spyre::run``.
+    """Inductor's table, but operations with an eager kernel become ``spyre::run``.
 
-    Random operations are left whole: they draw what eager mode draws.
+    Random operations are not decomposed, so that they draw the same numbers as in eager mode.
     """
     return _Decompositions(whole_operations() | decompositions(), spyre_decompositions)
 
 
 @functools.cache
 def whole_operations() -> dict[Any, Callable[..., Any]]:
-    """Inductor's, without those of operations eager mode has kernels for, or that take float64."""
+    """Inductor's table without operations that have an eager kernel or need float64."""
     packets = (torch.ops.aten.linspace, torch.ops.aten.logspace)
     in_float64 = {getattr(packet, name) for packet in packets for name in RANGE_OVERLOADS}
     known = eager_operators() | set(decompositions()) | in_float64
@@ -294,15 +294,15 @@ def whole_operations() -> dict[Any, Callable[..., Any]]:
 
 
 RANGE_OVERLOADS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-"""Overloads of ``linspace`` and ``logspace``. Inductor takes them apart in float64; whole, they run
-on the host.
+"""Overloads of ``linspace`` and ``logspace``. Inductor's decompositions compute in float64; without
+them these operations run on the host.
 """
 
 
 def take_sizes(model: torch.fx.GraphModule) -> None:
-    """Symbols that Dynamo has for sizes which changed become numbers, and guards of the function.
+    """Specialise a graph to the sizes of its spyre inputs, which become guards of the function.
 
-    Operations ask for the sizes of their operands, but those of a part may be known already.
+    Dynamo makes symbols of sizes that have changed between calls.
     """
     for node in model.graph.find_nodes(op="placeholder"):
         value = node.meta.get("example_value")
@@ -326,12 +326,12 @@ WRITERS = {
     *(operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor),
     *(operator.ilshift, operator.irshift, operator.imatmul, operator.setitem),
 }
-"""Functions that change their first argument; others end in an underscore, or take ``out``."""
+"""Functions that write their first argument, besides names with a final underscore."""
 
 
 def refuse_native_code() -> None:
-    """UnsupportedError SPY996 where Inductor is to write C++: for a package of AOTInductor, or with
-    ``cpp_wrapper``. Bundles are launched from Python.
+    """UnsupportedError SPY996 if Inductor is asked for C++, by AOTInductor or ``cpp_wrapper``:
+    bundles are launched from Python.
     """
     if V.aot_compilation or inductor_config.cpp_wrapper:
         raise UnsupportedError(
@@ -345,8 +345,8 @@ def refuse_native_code() -> None:
 
 
 def refuse_overlapping_writes(model: Any) -> None:
-    """RuntimeError where eager mode refuses a write of Dynamo's graph for its overlap: what comes
-    after has no writes any more.
+    """RuntimeError for a write in Dynamo's graph that eager mode refuses because memory overlaps.
+    Later graphs are functional and have no writes.
     """
     nodes = model.graph.nodes if isinstance(model, torch.fx.GraphModule) else ()
     for node in nodes:
@@ -361,7 +361,7 @@ def _example_of(node: torch.fx.Node) -> Any:
 
 
 def writing_function(node: torch.fx.Node) -> Callable[..., Any] | None:
-    """What a node calls, if that may change an argument and values of all arguments are known."""
+    """The function that a node calls, if it may write an argument and all arguments have values."""
     if any("example_value" not in argument.meta for argument in node.all_input_nodes):
         return None
     if node.op == "call_method":
@@ -376,14 +376,14 @@ def writing_function(node: torch.fx.Node) -> Callable[..., Any] | None:
 
 
 FILLS = ("fill_", "zero_", "masked_fill_")
-"""What torch lets write to tensors that show an element several times."""
+"""Operations that torch allows on tensors with repeated elements."""
 
 
 def fill_elements_once(model: Any) -> None:
-    """Have fills of Dynamo's graph write to views of what shows every element once.
+    """Replace fills of tensors with repeated elements by fills of views without repetitions.
 
-    torch's functionalization undoes an ``expand`` by adding up what changed in all repetitions: the
-    same change several times over.
+    torch's functionalization inverts an ``expand`` by adding the changes of all repetitions, so
+    that a fill would be applied several times.
     """
     nodes = [*model.graph.nodes] if isinstance(model, torch.fx.GraphModule) else []
     for node in nodes:
@@ -403,7 +403,7 @@ def fill_elements_once(model: Any) -> None:
 
 
 def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
-    """The first tensor in the memory of ``view``: of it torch allows views by strides."""
+    """The first tensor in the memory of ``view``, of which torch allows ``as_strided`` views."""
     memory, holder, node = storage_key(_example_of(view)), view, view
     while node.all_input_nodes:
         node = node.all_input_nodes[0]
@@ -416,15 +416,15 @@ def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
 
 
 def _any_repetition(view: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
-    """Of a mask of ``view``, that of its elements: whether one of their places is masked."""
+    """A mask of ``view`` reduced to its elements: true if any repetition of one is masked."""
     shown, whole = _example_of(view), view.graph.call_method("expand_as", (mask, view))
     repeated = [d for d in range(shown.dim()) if not shown.stride(d)]
     return view.graph.call_method("any", (whole, repeated)) if repeated else whole
 
 
 def _elements_of(view: torch.fx.Node, holder: torch.fx.Node) -> torch.fx.Node:
-    """The elements of ``view``, repeated ones once, as a view of ``holder``, at the graph's place
-    for new nodes.
+    """The elements of ``view`` without repetitions, as a view of ``holder``, in new nodes at the
+    graph's insertion point.
     """
     graph, shown = view.graph, _example_of(view)
     dims = [d for d in range(shown.dim()) if shown.stride(d)]
@@ -452,13 +452,13 @@ INDUCTOR_SETTINGS = {
     "reorder_for_locality": False,
     "reorder_for_peak_memory": False,
 }
-"""Settings under which one ir.Operation is one device operation, and dims keep their places; no
-pairs are tried for fusions, which `SpyreScheduling` does itself.
+"""Inductor's settings for spyre: one ir.Operation is one device operation, the order of dims is
+kept, and Inductor does not fuse, as `SpyreScheduling` makes bundles itself.
 """
 
 
 class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
-    """What runs on FX graphs before they are lowered."""
+    """Passes on FX graphs before lowering."""
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
@@ -466,35 +466,33 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
         share_sequences(graph)
         numbers_as_tensors(graph)
         mark_fallbacks(graph)
-        note(ObservedGraph(str(graph)) if is_observed() else None)
+        if is_observed():
+            note(ObservedText(FX_GRAPH, str(graph)))
 
     def uuid(self) -> str | None:
-        """Changes with all that graphs and their inputs do not say."""
+        """A cache key of everything else that generated code depends on."""
         key = cache_key()
         return (
             None if key is None else f"{key} stick optimizer {config.GLOBAL_STICK_OPTIMIZER.read()}"
         )
 
 
-class _ContextDepth(threading.local):
-    value = 0
-
-
-_depth = _ContextDepth()
+_in_spyre_context: ContextVar[bool] = ContextVar("in_spyre_context", default=False)
+"""Whether this thread compiles for spyre."""
 
 
 @contextmanager
 def spyre_context() -> Iterator[None]:
-    """Compile for spyre; entering it again within changes nothing."""
-    _depth.value += 1
+    """Compile for spyre in this block; nested blocks have no effect."""
+    if _in_spyre_context.get():
+        yield
+        return
+    token = _in_spyre_context.set(True)
     try:
-        if _depth.value > 1:
+        with inductor_config.patch(_inductor_settings()):
             yield
-        else:
-            with inductor_config.patch(_inductor_settings()):
-                yield
     finally:
-        _depth.value -= 1
+        _in_spyre_context.reset(token)
 
 
 def _inductor_settings() -> dict[str, Any]:
@@ -506,20 +504,20 @@ def _inductor_settings() -> dict[str, Any]:
 
 
 def _install_hooks() -> None:
-    """Places where Inductor asks nobody: every operation is realised, passes before scheduling.
+    """Patch Inductor where it has no hook: realise every operation, run passes before scheduling.
 
-    Patterns of joint graphs are not traced, which takes seconds: ``pattern_matcher`` is off.
-    Threads that compile for other devices meanwhile are not concerned.
+    Patterns of joint graphs are not traced, which would take seconds: ``pattern_matcher`` is off.
+    The patches have no effect in threads that compile for other devices.
     """
     update, run = GraphLowering._update_scheduler, GraphLowering.run
 
     def passes_first(graph: Any) -> None:
-        if _depth.value:
+        if _in_spyre_context.get():
             pre_scheduling(graph)
         update(graph)
 
     def fallbacks_marked(graph: Any, *args: Any) -> Any:
-        if _depth.value:
+        if _in_spyre_context.get():
             mark_fallbacks_in(graph.module)
         return run(graph, *args)
 
@@ -532,6 +530,6 @@ def _install_hooks() -> None:
 def _true_in_context(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **named: Any) -> Any:
-        return True if _depth.value else original(*args, **named)
+        return True if _in_spyre_context.get() else original(*args, **named)
 
     return call

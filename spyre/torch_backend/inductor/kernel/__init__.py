@@ -1,6 +1,4 @@
-"""One bundle under construction: ir.Operations to device operations to specs, divided and
-placed.
-"""
+"""One bundle under construction: from ir.Operations to device operations to a planned kernel."""
 
 import lazy_loader
 

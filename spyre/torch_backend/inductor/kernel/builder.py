@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -18,22 +18,22 @@ from spyre.torch_backend.inductor.base import (
     wants_notes,
 )
 from spyre.torch_backend.inductor.kernel.operands import (
-    NO_LOOPS,
     HostBuffer,
-    LoopPath,
     OperandRead,
     argument_view,
-    first_tile,
-    loop_path,
     other_lanes,
     reads_of,
     storage_order,
     strided_view,
 )
 from spyre.torch_backend.inductor.kernel.passes import (
+    NO_LOOPS,
     KernelLowering,
     KernelOperations,
+    LoopPath,
+    first_tile,
     insert_bmm_padding,
+    loop_path,
 )
 from spyre.torch_backend.inductor.kernel.planning import PlannedKernel, planned_kernel
 from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, DeviceProgram, Load, body_of
@@ -54,19 +54,41 @@ MOST_SPREAD_BYTES = 1 << 30
 """Memory for a copy of an operand with one element per stick."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operation that was added, its target, body, and the lane of its result at that time."""
+
+    operation: Any
+    target: str
+    body: Body
+    lane: int
+
+    def is_of(self, operation: Any) -> bool:
+        """Whether ``operation`` is the one that was added, unchanged and in no loop."""
+        return (
+            self.target == target_of(operation)
+            and self.body == body_of(operation)
+            and lane_of(operation.layout) in (None, self.lane)
+            and loop_path(operation) == NO_LOOPS
+        )
+
+
 class SpyreKernel:
     """A bundle under construction.
 
-    ``arguments``: buffers it takes, in the order of the launch, by name. Results that nobody
-    outside reads stay in its own memory. ``paths``: the loops around every operation.
+    ``arguments``: names of the buffers it takes, in the order of the launch. Results that nothing
+    outside of it reads stay in its own memory. ``paths``: the loops around every operation.
+    ``is_complete``: no operation failed to be added.
     """
 
     def __init__(self, buffers: Mapping[str, HostBuffer], results: Sequence[str]) -> None:
-        self.low = KernelLowering()
+        self.builder = KernelLowering()
         self.arguments: list[str] = []
         self.paths: list[LoopPath] = []
+        self.is_complete = True
         self._buffers = buffers
         self._results = frozenset(results)
+        self._steps: list[_Step] = []
         self._values: dict[str, Value] = {}
         self._programs: dict[DeviceProgram, list[Value]] = {}
         self._tiles: set[str] = set()
@@ -75,117 +97,152 @@ class SpyreKernel:
         self._lane: int | None = None
         self._lanes: Ints = ()
         self._path = NO_LOOPS
-        self._reports: list[str] = []
-        self._added = 0
+
+    @property
+    def specs(self) -> list[DeviceOp]:
+        """The device operations so far."""
+        return self.builder.builder.specs
 
     def add(self, operation: Any) -> None:
-        """The next operation, an ir.ComputedBuffer; what it mutates takes its result.
+        """Add an ir.ComputedBuffer; a buffer that it mutates takes its result.
 
-        Where the cores cannot walk the operands as they lie, they are first spread to one element
-        per stick, which every view can be walked in. LoweringError if that takes too much memory,
-        or in a loop, whose tiles are not copied.
+        If the cores cannot walk the operands in their layouts, these are first copied with one
+        element per stick, which any view can be walked in. LoweringError if that takes too much
+        memory, or in a loop, where tiles are not copied.
         """
         body, self._path = body_of(operation), loop_path(operation)
         self._lane = lane_of(operation.layout)
-        specs, programs = list(self.low.builder.specs), dict(self._programs)
+        first, programs = len(self.specs), dict(self._programs)
         try:
-            self._make(operation, body, spread=False)
+            lane = self._make(operation, body, spread=False)
+            self._check(first)
         except LoweringError:
             if self._path:
                 raise
-            self.low.builder.specs, self._programs = specs, programs
-            del self.paths[len(specs) :]
-            self._make(operation, body, spread=True)
-        self._note_paths(self._path.undivided)
-        made = self.low.builder.specs
-        made[len(specs) :] = [replace(s, made_for=self._added) for s in made[len(specs) :]]
-        self._added += 1
-        if report := getattr(operation, TILING_REPORT, ""):
-            self._reports.append(report)
+            self._programs = programs
+            del self.specs[first:], self.paths[first:]
+            lane = self._make(operation, body, spread=True)
+            self._check(first)
+        self._finish_step(operation, body, lane, first)
 
-    def _note_paths(self, path: LoopPath) -> None:
-        """What was added since the last time is in these loops.
+    def propagate(self, operation: Any, body: Body) -> tuple[int, Ints]:
+        """Add an operation in the layout it has by itself. Returns the lane of its result, and the
+        lanes of its operands in their own dims (none for results of a program made before).
 
-        What hints divide is the operation itself: not copies of its operands and of its result.
+        LoweringError if operands would have to be spread to one element per stick.
         """
-        self.paths += [path] * (len(self.low.builder.specs) - len(self.paths))
+        self._lane, self._lanes, self._path = None, (), NO_LOOPS
+        first = len(self.specs)
+        try:
+            lane = self._make(operation, body, spread=False)
+        except LoweringError:
+            self.is_complete = False
+            raise
+        try:
+            self._check(first)
+        except LoweringError:
+            self.is_complete = False
+        self._finish_step(operation, body, lane, first)
+        return lane, self._lanes
 
-    def _make(self, operation: Any, body: Body, spread: bool) -> None:
-        known, self._spread = len(self.low.builder.specs), spread
-        name = target_of(operation)
+    def is_made_of(
+        self,
+        operations: Sequence[Any],
+        buffers: Mapping[str, HostBuffer],
+        results: Sequence[str],
+    ) -> bool:
+        """Whether `add` would make this very kernel of ``operations``: they were all propagated,
+        and neither bodies, buffers, lanes nor loops have changed since.
+        """
+        if not self.is_complete or len(operations) != len(self._steps):
+            return False
+        return (
+            frozenset(results) == self._results
+            and all(map(_Step.is_of, self._steps, operations))
+            and all(self._buffers[name] == buffers[name] for name in self._buffers)
+        )
+
+    def _finish_step(self, operation: Any, body: Body, lane: int, first: int) -> None:
+        """Number the device operations from ``first`` on by the operation they were made for."""
+        self._fill_paths(self._path.undivided)
+        number = len(self._steps)
+        self._steps.append(_Step(operation, target_of(operation), body, lane))
+        self.specs[first:] = [replace(spec, made_for=number) for spec in self.specs[first:]]
+
+    def _fill_paths(self, path: LoopPath) -> None:
+        """Set the loops of the device operations that have none yet.
+
+        Work division hints apply to the operation itself, not to copies made for it.
+        """
+        self.paths += [path] * (len(self.specs) - len(self.paths))
+
+    def _make(self, operation: Any, body: Body, spread: bool) -> int:
+        """Make the device operations of ``operation``; returns the lane of its result."""
+        self._spread, name = spread, target_of(operation)
         value = self._computed(body)
+        lane = value.lane_dim
         if name in self._results:
             value = self._stored(name, value)
         else:
             value = self._in_storage_order(name, value)
-        self._check(self.low.builder.specs[known:])
         self._values[name] = value
         if getattr(operation.layout, "per_tile_fixed", False):
             self._tiles.add(name)
         else:
             self._whole.add(value.region)
+        return lane
 
-    def _check(self, specs: Sequence[DeviceOp]) -> None:
-        """LoweringError for what cannot be an SDSC, as it is when all factors are padded."""
-        operations = KernelOperations(self.low, tuple(specs), (NO_LOOPS,) * len(specs))
+    def _check(self, first: int) -> None:
+        """LoweringError if a device operation from ``first`` on, factors padded, is no SDSC."""
+        specs = tuple(self.specs[first:])
+        operations = KernelOperations(self.builder, specs, (NO_LOOPS,) * len(specs))
         for spec in insert_bmm_padding(operations).specs:
             require_sdsc(spec)
 
-    def propagated(self, name: str, body: Body) -> tuple[int, tuple[int, ...]]:
-        """The lanes an operation's result and operands have if nobody chooses; nothing is tried.
-
-        Layout propagation asks this, operation by operation. No lanes of operands where the result
-        was made with another one. LoweringError if operands would have to be spread out.
-        """
-        self._lane, self._lanes = None, ()
-        value = self._computed(body)
-        is_result = name in self._results
-        keep = self._stored if is_result else self._in_storage_order
-        self._values[name] = keep(name, value)
-        return value.lane_dim, self._lanes
-
     def _in_storage_order(self, name: str, value: Value) -> Value:
-        """``value`` with its dims as its buffer's elements follow each other, as readers see it."""
+        """``value`` with its dims in the order of the buffer's strides, as readers index it."""
         strides = self._buffers[name].strides
         if strides == contiguous_strides(value.sizes):
             return value
         return value.permuted(storage_order(strides))
 
     def _stored(self, name: str, value: Value) -> Value:
-        """``value`` in the memory of a buffer that others read; in a loop, the first tile of it."""
+        """Store ``value`` in buffer ``name``, in a loop as its first tile; returns the buffer."""
         whole, strides = self._argument(name), self._buffers[name].strides
-        sizes = tuple(n * self._path.single_tiles(k) for k, n in enumerate(value.sizes))
+        sizes = tuple(n * self._path.unit_tiles(k) for k, n in enumerate(value.sizes))
         goal = strided_view(whole, sizes, strides, 0)
         if goal is None:
             raise LoweringError(f"strides {strides} of {name}")
         cut = {k: k for k, n in enumerate(value.sizes) if n != sizes[k]}
-        store_result(self.low, value, first_tile(goal, cut, self._path) if cut else goal)
+        store_result(self.builder, value, first_tile(goal, cut, self._path) if cut else goal)
         return whole
 
     def finished(self, printer: PassPrinter | None = None) -> PlannedKernel:
-        """The kernel: specs with work divided and memory planned; ``printer`` shows how."""
+        """The kernel with work divided and memory planned; ``printer`` shows the passes."""
         arguments = [self._buffers[name] for name in self.arguments]
-        operations = KernelOperations(self.low, tuple(self.low.builder.specs), tuple(self.paths))
+        operations = KernelOperations(self.builder, tuple(self.specs), tuple(self.paths))
         planned = planned_kernel(operations, arguments, self._whole, printer)
-        if not wants_notes() or not self._reports:
+        attributes = (getattr(step.operation, TILING_REPORT, "") for step in self._steps)
+        reports = [report for report in attributes if report]
+        if not wants_notes() or not reports:
             return planned
-        return replace(planned, notes={**planned.notes, TILING_FILE: "\n".join(self._reports)})
+        return replace(planned, notes={**planned.notes, TILING_FILE: "\n".join(reports)})
 
     # --- operands ------------------------------------------------------------------------------
 
     def _argument(self, name: str) -> Value:
-        """The whole of a buffer the kernel is given, as its storage is laid out."""
+        """The whole of a buffer that is an argument, or a value made before, in storage order."""
         if name not in self._values:
             buffer = self._buffers[name]
             whole = argument_view(name, buffer)
-            self._values[name] = self.low.builder.argument(whole, buffer.dtype)
+            self._values[name] = self.builder.builder.argument(whole, buffer.dtype)
             self.arguments.append(name)
         return self._values[name]
 
     def _operand(self, read: OperandRead) -> Value:
         operand, extents = read.operand, read.extents
         if isinstance(operand, ConstantLoad):
-            return self.low.constant(operand.value, operand.dtype)
+            return self.builder.constant(operand.value, operand.dtype)
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value, *_spread_form(value, read, operand))
@@ -195,14 +252,14 @@ class SpyreKernel:
         return operand_view if operand_view.sizes == extents else operand_view.expanded(extents)
 
     def _found(self, value: Value, read: OperandRead, load: Load) -> Value:
-        """Elements of ``value``; where its sticks are in the way, of a copy with others."""
+        """The view of ``value`` that a load reads, or one of a restickified copy if needed."""
         path = NO_LOOPS if load.buffer in self._tiles else self._path
         strides, offset = load.strides, load.offset
-        tiles = [path.single_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
+        tiles = [path.unit_tiles(p) if s else 1 for p, s in zip(read.axes, strides, strict=True)]
         sizes = tuple(n * count for n, count in zip(read.sizes, tiles, strict=True))
         view = strided_view(value, sizes, strides, offset)
         for lane in self._other_lanes(value) if view is None else ():
-            view = strided_view(self.low.with_lane(value, lane), sizes, strides, offset)
+            view = strided_view(self.builder.with_lane(value, lane), sizes, strides, offset)
             if view is not None:
                 break
         if view is None:
@@ -211,30 +268,30 @@ class SpyreKernel:
         return first_tile(view, cut, path) if cut else view
 
     def _spread_out(self, value: Value, order: Ints, extents: Ints) -> Value:
-        """A copy with a stick per element and the dims in ``order``, the outermost first, in memory
-        for ``extents``.
+        """A copy with one element per stick and the dims in ``order``, the outermost first, in
+        memory for ``extents``.
         """
         if prod(extents) * STICK_BYTES > MOST_SPREAD_BYTES:
             raise LoweringError(f"{prod(extents)} elements, too many for a stick each")
         if not value.sizes:
             return value
         turned = value.permuted(_turned(order))
-        spread = self.low.with_lane(turned, -1)
+        spread = self.builder.with_lane(turned, -1)
         if extents != value.sizes:
-            room = _spread_memory(self.low.builder, value, order, extents)
-            self.low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (spread,), room))
+            room = _spread_memory(self.builder.builder, value, order, extents)
+            self.builder.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (spread,), room))
             spread = room
         elif spread is turned:
-            spread = self.low.copy(turned)
+            spread = self.builder.copy(turned)
         return _turned_back(spread, order)
 
     def _gathered(self, value: Value) -> Value:
-        """A view of spread elements as a tensor of its own, in the default layout."""
+        """A copy of a view of spread elements, in the default layout."""
         lanes = [k for k, n in enumerate(value.sizes) if n > 1]
-        return self.low.with_lane(self.low.copy(value), lanes[-1] if lanes else -1)
+        return self.builder.with_lane(self.builder.copy(value), lanes[-1] if lanes else -1)
 
     def _other_lanes(self, value: Value) -> list[int]:
-        """Other lanes; in a loop none, for the whole tensor would be laid out anew per tile."""
+        """Other lanes to try; none in a loop, where each tile would restickify the whole tensor."""
         return [] if self._path else other_lanes(value)
 
     # --- operations ----------------------------------------------------------------------------
@@ -249,9 +306,9 @@ class SpyreKernel:
         self._lanes = tuple(v.lane_dim for read, v in pairs if isinstance(read.operand, Load))
         if program is not None:
             return self._programmed(body, program, values)
-        self._note_paths(self._path.undivided)
+        self._fill_paths(self._path.undivided)
         result = self._result(body, values)
-        self._note_paths(self._path)
+        self._fill_paths(self._path)
         return result
 
     def _result(self, body: Body, values: Sequence[Value]) -> Value:
@@ -265,57 +322,57 @@ class SpyreKernel:
         return self._elementwise(body, values)
 
     def _programmed(self, body: Body, program: DeviceProgram, values: Sequence[Value]) -> Value:
-        """All results of a program are made with the first of them that is asked for."""
+        """A result of a program; the first request for one makes all of them."""
         if self._path:
             raise LoweringError(f"{program.name} in a loop")
-        self._programs[program] = program.lowered(self.low, values)
+        self._programs[program] = program.lowered(self.builder, values)
         return self._programs[program][body.operation.result]
 
     def _restickified(self, value: Value) -> Value:
-        """A copy; what was spread out is one already."""
-        copied = value if self._lane is None else self.low.with_lane(value, self._lane)
-        return self.low.copy(value) if copied is value and not self._spread else copied
+        """A copy with the wanted lane; a spread operand is a copy already."""
+        copied = value if self._lane is None else self.builder.with_lane(value, self._lane)
+        return self.builder.copy(value) if copied is value and not self._spread else copied
 
     def _elementwise(self, body: Body, values: Sequence[Value]) -> Value:
         name, dtype, lane = body.operation.name, body.dtype, self._lane
         constants = body.operation.constants
         if name == "identity":
-            return self.low.broadcast(replace(values[0], dtype=dtype), body.ranges, lane)
-        if name in self.low.CONVERSIONS:
-            return self.low.converted_by(name, values[0], dtype, lane, constants)
-        result = self.low.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
+            return self.builder.broadcast(replace(values[0], dtype=dtype), body.ranges, lane)
+        if name in self.builder.CONVERSIONS:
+            return self.builder.converted_by(name, values[0], dtype, lane, constants)
+        result = self.builder.pointwise(name, *values, dtype=dtype, constants=constants, lane=lane)
         return result if result.sizes == body.ranges else result.expanded(body.ranges)
 
     def _reduced(self, body: Body, value: Value) -> Value:
         operation = body.operation
-        result = self.low.reduce(operation.name, value, operation.dims, operation.constants)
+        result = self.builder.reduce(operation.name, value, operation.dims, operation.constants)
         scale = operation.constants.get("scaling_factor")
         if result is value and scale is not None:  # tiles of one element
-            result = self.low.pointwise(
-                "mul", value, self.low.constant(float_of(scale), body.dtype)
+            result = self.builder.pointwise(
+                "mul", value, self.builder.constant(float_of(scale), body.dtype)
             )
         return result
 
     def _reads(self, body: Body) -> tuple[OperandRead, ...]:
-        """What the body reads; the dims a reduction's loops move along are those of its operand."""
+        """The reads of a body. Loops around a reduction are renumbered to its operand's dims."""
         if body.operation.kind is OpKind.REDUCTION:
             rank = len(body.ranges)
             places = {rank + k: dim for k, dim in enumerate(body.operation.dims)}
-            self._path = self._path.seen_as(places)
+            self._path = self._path.with_renumbered_dims(places)
         return reads_of(body)
 
     def _product(self, left: Value, right: Value) -> Value:
         rank = len(left.sizes)
-        left = self.low.left_factor(left, rank)
+        left = self.builder.left_factor(left, rank)
         path = self._path.undivided
-        self._note_paths(path.seen_as({rank - 1: None, rank: rank - 1}))
-        right = self.low.right_factor(right, rank)
-        self._note_paths(path.seen_as({rank - 2: None, rank: rank - 2}))
-        return self.low.product(left, right)
+        self._fill_paths(path.with_renumbered_dims({rank - 1: None, rank: rank - 1}))
+        right = self.builder.right_factor(right, rank)
+        self._fill_paths(path.with_renumbered_dims({rank - 2: None, rank: rank - 2}))
+        return self.builder.product(left, right)
 
 
 def target_of(operation: Any) -> str:
-    """The buffer an operation writes to: its own, or the one it mutates."""
+    """The name of the buffer that an operation writes: its result, or the buffer it mutates."""
     layout = operation.layout
     mutates = isinstance(layout, ir.MutationLayoutSHOULDREMOVE)
     target: str = layout.get_buffer().get_name() if mutates else operation.get_name()
@@ -323,7 +380,7 @@ def target_of(operation: Any) -> str:
 
 
 def _turned(order: Ints) -> Ints:
-    """The dims as fresh memory takes them, which is to have ``order``: the first is innermost."""
+    """The dims in the order of fresh memory for ``order``: its last one first."""
     return (order[-1], *order[:-1])
 
 
@@ -333,12 +390,11 @@ def _turned_back(value: Value, order: Ints) -> Value:
 
 
 def _spread_form(value: Value, read: OperandRead, load: Load) -> tuple[Ints, Ints]:
-    """The order of dims, and extents of memory, in which a copy of ``value`` with a stick per
-    element can be read.
+    """The order of dims and the extents of memory in which a copy of ``value`` with one element per
+    stick can be read.
 
-    Row-major memory can be walked by pitches through any view but one with steps that do not divide
-    an extent. One such dim can be the outermost; where there are more, they get extents that the
-    steps divide.
+    Pitches describe any view of row-major memory whose steps divide the extents. One dim whose
+    steps do not can be the outermost; if there are more, their extents are rounded up.
     """
     dims = tuple(range(len(value.sizes)))
     forms = [((first, *(k for k in dims if k != first)), value.sizes) for first in dims]
@@ -353,8 +409,8 @@ def _spread_form(value: Value, read: OperandRead, load: Load) -> tuple[Ints, Int
 
 
 def _spread_memory(builder: ProgramBuilder, value: Value, order: Ints, extents: Ints) -> Value:
-    """Memory for ``extents`` with a stick per element, and of it that of ``value``, its dims turned
-    by ``order``.
+    """The part for ``value`` of fresh memory for ``extents`` with one element per stick, its dims
+    in ``order``.
     """
     turned = _turned(order)
     memory = builder.scratch(tuple(extents[k] for k in turned), value.dtype, -1)
@@ -364,7 +420,7 @@ def _spread_memory(builder: ProgramBuilder, value: Value, order: Ints, extents: 
 
 
 def _divided_extents(sizes: Ints, read_sizes: Ints, read_strides: Ints) -> Ints:
-    """``sizes``, rounded up to what the steps divide that a view of them takes along each dim."""
+    """``sizes``, each rounded up to a multiple of the step that a view takes along it."""
     extents, strides = list(sizes), contiguous_strides(sizes)
     for count, stride in zip(read_sizes, read_strides, strict=True):
         places = [k for k, s in enumerate(strides) if sizes[k] > 1 and s <= stride]

@@ -1,9 +1,8 @@
-"""A kernel on its way from operations to a bundle: divided, with memory planned.
+"""Planning of one kernel: passes on its operations, work division, LX and pool memory.
 
-What the pre-scheduling passes of the document do to ir.Operations from padding on is done here to
-the operations of one kernel, whose layouts and memory are known: a pass per method, in the order of
-`KERNEL_PASSES` (hardware reference §4). Tiles of K are whole sticks, so that tiling sees what it
-would see of padded factors.
+The coarse-tiling document runs these passes on ir.Operations before scheduling; here they run on
+the operations of one kernel, whose layouts and memory are known. One method per pass, in the order
+of `KERNEL_PASSES` (hardware reference §4).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.base import (
     DIVISIONS_FILE,
     LX_FILE,
-    SILENT,
     Notes,
     PassPrinter,
     Settings,
@@ -27,15 +25,15 @@ from spyre.torch_backend.inductor.base import (
 )
 from spyre.torch_backend.inductor.bundles import (
     HBM,
+    LX,
     Kernel,
     KernelMemory,
     KernelOp,
     KernelTensor,
-    Spec,
-    documented,
     kernel_text,
     roles_of,
     spec_text,
+    to_op_specs,
 )
 from spyre.torch_backend.inductor.division import (
     DISTRIBUTION,
@@ -46,21 +44,21 @@ from spyre.torch_backend.inductor.division import (
     divisions_text,
     with_division,
 )
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer, LoopPath, looped
+from spyre.torch_backend.inductor.kernel.operands import HostBuffer
 from spyre.torch_backend.inductor.kernel.passes import (
     KernelOperations,
+    LoopPath,
     dedup_and_promote_constants,
     insert_bmm_padding,
+    looped,
     read_constants,
     remove_unread,
 )
 from spyre.torch_backend.inductor.scratchpad import (
-    Surroundings,
-    plan_pool,
     plan_scratchpad,
-    pool_buffers,
+    pool_offsets,
     report_text,
-    with_allocations,
+    with_offsets,
 )
 from spyre.torch_backend.program import (
     DeviceOp,
@@ -82,12 +80,12 @@ KERNEL_PASSES = (
     "scratchpad_planning",
     "hbm_pool_planning",
 )
-"""On the operations of each bundle; division and planning of memory see them as `KernelOp`s."""
+"""Passes on the operations of a bundle; from ``span_reduction`` on these are `KernelOp`s."""
 
 
 class KernelPlanning:
-    """``whole``: regions that hold results of full size, whatever loops read them. ``kernel``,
-    ``notes``: what has come of the operations so far. Belongs to the thread that compiles it.
+    """The passes on one kernel, and their state. ``whole``: regions that hold results of full size
+    even in loops. Belongs to the thread that compiles the kernel.
     """
 
     def __init__(self, operations: KernelOperations, whole: Collection[int]) -> None:
@@ -99,7 +97,7 @@ class KernelPlanning:
         self._names: list[tuple[str, ...]] = []
         self._undivided: list[KernelOp] = []
         self._divisions: list[WorkDivision] = []
-        self._surroundings = Surroundings(frozenset())
+        self._arguments: frozenset[str] = frozenset()
         self._in_lx: frozenset[str] = frozenset()
 
     def run(self, printer: PassPrinter) -> None:
@@ -109,8 +107,8 @@ class KernelPlanning:
             printer.run(name, getattr(self, name))
 
     def text(self) -> str:
-        """The operations, in the document's form where they are those of a kernel already."""
-        return f"{spec_text(documented(self.kernel))}\n" if self._names else str(self.operations)
+        """The operations as text; from ``span_reduction`` on in the document's form."""
+        return f"{spec_text(to_op_specs(self.kernel))}\n" if self._names else str(self.operations)
 
     def _write_kernel(self) -> None:
         places = _places(self.operations, self._whole)
@@ -120,8 +118,7 @@ class KernelPlanning:
         self._undivided = [op if k_fast else replace(op, k_fast=False) for op, _ in pairs]
         self._names = [row for _, row in pairs]
         self.kernel = looped(self._undivided, self.operations.paths)
-        given = frozenset(place.name for place in places.values() if place.argument >= 0)
-        self._surroundings = Surroundings(given)
+        self._arguments = frozenset(p.name for p in places.values() if p.argument >= 0)
 
     # --- passes on operations --------------------------------------------------------------------
 
@@ -137,7 +134,7 @@ class KernelPlanning:
     # --- passes on specs -------------------------------------------------------------------------
 
     def span_reduction(self) -> None:
-        """See `division.span`; the passes of division look at one operation after the other."""
+        """Divide so that no core's span of a tensor is too large; see `division.span`."""
         self._divisions = [_division(op, self._settings) for op in self._undivided]
         self._divide(SPAN)
 
@@ -150,7 +147,7 @@ class KernelPlanning:
             self.notes[DIVISIONS_FILE] = divisions_text(divided, self._divisions)
 
     def _divide(self, name: str) -> Sequence[KernelOp]:
-        """The operations as they are after the pass ``name`` of work division."""
+        """The operations after the pass ``name`` of work division."""
         pairs = zip(self._undivided, self._divisions, strict=True)
         divided = [with_division(op, division.after(name)) for op, division in pairs]
         self.kernel = looped(divided, self.operations.paths)
@@ -160,35 +157,28 @@ class KernelPlanning:
         chosen = self._settings
         if not chosen.lx_planning:
             return
-        plan = plan_scratchpad(
-            self.kernel,
-            self._names,
-            surroundings=self._surroundings,
-            rule=chosen.lx_rule,
-            solver=chosen.lx_solver,
-            capacity_bytes=chosen.lx_capacity_bytes,
-        )
+        capacity_bytes = chosen.lx_capacity_bytes
+        plan = plan_scratchpad(self.kernel, self._names, self._arguments, capacity_bytes)
         if self._wanted:
             self.notes[LX_FILE] = report_text(plan)
-        self._in_lx = frozenset(plan.allocations)
-        self.kernel = with_allocations(self.kernel, self._names, plan.allocations)
+        self._in_lx = frozenset(plan.placed)
+        self.kernel = with_offsets(self.kernel, self._names, LX, plan.placed)
 
     def hbm_pool_planning(self) -> None:
-        around, in_lx = self._surroundings, self._in_lx
-        pool = plan_pool(pool_buffers(self.kernel, self._names, surroundings=around, in_lx=in_lx))
-        self.kernel = with_allocations(self.kernel, self._names, pool.allocations)
+        offsets = pool_offsets(self.kernel, self._names, self._arguments, self._in_lx)
+        self.kernel = with_offsets(self.kernel, self._names, POOL, offsets)
 
 
 def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, RegionPlace]:
-    """Every region's place; numbers stand behind the tensors among the arguments."""
-    low = kernel.low
-    tensors = low.builder.arguments - len(low.constants)
-    others = (k for k in range(low.builder.arguments) if k not in low.constants)
-    numbers = dict.fromkeys(low.constants, -1)
+    """The memory of every region. Among the arguments, constants follow the tensors."""
+    count, constants = kernel.builder.builder.arguments, kernel.constants
+    tensors = count - len(constants)
+    others = (k for k in range(count) if k not in constants)
+    numbers = dict.fromkeys(constants, -1)
     numbers |= {number: tensors + k for k, number in enumerate(read_constants(kernel))}
     numbers |= {number: k for k, number in enumerate(others)}
     places = {}
-    for region, memory in enumerate(low.builder.regions):
+    for region, memory in enumerate(kernel.regions):
         number = numbers[memory.argument] if memory.argument >= 0 else -1
         name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
         moves = number >= 0 or region in whole
@@ -197,12 +187,11 @@ def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, Re
 
 
 def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
-    """How the cores share an operation: as hints say (``op.cores``), else as the passes do. Of
-    reduced dims only K of a matmul is divided, whose partial sums are added up.
+    """The division of an operation among the cores, by hints (``op.cores``) or by the passes. The
+    only reduced dim that may be divided is K of a matmul, whose partial sums are added up.
     """
     hints = {symbol: n for symbol, n in zip(op.symbols, op.cores, strict=False) if n > 1}
-    k_fast = chosen.core_id_k_fast_emission
-    division = divide_op(op, chosen.sencores, chosen.work_division, hints, k_fast=k_fast)
+    division = divide_op(op, chosen.sencores, hints)
     if op.kind is OpKind.MATMUL:
         return division
     written = {symbol for k, symbol in enumerate(op.symbols) if op.output.has(k)}
@@ -225,8 +214,8 @@ def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
 class PlannedKernel:
     """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
 
-    ``notes``: for people, how it came to be this kernel. ``made_for``: per operation of the card,
-    the number of the one it was made for, among those the kernel was built from.
+    ``notes``: reports of the passes by file name. ``made_for``: per device operation, the number
+    of the ir.Operation that it was made for.
     """
 
     kernel: Kernel
@@ -236,11 +225,6 @@ class PlannedKernel:
     made_for: Ints
 
     @property
-    def specs(self) -> tuple[Spec, ...]:
-        """Its operations in the document's form."""
-        return documented(self.kernel)
-
-    @property
     def segments(self) -> int:
         """Segments a bundle of baked addresses needs: one per argument, and one for the pool."""
         has_pool = KernelMemory.of(self.kernel).pool_bytes > 0
@@ -248,7 +232,7 @@ class PlannedKernel:
 
     @property
     def text(self) -> str:
-        """What generated code passes to ``async_compile.sdsc`` after the name."""
+        """The arguments of ``async_compile.sdsc`` in generated code, after the name."""
         arguments = [argument.extents for argument in self.arguments]
         more = f"arguments={arguments!r}"
         if self.constants:
@@ -264,13 +248,12 @@ def planned_kernel(
     whole: Collection[int] = (),
     printer: PassPrinter | None = None,
 ) -> PlannedKernel:
-    """The kernel of ``operations``, which are complete. ``whole``: regions that hold results of
-    full size, whatever loops read them. ``printer``: of the graph it belongs to; None: nobody is
-    shown its passes.
+    """The kernel of ``operations``. ``whole``: regions that hold results of full size even in
+    loops. ``printer``: shows the passes; None for none.
     """
     stages = KernelPlanning(operations, whole)
-    stages.run(SILENT if printer is None else printer.of_kernel(stages.text))
-    constants = operations.low.constants
+    stages.run(PassPrinter(None) if printer is None else printer.of_kernel(stages.text))
+    constants = operations.constants
     read = [constants[number] for number in read_constants(stages.operations)]
     numbers = tuple((c.number, c.dtype) for c in read)
     made_for = tuple(spec.made_for for spec in stages.operations.specs)
@@ -282,8 +265,8 @@ def planned_kernel(
 
 @dataclass(frozen=True, slots=True)
 class RegionPlace:
-    """Where a value lies. ``argument``: number among the launch arguments, -1 for scratch.
-    ``moves``: loops go on in it; else it holds a tile, the same memory in all iterations.
+    """The memory of a region. ``argument``: number among the launch arguments, -1 for scratch.
+    ``moves``: loops advance through it; otherwise it holds one tile, reused in every iteration.
     """
 
     name: str
@@ -295,21 +278,22 @@ class RegionPlace:
 def kernel_op(
     operation: DeviceOp, places: Mapping[int, RegionPlace], path: LoopPath
 ) -> tuple[KernelOp, tuple[str, ...]]:
-    """The operation whose scratch tensors have no place yet, and its tensors' names.
+    """The `KernelOp` of a device operation, its scratch memory still unplaced, and the names of its
+    tensors.
 
-    ``places``: by region. ``path``: loops around it. LoweringError for tiles that do not begin with
-    a stick, and rows of a gather in several steps.
+    ``places``: by region. ``path``: the loops around it. LoweringError for tiles that do not begin
+    with a stick, and for rows of a gather in several steps.
     """
     values = [*operation.inputs, operation.written]
-    # Dims that all operands walk as one are joined; loops move along single ones, hints divide them
-    walked = iterated(operation, joined=not (path or path.shares))
+    # Dims with the same pitches in all operands are joined, unless loops or hints refer to one
+    walked = iterated(operation, joined=not (path or path.core_counts))
     dims, is_gather = walked.dims, operation.kind is OpKind.GATHER
     if is_gather and sum(dim.role == 1 for dim in dims) > 1:
         raise LoweringError("rows of a gather in several steps")
     extents = [_walked_extent(dim, operation.lane_multiple, walked.formats) for dim in dims]
-    singles = _single_tiles(values)
-    loop_dims = _loop_dims(path, dims, singles)
-    extents += [1] * len(singles)
+    unit_loops = _unit_loops(values)
+    loop_dims = _loop_dims(path, dims, unit_loops)
+    extents += [1] * len(unit_loops)
     tensors = []
     for number, value in enumerate(values):
         factors = [dim.factors[number] for dim in dims]
@@ -317,7 +301,7 @@ def kernel_op(
         place = places[value.region]
         tensor = KernelTensor(
             walked.formats[number],
-            (*(f.pitch_bytes for f in factors), *(steps.get(loop, 0) for loop in singles)),
+            (*(f.pitch_bytes for f in factors), *(steps.get(loop, 0) for loop in unit_loops)),
             next((k for k, factor in enumerate(factors) if factor.lane), -1),
             place.argument,
             HBM if place.argument >= 0 else POOL,
@@ -348,10 +332,8 @@ def kernel_op(
 
 
 def _walked_extent(dim: IterationDim, multiple: int, formats: Sequence[str]) -> int:
-    """Elements along a dim; lanes that are walked several sticks at a time, in whole ones.
-
-    ``multiple``: of such lanes, where the operation says so; else they are those of tensors whose
-    sticks differ.
+    """Elements along a dim, rounded up if it is the lane dim of tensors with sticks of different
+    lengths, or if the operation requires a ``multiple`` (0 for none).
     """
     along = [name for name, factor in zip(formats, dim.factors, strict=True) if factor.lane]
     lanes = {find_stored_format(name).elements_per_stick for name in along}
@@ -361,33 +343,32 @@ def _walked_extent(dim: IterationDim, multiple: int, formats: Sequence[str]) -> 
     return -(-dim.extent // multiple) * multiple
 
 
-def _single_tiles(values: Sequence[Value]) -> list[int]:
-    """Loops over tiles of one element, along which the views have no dim."""
+def _unit_loops(values: Sequence[Value]) -> list[int]:
+    """Loops over tiles of one element, for which the views have no dim."""
     return sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
 
 
 def _asked_cores(
     path: LoopPath, operation: DeviceOp, dims: Sequence[IterationDim], rank: int
 ) -> Ints:
-    """How many cores hints let share each dim, empty without any: of a host dim's, the outermost.
-
-    Restickifies are copies that the compiler makes, which nobody has a hint for.
+    """Number of cores that hints assign to each dim, empty without hints. A host dim in several
+    pieces is divided along the outermost one. Hints do not apply to restickifies.
     """
-    if not path.shares or operation.kind is OpKind.RESTICKIFY:
+    if not path.core_counts or operation.kind is OpKind.RESTICKIFY:
         return ()
     cores = [1] * rank
-    for host_dim, count in path.shares:
+    for host_dim, count in path.core_counts:
         number = next((k for k, dim in enumerate(dims) if dim.role == host_dim), None)
         if number is not None:
             cores[number] = count
     return tuple(cores)
 
 
-def _loop_dims(path: LoopPath, dims: Sequence[IterationDim], singles: Sequence[int]) -> Ints:
-    """Per loop the dim it moves along: the outermost of a host dim's, or that of single tiles."""
+def _loop_dims(path: LoopPath, dims: Sequence[IterationDim], unit_loops: Sequence[int]) -> Ints:
+    """Per loop the dim it moves along: the outermost piece of its host dim, or a unit tile dim."""
     first: dict[int | None, int] = {dim.role: k for k, dim in reversed([*enumerate(dims)])}
     return tuple(
-        len(dims) + singles.index(loop) if loop in singles else first.get(host_dim, -1)
+        len(dims) + unit_loops.index(loop) if loop in unit_loops else first.get(host_dim, -1)
         for loop, host_dim in enumerate(path.dims)
     )
 
@@ -397,7 +378,7 @@ def _strides(
 ) -> tuple[Any, ...]:
     """Bytes per iteration of every loop.
 
-    Of two loops along one dim the outer one goes on where all tiles of the inner one end.
+    Of two loops along one dim, an iteration of the outer one advances by all tiles of the inner.
     """
     reached, strides = list(extents), [0] * len(loop_dims)
     for loop in reversed(range(len(loop_dims))):

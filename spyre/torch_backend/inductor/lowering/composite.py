@@ -1,9 +1,9 @@
-"""Aten operations composed of others in compiled code: larger tensors made of smaller ones, and
-writes to parts of tensors.
+"""Decompositions of aten operations into others: repeats, padding, and writes to parts of tensors.
 
-The cores write no tensor in part and keep the rest; the parts are joined instead. Writes to other
-parts (diagonals, strides, steps) run eagerly between the bundles, as operations of ours: Inductor
-would make a write to a view of aten's, and an eager view is a tensor of its own to it.
+A write to a slice becomes a join of the parts before it, the source and the parts after it. Writes
+to diagonals, strided views and slices with steps run eagerly between the bundles, as ``spyre::``
+operations: Inductor would turn the aten ones into writes to views, but a view made by eager mode is
+a separate buffer to Inductor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _padded(x: torch.Tensor, pad: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _filled(x: torch.Tensor, dim: int, length: int, value: Any) -> torch.Tensor | None:
-    """``length`` steps along ``dim`` of nothing but ``value``; None for no steps."""
+    """A tensor of ``value`` like ``x`` with ``length`` steps along ``dim``; None if it is 0."""
     if length <= 0:
         return None
     sizes = (*x.shape[:dim], length, *x.shape[dim + 1 :])
@@ -61,10 +61,6 @@ def _can_enlarge(x: torch.Tensor) -> bool:
     return x.device.type == "spyre" and x.numel() > 0 and x.dtype in CONVERTED
 
 
-def enlargement_decompositions() -> dict[Any, Callable[..., Any]]:
-    return {operator("repeat"): repeat, operator("constant_pad_nd"): constant_pad_nd}
-
-
 def slice_scatter(
     x: torch.Tensor,
     source: torch.Tensor,
@@ -73,7 +69,7 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Any:
-    """aten::slice_scatter: without steps what is before, the source, what is behind."""
+    """aten::slice_scatter: with step 1 a join, otherwise ``spyre::slice_scatter``."""
     if x.device.type != "spyre":
         return NotImplemented
     if step != 1 or not _can_scatter(x, source):
@@ -88,7 +84,7 @@ def slice_scatter(
 
 
 def _joined_as(x: torch.Tensor, pieces: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-    """The pieces along ``dim``, laid out as ``x``: what follows takes views by its strides."""
+    """The pieces joined along ``dim``, with the strides of ``x``, which later views rely on."""
     if x.is_contiguous():
         return torch.cat(pieces, dim)
     order = sorted(range(x.dim()), key=lambda each: -x.stride(each))
@@ -138,11 +134,13 @@ def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) ->
     return source.to(x.dtype).expand(x.shape).clone()
 
 
-def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
-    return {
-        operator("copy"): copied,
-        operator("slice_scatter"): slice_scatter,
-        operator("select_scatter"): select_scatter,
-        operator("diagonal_scatter"): diagonal_scatter,
-        operator("as_strided_scatter"): as_strided_scatter,
-    }
+COMPOSITE_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    operator("repeat"): repeat,
+    operator("constant_pad_nd"): constant_pad_nd,
+    operator("copy"): copied,
+    operator("slice_scatter"): slice_scatter,
+    operator("select_scatter"): select_scatter,
+    operator("diagonal_scatter"): diagonal_scatter,
+    operator("as_strided_scatter"): as_strided_scatter,
+}
+"""Decompositions of this module by operator."""

@@ -1,12 +1,11 @@
 """Decompositions of aten operations into ``spyre::run``, and its lowering.
 
-Every aten operation with an eager kernel becomes one node of the FX graph: the kernel is run under
-a recorder, which keeps its lowering as a device graph, or where that is about layouts (joins,
-gathers,
-sorting) as a `DeviceProgram`. Inductor's lowering of the node makes ir.Operations of it, one per
-device operation. What a kernel refuses for its operands stays an aten operation, which runs as an
-eager one between the bundles. ``spyre::run`` runs by itself on constants only; ``spyre::triangle``
-gives the masks that some operations need, ``spyre::slice_scatter`` and its kin are what aten's are.
+Every aten operation with an eager kernel becomes one node of the FX graph: the kernel runs under a
+recorder, which keeps its lowering as a device graph, or as a `DeviceProgram` if it depends on
+layouts (joins, gathers, sorting). Inductor's lowering of the node makes one ir.Operation per device
+operation. If a kernel refuses its operands, the aten operation stays and runs eagerly between the
+bundles. ``spyre::run`` itself runs on constants only; ``spyre::triangle`` makes masks that some
+operations need, and ``spyre::slice_scatter`` and the others of `SCATTERS` equal the aten ones.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial, wraps
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -28,11 +27,11 @@ from spyre.torch_backend.eager import (
     FUNCTIONAL_VARIANTS,
     Operand,
     ScalarOperand,
+    cached_sequence,
     converted,
     eager_kernels,
     index_put_functional,
     is_number_of,
-    kept_sequence,
     run,
     triangle,
 )
@@ -45,10 +44,7 @@ from spyre.torch_backend.inductor.base import (
     tree_leaves,
     without_tracing,
 )
-from spyre.torch_backend.inductor.lowering.composite import (
-    enlargement_decompositions,
-    scatter_decompositions,
-)
+from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
     GraphOperations,
@@ -75,64 +71,101 @@ HOST_MADE = (
     "tril_indices",
     "triu_indices",
 )
-"""Beginnings of names whose kernels work on the host."""
+"""Prefixes of operations whose kernels run on the host."""
 
 IN_PLACE = ("native_batch_norm",)
-"""Operations that write to arguments of which their schema does not say so; Inductor takes them
-apart.
+"""Operations that write to arguments without declaring it in their schema; Inductor decomposes
+them.
 """
 
 COMPOSITES = ("_scaled_dot_product_fused_attention_overrideable_backward",)
-"""Operations whose kernels are made of other aten operations."""
-FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
-"""Arguments of operations that make tensors, which their out variants do not have."""
+"""Operations whose kernels call other aten operations."""
 DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
-"""Raised for numbers that only running tells, as of CPU tensors of rank 0."""
+"""Raised for data-dependent numbers, such as those of CPU tensors of rank 0."""
 SCALARS = ("add", "sub", "mul", "div")
-"""Operations of a tensor and a number, which are those of two tensors to the card."""
+"""Operations of a tensor and a number with the kernel of two tensors."""
+
+
+OVERLOADS = {
+    **{f"{name}.out": f"{name}.Tensor" for name in ("add", "sub", "mul", "div")},
+    **{f"{name}.out": f"{name}.dim" for name in ("mean", "any", "all")},
+    "div.out_mode": "div.Tensor_mode",
+    "sum.IntList_out": "sum.dim_IntList",
+    "prod.int_out": "prod.dim_int",
+    "any.all_out": "any",
+    "all.all_out": "all",
+    "arange.start_out": "arange.start_step",
+    "sort.values_stable": "sort.stable",
+    "max.dim_max": "max.dim",
+    "min.dim_min": "min.dim",
+}
+"""Functional overloads of ``out`` overloads whose names do not follow `functional_name`."""
+RESULT_ARGUMENTS = ("out", "grad_input", "output", "values")
+"""Overloads named after the argument that they write; the functional one is the default."""
+
+
+def functional_name(name: str) -> str:
+    """The overload that computes the same as ``name`` into new tensors; "" for in-place ones."""
+    if known := OVERLOADS.get(name):
+        return known
+    packet, _, overload = name.partition(".")
+    if packet.endswith("_"):
+        return ""
+    if overload in RESULT_ARGUMENTS:
+        return packet
+    return name.removesuffix("_out")
+
+
+@cache
+def _functional_kernels() -> dict[Any, tuple[str, Callable[..., Any]]]:
+    """Kernel and its aten name by functional operator; a kernel for the operator itself wins."""
+    table: dict[Any, tuple[str, Callable[..., Any]]] = {}
+    for name, kernel in eager_kernels().items():
+        if name in FUNCTIONAL_VARIANTS:  # the kernel of its ``out`` variant is recorded
+            continue
+        if functional := functional_name(name):
+            op = operator(functional)
+            if functional == name or op not in table:
+                table[op] = name, kernel
+    return table
+
+
+def eager_operators() -> set[Any]:
+    """Functional operators that eager kernels compute, which are not decomposed further."""
+    return set(_functional_kernels())
 
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    kernels = eager_kernels()
+    """Functions that record operations on spyre as ``spyre::run``, by operator.
+
+    They return NotImplemented where the operation stays an aten one.
+    """
     table: dict[Any, Callable[..., Any]] = {}
-    for name, kernel in kernels.items():
-        op = operator(name)
-        if name in (*FUNCTIONAL_VARIANTS, *IN_PLACE) or name.startswith(HOST_MADE):
-            continue
-        if _writes_operands(op):
-            continue
+    for op, (name, kernel) in _functional_kernels().items():
         if name in COMPOSITES:
-            table[op] = _composite(kernel)
-            continue
-        for functional in _functional(op):
-            if functional not in table or functional is op:
-                table[functional] = _decomposition(functional, op, kernel)
+            table[op] = partial(_run_composite, kernel)
+        elif name not in IN_PLACE and not name.startswith(HOST_MADE):
+            table[op] = partial(_run_kernel, op, name, kernel)
     for name in SCALARS:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
-    table |= {operator("_to_copy"): _to_copy, operator("clone"): _clone}
-    table[operator("celu")] = _celu
     index_put = operator("index_put")
-    table[index_put] = _decomposition(index_put, index_put, index_put_functional)
-    table |= {operator("sort"): _sort, operator("cat"): _cat_of_some(table[operator("cat")])}
-    table |= scatter_decompositions() | enlargement_decompositions()
-    return {op: _with_known_values(op, decompose) for op, decompose in table.items()}
+    table[index_put] = partial(_run_kernel, index_put, "index_put", index_put_functional)
+    cat = operator("cat")
+    table[cat] = partial(_cat_of_some, table[cat])
+    table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS
+    return {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
 
 
-def _with_known_values(op: Any, decompose: Callable[..., Any]) -> Callable[..., Any]:
-    """Sizes and numbers that only running tells are for eager mode: programs are made of known
-    ones.
+def _with_known_values(op: Any, decompose: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Decompose a call of ``op``, unless it depends on data-dependent sizes or numbers: these run
+    eagerly, since programs need known ones.
     """
-
-    @wraps(decompose)
-    def known(*args: Any, **kwargs: Any) -> Any:
-        leaves = tree_leaves((args, kwargs))
-        masks = op is aten.index.Tensor and any(_is_mask(v) for v in leaves)
-        if masks or any(_is_unbacked(v) for v in leaves):
-            return NotImplemented
-        return decompose(*args, **kwargs)
-
-    return known
+    leaves = tree_leaves((args, kwargs))
+    masks = op is aten.index.Tensor and any(_is_mask(v) for v in leaves)
+    if masks or any(_is_unbacked(v) for v in leaves):
+        return NotImplemented
+    return decompose(*args, **kwargs)
 
 
 def _is_mask(value: Any) -> bool:
@@ -146,28 +179,24 @@ def _is_unbacked(value: Any) -> bool:
     return symbolic and bool(free_unbacked_symbols(value))
 
 
-def _cat_of_some(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """A join without the empty tensors among its pieces."""
-
-    def decompose(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-        kept = [t for t in tensors if t.numel()]
-        if len({t.dtype for t in tensors}) > 1 or not kept:
-            kept = list(tensors)
-        if len(kept) == 1:
-            return kept[0].clone()
-        return decomposition(kept, dim)
-
-    return decompose
+def _cat_of_some(
+    decompose: Callable[..., Any], tensors: Sequence[torch.Tensor], dim: int = 0
+) -> Any:
+    """aten::cat without the empty tensors among its pieces."""
+    kept = [t for t in tensors if t.numel()]
+    if len({t.dtype for t in tensors}) > 1 or not kept:
+        kept = list(tensors)
+    return kept[0].clone() if len(kept) == 1 else decompose(kept, dim)
 
 
 def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """A sort that may change the order of equals keeps it, as eager mode does."""
+    """aten::sort as a stable sort, as in eager mode."""
     stable: Callable[..., Any] = operator("sort.stable")
     return stable(x, stable=True, dim=dim, descending=descending)
 
 
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:
-    """Conversions between dtypes on the card."""
+    """aten::_to_copy between dtypes on the card."""
     dtype, device = named.get("dtype"), named.get("device")
     stays = x.device.type == "spyre" and (device is None or device == x.device)
     if not stays or dtype not in CONVERTED or x.dtype not in CONVERTED or not x.numel():
@@ -179,98 +208,71 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
 
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
-    """As eager mode has it."""
+    """aten::celu as aten::elu, as in eager mode."""
     return (
         operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
     )
 
 
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
-    """Copies on the card, contiguous ones."""
+    """aten::clone of a tensor on the card into a contiguous one."""
     contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
     if x.device.type != "spyre" or x.dtype not in CONVERTED or not contiguous or not x.numel():
         return NotImplemented
     return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
 
 
+OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    operator("sort"): _sort,
+    operator("_to_copy"): _to_copy,
+    operator("clone"): _clone,
+    operator("celu"): _celu,
+}
+"""Decompositions that no eager kernel gives, by operator."""
+
+
 def _empty_like(x: torch.Tensor, memory_format: Any) -> torch.Tensor:
-    """A tensor with the strides a copy of ``x`` has."""
+    """A tensor with the strides of a copy of ``x``."""
     with without_tracing():
         return torch.empty_like(x, memory_format=memory_format or torch.preserve_format)
 
 
-def _copied(low: Any, x: Any) -> Any:
-    return low.copy(x)
+def _copied(builder: Any, x: Any) -> Any:
+    return builder.copy(x)
 
 
-def eager_operators() -> set[Any]:
-    """Operator overloads that eager kernels do: there is no need to take them apart further."""
-    return {functional for name in eager_kernels() for functional in _functional(operator(name))}
+def _written_arguments(op: Any) -> list[str]:
+    arguments = schema_of(op).arguments
+    return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
-def _out_arguments(op: Any) -> list[Any]:
-    return [
-        a for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write
-    ]
+def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run the eager kernel of ``name`` under the recorder, for a call of functional ``op``."""
+    tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+    if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
+        return NotImplemented
+    on_card = [t for t in tensors if t.device.type == "spyre"]
+    if not on_card or not all(t.numel() for t in on_card):
+        return NotImplemented
+    with without_tracing():
+        expected = op(*args, **kwargs)
+    new = {}
+    if targets := _written_arguments(operator(name)):
+        results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+        new = dict(zip(targets, results, strict=True))
+    try:
+        return _run_composite(kernel, *args, **kwargs, **new)
+    except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
+        return NotImplemented
+    except Exception:
+        # While a backward graph is traced, ATen loses what is raised here.
+        _log.exception("%s cannot be recorded", op)
+        raise
 
 
-def _writes_operands(op: Any) -> bool:
-    return any(not argument.kwarg_only for argument in _out_arguments(op))
-
-
-def _functional(op: Any) -> Iterator[Any]:
-    """The overloads that compute the same into new tensors."""
-    outs = _out_arguments(op)
-    if not outs:
-        yield op
-        return
-    wanted = [a for a in schema_of(op).arguments if a not in outs]
-    for overload in op.overloadpacket.overloads():
-        other = getattr(op.overloadpacket, overload)
-        same = _kinds(schema_of(other).arguments) == _kinds(wanted)
-        if same and not _out_arguments(other):
-            yield other
-
-
-def _kinds(arguments: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in arguments if a.name not in FACTORY_OPTIONS]
-
-
-def _decomposition(op: Any, kernel_op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    targets = [argument.name for argument in _out_arguments(kernel_op)]
-
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-        if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
-            return NotImplemented
-        on_card = [t for t in tensors if t.device.type == "spyre"]
-        if not on_card or not all(t.numel() for t in on_card):
-            return NotImplemented
-        with without_tracing():
-            expected = op(*args, **kwargs)
-        new = {}
-        if targets:
-            results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
-            new = dict(zip(targets, results, strict=True))
-        try:
-            with recorded_by(_record):
-                return kernel(*args, **kwargs, **new)
-        except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
-            return NotImplemented
-        except Exception:
-            # While a backward graph is traced, ATen loses what is raised here.
-            _log.exception("%s cannot be recorded", op)
-            raise
-
-    return decompose
-
-
-def _composite(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    def decompose(*args: Any, **kwargs: Any) -> Any:
-        with recorded_by(_record):
-            return kernel(*args, **kwargs)
-
-    return decompose
+def _run_composite(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with recorded_by(_record):
+        return kernel(*args, **kwargs)
 
 
 def _record(
@@ -280,18 +282,23 @@ def _record(
     parameters: tuple[Any, ...],
     target: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """An operation as a node of the FX graph that is traced; its result as ``target`` is."""
+    """Record an operation as a node of the traced FX graph.
+
+    ``target``: the tensor that eager mode would write, whose strides the result gets.
+    """
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     shapes = [tuple(int(n) for n in t.shape) for t in tensors]
     dtypes = [name_of(t.dtype) for t in tensors]
     given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
 
-    low = GraphOperations()
-    places = iter(range(len(tensors)))
-    values = [_graph_operand(low, number, places, shapes, dtypes) for number in given]
+    builder = GraphOperations()
+    positions = iter(range(len(tensors)))
+    values = [_graph_operand(builder, number, positions, shapes, dtypes) for number in given]
     try:
-        lowered = lowering(low, *values, *parameters)
-        results = _own_results(low, [lowered] if isinstance(lowered, GraphValue) else lowered)
+        lowered = lowering(builder, *values, *parameters)
+        results = _separate_results(
+            builder, [lowered] if isinstance(lowered, GraphValue) else lowered
+        )
     except LayoutDependent:
         results = program_results(
             DeviceProgram(name, lowering, parameters, tuple(shapes), tuple(dtypes), tuple(given))
@@ -302,28 +309,28 @@ def _record(
     return tuple(RUN(tensors, call, results_text(results, target)))
 
 
-def _own_results(low: GraphOperations, results: Sequence[GraphValue]) -> list[GraphValue]:
-    """Results in memory of their own, as in eager mode: operands and earlier results are copied."""
+def _separate_results(builder: GraphOperations, results: Sequence[GraphValue]) -> list[GraphValue]:
+    """The results, with copies of those that are operands or earlier results, as in eager mode."""
     taken: set[int] = set()
     own = []
     for value in results:
-        is_shared = value.node.place >= 0 or id(value.node) in taken
+        is_shared = value.node.position >= 0 or id(value.node) in taken
         taken.add(id(value.node))
-        own.append(low.copy(value) if is_shared else value)
+        own.append(builder.copy(value) if is_shared else value)
     return own
 
 
 def _graph_operand(
-    low: GraphOperations,
+    builder: GraphOperations,
     number: tuple[float, str] | None,
-    places: Iterator[int],
+    positions: Iterator[int],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> GraphValue:
     if number is not None:
-        return low.constant(*number)
-    place = next(places)
-    return low.input(place, shapes[place], dtypes[place])
+        return builder.constant(*number)
+    position = next(positions)
+    return builder.input(position, shapes[position], dtypes[position])
 
 
 def _described(operand: Operand) -> str:
@@ -343,14 +350,14 @@ SCATTERS = {
     "diagonal_scatter": "int offset, int dim1, int dim2",
     "as_strided_scatter": "SymInt[] size, SymInt[] stride, SymInt? storage_offset",
 }
-"""Parameters of aten's writes to views, which are operations of ours in compiled code."""
+"""Parameters of aten's writes to views, which compiled code calls as ``spyre::`` operations."""
 
 _graphs_by_call: dict[str, list[GraphValue]] = {}
-"""The results of calls as device graphs, by call text; operands are inputs in the node's order."""
+"""Device graphs of the results of calls, by call text; operands are inputs in the node's order."""
 
 
 _runs_by_call: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {}
-"""The same calls as operations of eager mode on the node's operands."""
+"""The same calls as eager operations on the node's operands."""
 
 
 def _run_again(
@@ -366,8 +373,8 @@ def _run_again(
 
 
 def results_text(results: Sequence[GraphValue], target: torch.Tensor | None) -> str:
-    """Results as the node names them: ``float16[2,3];bool[2]``, with ``@`` strides that are not
-    row-major: those of ``target``, which the one result would be written to.
+    """The text of results in a node: ``float16[2,3];bool[2]``, followed by ``@`` and the strides of
+    ``target`` if these are not row-major. ``target``: the tensor that eager mode would write.
     """
     strides = [_strides_as(target, value) for value in results]
     return ";".join(
@@ -410,7 +417,7 @@ def _fake(operands: Sequence[torch.Tensor], call: str, results: str) -> list[tor
 
 
 def _of_constants(operands: Sequence[torch.Tensor], call: str, results: str) -> list[torch.Tensor]:
-    """Tracing computes what is made of constants, as of ``torch.tensor([1], device=…)``."""
+    """``spyre::run`` on real tensors, constants of a traced graph (``torch.tensor([1])``)."""
     with recorded_by(None):
         new = _fake(operands, call, results)
         for target, value in zip(new, _runs_by_call[call](operands), strict=True):
@@ -433,7 +440,7 @@ def _fake_sequence(
 
 LIBRARY.impl("run", _of_constants, "PrivateUse1")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
-LIBRARY.impl("sequence", kept_sequence, "CompositeExplicitAutograd")
+LIBRARY.impl("sequence", cached_sequence, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
 torch.library.register_fake("spyre::triangle", _fake_triangle, lib=LIBRARY)
 torch.library.register_fake("spyre::sequence", _fake_sequence, lib=LIBRARY)
@@ -472,7 +479,7 @@ LOWERED_BY_INDUCTOR = frozenset(
         aten._local_scalar_dense.default,
     }
 )
-"""What Inductor lowers of operations on spyre tensors; all others run eagerly, between bundles."""
+"""Operations on spyre tensors that Inductor lowers; all others run eagerly, between bundles."""
 
 
 def install_lowerings() -> None:
@@ -500,12 +507,12 @@ COPIED_VIEWS = {
 
 
 def copy_strided_views(graph: torch.fx.Graph) -> None:
-    """Have eager mode copy every view of `COPIED_VIEWS` of a spyre tensor.
+    """Replace every view of `COPIED_VIEWS` of a spyre tensor by the operation that copies it.
 
-    What is written to a view is a scatter by now, so that a copy reads the same. Results of the
-    graph stay views, which eager mode makes: their strides are promised.
+    Writes to views are scatters at this point, so a copy has the same elements. Results of the
+    graph stay views, made by eager mode, since the graph guarantees their strides.
     """
-    returned = _apart_for_results(graph)
+    returned = _views_for_results(graph)
     for node in list(graph.nodes):
         if node.target not in COPIED_VIEWS or node in returned or not _is_on_spyre(node):
             continue
@@ -521,23 +528,23 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _apart_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Results that are views of `COPIED_VIEWS` are made by nodes of their own; these nodes."""
-    apart: dict[torch.fx.Node, torch.fx.Node] = {}
+def _views_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Make separate nodes for results that are views of `COPIED_VIEWS`; returns these nodes."""
+    separate: dict[torch.fx.Node, torch.fx.Node] = {}
     output = graph.output_node()
     for result in output.all_input_nodes:
         chain = _views_to(result)
         if any(node.target in COPIED_VIEWS and _is_on_spyre(node) for node in chain):
             with graph.inserting_before(output):
                 for node in chain:
-                    if node not in apart:
-                        apart[node] = graph.node_copy(node, lambda n: apart.get(n, n))
-            output.replace_input_with(result, apart[result])
-    return set(apart.values())
+                    if node not in separate:
+                        separate[node] = graph.node_copy(node, lambda n: separate.get(n, n))
+            output.replace_input_with(result, separate[result])
+    return set(separate.values())
 
 
 def _views_to(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The views, each of the one before, that make ``node`` of a tensor that is no view."""
+    """The chain of views from a tensor that is not a view to ``node``."""
     chain: list[torch.fx.Node] = []
     while _is_view(node):
         chain.append(node)
@@ -546,8 +553,8 @@ def _views_to(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
-    """What an aten::as_strided is a view of, and its parameters. Elements count from the start of
-    the storage, so that a view of a copied view is one of what that was a view of.
+    """The base and parameters of an aten::as_strided. Its elements count from the start of the
+    storage, so a view of a copied view is based on the tensor that this view was taken of.
     """
     base = source = node.args[0]
     while _is_view(source) or source.target in COPIED_VIEWS.values():
@@ -577,11 +584,11 @@ MAX_KEPT_ELEMENTS = 1 << 16
 
 
 def share_sequences(graph: torch.fx.Graph) -> None:
-    """Have one node for all equal ones of `SEQUENCES` on spyre: each is made on the host and sent,
-    or stays on the card from one call of the graph to the next if kernels alone read it.
+    """Merge equal nodes of `SEQUENCES` on spyre, each of which is made on the host and copied. One
+    that only kernels read is cached on the card between calls of the graph.
 
-    Those that the graph returns stay apart, as their caller may write to them; nothing else does,
-    as the graph is functional still.
+    Sequences that the graph returns are not merged, as their caller may write to them. The graph is
+    still functional, so that nothing else does.
     """
     made: dict[Any, torch.fx.Node] = {}
     for node in list(graph.nodes):
@@ -612,30 +619,30 @@ def _keep(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 def _is_only_read(node: torch.fx.Node) -> bool:
-    """By kernels, none of which has it as a result: eager mode may write what nobody reads later,
-    where a graph says that it makes another tensor of it.
+    """Whether only kernels read a node, and none returns it. An eager operation might reuse its
+    memory for a result.
     """
     return all(
         (_is_view(user) and _is_only_read(user))
-        or (user.target is RUN and all(v.node.place < 0 for v in _graphs_by_call[user.args[1]]))
+        or (user.target is RUN and all(v.node.position < 0 for v in _graphs_by_call[user.args[1]]))
         for user in node.users
     )
 
 
 def _is_returned(node: torch.fx.Node) -> bool:
-    """By itself, or as a view."""
+    """Whether the graph returns a node or a view of it."""
     return any(
         user.op == "output" or (_is_view(user) and _is_returned(user)) for user in node.users
     )
 
 
 def numbers_as_tensors(graph: torch.fx.Graph) -> None:
-    """Have the host compute with numbers that tensors on spyre become (``Tensor.item``), and round
-    those that become tensors.
+    """Compute on the host with numbers read from spyre tensors (``Tensor.item``), and round numbers
+    that become tensors.
 
-    AOTAutograd makes tensors of float64 of them, for which cards have no format; a bool taken for a
-    tensor is one that Inductor cannot hand to eager mode. UnsupportedDtype where float64 comes of a
-    tensor with dims, which is no number.
+    AOTAutograd turns such numbers into float64 tensors, which cards have no format for, and
+    Inductor cannot pass a bool to eager mode as a tensor. UnsupportedDtype for float64 tensors with
+    dims.
     """
     for node in list(graph.nodes):
         value = node.meta.get("val")
@@ -659,9 +666,7 @@ def numbers_as_tensors(graph: torch.fx.Graph) -> None:
 
 
 def _round_number(full: torch.fx.Node, dtype: torch.dtype) -> None:
-    """Fill with the number that ``dtype`` has, as eager mode does: the card's formats round it once
-    more.
-    """
+    """Round the number of a fill to ``dtype``, as eager mode does before it is converted."""
     size, number = full.args
     if dtype.is_floating_point and isinstance(number, (int, float)):
         full.args = (size, torch.tensor(number, dtype=dtype, device="cpu").item())
@@ -687,9 +692,9 @@ def mark_fallbacks_in(module: torch.nn.Module) -> None:
 
 
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
-    """Have Inductor call eager mode for every node on spyre that is not `KEPT`.
+    """Have Inductor call eager mode for every node on spyre that `_is_lowered` is false for.
 
-    Nodes that only put others in an order have the marks of those, which are not theirs.
+    Nodes that only order others inherit their marks, which are removed.
     """
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
@@ -701,7 +706,7 @@ def mark_fallbacks(graph: torch.fx.Graph) -> None:
 
 
 def _is_lowered(node: torch.fx.Node) -> bool:
-    """Copies onto tensors where there is nothing to convert, fills with what cards hold."""
+    """Whether Inductor lowers a node, not for converting copies and fills that need rounding."""
     if node.target is aten.copy_.default:
         target, source = (a.meta["val"] for a in node.args[:2])
         alike = target.dtype == source.dtype and target.device == source.device
@@ -718,7 +723,7 @@ def _is_lowered(node: torch.fx.Node) -> bool:
 
 
 def _is_host_number(node: torch.fx.Node) -> bool:
-    """Not worth a kernel that the host compiles."""
+    """Whether the result is a CPU tensor of rank 0, too small for a kernel compiled by Inductor."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.dim()
 

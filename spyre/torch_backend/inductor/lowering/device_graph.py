@@ -1,10 +1,10 @@
 """An aten operation as a graph of device operations without layouts, or as a `DeviceProgram`.
 
-Eager lowerings are written against `Operations`; run with `GraphOperations` instead they give the
-same operations as data. Where elements lie is not known here: lowerings that are about sticks or
-memory (joins, gathers, rankings, running sums) have no device graph. Each of their results is one
-ir.ComputedBuffer, a reduction over all elements of the operands; the kernel that holds it calls the
-lowering on the operands as they lie there.
+Eager lowerings are written against `Operations`; run with `GraphOperations` instead they record the
+same operations as data, without layouts. Lowerings that depend on sticks or memory (joins, gathers,
+rankings, running sums) have no device graph. Each of their results is one ir.ComputedBuffer, a
+reduction over all elements of the operands, and the kernel that contains it runs the lowering on
+the operands in their layouts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spyre.torch_backend.program import (
     float_bits,
     range_constants,
     require_sdsc,
+    with_constants,
 )
 from spyre.torch_backend.tensors import default_base
 
@@ -39,7 +40,7 @@ Results = list[tuple[Ints, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceProgram:
-    """One call of an eager lowering. Two calls are never equal: each has results of its own.
+    """One call of an eager lowering. Two calls are never equal, as their results differ.
 
     ``shapes`` and ``dtypes``: of its tensor operands. ``numbers``: per operand of the lowering a
     (number, dtype), None for the next tensor.
@@ -61,45 +62,46 @@ class DeviceProgram:
         )
         return extents or (1,)
 
-    def lowered(self, low: Lowering, tensors: Sequence[Value]) -> list[Value]:
-        """Its results over values for its tensors, each in memory of its own."""
-        before = len(low.builder.regions)
+    def lowered(self, builder: Lowering, tensors: Sequence[Value]) -> list[Value]:
+        """Add its operations to ``builder``; returns its results, each in separate memory."""
+        before = len(builder.builder.regions)
         rest: Iterator[Value] = iter(tensors)
-        values = [next(rest) if n is None else low.constant(*n) for n in self.numbers]
-        made = self.lowering(low, *values, *self.parameters)
+        values = [next(rest) if n is None else builder.constant(*n) for n in self.numbers]
+        made = self.lowering(builder, *values, *self.parameters)
         results = [made] if isinstance(made, Value) else list(made)
         return [
-            low.copy(value) if _is_shared(value, results[:k], before) else value
+            builder.copy(value) if _is_shared(value, results[:k], before) else value
             for k, value in enumerate(results)
         ]
 
     def results(self) -> Results:
-        """What it makes of contiguous operands. LoweringError if there is no program for them."""
-        low = Lowering()
+        """Its results for contiguous operands. LoweringError if it cannot be lowered for them."""
+        builder = Lowering()
         tensors = [
-            _contiguous_argument(low, s, d) for s, d in zip(self.shapes, self.dtypes, strict=True)
+            _contiguous_argument(builder, s, d)
+            for s, d in zip(self.shapes, self.dtypes, strict=True)
         ]
-        values = self.lowered(low, tensors)
-        for spec in low.builder.specs:
+        values = self.lowered(builder, tensors)
+        for spec in builder.builder.specs:
             require_sdsc(spec)
         return [(value.sizes, value.dtype) for value in values]
 
 
 def _is_shared(value: Value, others: Sequence[Value], before: int) -> bool:
-    """True if it lies where an operand or another result does."""
+    """Whether a result shares memory with an operand or with another result."""
     return value.region < before or any(other.region == value.region for other in others)
 
 
-def _contiguous_argument(low: Lowering, sizes: Ints, dtype: str) -> Value:
+def _contiguous_argument(builder: Lowering, sizes: Ints, dtype: str) -> Value:
     base = default_base(sizes, contiguous_strides(sizes), dtype)
     view = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
     if view is None:
         raise LoweringError(f"the layout of a tensor of sizes {sizes}")
-    return low.builder.argument(view, dtype)
+    return builder.builder.argument(view, dtype)
 
 
 class LayoutDependent(Exception):
-    """A lowering is about layouts, or about memory it shares between operations."""
+    """A lowering depends on layouts, or on memory shared between operations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +109,8 @@ class GraphNode:
     """One device operation, an input of the graph, or a number.
 
     ``kind``: None for inputs and numbers. ``dims``: reduced ones, of size 1 in the result.
-    ``number``: of a constant. ``place``: of an input. ``program``: that it is result number
-    ``result`` of, where its operation has no graph.
+    ``number``: of a constant. ``position``: of an input among the operands, otherwise -1.
+    ``program``: for an operation without a graph, with the number of its ``result``.
     """
 
     kind: OpKind | None
@@ -118,7 +120,7 @@ class GraphNode:
     dims: Ints = ()
     constants: Mapping[str, int] = field(default_factory=dict)
     number: float | None = None
-    place: int = -1
+    position: int = -1
     program: DeviceProgram | None = None
     result: int = 0
 
@@ -129,7 +131,7 @@ GraphView = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class GraphValue:
-    """A result, or a view of one, as lowerings see it. ``dtype``: torch dtype name."""
+    """A result or a view of one, with the interface of `Value`. ``dtype``: torch dtype name."""
 
     node: GraphNode
     sizes: Ints
@@ -147,7 +149,7 @@ class GraphValue:
 
     def permuted(self, order: Sequence[int]) -> GraphValue:
         """Dims in ``order``."""
-        return self._seen("permute", order, [self.sizes[k] for k in order])
+        return self._with_view("permute", order, [self.sizes[k] for k in order])
 
     def transposed(self, a: int, b: int) -> GraphValue:
         """Dims ``a`` and ``b`` exchanged."""
@@ -157,17 +159,17 @@ class GraphValue:
 
     def unsqueezed(self, dim: int) -> GraphValue:
         """A dim of size 1 more, in front of ``dim``."""
-        return self._seen("unsqueeze", (dim,), (*self.sizes[:dim], 1, *self.sizes[dim:]))
+        return self._with_view("unsqueeze", (dim,), (*self.sizes[:dim], 1, *self.sizes[dim:]))
 
     def expanded(self, sizes: Sequence[int]) -> GraphValue:
         """Broadcast to ``sizes``."""
-        return self if tuple(sizes) == self.sizes else self._seen("expand", sizes, sizes)
+        return self if tuple(sizes) == self.sizes else self._with_view("expand", sizes, sizes)
 
     def reshaped(self, sizes: Sequence[int]) -> GraphValue:
         """The same elements under other sizes."""
-        return self if tuple(sizes) == self.sizes else self._seen("reshape", sizes, sizes)
+        return self if tuple(sizes) == self.sizes else self._with_view("reshape", sizes, sizes)
 
-    def _seen(self, how: str, arguments: Sequence[int], sizes: Sequence[int]) -> GraphValue:
+    def _with_view(self, how: str, arguments: Sequence[int], sizes: Sequence[int]) -> GraphValue:
         views = (*self.views, (how, tuple(arguments)))
         return replace(self, sizes=tuple(sizes), views=views)
 
@@ -176,12 +178,10 @@ class GraphValue:
 
 
 def program_results(program: DeviceProgram) -> list[GraphValue]:
-    """The results of a program without a graph, over the first inputs. LoweringError as of
-    `DeviceProgram.results`.
-    """
-    low = GraphOperations()
+    """The results of a program, one node each. LoweringError as of `DeviceProgram.results`."""
+    builder = GraphOperations()
     rows = zip(program.shapes, program.dtypes, strict=True)
-    inputs = tuple(low.input(place, *row) for place, row in enumerate(rows))
+    inputs = tuple(builder.input(position, *row) for position, row in enumerate(rows))
     return [
         GraphValue(
             GraphNode(None, program.name, sizes, inputs, program=program, result=k), sizes, dtype
@@ -191,7 +191,7 @@ def program_results(program: DeviceProgram) -> list[GraphValue]:
 
 
 def of_another_call(values: Sequence[GraphValue]) -> list[GraphValue]:
-    """``values`` for one more node with the same call: a program is made anew by every node."""
+    """``values`` for another FX node with the same call, with new programs."""
     programs = {v.node.program: replace(v.node.program) for v in values if v.node.program}
     return [
         replace(v, node=replace(v.node, program=programs[v.node.program])) if v.node.program else v
@@ -205,9 +205,9 @@ class GraphOperations:
     def __getattr__(self, name: str) -> Any:
         raise LayoutDependent(name)
 
-    def input(self, place: int, sizes: Sequence[int], dtype: str) -> GraphValue:
-        """Operand number ``place``."""
-        node = GraphNode(None, "input", tuple(sizes), place=place)
+    def input(self, position: int, sizes: Sequence[int], dtype: str) -> GraphValue:
+        """Operand number ``position``."""
+        node = GraphNode(None, "input", tuple(sizes), position=position)
         return GraphValue(node, node.sizes, dtype)
 
     def constant(self, number: float, dtype: str) -> GraphValue:
@@ -217,11 +217,12 @@ class GraphOperations:
     def pointwise(
         self,
         name: str,
-        *inputs: GraphValue,
+        *operands: GraphValue | float,
         dtype: str = "",
         constants: Mapping[str, int] | None = None,
     ) -> GraphValue:
         """An elementwise operation on operands of one device format, broadcast together."""
+        inputs = tuple(with_constants(self.constant, operands))
         sizes = broadcast_sizes([v.sizes for v in inputs])
         node = GraphNode(OpKind.POINTWISE, name, sizes, inputs, constants=constants or {})
         return GraphValue(node, sizes, dtype or inputs[0].dtype)

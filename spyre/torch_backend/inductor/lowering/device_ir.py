@@ -1,9 +1,8 @@
 """Device operations as ir.Operations, one realised buffer each, and bodies read back as data.
 
-The buffer's body loads its operands and says the operation's name; what else the card needs is in
-its `DeviceOperation`, an attribute of the ir.ComputedBuffer. Bodies are read from the ir.Operation
-itself, with one symbol per dim of its ranges (c0, c1, …, then the reduced ones), so that their
-order is that of the ranges whatever the scheduler does to loops.
+A body loads the operands and names the operation; the rest is in its `DeviceOperation`, an
+attribute of the ir.ComputedBuffer. `body_of` traces a body with one symbol per dim of its ranges
+(c0, c1, …, then the reduced dims), so that their order does not depend on the scheduler.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ Loader = Callable[[Index], Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceOperation:
-    """What an ir.ComputedBuffer is on the card.
+    """The device operation of an ir.ComputedBuffer.
 
-    ``dims``: reduced dims of the operand; reduction ranges are theirs, in order. ``program``: that
-    it is result number ``result`` of; such an operation has no kind.
+    ``dims``: reduced dims of the operand, in the order of the reduction ranges. ``program``: the
+    program that it is result number ``result`` of, instead of an operation of some kind.
     """
 
     kind: OpKind | None
@@ -79,11 +78,11 @@ INDUCTOR_NAMES = {
     "relufwd": "relu",
     "where3": "where",
 }
-"""Device operations that Inductor has a name for; the others stand as opaque elementwise ones."""
+"""Inductor's names of device operations; the others become opaque elementwise operations."""
 
 
 class GraphToIr:
-    """Makes the buffers of one graph's nodes, each once per dtype it is wanted in."""
+    """Makes the buffers of one graph's nodes, each once per requested dtype."""
 
     def __init__(self, operands: Sequence[Any]) -> None:
         self._operands = operands
@@ -92,7 +91,7 @@ class GraphToIr:
         self._device = operands[0].get_device()
 
     def box(self, value: GraphValue) -> Any:
-        """The ir.TensorBox of a value that is no number."""
+        """The ir.TensorBox of a value that is not a number."""
         return _viewed(self._origin(value.node, value.dtype), value.views)
 
     def result(self, value: GraphValue, strides: Ints) -> Any:
@@ -113,7 +112,7 @@ class GraphToIr:
         return self._boxes[key]
 
     def _made(self, node: GraphNode, dtype: str) -> Any:
-        if node.place >= 0:
+        if node.position >= 0:
             return self._operand(node, dtype)
         if node.program is not None:
             return self._program(node, node.program, dtype)
@@ -129,7 +128,7 @@ class GraphToIr:
 
     def _operand(self, node: GraphNode, dtype: str) -> Any:
         """An operand; under another dtype of the same format it is a copy."""
-        box = self._operands[node.place]
+        box = self._operands[node.position]
         if str(box.get_dtype()) == f"torch.{dtype}":
             return box
         same = GraphValue(node, node.sizes, str(box.get_dtype()).removeprefix("torch."))
@@ -202,7 +201,7 @@ class GraphToIr:
 def _new_reduction(
     device: torch.device, dtype: str, body: Any, node: GraphNode, extents: Sequence[int], name: str
 ) -> Any:
-    """Not by Reduction.create, which takes small reductions apart."""
+    """An ir.Reduction. Reduction.create is not used, as it decomposes small reductions."""
     torch_dtype = getattr(torch, dtype)
     return ir.Reduction(
         device=device,
@@ -217,7 +216,7 @@ def _new_reduction(
 
 
 def node_strides(value: GraphValue, strides: Ints) -> Ints:
-    """Strides of its node's buffer where ``value`` has these; empty where none give them."""
+    """Strides of the node's buffer that give ``value`` these strides; empty if there are none."""
     if not value.views:
         return strides
     if any(how not in ("reshape", "unsqueeze") for how, _ in value.views):
@@ -241,7 +240,7 @@ def device_call(name: str, values: Sequence[Any], dtype: torch.dtype) -> Any:
 
 
 def realised_buffer(data: Any, operation: DeviceOperation, strides: Ints | None = None) -> Any:
-    """A buffer of its own for ``data``, known to be ``operation``. ``strides``: not row-major."""
+    """A realised buffer that computes ``operation``. ``strides``: None for row-major ones."""
     box = ir.TensorBox.create(data)
     box.realize()
     buffer = box.data.data
@@ -255,8 +254,8 @@ def realised_buffer(data: Any, operation: DeviceOperation, strides: Ints | None 
 
 
 def prevent_inlining(box: Any) -> None:
-    """Have readers load a realised buffer: Inductor would repeat what is made of numbers only in
-    every reader's body.
+    """Have readers load a realised buffer. Inductor would inline one that is computed from numbers
+    alone into every reader's body.
     """
     buffer = box
     while isinstance(buffer, (ir.MutableBox, ir.BaseView)):
@@ -312,7 +311,7 @@ class Body:
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """Operands that are no numbers, in the order the body loads them."""
+        """Operands that are loads, in the order of the body."""
         return tuple(operand for operand in self.operands if isinstance(operand, Load))
 
 
@@ -344,21 +343,22 @@ def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol])
     return Load(name, tuple(int(s) for s in strides), int(offset))
 
 
-def body_of(operation: Any) -> Body:
-    """The body of an ir.ComputedBuffer that is one device operation, or a copy.
+TRACED_BODY = "__spyre_body_cache"
+"""Attribute of ir.Loops, named as those that `clear_caches` removes when a body changes."""
 
-    LoweringError for what Inductor lowered in its own way.
+
+def body_of(operation: Any) -> Body:
+    """The body of an ir.ComputedBuffer that is one device operation, or a copy; traced once.
+
+    LoweringError for a body that Inductor's own lowering made.
     """
     data = operation.data
     ranges = tuple(int(n) for n in data.ranges)
     reduced = tuple(int(n) for n in getattr(data, "reduction_ranges", ()))
-    symbols = [sympy.Symbol(f"c{k}", integer=True) for k in range(len(ranges) + len(reduced))]
-    reader = _BodyReader(symbols)
-    with V.set_ops_handler(reader):
-        if reduced:
-            data.inner_fn(symbols[: len(ranges)], symbols[len(ranges) :])
-        else:
-            data.inner_fn(symbols)
+    reader = getattr(data, TRACED_BODY, None)
+    if reader is None:
+        reader = _traced(data, len(ranges), len(reduced))
+        object.__setattr__(data, TRACED_BODY, reader)
     known = getattr(operation, DEVICE_OPERATION, None)
     if known is None:
         if reader.called or len(reader.found) != 1:
@@ -366,3 +366,14 @@ def body_of(operation: Any) -> Body:
         known = DeviceOperation(OpKind.POINTWISE, "identity")
     dtype = str(operation.get_dtype()).removeprefix("torch.")
     return Body(known, tuple(reader.found), ranges, reduced, dtype)
+
+
+def _traced(data: Any, rank: int, reduced: int) -> _BodyReader:
+    symbols = [sympy.Symbol(f"c{k}", integer=True) for k in range(rank + reduced)]
+    reader = _BodyReader(symbols)
+    with V.set_ops_handler(reader):
+        if reduced:
+            data.inner_fn(symbols[:rank], symbols[rank:])
+        else:
+            data.inner_fn(symbols)
+    return reader

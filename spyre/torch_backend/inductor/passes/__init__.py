@@ -1,4 +1,4 @@
-"""What changes a graph's ir.Operations before they are scheduled; `order` says when what runs."""
+"""Passes on a graph's ir.Operations before scheduling: layouts and restickifies."""
 
 import lazy_loader
 

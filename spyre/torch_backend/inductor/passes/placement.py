@@ -1,12 +1,11 @@
-"""Where restickifies go: which dim every value has along the lanes, at least cost.
+"""Placement of restickifies: the lane of every value in a graph, at least cost.
 
-An operation reads its inputs with sticks along the dims its output has them along; an input laid
-out otherwise is restickified first, which moves all of its elements. `place_restickifies` chooses a
-layout per operation so that little is moved (hardware reference §4.5): a beam search over the
-whole graph, or operation by operation (`place_greedily`). A layout stands for its lane: the host
-dim
-that sticks run along, `SPARSE` where every element has a stick of its own (as a dim of size 1 along
-the lanes gives it). Pure functions over frozen data: they may be used from several threads.
+An operation reads its inputs with sticks along the dims that its output has sticks along; an input
+in another layout is restickified first, which moves all of its elements. `place_restickifies`
+chooses a layout per operation so that few elements are moved (hardware reference §4.5), by beam
+search over the whole graph; `place_greedily` chooses operation by operation. A layout is
+represented by its lane: the host dim along sticks, or `SPARSE` for one element per stick. Pure
+functions over frozen data, for any thread.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ class NodeKind(StrEnum):
     """How an operation's output layout binds its inputs."""
 
     ALL_SAME = "all the same"
-    """Pointwise: every input has its lane where the output has it."""
+    """Pointwise: every input has the lane of the output."""
     FIXED_IN_OUT = "fixed"
-    """Matmul, reductions: the operation says which lane each input needs."""
+    """Matmul, reductions: the operation determines the lane of each input."""
     ANY_IN = "any input"
-    """Copies: read what there is."""
+    """Copies: inputs in any layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneValue:
     """A graph input or an operation's output, in each layout it may have.
 
-    ``lanes``: candidates, preferred ones first. ``elements``: how many its device memory holds in
-    each of them, stick padding included.
+    ``lanes``: candidates, preferred ones first. ``elements``: size of its device memory for each of
+    them, stick padding included.
     """
 
     name: str
@@ -51,12 +50,12 @@ class LaneValue:
 
 @dataclass(frozen=True, slots=True)
 class LaneNode:
-    """An operation and the value it makes."""
+    """An operation and its result."""
 
     output: LaneValue
     kind: NodeKind
     work: tuple[int, ...] = ()
-    """Per layout of the output, elements it computes beyond the fewest; empty: none."""
+    """Per layout of the output, elements computed beyond the minimum; empty: none."""
 
     @property
     def name(self) -> str:
@@ -68,10 +67,10 @@ class LaneNode:
 class LaneUse:
     """One use of a value: operand ``operand`` of ``consumer``.
 
-    ``wanted``: pairs (lane of the consumer's output, lane the producer has to have for it, in the
-    producer's own dims); see `wanted_through`. ``shifted``: the view begins within a stick, so
-    that no lane fits without moving. ``costs``: elements to be moved, [producer's layout,
-    consumer's], from who knows more than these two say.
+    ``wanted``: pairs (lane of the consumer's output, lane that it requires of the producer, in the
+    producer's dims); see `wanted_through`. ``shifted``: the view begins within a stick, so that
+    every lane needs a move. ``costs``: elements to be moved, [producer's layout, consumer's],
+    instead of those derived from ``wanted`` and ``shifted``.
     """
 
     producer: str
@@ -84,7 +83,7 @@ class LaneUse:
 
 @dataclass(frozen=True, slots=True)
 class Restickify:
-    """A copy of ``edge.producer`` with its sticks along ``to_lane`` goes before the consumer."""
+    """A copy of ``edge.producer`` with sticks along ``to_lane``, inserted before the consumer."""
 
     edge: LaneUse
     from_lane: int
@@ -94,16 +93,16 @@ class Restickify:
 
 @dataclass(frozen=True, slots=True)
 class LanePlacement:
-    """The lane of every operation's output, what is restickified, and the elements that moves."""
+    """The lane of every operation's output, the restickifies, and the elements they move."""
 
     lanes: Mapping[str, int]
     restickified: tuple[Restickify, ...]
     elements: int
 
     def why(self) -> str:
-        """A line per restickify, or one that says there is none."""
+        """A line of text per restickify."""
         if not self.restickified:
-            return "no restickify: all inputs have their sticks where they are needed"
+            return "no restickify: all inputs have sticks along the required dims"
         return "\n".join(
             f"restickify {r.edge.producer} for operand {r.edge.operand} of {r.edge.consumer}: "
             f"lane {r.from_lane} to {r.to_lane}, {r.elements} elements"
@@ -112,17 +111,17 @@ class LanePlacement:
 
 
 def wanted_through(axes: Sequence[int | None], lanes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """``Edge.wanted`` of a pointwise use.
+    """`LaneUse.wanted` of a pointwise use.
 
-    ``axes``: for every dim of the consumer, the producer's dim seen there; None where the producer
-    is broadcast. One element per stick serves a lane along which the producer repeats.
+    ``axes``: for every dim of the consumer, the producer's dim, None if the producer is broadcast
+    along it. For a lane along which it is broadcast, the producer must be `SPARSE`.
     """
     pairs = [(lane, SPARSE if lane == SPARSE else axes[lane]) for lane in lanes]
     return tuple((lane, SPARSE if dim is None else dim) for lane, dim in pairs)
 
 
 def device_elements(sizes: Sequence[int], lane: int, elements_per_stick: int) -> int:
-    """Elements that a value of ``sizes`` holds with its sticks along ``lane``, with padding."""
+    """Elements in memory of a value of ``sizes`` with sticks along ``lane``, with padding."""
     if lane == SPARSE:
         return prod(sizes) * elements_per_stick
     sticks = -(-sizes[lane] // elements_per_stick)
@@ -130,7 +129,7 @@ def device_elements(sizes: Sequence[int], lane: int, elements_per_stick: int) ->
 
 
 Costs = npt.NDArray[np.float64]
-"""Elements to be moved, infinite where no restickify helps; [producer's layout, consumer's]."""
+"""Elements to be moved, infinite if no restickify helps; [producer's layout, consumer's]."""
 
 
 def place_restickifies(
@@ -138,10 +137,10 @@ def place_restickifies(
 ) -> LanePlacement:
     """Layouts for ``nodes`` (in topological order) by beam search.
 
-    ``inputs``: values that are there, each in one layout. After every operation the ``beam``
-    cheapest assignments stay, of equal ones those of preferred layouts; assignments that differ
-    only in values nobody reads any more count once. Where all that stay lead nowhere, the search
-    is repeated with a wider beam. UnsupportedError SPY984 if an operation cannot get its inputs.
+    ``inputs``: of the graph, each in one layout. After every operation the ``beam`` cheapest
+    assignments are kept, of equal ones those of preferred layouts; assignments that differ only in
+    values without later readers count once. If none of them can be completed, the search is
+    repeated with a wider beam. UnsupportedError SPY984 if an operation cannot get its inputs.
     """
     graph = _PlacementGraph.of(nodes, edges, inputs)
     placement = _search(graph, beam)
@@ -154,22 +153,22 @@ def place_restickifies(
 def place_greedily(
     nodes: Sequence[LaneNode], edges: Sequence[LaneUse], inputs: Sequence[LaneValue]
 ) -> LanePlacement:
-    """Every node by itself: the first of its layouts that costs least, given those before it.
+    """Choose node by node: the first of its cheapest layouts, given the earlier choices.
 
-    UnsupportedError SPY984 where that leaves an operation without its inputs.
+    UnsupportedError SPY984 if an operation cannot get its inputs then.
     """
     graph = _PlacementGraph.of(nodes, edges, inputs)
     return graph.placement(_search(graph, 1))
 
 
 _WIDEST = 1 << 16
-"""Assignments that are kept at most, however hard it is to find one."""
+"""Maximum number of assignments that a search keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SearchResult:
-    """The layout (its index) of every node; or ``stuck``, the index of the node no assignment gets
-    past. ``complete``: no assignment was dropped for want of room.
+    """The index of every node's layout, or ``stuck``: the index of the node for which no assignment
+    is left. ``complete``: the beam dropped no assignment.
     """
 
     choice: tuple[int, ...]
@@ -179,7 +178,7 @@ class _SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class _OperandCosts:
-    """An edge in numbers. ``producer``: index of the node, None for a graph input."""
+    """The costs of an edge. ``producer``: index of the node, None for a graph input."""
 
     edge: LaneUse
     value: LaneValue
@@ -187,7 +186,7 @@ class _OperandCosts:
     costs: Costs
 
     def producer_layout(self, choice: Sequence[int]) -> int:
-        """Index of the layout the producer has under ``choice``."""
+        """Index of the producer's layout in ``choice``."""
         return 0 if self.producer is None else choice[self.producer]
 
 
@@ -205,7 +204,7 @@ class _PlacementGraph:
     ) -> _PlacementGraph:
         values: dict[str, tuple[LaneValue, int | None]] = {v.name: (v, None) for v in inputs}
         if any(len(value.lanes) != 1 for value in inputs):
-            raise ValueError("a graph input has one layout, the one it was given in")
+            raise ValueError("a graph input has exactly one layout")
         last_reader = np.full(len(nodes), -1, np.int64)
         uses: list[tuple[_OperandCosts, ...]] = []
         reads: dict[str, list[LaneUse]] = {node.name: [] for node in nodes}
@@ -214,7 +213,7 @@ class _PlacementGraph:
         for place, node in enumerate(nodes):
             own = reads[node.name]
             if late := [e.producer for e in own if e.producer not in values]:
-                raise ValueError(f"{node.name} reads {', '.join(late)} before it is made")
+                raise ValueError(f"{node.name} reads {', '.join(late)} before it is computed")
             uses.append(tuple(_operand_costs(edge, node, *values[edge.producer]) for edge in own))
             for use in uses[-1]:
                 if use.producer is not None:
@@ -223,7 +222,7 @@ class _PlacementGraph:
         return _PlacementGraph(tuple(nodes), tuple(uses), last_reader)
 
     def placement(self, searched: _SearchResult) -> LanePlacement:
-        """The placement that was found; SPY984 if none was."""
+        """The placement of a search result; SPY984 if it is stuck."""
         if searched.stuck is not None:
             raise self._unplaceable(searched.stuck)
         lanes = {
@@ -244,9 +243,9 @@ class _PlacementGraph:
         has = "; ".join(f"{use.edge.producer} along {_lanes_text(use.value.lanes)}" for use in uses)
         return UnsupportedError(
             "SPY984",
-            f"{node.name} cannot have its inputs with sticks where it needs them",
+            f"{node.name} cannot have its inputs with sticks along the dims it needs",
             expected=needs,
-            found=f"{has} (and what other uses of them allow)",
+            found=f"{has} (and the lanes that other uses allow)",
             hint="a tensor of one element per stick cannot be restickified; copy it densely first",
         )
 
@@ -284,7 +283,7 @@ def _restickify(
 
 
 def _search(graph: _PlacementGraph, width: int) -> _SearchResult:
-    """The cheapest of the assignments that a beam of ``width`` follows to the end."""
+    """The cheapest complete assignment that a beam of ``width`` finds."""
     states = np.zeros((1, 0), np.int64)
     costs = np.zeros(1)
     complete = True

@@ -1,8 +1,8 @@
-"""Restickify placement: lanes chosen for a run as a whole, and the copies they make necessary.
+"""The `restickify` pass: chooses lanes for whole runs, and inserts the copies that they require.
 
-`place_restickifies` searches over all operations of a run (greedily, one by one, with
-``GLOBAL_STICK_OPTIMIZER=0``); what it chooses becomes the layouts of the buffers, and each
-restickify a `ReStickifyOpHBM` operation of its own. One copy serves all readers that want the same.
+`place_restickifies` searches over all operations of a run (or greedily, with
+``GLOBAL_STICK_OPTIMIZER=0``). The chosen lanes become the layouts of the buffers, and each
+restickify becomes a `ReStickifyOpHBM` operation, shared by all readers of the same copy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spyre.torch_backend.inductor.passes.runs import (
 from spyre.torch_backend.inductor.passes.stick_graph import (
     Move,
     StickGraph,
-    can_be_led,
+    has_free_lane,
     stick_graph,
 )
 from spyre.torch_backend.inductor.tiling import register
@@ -58,17 +58,17 @@ def restickify(graph: Any) -> None:
 
 
 def placement_of(sticks: StickGraph) -> LanePlacement:
-    """The placement the configured search finds."""
+    """The placement, by the search that GLOBAL_STICK_OPTIMIZER selects."""
     searched = config.GLOBAL_STICK_OPTIMIZER.read() != "0"
     place = place_restickifies if searched else place_greedily
     return place(sticks.nodes, sticks.edges, sticks.inputs)
 
 
 class _Inserter:
-    """Carries out a placement, operation by operation.
+    """Applies a placement, operation by operation.
 
-    ``_values``: by buffer, the name of its elements as they were computed: another one than its
-    own where its memory has another lane. ``_copies``: by what they are copies of.
+    ``_values``: by buffer, the name of the buffer that its operation computes, if that is another
+    one because the memory has another lane. ``_copies``: names of copies by source, sizes and lane.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class _Inserter:
         self._copies: dict[tuple[CopySource, Ints, int], str] = {}
 
     def insert(self) -> None:
-        """Give every operation its lane and its operands."""
+        """Set the lane and the operands of every operation."""
         for step in self.run.steps:
-            self._lead(step)
+            self._redirect(step)
             self._lay_out(step)
 
     def _lay_out(self, step: RunOperation) -> None:
@@ -91,7 +91,7 @@ class _Inserter:
             old = [key for key in self._copies if key[0].buffer == step.target]
             for key in old:
                 del self._copies[key]
-        if not can_be_led(step):
+        if not has_free_lane(step):
             return
         lane = self.lanes[step.name]
         if step.name not in self.run.results or lane == memory_lane(self.run, step.name):
@@ -105,7 +105,7 @@ class _Inserter:
         lane = memory_lane(self.run, step.name)
         self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
 
-    def _lead(self, step: RunOperation) -> None:
+    def _redirect(self, step: RunOperation) -> None:
         loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
         sources = {
             number: source
@@ -116,7 +116,7 @@ class _Inserter:
             redirect_by_number(step.operation, sources)
 
     def _source(self, step: RunOperation, number: int, read: OperandRead) -> CopySource | None:
-        """What a load reads instead of what it says; None: what it says."""
+        """The source that a load is redirected to; None if it stays."""
         load = read.operand
         assert isinstance(load, Load)
         key = self.lanes[load.buffer], self.lanes[step.name]
@@ -134,7 +134,7 @@ class _Inserter:
     def _moved(
         self, step: RunOperation, source: CopySource, read: OperandRead, move: Move
     ) -> CopySource:
-        """The source after one restickify, which is there already or made for ``step``."""
+        """The source after one restickify, which exists already or is inserted before ``step``."""
         if not move.whole:
             strides = _dense(read.sizes)
             return CopySource(self._copy(step, source, read.sizes, move.lane), strides)
@@ -189,8 +189,8 @@ def insert_restickify(graph: Any, before: Any, source: CopySource, sizes: Ints, 
 
 
 def split_memory(graph: Any, operation: Any, lane: int) -> Any:
-    """Let ``operation`` compute into a new buffer of its strides with sticks along ``lane``, and
-    its own buffer, which keeps its name, layout and readers, be a copy. Returns the new operation.
+    """Split ``operation`` into one that computes a new buffer with sticks along ``lane``, and a
+    copy into its own buffer, whose name, layout and readers stay. Returns the computing operation.
     """
     data = operation.data
     sizes = tuple(int(n) for n in data.ranges)
@@ -222,7 +222,7 @@ def _place(graph: Any, operation: Any, before: Any) -> None:
 
 
 class _RedirectedLoads(WrapperHandler):  # type: ignore[misc]
-    """Counts loads; those with a new source go there."""
+    """Redirects loads by their number to new sources."""
 
     def __init__(self, inner: Any, sources: Mapping[int, CopySource], index: Sequence[Any]) -> None:
         super().__init__(inner)
@@ -237,8 +237,8 @@ class _RedirectedLoads(WrapperHandler):  # type: ignore[misc]
 
 
 def redirect_by_number(operation: Any, sources: Mapping[int, CopySource]) -> None:
-    """Let loads of a body, by their number, read ``sources``; strides are per symbol of the
-    iteration, the reduced ones last.
+    """Redirect the loads of a body, by their number, to ``sources``, whose strides are per axis of
+    the iteration, the reduced ones last.
     """
     body = operation.data.inner_fn
 

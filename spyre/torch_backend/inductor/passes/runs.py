@@ -1,14 +1,14 @@
-"""Contiguous runs of operations on spyre: what will be one bundle, and the lanes of its buffers.
+"""Contiguous runs of operations on spyre, which become bundles, and the lanes of their buffers.
 
-The scheduler makes bundles later, of the same runs unless it moves operations; a layout that was
-chosen for another run costs a restickify more, never a result.
+The scheduler makes bundles of the same runs, unless it moves operations. Then a layout chosen for
+another run may cost one more restickify, but results stay right.
 
-Layout propagation goes through a run operation by operation. Inputs have the default layout; a
-result has its sticks where its operands have them (`Operations`), and a buffer that is read outside
+Layout propagation goes through a run operation by operation. Inputs have the default layout, a
+result has the lane that `Operations` derives from its operands, and a buffer that is read outside
 of its bundle has the default layout again. Every ComputedBuffer on spyre gets a FixedTiledLayout;
-`restickify` chooses better ones for the graph as a whole. An operation whose operands no pitches
-describe keeps the layout it has, and the ones after it in its run begin with that one in the
-default layout.
+`restickify` chooses better ones for the graph as a whole. An operation whose operands pitches
+cannot describe keeps its layout, and later operations of the run read its result in the default
+layout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spyre.torch_backend.program import Ints, LoweringError, Value
 
 @dataclass(frozen=True, slots=True)
 class RunOperation:
-    """An operation of a run, and what it does."""
+    """An operation of a run, and its body."""
 
     operation: Any
     body: Body
@@ -48,20 +48,20 @@ class RunOperation:
 
     @property
     def target(self) -> str:
-        """The buffer it writes: its own, or the one it mutates."""
+        """The buffer it writes: its result, or the buffer it mutates."""
         return target_of(self.operation)
 
     @property
     def mutates(self) -> bool:
-        """True if it writes into a buffer that is there."""
+        """Whether it writes into an existing buffer."""
         return self.target != self.name
 
 
 @dataclass(frozen=True, slots=True)
 class OperationRun:
-    """``steps`` in order; ``results``: names of buffers that something outside of the run reads.
+    """``steps`` in order; ``results``: names of buffers that are read outside of the run.
 
-    ``buffers``: all buffers that are read or written, as the runtime sees them.
+    ``buffers``: all buffers that are read or written, in their layouts outside of kernels.
     """
 
     steps: tuple[RunOperation, ...]
@@ -78,7 +78,7 @@ def is_computed(operation: Any) -> bool:
 
 
 def runs_of(graph: Any) -> list[OperationRun]:
-    """The runs of a graph; operations whose bodies or sizes are no numbers are in none."""
+    """The runs of a graph, without operations of symbolic sizes or unknown bodies."""
     outputs = set(graph.get_output_names())
     groups = list(_groups(graph.operations))
     readers = _readers(graph.operations, groups)
@@ -110,7 +110,7 @@ def _run_operation(operation: Any) -> RunOperation | None:
 def _readers(
     operations: Sequence[Any], groups: Sequence[Sequence[RunOperation]]
 ) -> dict[str, set[int]]:
-    """Numbers of the groups that read a buffer; -1: something in none."""
+    """Numbers of the groups that read each buffer; -1 for a reader in no group."""
     number = {id(step.operation): k for k, group in enumerate(groups) for step in group}
     readers: dict[str, set[int]] = {}
     for operation in operations:
@@ -136,7 +136,7 @@ def _run(
 
 
 def host_buffer(graph: Any, name: str) -> HostBuffer:
-    """A buffer of the graph or one of its inputs, which may not lie in the default layout."""
+    """A buffer or an input of the graph; only inputs may have a layout that is not the default."""
     given = graph.graph_inputs.get(name)
     layout = (given or graph.get_buffer(name)).get_layout()
     wanted = layout.device_layout if given and isinstance(layout, FixedTiledLayout) else None
@@ -145,9 +145,9 @@ def host_buffer(graph: Any, name: str) -> HostBuffer:
 
 
 def remove_dead_code(graph: Any) -> None:
-    """Take out computed buffers on spyre that neither an output nor another operation reads.
+    """Remove computed buffers on spyre that are neither outputs nor read by another operation.
 
-    What writes into a buffer that is there already stays.
+    Operations that write into an existing buffer stay.
     """
     live = set(graph.get_output_names())
     kept = []
@@ -161,16 +161,18 @@ def remove_dead_code(graph: Any) -> None:
     graph.operations[:] = reversed(kept)
 
 
+PROPAGATED_KERNELS = "spyre_kernels"
+"""Attribute of a graph: the kernels that layout propagation made of its runs."""
 PROPAGATED_LANES = "own_lanes"
 """Attribute of an operation whose lanes were propagated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PropagatedLanes:
-    """Lanes that nobody chose, -1 for none: of the ``result`` and, in their own dims, of the
-    ``operands``; none of these where the operation reads nothing itself.
+    """Lanes before placement, -1 for none: of the ``result`` and, in their own dims, of the
+    ``operands``, which are empty for later results of a program.
 
-    Sums round according to where the lanes are, so that whoever moves lanes leaves a reduction's.
+    The rounding of sums depends on the lane, so placement must not change those of a reduction.
     """
 
     result: int
@@ -179,23 +181,23 @@ class PropagatedLanes:
 
 def propagate_layouts(graph: Any) -> None:
     """Give every ComputedBuffer of every run a FixedTiledLayout."""
-    for run in runs_of(graph):
-        _propagate(run)
+    setattr(graph, PROPAGATED_KERNELS, [_propagate(run) for run in runs_of(graph)])
 
 
-def _propagate(run: OperationRun) -> None:
+def _propagate(run: OperationRun) -> SpyreKernel:
     kernel = SpyreKernel(run.buffers, sorted(run.results))
     for step in run.steps:
         try:
-            own = PropagatedLanes(*kernel.propagated(step.target, step.body))
+            own = PropagatedLanes(*kernel.propagate(step.operation, step.body))
         except LoweringError:
             continue
         setattr(step.operation, PROPAGATED_LANES, own)
         set_lane(run, step.operation, own.result)
+    return kernel
 
 
 def set_lane(run: OperationRun, operation: Any, lane: int) -> None:
-    """Lay out an operation's buffer along ``lane``, or as the runtime does if it leaves the run."""
+    """Set the lane of an operation's buffer; one read outside of the run has its memory's lane."""
     if isinstance(operation.layout, ir.MutationLayoutSHOULDREMOVE):
         return
     name = operation.get_name()
@@ -206,7 +208,7 @@ def set_lane(run: OperationRun, operation: Any, lane: int) -> None:
 
 
 def memory_lane(run: OperationRun, name: str) -> int:
-    """The lane of a buffer outside of kernels, a dim of the buffer itself; -1 where it has none."""
+    """The lane of a buffer outside of kernels, as a dim of the buffer; -1 for none."""
     buffer = run.buffers[name]
     view = argument_view(name, buffer)
     seen = strided_view(Value(view, buffer.dtype, 0), buffer.sizes, buffer.strides, 0)

@@ -1,10 +1,10 @@
-"""A run of operations as the graph that restickifies are placed in, and what each use would move.
+"""The graph of a run for `place_restickifies`, and the moves that each use would cost.
 
-Where an operation's operands have to have their lanes: pointwise ones where the result has them (or
-one element per stick, along dims they do not have); a matmul's along K and N; those of a reduction
-or a program where they are by themselves, as sums round according to the lane. Buffers outside of
-the run are in the default layout, so a result that leaves it is read once more, by its *memory*.
-Results of one element per stick also count what they hold more than full sticks would.
+Lane constraints. Pointwise: operands use the result's lane, or one element per stick if they lack
+that dim. Matmul: K and N. Reductions and programs: operands keep their propagated lane, since the
+order of summation depends on it. Buffers outside of the run have the default layout, so a result
+that leaves the run has one more reader, its memory. Results with one element per stick are charged
+for the elements that they hold beyond those of full sticks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spyre.torch_backend.inductor.passes.runs import (
 from spyre.torch_backend.program import Ints, OpKind, ProgramBuilder, Value, op_spec as program
 
 MOST_GROWTH = 2
-"""Lanes that make a result larger than this times what it is by itself are not tried."""
+"""Maximum growth of a result's memory by another lane than the propagated one."""
 
 Lanes = tuple[int, int]
 """A producer's lane and its consumer's."""
@@ -49,9 +49,9 @@ Lanes = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StickGraph:
-    """``nodes``, ``edges``, ``inputs``: for `place_restickifies`. ``moves``: by consumer, number of
-    the load, and lanes: what is moved for it, None where the kernel has to find a way.
-    ``sizes``: of every buffer, as its elements lie in row-major order.
+    """``nodes``, ``edges``, ``inputs``: for `place_restickifies`. ``moves``: the restickifies of a
+    use, by consumer, number of the load, and lanes; None if the kernel has to spread the operand.
+    ``sizes``: of every buffer, in the row-major order of its elements.
     """
 
     nodes: tuple[LaneNode, ...]
@@ -62,7 +62,7 @@ class StickGraph:
 
 
 def in_memory(name: str) -> str:
-    """The node that stands for the memory of a buffer that leaves its run."""
+    """The name of the node for the memory of a buffer that leaves its run."""
     return f"memory of {name}"
 
 
@@ -105,19 +105,19 @@ class _StickGraphBuilder:
         self.values[step.name] = held
         if step.mutates:
             self._from_outside(step.target)
-        elif step.name in self.run.results and can_be_led(step):
+        elif step.name in self.run.results and has_free_lane(step):
             self._memory(step, value)
         elif step.name in self.run.results:
             self.values[step.name] = {lanes[0]: self._outside(step.name)}
 
     def _known(self, read: OperandRead) -> str:
-        """The operand's producer, an input if it comes from outside."""
+        """The operand's producer, added as an input if it is outside of the run."""
         assert isinstance(read.operand, Load)
         self._from_outside(read.operand.buffer)
         return read.operand.buffer
 
     def _from_outside(self, name: str) -> None:
-        """Make an input of memory that others wrote, or an operation in place."""
+        """Add an input for memory written outside of the run, or by an operation in place."""
         if name in self.values:
             return
         value = self._outside(name)
@@ -156,9 +156,9 @@ class _StickGraphBuilder:
         self.edges.append(LaneUse(step.name, name, 0, costs=costs))
 
 
-def can_be_led(step: RunOperation) -> bool:
-    """True for operations whose lane is chosen here: others write into memory that is there, or
-    need operands that the kernel spreads out. Their elements lie densely, in any order of dims.
+def has_free_lane(step: RunOperation) -> bool:
+    """Whether placement may choose the lane of an operation: it has a new, dense buffer with a
+    propagated layout.
     """
     if step.mutates:
         return False
@@ -179,19 +179,19 @@ def _per_stick(dtype: str) -> int:
 
 
 def _candidates(step: RunOperation) -> Ints:
-    """Lanes the result may have, first the one it has by itself."""
+    """Lanes that the result may have, the propagated one first."""
     known, sizes = propagated_lanes(step), step.body.ranges
     if known is None:
         return (_last(sizes),)
     own = known.result
     kind = step.body.operation.kind
-    if kind is not OpKind.POINTWISE or not can_be_led(step):
+    if kind is not OpKind.POINTWISE or not has_free_lane(step):
         return (own,)
     return (own, *_others(sizes, own, step.body.dtype))
 
 
 def propagated_lanes(step: RunOperation) -> PropagatedLanes | None:
-    """What layout propagation found out, if it got through the operation."""
+    """The result of layout propagation, None if it failed for the operation."""
     lanes: PropagatedLanes | None = getattr(step.operation, PROPAGATED_LANES, None)
     return lanes
 
@@ -209,7 +209,7 @@ def _last(sizes: Ints) -> int:
 
 
 def wanted_lanes(step: RunOperation, number: int, sizes: Ints, own: int) -> Ints:
-    """Lanes that load ``number``, of ``sizes``, may have for a result with lane ``own``."""
+    """Lanes that load ``number``, of ``sizes``, may have if the result has lane ``own``."""
     operation = step.body.operation
     if operation.program is not None or operation.kind is OpKind.REDUCTION:
         known = propagated_lanes(step)
@@ -220,17 +220,17 @@ def wanted_lanes(step: RunOperation, number: int, sizes: Ints, own: int) -> Ints
 
 
 OVERHEAD = 1 << 18
-"""What a restickify costs besides the elements it moves, in elements: with tensors of up to half a
-MiB the fewest restickifies are best, with larger ones the fewest bytes.
+"""Fixed cost of a restickify, in elements. It minimises the number of restickifies for tensors up
+to half a MiB, and the bytes moved for larger ones.
 """
 HARD = 3 * OVERHEAD
-"""The same for operands that the kernel has to spread out."""
+"""Cost of an operand that the kernel has to spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A restickify: of the ``whole`` producer, to a lane in its dims, or of just what is read, to a
-    lane in the dims of the operand. ``elements``: that it moves, stick padding included.
+    """A restickify of the ``whole`` producer, to a lane in its dims, or of the operand's view only,
+    to a lane in the dims of the operand. ``elements``: moved ones, stick padding included.
     """
 
     whole: bool
@@ -239,7 +239,7 @@ class Move:
 
     @property
     def cost(self) -> int:
-        """Elements, with those the operation costs by itself."""
+        """Elements moved plus the fixed cost."""
         return self.elements + OVERHEAD
 
 
@@ -247,21 +247,21 @@ Moves = tuple[Move, ...]
 
 
 def cost_of(moves: Moves | None) -> int:
-    """The cost of moves one after the other; None: no moves are known."""
+    """The total cost of moves; None: the kernel has to spread the operand."""
     return HARD if moves is None else sum(move.cost for move in moves)
 
 
 @lru_cache(maxsize=4096)
 def laid_out(sizes: Ints, dtype: str, lane: int) -> Value:
-    """A value of ``sizes`` as an operation leaves it with sticks along ``lane``."""
+    """A fresh value of ``sizes`` with sticks along ``lane``."""
     return ProgramBuilder().scratch(sizes, dtype, lane)
 
 
 def moves_for(value: Value, read: OperandRead, wanted: Collection[int]) -> Moves | None:
-    """The cheapest way to read ``value`` with sticks along one of the dims ``wanted``.
+    """The cheapest restickifies that let ``value`` be read with sticks along a dim of ``wanted``.
 
-    ``wanted``: lanes in the dims of the operand, `SPARSE` for sticks of one element; the first one
-    is what is moved to. None where no one or two restickifies do it.
+    ``wanted``: lanes in the dims of the operand, `SPARSE` for sticks of one element; moves of the
+    operand go to the first one. None if neither one nor two restickifies suffice.
     """
     view = _read_view(value, read)
     if view is not None and view.lane_dim in wanted:
@@ -273,7 +273,7 @@ def moves_for(value: Value, read: OperandRead, wanted: Collection[int]) -> Moves
 
 
 def _after_whole(value: Value, read: OperandRead, wanted: Collection[int]) -> list[Moves]:
-    """Ways that begin with a move of all of ``value``."""
+    """Sequences of moves that begin with one of all of ``value``."""
     options: list[Moves] = []
     for lane in _other_lanes(value):
         view = _read_view(laid_out(value.sizes, value.dtype, lane), read)
@@ -301,7 +301,7 @@ def _elements(value: Value) -> int:
 
 
 def _read_view(value: Value, read: OperandRead) -> Value | None:
-    """What is read of ``value``; None where the cores cannot walk it along with other tensors."""
+    """The view that a load reads of ``value``; None if the cores cannot walk it."""
     load = read.operand
     assert isinstance(load, Load)
     view = strided_view(value, read.sizes, load.strides, load.offset)
@@ -309,7 +309,7 @@ def _read_view(value: Value, read: OperandRead) -> Value | None:
 
 
 def _is_in_pieces(value: Value) -> bool:
-    """True if a dim along the lanes goes on in other sticks before one is full."""
+    """Whether a dim along the lanes continues in another stick before one is full."""
     lanes = value.view.elements_per_stick
     for factors in value.view.dims:
         if any(factor.lane for factor in factors[:-1]):

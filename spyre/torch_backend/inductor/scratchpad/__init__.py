@@ -1,9 +1,7 @@
-"""LX scratchpad planning: which intermediate results of a kernel stay in the cores' LX, and where.
+"""Memory planning of compiled kernels: which intermediate results are placed in LX, and where.
 
-The way: specs → operations and their accesses (`operations`, `core_view`), what may lie in LX and
-why not (`eligibility`, `in_place`), how long it must (`liveness`), where (`greedy`, `fit`,
-`optimal`), all together (`plan`), what came of it (`report`). Everything here is a pure function
-over frozen data, so several threads may plan at once. Nothing imports torch.
+`plan_scratchpad` places buffers in LX, `pool_offsets` the remaining ones in the pool in HBM, and
+`with_offsets` writes the offsets into the kernel. All functions are pure; nothing imports torch.
 """
 
 import lazy_loader

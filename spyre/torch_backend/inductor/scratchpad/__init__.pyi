@@ -1,12 +1,6 @@
 from .plan import (
-    Surroundings as Surroundings,
     plan_scratchpad as plan_scratchpad,
-)
-from .pool import (
-    plan_pool as plan_pool,
-    pool_buffers as pool_buffers,
-    with_allocations as with_allocations,
-)
-from .report import (
+    pool_offsets as pool_offsets,
     report_text as report_text,
+    with_offsets as with_offsets,
 )

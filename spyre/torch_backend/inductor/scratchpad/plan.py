@@ -1,101 +1,70 @@
-"""Scratchpad planning as a whole: a kernel in, places in LX and the reasons for all others out.
+"""Memory planning of a kernel: which buffers are placed in LX, which in the pool in HBM, and why.
 
-Which buffers may lie in LX is a list of rules that say why not. Source: hardware reference §4.3 and
-§4.7: the operations of the June 2026 and the August 2026 planner, and `all` (the option
-allow_all_ops_in_lx_planning). A result may take over the place of an operand where the operation is
-pointwise, uses the operand for the last time, and both agree in size and device layout.
+A buffer may be placed in LX unless one of `RULES` refuses it (hardware reference §4.3, §4.7). The
+result of a pointwise operation takes over the memory of an operand that it uses for the last time,
+if both have the same size and device layout. Buffers that are made in the kernel and not placed in
+LX share the pool, which is one launch argument in a separate segment. Both are packed by
+:mod:`spyre.torch_backend.program.packing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from spyre.errors import LaunchError
-from spyre.torch_backend.inductor.base import lx_capacity_bytes
-from spyre.torch_backend.inductor.bundles import Kernel
+from spyre.errors import DeviceOutOfMemory
+from spyre.hw.spec import REGION_BYTES
+from spyre.torch_backend.inductor.bundles import Kernel, KernelLoop, KernelOp, UnimplementedOp
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     AccessTrace,
     BufferAccess,
     CoreView,
-    LiveBuffer,
-    NoCoreView,
-    Places,
-    StepKind,
     TraceStep,
     access_trace,
-    buffer_of,
     first_is_write,
     live_range,
+    misnamed,
     outlives,
 )
-from spyre.torch_backend.inductor.scratchpad.solvers import (
-    solve_best_fit,
-    solve_first_fit,
-    solve_greedy,
-    solve_optimal,
-)
+from spyre.torch_backend.program import LiveBuffer, OpKind, pack
 
-_JUNE = frozenset({"max", "amax", "sum", "exp", "sub", "mul", "mean", "add", "rsqrt"})
-_AUGUST_ADDS = frozenset(
-    {"maximum", "clone", "neg", "mm", "bmm", "batched_matmul", "div", "realdiv", "expand", "silu"}
-    | {"batchmatmul", "identity"}
-)
-OPERATIONS: Mapping[str, frozenset[str] | None] = {
-    "june": _JUNE,
-    "august": _JUNE | _AUGUST_ADDS,
-    "all": None,
-}
-"""Per rule, the operations whose results may lie in LX (None: those of every operation)."""
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Accesses = Sequence[tuple[int, BufferAccess]]
+"""(step, access) pairs of one buffer, in program order."""
+Names = Sequence[Sequence[str]]
+"""Per operation of a kernel, the buffer of each of its tensors; see `access_trace`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a kernel does not say of its buffers, as names."""
-
-    graph_inputs: frozenset[str] = frozenset()
-    graph_outputs: frozenset[str] = frozenset()
-    used_outside: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(
-        cls,
-        graph_inputs: Collection[str] = (),
-        graph_outputs: Collection[str] = (),
-        used_outside: Collection[str] = (),
-    ) -> Surroundings:
-        """From any collections of names."""
-        return cls(frozenset(graph_inputs), frozenset(graph_outputs), frozenset(used_outside))
+# --- rules ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LxCandidate:
-    """A buffer in its kernel, with the accesses rules ask about."""
+    """A buffer of a kernel, as rules see it. ``arguments``: buffers that are launch arguments."""
 
     name: str
-    accesses: Sequence[tuple[int, BufferAccess]]
-    operations: AccessTrace
-    surroundings: Surroundings
-    allowed: frozenset[str] | None
+    accesses: Accesses
+    trace: AccessTrace
+    arguments: Collection[str]
 
     @property
     def producer(self) -> TraceStep:
-        """The operation that touches it first."""
-        return self.operations.steps[self.accesses[0][0]]
+        """The operation that accesses it first."""
+        return self.trace.steps[self.accesses[0][0]]
 
     def users(self) -> list[TraceStep]:
-        """Every operation that touches it, once per argument."""
-        return [self.operations.steps[step] for step, _ in self.accesses]
+        """Return the operation of every access."""
+        return [self.trace.steps[step] for step, _ in self.accesses]
 
 
-def refusals(
-    operations: AccessTrace, surroundings: Surroundings, allowed: frozenset[str] | None
-) -> dict[str, str | None]:
-    """Per buffer of a kernel, in the order of first use: why it may not lie in LX, or None."""
+def refusals(trace: AccessTrace, arguments: Collection[str] = ()) -> dict[str, str | None]:
+    """Return, per buffer in the order of first use, why it may not be placed in LX, or None."""
     return {
-        name: _refusal(LxCandidate(name, accesses, operations, surroundings, allowed))
-        for name, accesses in operations.accesses().items()
+        name: _refusal(LxCandidate(name, accesses, trace, arguments))
+        for name, accesses in trace.accesses().items()
     }
 
 
@@ -103,18 +72,11 @@ def _refusal(candidate: LxCandidate) -> str | None:
     return next((why for rule in RULES if (why := rule(candidate)) is not None), None)
 
 
-def _is_of_the_graph(c: LxCandidate) -> str | None:
-    for names, what in (
-        (c.surroundings.graph_inputs, "is an input of the graph"),
-        (c.surroundings.graph_outputs, "is an output of the graph"),
-        (c.surroundings.used_outside, "is used outside the kernel"),
-    ):
-        if c.name in names:
-            return what
-    return None
+def _is_argument(c: LxCandidate) -> str | None:
+    return "is an argument of the kernel" if c.name in c.arguments else None
 
 
-def _is_not_made_here(c: LxCandidate) -> str | None:
+def _is_read_first(c: LxCandidate) -> str | None:
     return None if first_is_write(c.accesses) else f"{c.producer.name} reads it before it is made"
 
 
@@ -122,38 +84,33 @@ def _is_used_once(c: LxCandidate) -> str | None:
     return "is used by one operation only" if len({s for s, _ in c.accesses}) < 2 else None
 
 
-def _has_other_producer(c: LxCandidate) -> str | None:
-    if c.allowed is None or c.producer.name in c.allowed:
-        return None
-    return f"results of {c.producer.name} are not planned by this rule"
-
-
-def _is_a_k_split(c: LxCandidate) -> str | None:
+def _is_partial_sum(c: LxCandidate) -> str | None:
     split = (op for op in c.users() if c.name in op.writes and op.splits_reduction)
     return next((f"cores share the terms that {op.name} sums into it" for op in split), None)
 
 
-def _leaves_lx(c: LxCandidate) -> str | None:
-    outside = (op for op in c.users() if op.kind in (StepKind.EXTERNAL, StepKind.RESTICKIFY))
+def _needs_hbm(c: LxCandidate) -> str | None:
+    in_lx = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.MATMUL)
+    outside = (op for op in c.users() if op.kind not in in_lx)
     return next((f"{op.name} works on HBM" for op in outside), None)
 
 
 def _moves(c: LxCandidate) -> str | None:
     moved = (s for s, access in c.accesses if access.moves)
-    return next((f"a loop moves what {c.operations.steps[s].name} uses of it" for s in moved), None)
+    return next((f"a loop moves what {c.trace.steps[s].name} uses of it" for s in moved), None)
 
 
-def _has_no_view(c: LxCandidate) -> str | None:
+def _has_no_core_view(c: LxCandidate) -> str | None:
     for step, access in c.accesses:
-        if isinstance(access.view, NoCoreView):
-            return f"in {c.operations.steps[step].name} it {access.view.why}"
+        if isinstance(access.view, str):
+            return f"in {c.trace.steps[step].name} it {access.view}"
     return None
 
 
-def _is_seen_differently(c: LxCandidate) -> str | None:
+def _is_divided_differently(c: LxCandidate) -> str | None:
     first, producer = c.accesses[0][1], c.producer
     for step, access in c.accesses:
-        name = c.operations.steps[step].name
+        name = c.trace.steps[step].name
         if access.device_dtype != first.device_dtype:
             return f"{producer.name} makes it as {first.device_dtype}, {name} reads another format"
         if access.view != first.view:
@@ -162,75 +119,66 @@ def _is_seen_differently(c: LxCandidate) -> str | None:
 
 
 RULES: tuple[Callable[[LxCandidate], str | None], ...] = (
-    _is_of_the_graph,
-    _is_not_made_here,
+    _is_argument,
+    _is_read_first,
     _is_used_once,
-    _has_other_producer,
-    _is_a_k_split,
-    _leaves_lx,
+    _is_partial_sum,
+    _needs_hbm,
     _moves,
-    _has_no_view,
-    _is_seen_differently,
+    _has_no_core_view,
+    _is_divided_differently,
 )
-"""In the order they are asked; the first that refuses is the one reported."""
+"""Each returns a reason, or None; the reason of the first rule that refuses is reported."""
 
 
-def lx_bytes(accesses: Sequence[tuple[int, BufferAccess]]) -> int:
-    """Bytes of an eligible buffer in one core's LX."""
-    view = accesses[0][1].view
-    assert isinstance(view, CoreView)
-    return view.size_bytes
+# --- results in place of operands -------------------------------------------------------------
 
 
-ByName = Mapping[str, Sequence[tuple[int, BufferAccess]]]
+def in_place_parents(trace: AccessTrace, eligible: Collection[str]) -> dict[str, str]:
+    """Return, per result that may be made in place, the operand whose memory it takes over.
 
-
-def in_place_parents(operations: AccessTrace, eligible: Collection[str]) -> dict[str, str]:
-    """Per result that may be made in place, the operand whose place it may take.
-
-    ``eligible``: buffers that may lie in LX; others take no part. An operand is given to one
-    result only, and a result takes the first of its operands that it may.
+    ``eligible``: the buffers that may be placed in LX; only these are paired. Each operand is used
+    once, and a result takes the first operand that fits.
     """
-    accesses = operations.accesses()
-    taking_part = {name: accesses[name] for name in eligible}
+    by_name = trace.accesses()
+    accesses = {name: by_name[name] for name in eligible}
     parents: dict[str, str] = {}
-    for step, operation in enumerate(operations.steps):
-        if operation.kind is not StepKind.POINTWISE:
+    for step, operation in enumerate(trace.steps):
+        if operation.kind is not OpKind.POINTWISE:
             continue
-        dying = _dying(operations, taking_part, step)
-        for child in _born(operations, taking_part, step):
-            fitting = (n for n in dying if _agree(operation.accesses, n, child))
+        dying = _dying(trace, accesses, step)
+        for child in _born(trace, accesses, step):
+            fitting = (n for n in dying if _match(operation.accesses, n, child))
             if (parent := next(fitting, None)) is not None:
                 parents[child] = parent
                 dying.remove(parent)
     return parents
 
 
-def _born(operations: AccessTrace, accesses: ByName, step: int) -> list[str]:
-    """Results whose life begins at ``step``."""
-    written = [n for n in operations.steps[step].writes if n in accesses]
+def _born(trace: AccessTrace, accesses: Mapping[str, Accesses], step: int) -> list[str]:
+    """Return the results whose lifetime begins at ``step``."""
+    written = [n for n in trace.steps[step].writes if n in accesses]
     return [
         name
         for name in written
-        if live_range(accesses[name], operations.loops)[0] == step
-        and first_is_write(accesses[name])
+        if live_range(accesses[name], trace.loops)[0] == step and first_is_write(accesses[name])
     ]
 
 
-def _dying(operations: AccessTrace, accesses: ByName, step: int) -> list[str]:
-    """Operands whose life ends at ``step``, and that no later iteration of a loop reads again."""
-    around = [loop for loop in operations.loops if loop[0] <= step < loop[1]]
+def _dying(trace: AccessTrace, accesses: Mapping[str, Accesses], step: int) -> list[str]:
+    """Return the operands whose lifetime ends at ``step``, and that no later iteration reads."""
+    around = [loop for loop in trace.loops if loop[0] <= step < loop[1]]
     return [
         name
-        for name in operations.steps[step].reads
+        for name in trace.steps[step].reads
         if name in accesses
-        and live_range(accesses[name], operations.loops)[1] == step + 1
+        and live_range(accesses[name], trace.loops)[1] == step + 1
         and not any(outlives(accesses[name], loop) for loop in around)
     ]
 
 
-def _agree(accesses: Sequence[BufferAccess], parent: str, child: str) -> bool:
-    """True if the operation touches both buffers at the same places, element by element."""
+def _match(accesses: Sequence[BufferAccess], parent: str, child: str) -> bool:
+    """Return True if the operation accesses both buffers element by element at equal positions."""
     seen = {
         (a.view, a.device_dtype, a.coordinates, a.size_bytes)
         for a in accesses
@@ -239,97 +187,177 @@ def _agree(accesses: Sequence[BufferAccess], parent: str, child: str) -> bool:
     return len(seen) == 1
 
 
-Value = TypeVar("Value")
-Solver = Callable[[Sequence[LiveBuffer], int], dict[str, int | None]]
-
-SOLVERS: Mapping[str, Solver] = {
-    "greedy": solve_greedy,
-    "first_fit": solve_first_fit,
-    "best_fit": solve_best_fit,
-    "optimal": solve_optimal,
-}
-"""By name; the first is the default."""
-
-NO_SURROUNDINGS = Surroundings()
+# --- plans ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchpadPlan:
-    """What was decided for one kernel.
+    """Placement of a kernel's buffers in LX.
 
-    ``buffers``: those that may lie in LX, in the order of first use. ``places``: their offsets
-    (bytes, the same on every core), None where they do not fit. ``refused``: why each other buffer
-    may not. ``steps``: operations of the kernel.
+    ``buffers``: those that may be placed in LX, in the order of first use, with their sizes in one
+    core. ``offsets``: bytes, equal on all cores; None for a buffer that does not fit. ``refused``:
+    the reason for each other buffer. ``capacity_bytes``: of one core's LX.
     """
 
-    buffers: tuple[LiveBuffer, ...]
-    places: Places
+    buffers: tuple[LiveBuffer[str], ...]
+    offsets: Mapping[str, int | None]
     refused: Mapping[str, str]
-    steps: int
     capacity_bytes: int
-    solver: str
-    rule: str
 
     @property
-    def allocations(self) -> dict[str, dict[str, int]]:
-        """Allocations of the buffers that lie in LX, as `with_allocations` takes them."""
-        return {name: {"lx": at} for name, at in self.places.items() if at is not None}
+    def placed(self) -> dict[str, int]:
+        """Offsets of the buffers in LX, in bytes."""
+        return {name: offset for name, offset in self.offsets.items() if offset is not None}
 
 
 def plan_scratchpad(
-    kernel: Kernel,
-    names: Sequence[Sequence[str]],
-    *,
-    surroundings: Surroundings = NO_SURROUNDINGS,
-    rule: str = "june",
-    solver: str = "greedy",
-    capacity_bytes: int | None = None,
+    kernel: Kernel, names: Names, arguments: Collection[str], capacity_bytes: int
 ) -> ScratchpadPlan:
-    """Places in LX for the intermediate results of a kernel whose work is divided already.
+    """Place the intermediate results of a kernel in LX; its work is divided already.
 
-    ``kernel``: the operations in the order they run; those of several kernels may follow one
-    another, since LX keeps its contents between launches. ``names``: a name per tensor, as in
-    `access_trace`. ``rule``: of `OPERATIONS`. ``solver``: of `SOLVERS`. ``capacity_bytes`` of one
-    core; None: `lx_capacity_bytes`. LaunchError SPY985 for unknown names, BundleError SPY988.
+    ``kernel``: operations in program order; those of several kernels may follow one another, since
+    LX keeps its contents between launches. ``arguments``: buffers that stay in HBM.
+    ``capacity_bytes``: of one core's LX. BundleError SPY988 for names that do not fit.
     """
-    chosen = _known("solver", solver, SOLVERS)
-    operations = access_trace(kernel, names)
-    buffers, refused = buffers_of(operations, surroundings=surroundings, rule=rule)
-    capacity = lx_capacity_bytes() if capacity_bytes is None else capacity_bytes
-    return ScratchpadPlan(
-        buffers,
-        chosen(buffers, capacity),
-        refused,
-        len(operations.steps),
-        capacity,
-        solver,
-        rule,
-    )
-
-
-def buffers_of(
-    operations: AccessTrace, *, surroundings: Surroundings = NO_SURROUNDINGS, rule: str = "june"
-) -> tuple[tuple[LiveBuffer, ...], dict[str, str]]:
-    """The buffers that may lie in LX, sizes per core; and why each other one may not."""
-    why = refusals(operations, surroundings, _known("rule", rule, OPERATIONS))
-    accesses = operations.accesses()
+    trace = access_trace(kernel, names)
+    why, accesses = refusals(trace, arguments), trace.accesses()
     eligible = [name for name in accesses if why[name] is None]
-    parents = in_place_parents(operations, eligible)
+    parents = in_place_parents(trace, eligible)
     buffers = tuple(
-        buffer_of(
-            name, lx_bytes(accesses[name]), accesses[name], operations.loops, parents.get(name)
+        LiveBuffer(
+            name,
+            _bytes_per_core(accesses[name]),
+            *live_range(accesses[name], trace.loops),
+            parents.get(name),
         )
         for name in eligible
     )
-    return buffers, {name: text for name, text in why.items() if text is not None}
+    refused = {name: text for name, text in why.items() if text is not None}
+    return ScratchpadPlan(buffers, pack(buffers, capacity_bytes), refused, capacity_bytes)
 
 
-def _known(what: str, name: str, among: Mapping[str, Value]) -> Value:
-    if name not in among:
-        raise LaunchError(
-            "SPY985",
-            f"LX planning has no {what} of this name",
-            expected=", ".join(among),
-            found=name,
+def _bytes_per_core(accesses: Accesses) -> int:
+    view = accesses[0][1].view
+    assert isinstance(view, CoreView)
+    return view.size_bytes
+
+
+def pool_offsets(
+    kernel: Kernel,
+    names: Names,
+    arguments: Collection[str],
+    in_lx: Collection[str] = (),
+    limit_bytes: int = REGION_BYTES,
+) -> dict[str, int]:
+    """Return the offset in the pool, in bytes, of each buffer that is made in the kernel and not
+    placed in LX. DeviceOutOfMemory SPY987 beyond ``limit_bytes``; BundleError SPY988.
+    """
+    trace = access_trace(kernel, names)
+    buffers = [
+        LiveBuffer(name, max(a.size_bytes for _, a in uses), *live_range(uses, trace.loops))
+        for name, uses in trace.accesses().items()
+        if name not in arguments and name not in in_lx and first_is_write(uses)
+    ]
+    return pack_pool(buffers, limit_bytes)
+
+
+def pack_pool(
+    buffers: Sequence[LiveBuffer[str]], limit_bytes: int = REGION_BYTES
+) -> dict[str, int]:
+    """Return the offset of every buffer; DeviceOutOfMemory SPY987 if one does not fit."""
+    offsets: dict[str, int] = {}
+    for name, offset in pack(buffers, limit_bytes).items():
+        if offset is None:
+            raise _overflow(name, buffers, limit_bytes)
+        offsets[name] = offset
+    return offsets
+
+
+def _overflow(name: str, buffers: Sequence[LiveBuffer[str]], limit_bytes: int) -> DeviceOutOfMemory:
+    buffer = next(b for b in buffers if b.name == name)
+    others = sum(b.size_bytes for b in buffers if b.start <= buffer.start < b.end and b != buffer)
+    return DeviceOutOfMemory(
+        "SPY987",
+        f"{name} does not fit into the pool of intermediate results",
+        expected=f"at most {limit_bytes} bytes alive at operation {buffer.start}",
+        found=f"{buffer.size_bytes} bytes besides {others} of others",
+        hint="use smaller batches, or tile the kernel",
+    )
+
+
+def with_offsets(kernel: Kernel, names: Names, memory: str, offsets: Mapping[str, int]) -> Kernel:
+    """Return ``kernel`` with the buffers in ``offsets`` placed in ``memory`` ("lx" or "pool").
+
+    Tensors of these buffers are no longer arguments of the kernel (-1); other arguments keep their
+    numbers. BundleError SPY988 for names that do not fit.
+    """
+    rest = iter(names)
+    placed = tuple(_placed(kernel, rest, memory, offsets))
+    if next(rest, None) is not None:
+        raise misnamed("the kernel", "one row of names per operation", "more rows")
+    return placed
+
+
+def _placed(
+    kernel: Kernel, names: Iterator[Sequence[str]], memory: str, offsets: Mapping[str, int]
+) -> Iterator[KernelOp | UnimplementedOp | KernelLoop]:
+    for op in kernel:
+        if isinstance(op, KernelLoop):
+            yield replace(op, body=tuple(_placed(op.body, names, memory, offsets)))
+            continue
+        row = next(names, None)
+        if row is None:
+            raise misnamed("the kernel", "one row of names per operation", "fewer rows")
+        if isinstance(op, UnimplementedOp):
+            yield op
+            continue
+        if len(op.tensors) != len(row):
+            raise misnamed(op.name, f"{len(op.tensors)} arguments", f"{len(row)} names")
+        tensors = tuple(
+            replace(tensor, argument=-1, memory=memory, start_bytes=offsets[name])
+            if name in offsets
+            else tensor
+            for tensor, name in zip(op.tensors, row, strict=True)
         )
-    return among[name]
+        yield replace(op, tensors=tensors)
+
+
+# --- report -----------------------------------------------------------------------------------
+
+
+def report_text(plan: ScratchpadPlan, width: int = 120) -> str:
+    """Return a summary of ``plan`` and a table of its buffers, at most ``width`` columns wide."""
+    from rich.console import Console
+
+    sizes = {b.name: b.size_bytes for b in plan.buffers}
+    peak = max((offset + sizes[name] for name, offset in plan.placed.items()), default=0)
+    spilled = sum(size for name, size in sizes.items() if name not in plan.placed)
+    console = Console(width=width, color_system=None, highlight=False, markup=False)
+    with console.capture() as captured:
+        total = len(plan.buffers) + len(plan.refused)
+        console.print(f"LX plan: {len(plan.placed)} of {total} buffers in LX")
+        console.print(f"peak {peak:,} of {plan.capacity_bytes:,} bytes per core")
+        console.print(f"{spilled:,} bytes did not fit")
+        if total:
+            console.print(_table(plan))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).rstrip() + "\n"
+
+
+def _table(plan: ScratchpadPlan) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, pad_edge=False)
+    for title in ("buffer", "bytes per core", "offset", "alive", "why"):
+        right = title in ("bytes per core", "offset")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title != "why")
+    for b in plan.buffers:
+        offset, parent = plan.offsets[b.name], b.in_place_of
+        why = "does not fit" if offset is None else ""
+        if offset is not None and parent is not None and plan.offsets.get(parent) == offset:
+            why = f"in place of {parent}"
+        text = "HBM" if offset is None else f"{offset:,}"
+        table.add_row(b.name, f"{b.size_bytes:,}", text, f"{b.start}-{b.end - 1}", why)
+    for name, why in plan.refused.items():
+        table.add_row(name, "", "HBM", "", why)
+    return table

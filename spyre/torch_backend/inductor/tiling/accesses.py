@@ -1,7 +1,7 @@
-"""What an ir.Operation reads, by its iteration variables, and which element of a buffer that is.
+"""Reads of an ir.Operation: the index of each load, and the position in the buffer it refers to.
 
-Names of dims, which are carried along reads from graph inputs over all operations
-(`propagate_named_dims`), and the checks of tiling are both found from these.
+The checks of tiling use them, and so does `propagate_named_dims`, which carries names of dims from
+graph inputs through all operations.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from spyre.torch_backend.inductor.base import MemoryDep, V, compiled_input_index
 from spyre.torch_backend.inductor.hints import DimNames
 
 READ_WRITES = "__spyre_read_writes_cache"
-"""Attribute of operations, named as those that `clear_caches` removes."""
+"""Attribute of operations; `clear_caches` removes attributes with such names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferRead:
-    """One load: the buffer and the index, host elements from its start."""
+    """One load: the buffer, and the index in host elements from its start."""
 
     buffer: str
     index: sympy.Expr
@@ -29,9 +29,9 @@ class BufferRead:
 
 @dataclass(frozen=True, slots=True)
 class OperationAccesses:
-    """Reads of an operation, and expressions of variables that it uses as values.
+    """Reads of an operation, and the index expressions that it uses as values.
 
-    ``variables``: one per entry of ranges, then of reduction ranges; None for one element.
+    ``variables``: one per entry of ranges, then of reduction ranges; None for an extent of 1.
     """
 
     variables: tuple[sympy.Symbol | None, ...]
@@ -40,43 +40,41 @@ class OperationAccesses:
     index_values: tuple[sympy.Expr, ...]
 
     def extent_of(self, variable: sympy.Symbol) -> Any:
-        """Elements ``variable`` runs over; None for what is no variable of the operation."""
-        for own, extent in zip(self.variables, self.extents, strict=True):
-            if own == variable:
-                return extent
-        return None
+        """Return the extent of ``variable``; None if it is no variable of the operation."""
+        pairs = zip(self.variables, self.extents, strict=True)
+        return next((extent for known, extent in pairs if known == variable), None)
 
 
 def is_loop_operation(operation: Any) -> bool:
-    """True for what walks an iteration space and can be in a loop: Pointwise and Reduction."""
+    """Return True for a Pointwise or a Reduction, the operations that can be in a loop."""
     return isinstance(operation, ir.ComputedBuffer) and isinstance(
         operation.data, (ir.Pointwise, ir.Reduction)
     )
 
 
 def names_read(operation: Any) -> set[str]:
-    """Buffers any operation reads; external calls do not tell by ``get_read_names``."""
+    """Return the buffers an operation reads; ``get_read_names`` lacks those of external calls."""
     return {dep.name for dep in read_writes_of(operation).reads}
 
 
 def read_writes_of(operation: Any) -> Any:
-    """``operation.get_read_writes()``, found once until `clear_caches` forgets it."""
+    """Return ``operation.get_read_writes()``, cached until `clear_caches` is called."""
     if not is_loop_operation(operation):
         return operation.get_read_writes()
-    known = vars(operation).get(READ_WRITES)
-    if known is None:
-        known = operation.get_read_writes()
-        object.__setattr__(operation, READ_WRITES, known)
-    return known
+    cached = vars(operation).get(READ_WRITES)
+    if cached is None:
+        cached = operation.get_read_writes()
+        object.__setattr__(operation, READ_WRITES, cached)
+    return cached
 
 
 def extents_of(operation: Any) -> tuple[Any, ...]:
-    """Ranges, then reduction ranges of an operation."""
+    """Return the ranges of an operation, then its reduction ranges."""
     return (*operation.data.get_pointwise_size(), *operation.data.get_reduction_size())
 
 
 def accesses_of(operation: Any) -> OperationAccesses:
-    """Accesses of a loop operation, by the indices its body makes now."""
+    """Return the accesses of a Pointwise or Reduction, from its body."""
     read_writes = read_writes_of(operation)
     return OperationAccesses(
         tuple(v if isinstance(v, sympy.Symbol) else None for v in read_writes.range_vars),
@@ -87,7 +85,7 @@ def accesses_of(operation: Any) -> OperationAccesses:
 
 
 def layout_of(buffer: str) -> Any:
-    """The layout of a buffer, graph input or constant, of the target's where it is mutated."""
+    """Return the layout of a buffer, graph input or constant; that of the target of a mutation."""
     owner = V.graph.try_get_buffer(buffer)
     layout = None if owner is None else owner.get_output_spec()
     if isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
@@ -96,7 +94,7 @@ def layout_of(buffer: str) -> Any:
 
 
 def coefficient(index: sympy.Expr, variable: sympy.Symbol) -> sympy.Expr | None:
-    """What ``index`` advances by per step of ``variable``; None where steps differ."""
+    """Return the step of ``index`` per step of ``variable``; None if steps differ."""
     steps = sympy.expand(index).coeff(variable)
     rest = sympy.expand(index - steps * variable)
     if variable in rest.free_symbols or variable in steps.free_symbols:
@@ -107,25 +105,25 @@ def coefficient(index: sympy.Expr, variable: sympy.Symbol) -> sympy.Expr | None:
 def coordinates(
     index: sympy.Expr, size: Sequence[Any], stride: Sequence[Any]
 ) -> list[sympy.Expr] | None:
-    """The position in a buffer that ``index`` is: one expression per dim.
+    """Return the position in a buffer that ``index`` refers to, one expression per dim.
 
-    A term belongs to the dim of the largest stride that divides it; dims of one element are 0.
-    None where a term fits no dim. Whether coordinates stay within ``size``: `within_size`.
+    A term belongs to the dim with the largest stride that divides it; dims of one element are 0.
+    None if a term fits no dim. `stays_within` checks that coordinates are within ``size``.
     """
     terms: list[sympy.Expr] = [sympy.S.Zero] * len(size)
     dims = [d for d in range(len(size)) if size[d] != 1 and stride[d] != 0]
     dims.sort(key=lambda d: stride[d], reverse=True)
     for term in sympy.Add.make_args(sympy.expand(index)):
-        rest = _place(term, dims, stride, terms)
+        rest = _add_term(term, dims, stride, terms)
         if rest != 0:
             return None
     return terms
 
 
-def _place(
+def _add_term(
     term: sympy.Expr, dims: Sequence[int], stride: Sequence[Any], coordinates: list[sympy.Expr]
 ) -> sympy.Expr:
-    """Add ``term`` to coordinates; returns what fits none. A constant is spread over dims."""
+    """Add ``term`` to ``coordinates``, a constant to several; return the part that fits no dim."""
     factor, atom = term.as_coeff_Mul()
     for dim in dims:
         if not atom.is_number and factor % stride[dim] == 0:
@@ -140,9 +138,9 @@ def _place(
 def stays_within(
     coordinates: Sequence[sympy.Expr], size: Sequence[Any], accesses: OperationAccesses
 ) -> bool:
-    """True if no coordinate leaves its dim, so that it is the element's real position.
+    """Return True if no coordinate leaves its dim, so that it is the element's true position.
 
-    Indices read from tensors are taken to stay within; functions of variables are not followed.
+    Indices read from tensors are assumed to stay within; functions of variables are not analysed.
     """
     return all(
         _coordinate_stays_within(c, n, accesses) for c, n in zip(coordinates, size, strict=True)
@@ -168,7 +166,7 @@ def _coordinate_stays_within(
 def recombined(
     index: sympy.Expr, size: Sequence[Any], old: Sequence[Any], new: Sequence[Any]
 ) -> sympy.Expr:
-    """``index`` of a buffer with strides ``old`` as one of a buffer with strides ``new``."""
+    """Convert ``index`` from a buffer with strides ``old`` to one with strides ``new``."""
     parts = coordinates(index, size, old)
     assert parts is not None, f"{index} was checked against strides {list(old)}"
     return sum((c * s for c, s in zip(parts, new, strict=True)), sympy.S.Zero)
@@ -177,15 +175,15 @@ def recombined(
 def dims_by_variable(
     read: BufferRead, accesses: OperationAccesses, layout: Any
 ) -> Mapping[int, int]:
-    """Dim of the buffer that each place of the iteration space walks in full."""
+    """Return, by index in the iteration space, the dim of the buffer that is walked in full."""
     dims = {}
-    for place, variable in enumerate(accesses.variables):
+    for axis, variable in enumerate(accesses.variables):
         if variable is None:
             continue
         steps = coefficient(read.index, variable)
         for dim, (extent, stride) in enumerate(zip(layout.size, layout.stride, strict=True)):
-            if extent == accesses.extents[place] and stride == steps and extent != 1:
-                dims[place] = dim
+            if extent == accesses.extents[axis] and stride == steps and extent != 1:
+                dims[axis] = dim
                 break
     return dims
 
@@ -195,55 +193,56 @@ Known = TypeVar("Known")
 
 
 def by_graph_input(graph_module: Any, known: Sequence[Known | None]) -> dict[str, Known]:
-    """By graph input what is ``known`` of the arguments ``compile_fx`` was called with, for the
-    graph that ``inner_compile`` is given.
+    """Return ``known``, one entry per argument of ``compile_fx``, by input of the graph that
+    ``inner_compile`` gets.
 
-    Inputs of backward graphs are those they were saved from; nothing is known of tangents and
-    saved intermediates.
+    Inputs of backward graphs have the entry of the input they were saved from; tangents and saved
+    intermediates have none.
     """
     by_input = {}
     for node in graph_module.graph.find_nodes(op="placeholder"):
-        place = compiled_input_index(node)
-        given = None if place is None or place >= len(known) else known[place]
-        if given is not None:
-            by_input[str(node.target)] = given
+        index = compiled_input_index(node)
+        entry = None if index is None or index >= len(known) else known[index]
+        if entry is not None:
+            by_input[str(node.target)] = entry
     return by_input
 
 
 def propagate_named_dims(operations: Sequence[Any], input_names: Mapping[str, DimNames]) -> None:
-    """Set ``named_dims`` of every Pointwise and Reduction, a tuple of names and Nones.
+    """Set ``named_dims`` of every Pointwise and Reduction, a tuple with a name or None per axis of
+    the iteration space.
 
-    A place of the iteration space has the name of a dim it walks from end to end in steps of the
-    dim's stride: of the first read that has one, else of a consumer of the result. Transposed,
-    broadcast and reduced dims keep names; dims that are cut, merged or split lose them.
+    An axis has the name of the dim that it walks from end to end in steps of the dim's stride: of
+    the first read with a name, else of a reader of the result. Transposed, broadcast and reduced
+    dims keep names; dims that are cut, merged or split lose them.
     """
     if not input_names:
         for op in filter(is_loop_operation, operations):
             op.named_dims = (None,) * len(extents_of(op))
         return
-    names: _Names = {buffer: list(given) for buffer, given in input_names.items()}
+    names: _Names = {buffer: list(dims) for buffer, dims in input_names.items()}
     loops = [(op, accesses_of(op)) for op in operations if is_loop_operation(op)]
-    places = {id(op): [None] * len(accessed.variables) for op, accessed in loops}
+    axes = {id(op): [None] * len(accessed.variables) for op, accessed in loops}
     for sweep in (loops, loops[::-1], loops):
         for op, accessed in sweep:
-            _carry(op, accessed, places[id(op)], names)
+            _carry(op, accessed, axes[id(op)], names)
     for op, _ in loops:
-        op.named_dims = tuple(places[id(op)])
+        op.named_dims = tuple(axes[id(op)])
 
 
-def _carry(operation: Any, accesses: OperationAccesses, places: list[Any], names: _Names) -> None:
-    """Names from what is read and from what others know of the result, and back to both."""
+def _carry(operation: Any, accesses: OperationAccesses, axes: list[Any], names: _Names) -> None:
+    """Copy names from the operation's buffers to its ``axes``, and from there to the buffers."""
     outputs = len(operation.data.ranges)
-    known = names.setdefault(operation.get_name(), [None] * outputs)
+    result = names.setdefault(operation.get_name(), [None] * outputs)
     links: list[tuple[int, list[str | None], int]] = []
     for read in accesses.reads:
         layout = layout_of(read.buffer)
         if layout is None:
             continue
         buffer = names.setdefault(read.buffer, [None] * len(layout.size))
-        links.extend((p, buffer, d) for p, d in dims_by_variable(read, accesses, layout).items())
-    links.extend((p, known, p) for p in range(min(outputs, len(known))))
-    for place, buffer, dim in links:
-        places[place] = places[place] or buffer[dim]
-    for place, buffer, dim in links:
-        buffer[dim] = buffer[dim] or places[place]
+        links.extend((a, buffer, d) for a, d in dims_by_variable(read, accesses, layout).items())
+    links.extend((a, result, a) for a in range(min(outputs, len(result))))
+    for axis, buffer, dim in links:
+        axes[axis] = axes[axis] or buffer[dim]
+    for axis, buffer, dim in links:
+        buffer[dim] = buffer[dim] or axes[axis]

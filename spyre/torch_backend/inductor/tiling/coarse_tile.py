@@ -1,18 +1,18 @@
-"""`coarse_tile`: stamp loops onto operations, cut iteration spaces down to a tile, and give every
-operation the buffer its readers need.
+"""`coarse_tile`: stamp loops onto operations, reduce their ranges to one tile, and insert the
+buffers that their readers need.
 
-Runs after layouts, restickify and padding, before anything that divides work or plans memory. The
+It runs after layouts, restickify and padding, and before work division and memory planning. The
 attributes of an ir.Operation in a loop, one entry per loop, the outermost first:
 
-- ``loop_group_id``: tuple, the path of its loop; operations with equal ones share a loop body;
+- ``loop_group_id``: tuple, the path of its loop; operations with equal paths share a loop body;
 - ``loop_count``: list of counts;
-- ``loop_tiled_dims``: list of lists: the place in ``data.ranges`` that the loop splits, or nothing
-  where the operation is the same in all iterations of that loop.
+- ``loop_tiled_dims``: list of lists: the index in ``data.ranges`` that the loop splits, or an empty
+  list if the operation is the same in all iterations of that loop.
 
-Buffers, per tiled operation: read in its loop body only: its buffer holds a tile and stays where it
-is (``per_tile_fixed``). Read outside too (case 1): besides, a copy operation in the loop writes
-each tile to a full buffer, which the others read. Read outside only (case 2): the operation itself
-writes its tiles to the full buffer.
+The buffer of a tiled operation depends on its readers. If all are in its loop body, it holds one
+tile at a fixed address (``per_tile_fixed``). If some are outside (case 1), a copy operation in the
+loop also writes each tile to a full buffer, which those read. If all are outside (case 2), the
+operation writes its tiles to the full buffer.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def coarse_tile(
     *,
     tiled_dims: Sequence[int] | None = None,
 ) -> None:
-    """Tile ``groups`` of ``operations``; both change in place, the list where buffers are added.
+    """Tile ``groups`` of ``operations``, in place; buffers and copies are inserted into the list.
 
     A group is ``(ops, count)``, ``(ops, count, dims)``, ``(ops, [(count, dims), …])``, the
-    outermost loop first, or a `TileGroup`. Dims are places in ``data.ranges``; ``tiled_dims`` are
-    those of flat groups without their own (None: dim 0). A level that names several dims becomes
-    one loop per dim, each with the same count: one loop over all of them would only visit the
+    outermost loop first, or a `TileGroup`. Dims are indices in ``data.ranges``; ``tiled_dims`` are
+    those of flat groups without dims (None: dim 0). A level that names several dims becomes one
+    loop per dim, each with the same count, since one loop over all of them would only visit the
     diagonal. ``loop_count`` and ``loop_tiled_dims`` then have an entry for each.
 
-    SpyreError, before anything is changed: SPY970 (form), SPY971 (not contiguous), SPY973 (counts
+    SpyreError before any change: SPY970 (form), SPY971 (not contiguous), SPY973 (counts
     and extents), SPY976 (operations that cannot be tiled, tiles of sizes known only at run time),
     SPY977 (reads beyond a tile).
     """
@@ -108,7 +108,7 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             "SPY976",
             f"operation {operation.get_name()} ({program.name}) cannot be in a tiling loop",
             expected="one operation over one iteration space",
-            found="several operations, made as the operands lie",
+            found="several operations, which depend on the operands' layouts",
             hint="leave it out of the group: one loop before it and one behind it",
         )
     dims = tiled_dims_of(operation, group.levels)
@@ -117,7 +117,7 @@ def _check_operation(operation: Any, group: TileGroup) -> None:
             raise SpyreError(
                 "SPY970",
                 f"operation {operation.get_name()} has no dim {dim} to tile",
-                expected=f"a place in ranges {list(operation.data.ranges)}",
+                expected=f"an index in ranges {list(operation.data.ranges)}",
                 found=f"dim {dim}",
             )
     check_reduction_tiling_safety(operation, dims)
@@ -137,7 +137,7 @@ def _check_concrete(operation: Any, ranges: Sequence[Any]) -> None:
 
 
 def _stamp_group(group: TileGroup) -> None:
-    """Attributes and ranges of all operations of a group."""
+    """Set the loop attributes and the ranges of one tile on all operations of a group."""
     for op in group.operations:
         dims = tiled_dims_of(op, group.levels)
         ranges = _divided(op, group)
@@ -148,7 +148,7 @@ def _stamp_group(group: TileGroup) -> None:
 
 
 def _divide_ranges(operation: Any, ranges: Sequence[Any]) -> None:
-    """Replace the ranges, of a reduction those it reduces too; Loops are frozen dataclasses."""
+    """Replace the ranges and reduction ranges of an operation, which is a frozen dataclass."""
     rank = len(operation.data.ranges)
     object.__setattr__(operation.data, "ranges", list(ranges[:rank]))
     if isinstance(operation.data, ir.Reduction):
@@ -158,8 +158,8 @@ def _divide_ranges(operation: Any, ranges: Sequence[Any]) -> None:
 
 
 def _divided(operation: Any, group: TileGroup) -> list[Any]:
-    """Ranges of one tile, then reduced ones. SpyreError SPY973 where a count does not go with an
-    extent.
+    """Return the ranges of one tile, then the reduction ranges. SpyreError SPY973 if a count does
+    not divide an extent.
     """
     ranges = list(extents_of(operation))
     dims = tiled_dims_of(operation, group.levels)
@@ -170,7 +170,7 @@ def _divided(operation: Any, group: TileGroup) -> list[Any]:
 
 
 def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int:
-    """Elements of a dim in one tile."""
+    """Return the elements of a dim in one tile; SpyreError SPY973."""
     name = f" ({level.dim})" if isinstance(level.dim, str) else ""
     where = f"dim {dim}{name} of {operation.get_name()}"
     tile = tile_extent(extent, level.count)
@@ -185,8 +185,8 @@ def _tile_extent(operation: Any, level: TileLevel, dim: int, extent: Any) -> int
 
 
 def _divides(extent: Any, tile: int, count: Any) -> bool:
-    """Whether all tiles are whole; of sizes only a launch knows, a guard of the graph from now on,
-    which is compiled anew for others.
+    """Return True if ``count`` tiles cover ``extent`` exactly. For symbolic sizes this becomes a
+    guard of the graph, which is compiled again for sizes that violate it.
     """
     whole = sympy.Eq(extent, tile * count)
     return bool(whole) if not whole.free_symbols else bool(V.graph.sizevars.expect_true(whole))
@@ -194,7 +194,7 @@ def _divides(extent: Any, tile: int, count: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Who reads a buffer: operations of the same loop body that read its tile, and all others."""
+    """Readers of a buffer: operations of the same loop body that read its tile, and all others."""
 
     inside: tuple[Any, ...]
     outside: tuple[Any, ...]
@@ -210,14 +210,14 @@ def insert_tiling_propagation(
     groups: Sequence[TileGroup],
     untiled: Mapping[str, OperationAccesses],
 ) -> None:
-    """Give every stamped operation the buffer that its readers need; ``operations`` grows.
+    """Give every stamped operation the buffer that its readers need; inserts into ``operations``.
 
-    ``untiled``: accesses of operations before they were stamped; dims that are cut down to one
-    element do not show in them any more.
+    ``untiled``: accesses of operations before they were stamped, when no dim was reduced to one
+    element.
 
-    Operations that mutate a buffer write it tile by tile already and stay as they are. Readers of
-    the same loop body read tiles unless they move along a dim that the maker holds in full. A
-    buffer that follows no loop of its group has its full size anyway.
+    Operations that mutate a buffer already write it tile by tile and are not changed. Readers of
+    the same loop body read tiles, unless they move along a dim that the writer holds in full. A
+    result that no loop of its group tiles has its full size anyway.
     """
     if not groups:
         return
@@ -277,7 +277,7 @@ def _give_buffer(
     redirects: dict[str, dict[str, Redirect]],
 ) -> None:
     name = operation.get_name()
-    if all(place is None for place in loops[name].places):
+    if all(axis is None for axis in loops[name].axes):
         _fix_memory(operation, not uses.leaves_loop)
         return
     operation.decide_layout()
@@ -287,8 +287,10 @@ def _give_buffer(
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
     else:
-        full = _place_full_buffer(operation, full_layout, operations, loops)
-        _lead_outside(operation, full, uses, operations, redirects)
+        full = _insert_full_buffer(operation, full_layout, operations, loops)
+        redirect_storage(operations, operation, full)
+        for reader in filter(is_loop_operation, uses.outside):
+            redirects.setdefault(reader.get_name(), {})[name] = Redirect(full.name)
         if not uses.inside:
             operation.layout = _mutation(full)
             return
@@ -309,10 +311,10 @@ def _mutation(full: FullBuffer) -> Any:
     return ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(full)))
 
 
-def _place_full_buffer(
+def _insert_full_buffer(
     operation: Any, layout: Any, operations: list[Any], loops: Mapping[str, TilingLoops]
 ) -> FullBuffer:
-    """A full buffer, allocated just before the outermost loop around ``operation``."""
+    """Insert a full buffer before the outermost loop around ``operation``, and return it."""
     outermost = loops[operation.get_name()].path[0]
     names = [op.get_name() for op in operations]
     first = next(n for n, o in enumerate(names) if o in loops and loops[o].path[0] == outermost)
@@ -321,21 +323,8 @@ def _place_full_buffer(
     return full
 
 
-def _lead_outside(
-    operation: Any,
-    full: FullBuffer,
-    uses: _Uses,
-    operations: Sequence[Any],
-    redirects: dict[str, dict[str, Redirect]],
-) -> None:
-    """Outside readers, graph outputs and views read the full buffer."""
-    redirect_storage(operations, operation, full)
-    for reader in filter(is_loop_operation, uses.outside):
-        redirects.setdefault(reader.get_name(), {})[operation.get_name()] = Redirect(full.name)
-
-
 def _insert_copy(operation: Any, full: FullBuffer, operations: list[Any]) -> None:
-    """After ``operation``, in the same loops: each tile is copied to its place in ``full``."""
+    """Insert an operation behind ``operation``, in its loops, that copies each tile to ``full``."""
     tile = operation.layout.make_indexer()
     name = operation.get_name()
 

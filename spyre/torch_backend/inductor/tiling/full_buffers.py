@@ -1,16 +1,13 @@
-"""Full-sized buffers for what tiling loops make, accumulators among them, and operations led to
-them.
+"""Buffers of full size for the results of tiling loops, accumulators, and redirected readers.
 
-A tiled operation computes one tile at a time; who reads its result outside of the loop reads a
-buffer of full size, which `FullBuffer` allocates before the loop. Loads in the bodies of
-operations are redirected by name, as their indices are always made with the full strides.
+A tiled operation computes one tile at a time. Readers of its result outside of the loop read a
+buffer of full size, which `FullBuffer` allocates before the loop. Loads in the bodies of operations
+are redirected by buffer name, since their indices are always computed with the full strides.
 
-Accumulators are beyond the coarse-tiling document: reductions, and K of matmuls, that a loop
-splits.
-An iteration reduces its tile of the reduced dim; a buffer of the result's full size, filled with
-the neutral element before the loops, takes up one partial result after the other. Who reads the
-reduction, outside of the loop that splits it, reads that buffer. The sum over tiles is rounded once
-per tile, as a launch in tiles rounds it.
+Accumulators are an extension of the coarse-tiling document, for loops that split a reduced dim or K
+of a matmul. A buffer of the result's full size is filled with the neutral element before the loops;
+each iteration reduces its tile and combines the partial result with the buffer, which the readers
+outside of the loop read. A sum is rounded once per tile, as in a tiled launch.
 """
 
 from __future__ import annotations
@@ -29,19 +26,19 @@ from spyre.torch_backend.program import OpKind
 
 
 class FullBuffer(ir.NopKernel):  # type: ignore[misc]
-    """Memory of full size that loops fill; the wrapper allocates it where this node stands."""
+    """Memory of full size that loops fill; the wrapper allocates it at this node's position."""
 
     def should_allocate(self) -> bool:
-        """Always: no kernel makes it."""
+        """Return True, because no kernel allocates it."""
         return True
 
     def has_side_effects(self) -> bool:
-        """None; it goes away with what is written to it."""
+        """Return False, so that it is removed if nothing writes to it."""
         return False
 
 
 def make_full_buffer(like: Any, layout: Any) -> FullBuffer:
-    """A registered buffer with ``layout``, of the origins of operation ``like``; not yet placed."""
+    """Register a buffer with ``layout`` and the origins of ``like``; it is in no operation list."""
     with ir.IRNode.current_origins(like.get_origins()):
         full = FullBuffer(name=None, layout=layout, inputs=[])
     register(full)
@@ -49,7 +46,7 @@ def make_full_buffer(like: Any, layout: Any) -> FullBuffer:
 
 
 def register(operation: Any) -> None:
-    """Give an operation and its buffer names of the graph; it is in no list of operations yet."""
+    """Give an operation and its buffer new names in the graph; its operation list is unchanged."""
     graph = V.graph
     operation.name = _unused("buf", len(graph.buffers), graph.name_to_buffer, graph)
     graph.buffers.append(operation)
@@ -66,9 +63,9 @@ def _unused(prefix: str, first: int, taken: Mapping[str, Any], graph: Any) -> st
 
 
 def redirect_storage(operations: Iterable[Any], old: Any, new: Any) -> None:
-    """Graph outputs, external calls and views of ``old`` refer to ``new`` from now on.
+    """Replace ``old`` by ``new`` in graph outputs, external calls and views.
 
-    Bodies of loop operations hold names: `redirect_loads` is for these.
+    Bodies of loop operations refer to buffers by name; `redirect_loads` changes those.
     """
     V.graph.graph_outputs[:] = _replaced(list(V.graph.graph_outputs), old, new)
     for op in operations:
@@ -78,7 +75,7 @@ def redirect_storage(operations: Iterable[Any], old: Any, new: Any) -> None:
 
 
 def _replaced(node: Any, old: Any, new: Any) -> Any:
-    """``node`` with ``new`` in the place of ``old``; boxes around it change themselves."""
+    """Return ``node`` with ``new`` instead of ``old``; boxes around it are changed in place."""
     if node is old:
         return new
     if isinstance(node, (list, tuple)):
@@ -96,7 +93,9 @@ def _replaced(node: Any, old: Any, new: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Loads of a buffer go to ``name``; with strides ``new`` in the place of ``old``, if given."""
+    """Redirects loads of a buffer to buffer ``name``, with strides ``new`` instead of ``old`` if
+    they are given.
+    """
 
     name: str
     size: Sequence[Any] = ()
@@ -104,7 +103,7 @@ class Redirect:
     new: Sequence[Any] = ()
 
     def index(self, index: Any) -> Any:
-        """The index in the other buffer."""
+        """Return the index in the new buffer."""
         return recombined(index, self.size, self.old, self.new) if self.new else index
 
 
@@ -121,7 +120,7 @@ class _Redirected(WrapperHandler):  # type: ignore[misc]
 
 
 def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:
-    """Let the body of a loop operation load from other buffers."""
+    """Redirect loads in the body of a loop operation, by buffer name."""
     body: Callable[..., Any] = operation.data.inner_fn
 
     def inner_fn(*indices: Any) -> Any:
@@ -134,16 +133,16 @@ def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:
 
 
 def keep_indices(operation: Any) -> None:
-    """Loads of ``operation``'s buffer are indexed by the layout it has now, whatever it gets.
+    """Keep the current indices of loads of ``operation``'s buffer when its layout changes.
 
-    Bodies hold loaders of the buffer, some through views with strides of their own.
+    Bodies hold loaders of the buffer, some through views with other strides.
     """
     indexer = operation.get_layout().make_indexer()
     operation.make_indexer = lambda: indexer
 
 
 def splits_reduction(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> bool:
-    """Whether a loop splits a reduced dim of the operation."""
+    """Return True if a loop splits a reduced dim of the operation."""
     rank = len(operation.data.get_pointwise_size())
     return any(dim >= rank for entry in tiled_dims for dim in entry)
 
@@ -151,10 +150,11 @@ def splits_reduction(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> boo
 def insert_accumulators(
     operations: list[Any], groups: Sequence[TileGroup], full_sizes: dict[str, list[Any]]
 ) -> list[TileGroup]:
-    """Accumulators for stamped reductions; returns the groups with the operations that add up.
+    """Insert accumulators for stamped reductions; return the groups with the operations that
+    combine partial results.
 
-    ``full_sizes``: sizes of every operation's result before it was stamped. SpyreError SPY977 if
-    the loop that splits a reduction also reads its result.
+    ``full_sizes``: sizes of each operation's result before it was stamped. SpyreError SPY977 if the
+    loop that splits a reduction also reads its result.
     """
     groups_made = []
     for group in groups:
@@ -185,7 +185,7 @@ def _accumulate(
 
 
 def _check_readers(operation: Any, operations: Sequence[Any]) -> None:
-    """The total is there only when the loop that splits the reduction has ended."""
+    """Raise SpyreError SPY977 if the loop that splits a reduction reads the unfinished result."""
     rank = len(operation.data.get_pointwise_size())
     level = next(k for k, e in enumerate(operation.loop_tiled_dims) if e and e[0] >= rank)
     inside = operation.loop_group_id[: level + 1]
@@ -203,7 +203,7 @@ def _check_readers(operation: Any, operations: Sequence[Any]) -> None:
 
 
 def _outermost(operation: Any, operations: Sequence[Any]) -> int:
-    """Where the outermost loop around an operation begins."""
+    """Return the index of the first operation in the outermost loop around ``operation``."""
     path = operation.loop_group_id[0]
     return next(
         k for k, op in enumerate(operations) if getattr(op, "loop_group_id", (None,))[0] == path
@@ -211,7 +211,7 @@ def _outermost(operation: Any, operations: Sequence[Any]) -> int:
 
 
 def _neutral_buffer(operation: Any, size: list[Any], neutral: float) -> Any:
-    """A buffer of the result's full size, filled."""
+    """Return an operation that fills a buffer of the result's full size with ``neutral``."""
     dtype, layout = operation.get_dtype(), operation.get_layout()
 
     def fill(_: Sequence[Any]) -> Any:
@@ -224,7 +224,7 @@ def _neutral_buffer(operation: Any, size: list[Any], neutral: float) -> Any:
 
 
 def _combine(operation: Any, total: Any, how: str) -> Any:
-    """In the operation's loops: the partial result joins the total."""
+    """Return an operation in the same loops that combines the partial result with ``total``."""
     whole, tile = total.get_layout().make_indexer(), operation.get_layout().make_indexer()
     name = operation.get_name()
 

@@ -1,8 +1,8 @@
-"""Groups of operations that are tiled together: as callers write them, and as hints ask for them.
+"""Groups of operations that are tiled together, from callers and from hints.
 
-A group is a tuple ``(ops, count)``, ``(ops, count, dims)`` or ``(ops, [(count, dims), …])``, or a
-`TileGroup`, which is what all of them become. `assign_dim_hints` runs after
-`propagate_named_dims`; `hints_to_coarse_tile_groups` makes groups of ``operation.dim_hints``.
+A caller's group is a tuple ``(ops, count)``, ``(ops, count, dims)`` or
+``(ops, [(count, dims), …])``, and becomes a `TileGroup`. `assign_dim_hints` runs after
+`propagate_named_dims`; `hints_to_coarse_tile_groups` makes groups from ``operation.dim_hints``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation
 
 @dataclass(frozen=True, slots=True)
 class TileLevel:
-    """One loop: its count, and the dim its iterations split.
+    """One loop: its count, and the dim that its iterations split.
 
-    ``dim``: a place in the iteration space, the same in every operation, or the name of a dim,
-    which each operation has where it has it, or not at all.
+    ``dim``: an index in the iteration space, the same in every operation, or the name of a dim,
+    whose index may differ and which some operations may lack.
     """
 
     count: Any
@@ -36,7 +36,7 @@ class TileLevel:
 
 @dataclass(frozen=True, slots=True)
 class TileGroup:
-    """Operations that form one stretch of a loop body, and the loops around them.
+    """Contiguous operations of a loop body, and the loops around them.
 
     ``path``: loop_group_id of the operations, one entry per level, the outermost first.
     """
@@ -47,10 +47,10 @@ class TileGroup:
 
 
 def tile_extent(extent: Any, count: Any) -> int | None:
-    """Elements of each of ``count`` tiles of a dim, None where that is no whole number.
+    """Return the elements of each of ``count`` tiles of a dim; None if that is not a whole number.
 
-    Of sizes only a launch knows the quotient has to be a number: T for ``s0 // T`` tiles of s0,
-    which then has to be a multiple of T.
+    For symbolic sizes the quotient has to be a number: T for ``s0 // T`` tiles of s0, which then
+    has to be a multiple of T.
     """
     whole, number = sympy.sympify(extent), sympy.sympify(count)
     if type(number).__name__ == "FloorDiv":
@@ -62,11 +62,11 @@ def tile_extent(extent: Any, count: Any) -> int | None:
 
 
 def normalised(groups: Sequence[Any], tiled_dims: Sequence[int] | None) -> list[TileGroup]:
-    """Every group as a TileGroup; groups given as tuples are numbered by their order.
+    """Convert all groups to TileGroups; tuples are numbered by their order.
 
     A level that names several dims becomes one loop per dim with the same count, so that all tiles
-    are visited. ``tiled_dims``: dims of flat groups without dims of their own; None: dim 0.
-    SpyreError SPY970 for any other form.
+    are visited. ``tiled_dims``: dims of flat groups without dims; None: dim 0. SpyreError SPY970
+    for any other form.
     """
     if groups and all(isinstance(group, TileGroup) for group in groups):
         return list(groups)
@@ -101,9 +101,9 @@ def _levels(pair: Any) -> list[TileLevel]:
     if isinstance(count, int) and count < 1:
         raise _wrong_group("a count is positive", count)
     if isinstance(dims, str) or not dims or len(set(dims)) != len(dims):
-        raise _wrong_group("dims are a list of different places", dims)
+        raise _wrong_group("dims are a list of different indices", dims)
     if any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in dims):
-        raise _wrong_group("a dim is a place in the iteration space, from 0", dims)
+        raise _wrong_group("a dim is an index in the iteration space, from 0", dims)
     return [TileLevel(count, dim) for dim in dims]
 
 
@@ -117,25 +117,26 @@ def _wrong_group(message: str, found: Any) -> SpyreError:
 
 
 def check_groups(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
-    """SpyreError unless each group, and all of one outer loop, lie side by side in ``operations``.
+    """Check that the operations of each group, and of each outer loop, are contiguous.
 
-    SPY970: an operation of a group is not among them, or is in two groups; SPY971: a gap.
+    SpyreError SPY970 if an operation is not in ``operations`` or is in two groups, SPY971 for a
+    gap.
     """
-    places = {id(op): place for place, op in enumerate(operations)}
+    index_of = {id(op): index for index, op in enumerate(operations)}
     seen: dict[int, TileGroup] = {}
     for group in groups:
         for op in group.operations:
-            if id(op) not in places or id(op) in seen:
-                what = "is in two groups" if id(op) in seen else "is not in the graph"
+            if id(op) not in index_of or id(op) in seen:
+                fault = "is in two groups" if id(op) in seen else "is not in the graph"
                 raise _wrong_group(
-                    f"operation {op.get_name()} of a tiling group {what}", group.path
+                    f"operation {op.get_name()} of a tiling group {fault}", group.path
                 )
             seen[id(op)] = group
-        positions = [places[id(op)] for op in group.operations]
+        positions = [index_of[id(op)] for op in group.operations]
         _check_contiguous(operations, positions, group.path)
     for prefix in {g.path[:n] for g in groups for n in range(1, len(g.path) + 1)}:
         inside = [g for g in groups if g.path[: len(prefix)] == prefix]
-        positions = sorted(places[id(op)] for g in inside for op in g.operations)
+        positions = sorted(index_of[id(op)] for g in inside for op in g.operations)
         _check_contiguous(operations, positions, prefix)
 
 
@@ -146,9 +147,9 @@ def _check_contiguous(
     if positions == expected:
         return
     between = [
-        operations[place].get_name()
-        for place in range(min(positions), max(positions))
-        if place not in positions
+        operations[index].get_name()
+        for index in range(min(positions), max(positions))
+        if index not in positions
     ]
     raise SpyreError(
         "SPY971",
@@ -156,27 +157,27 @@ def _check_contiguous(
         expected="operations that follow each other, in their order",
         found=f"{', '.join(operations[p].get_name() for p in positions)}"
         + (f"; between them {', '.join(between)}" if between else ""),
-        hint="put what lies between into the group, or make two groups",
+        hint="put the operations between them into the group, or make two groups",
     )
 
 
 def tiled_dims_of(operation: Any, levels: Sequence[TileLevel]) -> list[list[int]]:
-    """Per level the place in the operation's iteration space it splits, empty for none."""
+    """Return, per level, the axis of the operation's iteration space it splits; empty for none."""
     stamped: list[list[int]] | None = getattr(operation, "loop_tiled_dims", None)
     if stamped is not None:
         return stamped
     names = getattr(operation, "named_dims", ())
-    return [_places_of_dim(level.dim, names) for level in levels]
+    dims = (level.dim for level in levels)
+    axes = (dim if isinstance(dim, int) else _index(names, dim) for dim in dims)
+    return [[] if axis is None else [axis] for axis in axes]
 
 
-def _places_of_dim(dim: int | str, names: Sequence[str | None]) -> list[int]:
-    if isinstance(dim, int):
-        return [dim]
-    return [names.index(dim)] if dim in names else []
+def _index(names: Sequence[str | None], name: str) -> int | None:
+    return names.index(name) if name in names else None
 
 
 class HintKind(StrEnum):
-    """What a hint asks for."""
+    """The effect of a hint: tiles, or work division."""
 
     SLICES = "slices"
     WORK_DIV = "work_div"
@@ -184,10 +185,10 @@ class HintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DimHint:
-    """What one hint block says of one dim to one operation.
+    """The hint of one block for one dim of one operation.
 
-    ``scope``: number of the block, rising inwards. ``number``: tiles, or cores. ``dim``: the place
-    in ranges and reduction ranges that has the name; None where the operation lacks it.
+    ``scope``: number of the block, rising inwards. ``number``: of tiles, or of cores. ``dim``: the
+    index in ranges and reduction ranges that has the name; None if the operation lacks it.
     """
 
     scope: int
@@ -209,7 +210,7 @@ def assign_dim_hints(operations: Sequence[Any]) -> None:
 
 
 def _scopes_of_operation(operation: Any) -> tuple[HintScope, ...]:
-    """Hint blocks of the FX node an operation was made for: the last one of its origins."""
+    """Return the hint blocks of the FX node an operation was made for, its last origin."""
     node = operation.get_origin_node()
     if node is None:
         origins = set(operation.get_origins())
@@ -229,13 +230,12 @@ def _hints(scope: HintScope, names: Sequence[str | None]) -> Iterator[DimHint]:
                     f"spyre_hint names dim {name!r}, which is not declared",
                     hint=f"declare_tensor_dim({name!r}, …) before the function is compiled",
                 )
-            dim = names.index(name) if name in names else None
-            yield DimHint(scope.number, kind, name, number, dim)
+            yield DimHint(scope.number, kind, name, number, _index(names, name))
 
 
 def is_hinted(operation: Any) -> bool:
-    """Whether a hint asks for loops around the operation, along whatever dim."""
-    return any(h.kind is HintKind.SLICES for h in getattr(operation, "dim_hints", ()))
+    """Return True if a hint requests a loop around the operation."""
+    return bool(_tile_hints(operation))
 
 
 _HintedLoops = tuple[tuple[int, tuple[TileLevel, ...]], ...]
@@ -243,12 +243,12 @@ _HintedLoops = tuple[tuple[int, tuple[TileLevel, ...]], ...]
 
 
 def hints_to_coarse_tile_groups(operations: Sequence[Any]) -> list[TileGroup]:
-    """The groups that hints ask for, for `coarse_tile`.
+    """Return the groups that hints request, for `coarse_tile`.
 
-    Operations of a block that follow each other share its loops; where others lie between, the
-    block has a loop for each stretch. An operation that lacks a dim is in the loop and the same in
-    all its iterations. A dim that no operation of a stretch has is dropped with a warning. Device
-    programs stay outside of loops, with a warning too.
+    Contiguous operations of a block share its loops; if other operations interrupt them, each part
+    gets loops. An operation that lacks a dim is in the loop, and is the same in all iterations. A
+    dim that no operation of a part has is ignored with a warning. Device programs are not tiled,
+    with a warning.
     """
     _warn_of_programs(operations)
     numbers = itertools.count()
@@ -262,12 +262,13 @@ def hints_to_coarse_tile_groups(operations: Sequence[Any]) -> list[TileGroup]:
 
 
 def _warn_of_programs(operations: Sequence[Any]) -> None:
-    """One warning per program that hints ask to tile."""
+    """Give one warning per device program that hints request to tile."""
     hinted = (program_of(op) for op in operations if _tile_hints(op))
     for program in dict.fromkeys(program for program in hinted if program is not None):
         warn_user(
-            f"spyre_hint: {program.name} is several operations, made as its operands lie, and is "
-            "not tiled; what stands before it in the block and behind it has loops of its own"
+            f"spyre_hint: {program.name} is several operations, which depend on its operands' "
+            "layouts, and is not tiled; operations before and behind it in the block are tiled "
+            "separately"
         )
 
 
@@ -276,9 +277,8 @@ def _tile_hints(operation: Any) -> list[DimHint]:
 
 
 def shares_of(operation: Any) -> tuple[tuple[int, int], ...]:
-    """(place in the iteration space, cores) as hints divide an operation; inner blocks count.
-
-    A program of several device operations, made as its operands lie, has a warning instead.
+    """Return (index in the iteration space, cores) of each dim that hints divide; inner blocks take
+    precedence. A program of several device operations gets a warning instead.
     """
     hints = (h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.WORK_DIV)
     shares = {h.dim: h.number for h in hints if h.dim is not None}
@@ -308,10 +308,10 @@ def _nest(
     levels: tuple[TileLevel, ...],
     numbers: Iterator[int],
 ) -> Iterator[TileGroup]:
-    """Groups of operations that share the block at ``depth``, with those of blocks in it."""
-    own = _known_levels(members[0][1][depth][1], [op for op, _ in members])
-    if own:
-        path, levels = (*path, next(numbers), *[0] * (len(own) - 1)), (*levels, *own)
+    """Yield the groups of operations that share the block at ``depth``, and of blocks inside it."""
+    added = _known_levels(members[0][1][depth][1], [op for op, _ in members])
+    if added:
+        path, levels = (*path, next(numbers), *[0] * (len(added) - 1)), (*levels, *added)
         numbers = itertools.count()
     for inner, run in itertools.groupby(members, key=lambda item: _scope_at(item[1], depth + 1)):
         inside = list(run)

@@ -1,13 +1,14 @@
-"""What a tiling loop must not do, checked before anything is changed.
+"""Checks that operations can be tiled, made before any of them is changed.
 
-An iteration runs the same operations on another tile: an operation may only read, of what the
-same loop makes, the tile of its own iteration; and may not depend on where its tile lies.
+Each iteration of a loop runs the same operations on another tile. An operation may read results of
+the same loop only within the tile of its iteration, and may not depend on the tile's position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from spyre.errors import SpyreError, UnsupportedError
@@ -28,9 +29,8 @@ from spyre.torch_backend.inductor.tiling.groups import TileGroup, tile_extent, t
 
 
 def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[int]]) -> None:
-    """UnsupportedError SPY976 for a reduction over a tiled dim whose partial results nothing joins.
-
-    Two loops over reduced dims, too: there is one accumulator.
+    """Raise UnsupportedError SPY976 for a reduction over a tiled dim if its partial results cannot
+    be combined, or over two tiled dims, since there is one accumulator.
     """
     reduced = [
         d for entry in tiled_dims for d in entry if d >= len(operation.data.get_pointwise_size())
@@ -44,29 +44,27 @@ def check_reduction_tiling_safety(operation: Any, tiled_dims: Sequence[Sequence[
             "SPY976",
             f"reduction {operation.get_name()} ({kind}) runs over a tiled dim",
             expected=f"one tiled dim of {', '.join(COMBINED)}, or dims of the result",
-            found=f"places {', '.join(map(str, reduced))} of the iteration space",
+            found=f"dims {', '.join(map(str, reduced))} of the iteration space",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TilingLoops:
-    """The loops around an operation: path, and per level the place it splits (None: not at all)."""
+    """The loops around an operation: their path, and per level the axis of the iteration space that
+    the loop splits (None: it splits none).
+    """
 
     path: tuple[int, ...]
-    places: tuple[int | None, ...]
+    axes: tuple[int | None, ...]
 
     def common_levels(self, other: TilingLoops) -> int:
-        """How many loops two operations share."""
-        shared = 0
-        for mine, theirs in zip(self.path, other.path, strict=False):
-            if mine != theirs:
-                break
-            shared += 1
-        return shared
+        """Return the number of loops that two operations share."""
+        pairs = zip(self.path, other.path, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def loops_of(groups: Sequence[TileGroup]) -> dict[str, TilingLoops]:
-    """By name of the operation's buffer."""
+    """Return the loops around each operation of ``groups``, by its buffer's name."""
     return {
         op.get_name(): TilingLoops(
             group.path,
@@ -78,10 +76,10 @@ def loops_of(groups: Sequence[TileGroup]) -> dict[str, TilingLoops]:
 
 
 def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
-    """SpyreError SPY977 or SPY973 if an operation of a group goes beyond the tile of an iteration.
+    """Raise SpyreError SPY977 or SPY973 if an operation of a group accesses more than its tile.
 
-    Indices must be affine in tiled variables, which must not be used as values; a stick must not
-    be cut; what the same loop makes is read in the same tile.
+    Indices must be affine in tiled variables, which must not be used as values; tiles must not cut
+    sticks; results of the same loop must be read within the same tile.
     """
     if not groups:
         return
@@ -95,7 +93,7 @@ def check_tiles(operations: Sequence[Any], groups: Sequence[TileGroup]) -> None:
 
 
 def _makers(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> dict[str, list[str]]:
-    """Operations in loops that write a buffer, by its name; mutated buffers have several."""
+    """Return, by buffer, the operations in loops that write it; mutated buffers have several."""
     makers: dict[str, list[str]] = {}
     for name in loops:
         layout = by_name[name].layout
@@ -106,16 +104,16 @@ def _makers(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> dic
 
 
 def _check_mutations(by_name: Mapping[str, Any], loops: Mapping[str, TilingLoops]) -> None:
-    """A buffer that is changed anew in each iteration is read by nothing of the same loop."""
-    for name, own in loops.items():
+    """Raise SPY977 if a loop reads a buffer that each of its iterations changes as a whole."""
+    for name, writer in loops.items():
         layout = by_name[name].layout
-        if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE) or None not in own.places:
+        if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE) or None not in writer.axes:
             continue
         target = layout.get_buffer().get_name()
         for reader, other in loops.items():
-            if other.path[0] == own.path[0] and target in names_read(by_name[reader]):
-                what = f"changes {target} in every iteration, which {reader} reads"
-                raise _beyond(by_name[name], what, f"no tiled dim at a level of {own.path}")
+            if other.path[0] == writer.path[0] and target in names_read(by_name[reader]):
+                action = f"changes {target} in every iteration, which {reader} reads"
+                raise _beyond(by_name[name], action, f"no tiled dim at a level of {writer.path}")
 
 
 def _check_accesses(
@@ -126,7 +124,7 @@ def _check_accesses(
     makers: Mapping[str, list[str]],
     loops: Mapping[str, TilingLoops],
 ) -> None:
-    tiled = {p: accesses.variables[p] for p in own.places if p is not None}
+    tiled = {axis: accesses.variables[axis] for axis in own.axes if axis is not None}
     for variable in filter(None, tiled.values()):
         if any(variable in value.free_symbols for value in accesses.index_values):
             raise _beyond(operation, "uses the position in a tiled dim as a value", str(variable))
@@ -135,8 +133,8 @@ def _check_accesses(
     for read in accesses.reads:
         for variable in filter(None, tiled.values()):
             if coefficient(read.index, variable) is None:
-                what = f"reads {read.buffer} at steps that differ along a tiled dim"
-                raise _beyond(operation, what, str(read.index))
+                action = f"reads {read.buffer} at steps that differ along a tiled dim"
+                raise _beyond(operation, action, str(read.index))
         _check_sticks(operation, tile, layout_of(read.buffer), (read, accesses))
         for maker in makers.get(read.buffer, ()):
             _check_same_tile(operation, read, accesses, own, loops[maker])
@@ -146,9 +144,9 @@ def _tile_extents(
     accesses: OperationAccesses, group: TileGroup, own: TilingLoops
 ) -> dict[int, Any]:
     extents: dict[int, Any] = {}
-    for place, level in zip(own.places, group.levels, strict=True):
-        if place is not None:
-            extents[place] = tile_extent(extents.get(place, accesses.extents[place]), level.count)
+    for axis, level in zip(own.axes, group.levels, strict=True):
+        if axis is not None:
+            extents[axis] = tile_extent(extents.get(axis, accesses.extents[axis]), level.count)
     return extents
 
 
@@ -158,35 +156,32 @@ def _check_sticks(
     layout: Any,
     by: tuple[BufferRead, OperationAccesses] | None,
 ) -> None:
-    """SPY973 if a tiled dim lies along the sticks of a buffer and its tiles are no whole sticks."""
+    """Raise SPY973 if sticks of a buffer run along a tiled dim and tiles are not whole sticks."""
     if not isinstance(layout, FixedTiledLayout) or (stick := stick_dim(layout)) is None:
         return
     lanes = layout.device_layout.elements_per_stick
-    for place, extent in tile.items():
-        along = _walks(place, stick, layout, by)
-        if along and extent % lanes != 0:
+    for axis, extent in tile.items():
+        if _walks(axis, stick, layout, by) and extent % lanes != 0:
             raise SpyreError(
                 "SPY973",
-                f"tiles of dim {place} of {operation.get_name()} cut sticks"
+                f"tiles of dim {axis} of {operation.get_name()} cut sticks"
                 + (f" of {by[0].buffer}" if by else ""),
                 expected=f"a multiple of {lanes} elements, those of a stick of "
                 f"{layout.device_layout.device_dtype}",
-                found=f"tiles of {extent}, the extent being {_full_extent(operation, place)}",
+                found=f"tiles of {extent}, of an extent of {extents_of(operation)[axis]}",
             )
 
 
-def _full_extent(operation: Any, place: int) -> Any:
-    return extents_of(operation)[place]
-
-
 def _walks(
-    place: int, dim: int, layout: Any, by: tuple[BufferRead, OperationAccesses] | None
+    axis: int, dim: int, layout: Any, by: tuple[BufferRead, OperationAccesses] | None
 ) -> bool:
-    """Whether a place of the iteration space moves along ``dim`` of a buffer."""
+    """Return True if an axis of the iteration space moves along ``dim`` of a buffer: of the one
+    that is read, or of the result if ``by`` is None.
+    """
     if by is None:
-        return place == dim
+        return axis == dim
     read, accesses = by
-    variable = accesses.variables[place]
+    variable = accesses.variables[axis]
     steps = coordinates(read.index, layout.size, layout.stride)
     if steps is None:
         return variable in read.index.free_symbols
@@ -200,41 +195,45 @@ def _check_same_tile(
     own: TilingLoops,
     made: TilingLoops,
 ) -> None:
-    """In loops that both are in, the reader must follow the tiles of what it reads."""
+    """Raise SPY977 unless, in the common loops, the reader's tiles are those of the result it
+    reads.
+    """
     common = own.common_levels(made)
-    pairs = list(zip(made.places[:common], own.places[:common], strict=True))
-    if all(made_place is None for made_place, _ in pairs):
+    pairs = list(zip(made.axes[:common], own.axes[:common], strict=True))
+    if all(made_axis is None for made_axis, _ in pairs):
         return
     layout = layout_of(read.buffer)
     steps = coordinates(read.index, layout.size, layout.stride)
     if steps is None or not stays_within(steps, layout.size, accesses):
         raise _beyond(operation, f"reads {read.buffer}, of the same loop, across its dims", read)
-    for made_place, own_place in pairs:
-        if made_place is not None and made_place >= len(steps):
-            what = f"reads {read.buffer} in the loop that splits its reduction"
-            raise _beyond(operation, what, read)
-        variable = None if own_place is None else accesses.variables[own_place]
-        if made_place is not None and (variable is None or steps[made_place] != variable):
-            what = f"reads {read.buffer}, of the same loop, beyond the tile of its iteration"
-            raise _beyond(operation, what, f"{steps[made_place]} in dim {made_place}")
+    for made_axis, own_axis in pairs:
+        if made_axis is not None and made_axis >= len(steps):
+            action = f"reads {read.buffer} in the loop that splits its reduction"
+            raise _beyond(operation, action, read)
+        variable = None if own_axis is None else accesses.variables[own_axis]
+        if made_axis is not None and (variable is None or steps[made_axis] != variable):
+            action = f"reads {read.buffer}, of the same loop, beyond the tile of its iteration"
+            raise _beyond(operation, action, f"{steps[made_axis]} in dim {made_axis}")
 
 
 def advances(
     read: BufferRead, accesses: OperationAccesses, own: TilingLoops, made: TilingLoops
 ) -> Iterator[int]:
-    """Levels whose iterations read another part of what does not follow these loops itself."""
+    """Yield the common levels that tile the reader but not the result it reads, where the read
+    position changes with the iteration.
+    """
     for level in range(own.common_levels(made)):
-        place = own.places[level]
-        if made.places[level] is None and place is not None:
-            variable = accesses.variables[place]
+        axis = own.axes[level]
+        if made.axes[level] is None and axis is not None:
+            variable = accesses.variables[axis]
             if variable is not None and variable in read.index.free_symbols:
                 yield level
 
 
-def _beyond(operation: Any, what: str, found: object) -> SpyreError:
+def _beyond(operation: Any, action: str, found: object) -> SpyreError:
     return SpyreError(
         "SPY977",
-        f"operation {operation.get_name()} {what}",
+        f"operation {operation.get_name()} {action}",
         expected="an operation that is the same on every tile",
         found=str(found),
         hint="leave the hint's block before this operation, or tile another dim",
@@ -249,5 +248,5 @@ COMBINED = {
     "min": ("minimum", float("inf")),
     "prod": ("mul", 1.0),
 }
-"""By reduction type: the operation that joins two partial results, and its neutral element. A mean
-is a sum of elements that are divided by the count of all of them."""
+"""By reduction type: the operation that combines two partial results, and its neutral element. A
+mean is a sum of elements that are divided by their total number."""

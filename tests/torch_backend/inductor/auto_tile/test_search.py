@@ -23,7 +23,7 @@ def trial(cost, tried):
         if isinstance(found, str):
             return Outcome(levels, inf, why=found)
         time_ns, spilled = found if isinstance(found, tuple) else (found, 0)
-        return Outcome(levels, time_ns, intermediate_bytes=spilled)
+        return Outcome(levels, time_ns, spills=bool(spilled))
 
     return look
 

@@ -52,7 +52,7 @@ from spyre.torch_backend.inductor.lowering.decompositions import _graphs_by_call
 show(f)
 assert not _graphs_by_call
 show(f, options={"spyre.lx_planning": False})
-with config.patch(work_division="august"):
+with config.patch(core_id_k_fast_emission=False):
     show(f)
 os.environ["SENCORES"] = "4"
 show(f)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
+from spyre import config as environment
 from spyre.errors import SpyreError
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.base.debug import observing
+from spyre.torch_backend.inductor.base.notes import observing
 from spyre.torch_backend.inductor.base.settings import cache_key, setting_names, settings
-from spyre.torch_backend.inductor.bundles.op_spec import OpSpec
+from spyre.torch_backend.inductor.bundles.op_spec_form import OpSpec
 from spyre.torch_backend.inductor.hooks import registration  # noqa: F401
 from tests.torch_backend.processes import run
 
@@ -39,7 +40,7 @@ def matrices(count=2, rows=128, columns=256):
 
 def test_defaults():
     found = settings()
-    assert (found.sencores, found.work_division, found.lx_solver) == (32, "june", "greedy")
+    assert found.sencores == 32
     assert found.lx_planning
     assert found.coarse_tiling
     assert found.bundle_symbolic_args
@@ -49,20 +50,20 @@ def test_defaults():
 def test_the_environment_and_what_is_set_over_it(monkeypatch):
     monkeypatch.setenv("SENCORES", "8")
     monkeypatch.setenv("LX_PLANNING", "off")
-    monkeypatch.setenv("WORK_DIVISION", "august")
+    monkeypatch.setenv("UNROLL_LOOPS", "1")
     found = settings()
-    assert (found.sencores, found.lx_planning, found.work_division) == (8, False, "august")
-    with config.patch(sencores=4, lx_planning=True, work_division="june", lx_fraction_kept=1.0):
+    assert (found.sencores, found.lx_planning, found.unroll_loops) == (8, False, True)
+    with config.patch(sencores=4, lx_planning=True, unroll_loops=False, lx_fraction_kept=1.0):
         found = settings()
-    assert (found.sencores, found.lx_planning, found.work_division) == (4, True, "june")
+    assert (found.sencores, found.lx_planning, found.unroll_loops) == (4, True, False)
     assert found.lx_capacity_bytes == 0
 
 
-def test_all_operations_in_lx():
-    with config.patch(lx_rule="june"):
-        assert settings().lx_rule == "june"
-        with config.patch(allow_all_ops_in_lx_planning=True):
-            assert settings().lx_rule == "all"
+@pytest.mark.parametrize("name", environment.REMOVED)
+def test_removed_variables_are_reported(name, monkeypatch):
+    monkeypatch.setenv(name, "june")
+    with pytest.warns(UserWarning, match=f"{name} was removed and is ignored"):
+        settings()
 
 
 @pytest.mark.parametrize(
@@ -70,10 +71,7 @@ def test_all_operations_in_lx():
     [
         ("sencores", 33),
         ("sencores", True),
-        ("work_division", "july"),
         ("lx_planning", 1),
-        ("lx_solver", "worst_fit"),
-        ("lx_rule", 3),
         ("lx_fraction_kept", 1.5),
         ("coarse_tiling_groups_fn", "f"),
     ],
@@ -85,7 +83,7 @@ def test_wrong_values(name, value):
     assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["UNROLL_LOOPS", "COARSE_TILING", "LX_SOLVER", "WORK_DIVISION"])
+@pytest.mark.parametrize("name", ["UNROLL_LOOPS", "COARSE_TILING", "LX_PLANNING"])
 def test_wrong_values_of_the_environment(name, monkeypatch):
     monkeypatch.setenv(name, "perhaps")
     with pytest.raises(SpyreError, match=name) as caught:
@@ -107,11 +105,8 @@ def no_groups(operations):
 def test_the_key_holds_every_setting(monkeypatch):
     others = {
         "sencores": 8,
-        "work_division": "august",
         "core_id_k_fast_emission": False,
         "lx_planning": False,
-        "lx_solver": "best_fit",
-        "lx_rule": "june",
         "lx_fraction_kept": 0.5,
         "coarse_tiling": False,
         "coarse_tiling_groups_fn": no_groups,
@@ -120,8 +115,7 @@ def test_the_key_holds_every_setting(monkeypatch):
         "symbolic_sizes": True,
         "bundle_symbolic_args": False,
     }
-    unchanging = {"allow_all_ops_in_lx_planning"}
-    assert others.keys() | unchanging == set(setting_names())
+    assert others.keys() == set(setting_names())
     keys = {cache_key()}
     for name, value in others.items():
         with config.patch({name: value}):
@@ -162,7 +156,7 @@ def test_unknown_and_wrong_options():
         torch.compile(lambda a: a, options={"spyre.tiles": True})
     (a,) = matrices(1)
     with pytest.raises(Exception, match="SPY968"):
-        torch.compile(lambda a: a + 1, options={"spyre.lx_solver": "x"})(a)
+        torch.compile(lambda a: a + 1, options={"spyre.lx_planning": "x"})(a)
 
 
 def test_options_before_inductor_is_loaded():

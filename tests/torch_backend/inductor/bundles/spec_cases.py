@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.torch_backend.inductor.bundles.op_spec import DataFormats, LoopSpec, OpSpec, TensorArg
+from spyre.torch_backend.inductor.bundles.op_spec_form import (
+    DataFormats,
+    LoopSpec,
+    OpSpec,
+    TensorArg,
+)
 
 HALF = DataFormats.SEN169_FP16
 FULL = (1024, 4096)

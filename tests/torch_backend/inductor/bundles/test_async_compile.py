@@ -13,9 +13,10 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle import load_bundle
 from spyre.torch_backend.device.cards import card_at
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, SpyreAsyncCompile
-from spyre.torch_backend.inductor.bundles.op_spec import spec_text
+from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text
 from spyre.torch_backend.tensors.buffer import buffer_of
 from tests.torch_backend import processes
+from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor, op, tiled_example
 from tests.torch_backend.inductor.kernel_cases import ROWS, through
 
@@ -40,7 +41,7 @@ def columns_first():
 
 def test_generated_code_compiles_and_waits():
     compiler = SpyreAsyncCompile()
-    kernel = compiler.sdsc("sdsc_fused_neg_0", negate())
+    kernel = compiler.sdsc("sdsc_fused_neg_0", kernel_of(negate()))
     assert compiler.wait(globals()) is None
     x, y = numbers(), torch.empty(SHAPE).half().to("spyre")
     assert kernel.run(x, y) is None
@@ -49,7 +50,7 @@ def test_generated_code_compiles_and_waits():
 
 
 def test_kernels_are_loaded_when_they_run_and_once():
-    kernel = SpyreAsyncCompile().sdsc("kernel", negate())
+    kernel = SpyreAsyncCompile().sdsc("kernel", kernel_of(negate()))
     assert kernel._programs == {}
     x, y = numbers(), torch.empty(SHAPE).half().to("spyre")
     kernel.run(x, y)
@@ -62,14 +63,14 @@ def test_kernels_are_loaded_when_they_run_and_once():
 def test_other_forms_run_alike(form):
     specs = tiled_example(cores=16, full=(128, 512))
     a, b, c, z = (numbers(128, 512) for _ in range(4))
-    kernel = SpyreAsyncCompile(**form).sdsc("kernel", specs)
+    kernel = SpyreAsyncCompile(**form).sdsc("kernel", kernel_of(specs))
     kernel.run(a, b, c, z)
     assert torch.equal(z.cpu(), ((a + b) * c).cpu())
     assert bool(kernel.bundle.module.function.parameters) == form.get("symbolic", True)
 
 
 def test_inputs_in_other_layouts_are_copied():
-    kernel = InductorKernel("kernel", negate())
+    kernel = InductorKernel("kernel", kernel_of(negate()))
     x = torch.empty(SHAPE, dtype=torch.float16, device="spyre", device_layout=columns_first())
     x.copy_(numbers())
     y = torch.empty(SHAPE).half().to("spyre")
@@ -88,7 +89,7 @@ def misfit(kernel, *tensors):
 
 
 def test_what_is_laid_out_otherwise():
-    kernel = InductorKernel("kernel", negate())
+    kernel = InductorKernel("kernel", kernel_of(negate()))
     x, y = numbers(), torch.empty(SHAPE).half().to("spyre")
     odd = torch.empty(SHAPE, dtype=torch.float16, device="spyre", device_layout=columns_first())
     assert "argument 1" in misfit(kernel, x, odd)
@@ -102,7 +103,7 @@ def test_what_is_laid_out_otherwise():
 
 def test_the_number_of_tensors():
     with pytest.raises(TypeError, match="kernel takes 2 tensors, not 1"):
-        InductorKernel("kernel", negate()).run(numbers())
+        InductorKernel("kernel", kernel_of(negate())).run(numbers())
 
 
 def test_several_cards():
@@ -110,8 +111,9 @@ def test_several_cards():
         """
         import pytest
         from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+        from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
         from tests.torch_backend.inductor.bundles.test_async_compile import SHAPE, negate
-        kernel = InductorKernel("kernel", negate())
+        kernel = InductorKernel("kernel", kernel_of(negate()))
         host = torch.ones(SHAPE).half()
         for k in (0, 1, 0):
             x, y = host.to(f"spyre:{k}"), torch.empty_like(host, device=f"spyre:{k}")
@@ -126,7 +128,7 @@ def test_several_cards():
 
 
 def test_pools_are_scratch_memory():
-    kernel = InductorKernel("kernel", through({"pool": 4096}))
+    kernel = InductorKernel("kernel", kernel_of(through({"pool": 4096})))
     x, y = numbers(256, 512), numbers(256, 512)
     before = torch.spyre.memory_allocated()
     kernel.run(x, y)
@@ -137,7 +139,7 @@ def test_pools_are_scratch_memory():
 
 
 def test_memory_is_held_until_a_kernel_has_run():
-    kernel = InductorKernel("kernel", negate())
+    kernel = InductorKernel("kernel", kernel_of(negate()))
     y = torch.empty(SHAPE).half().to("spyre")
     expected = -numbers().cpu()
     for _ in range(20):
@@ -146,7 +148,7 @@ def test_memory_is_held_until_a_kernel_has_run():
 
 
 def test_several_threads():
-    kernel = InductorKernel("kernel", negate())
+    kernel = InductorKernel("kernel", kernel_of(negate()))
     x = numbers()
     outputs = [torch.empty(SHAPE).half().to("spyre") for _ in range(8)]
     threads = [threading.Thread(target=kernel.run, args=(x, y)) for y in outputs]
@@ -165,13 +167,13 @@ def test_kept_kernels_run_with_spyre_run(tmp_path, monkeypatch, capsys, form, sp
     x = numbers(*((256, 512) if len(specs) > 1 else SHAPE))
     y = torch.empty_like(x)
     monkeypatch.setenv("SPYRE_KEEP", str(tmp_path))
-    kernel = InductorKernel("sdsc_fused_neg_0", specs, **form)
+    kernel = InductorKernel("sdsc_fused_neg_0", kernel_of(specs), **form)
     assert not list(tmp_path.iterdir())
     kernel.run(x, y)
     kernel.run(x, y)
     (place,) = tmp_path.iterdir()
     assert place.name == "0001-sdsc_fused_neg_0"
-    assert (place / "operations.txt").read_text() == f"{spec_text(specs)}\n"
+    assert (place / "operations.txt").read_text() == f"{spec_text(kernel.specs)}\n"
     assert load_bundle(place).check() == ()
     assert main([str(place), "--check"]) == 0
     assert capsys.readouterr().out == f"{place}: nothing found\n"

@@ -15,18 +15,19 @@ from spyre.mlir.bundle import load_bundle
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, SpyreAsyncCompile
-from spyre.torch_backend.inductor.bundles.op_spec import (
+from spyre.torch_backend.inductor.bundles.op_spec_form import (
     DataFormats,
     LoopSpec,
     OpSpec,
-    SizeSpec,
     TensorArg,
     spec_text,
-    sympify,
 )
+from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
+from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import arg, loop, op
 
 SIZES = (SizeSpec("s0", ((0, 0), (1, 0))),)
+NAMES = ("s0", "s1")
 EXTENTS = [(("s0", 128), (128, 1), "float16")] * 3
 
 
@@ -56,7 +57,7 @@ def tensors(*rows):
 
 
 def compiled(specs, sizes=SIZES):
-    return SpyreAsyncCompile().sdsc("add", specs, arguments=EXTENTS, sizes=sizes)
+    return SpyreAsyncCompile().sdsc("add", kernel_of(specs, NAMES), arguments=EXTENTS, sizes=sizes)
 
 
 def test_one_bundle_takes_tensors_of_any_size():
@@ -97,12 +98,12 @@ def test_counts_of_the_launch_are_constant_counts_bit_for_bit(rows):
     a, b, found = tensors(rows, rows)
     expected = torch.zeros_like(found)
     compiled(any_rows()).run(a, b, found)
-    InductorKernel("add", at_rows(any_rows(), rows)).run(a, b, expected)
+    InductorKernel("add", kernel_of(at_rows(any_rows(), rows))).run(a, b, expected)
     assert torch.equal(found.cpu().view(torch.int16), expected.cpu().view(torch.int16))
 
 
 def test_bounds_and_strides_are_affine_maps_of_the_size():
-    text = print_module(generate_bundle("add", any_rows(), SIZES).module)
+    text = print_module(generate_bundle("add", kernel_of(any_rows(), NAMES), SIZES).module)
     assert "%s0: !sdscbundle.input_arg<index, granularity=1>" in text
     assert "affine_map<()[s0] -> (s0 floordiv 64)>" in text
     assert "affine_map<()[s0] -> (s0 mod 64)>" in text
@@ -110,7 +111,7 @@ def test_bounds_and_strides_are_affine_maps_of_the_size():
 
 
 def test_text_of_specs_makes_them_again():
-    names = {"sympify": sympify, "DataFormats": DataFormats, "LoopSpec": LoopSpec}
+    names = {"sympify": sympy.sympify, "DataFormats": DataFormats, "LoopSpec": LoopSpec}
     names |= {"OpSpec": OpSpec, "TensorArg": TensorArg}
     text = spec_text(any_rows())
     assert "within=[2, sympify('s0'), 64]" in text
@@ -139,12 +140,12 @@ def test_sizes_out_of_their_range():
 def test_sizes_need_loops_and_symbolic_addresses():
     for form in ({"unrolled": True}, {"symbolic": False}):
         with pytest.raises(UnsupportedError, match="SPY966"):
-            generate_bundle("add", any_rows(), SIZES, **form)
+            generate_bundle("add", kernel_of(any_rows(), NAMES), SIZES, **form)
 
 
 def test_a_symbol_nobody_says_is_refused():
     with pytest.raises(UnsupportedError, match="SPY964"):
-        generate_bundle("add", [tiles(64, 1, "s1")], SIZES)
+        generate_bundle("add", kernel_of([tiles(64, 1, "s1")], NAMES), SIZES)
 
 
 def test_pitches_within_a_tile_are_numbers():
@@ -152,7 +153,7 @@ def test_pitches_within_a_tile_are_numbers():
     space = {"c0": (64, 1), "c1": (128, 1), "c2": (1, 1)}
     spec = op("add", space, [rows_of(k, 64, "0", k == 2) for k in range(3)], tiled=("c2",))
     with pytest.raises(UnsupportedError, match="SPY960"):
-        generate_bundle("add", [loop("floor(s0/64)", spec)], SIZES)
+        generate_bundle("add", kernel_of([loop("floor(s0/64)", spec)], NAMES), SIZES)
 
 
 @pytest.mark.parametrize("rows", [64, 70])

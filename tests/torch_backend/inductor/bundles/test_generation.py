@@ -19,8 +19,8 @@ from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll
 from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
-from spyre.torch_backend.inductor.bundles.reader import kernel_of
 from spyre.torch_backend.tensors.buffer import buffer_of
+from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import (
     MATRIX,
     arg,
@@ -40,7 +40,7 @@ def written(parts, place, specs=None, tensors=None, symbolic=True):
     """The directory of a bundle, with launch_spec.json if tensors are given."""
     if tensors is not None:
         found = [buffer_of(t).base for t in tensors]
-        files = launch_spec_files("kernel", KernelMemory.of(specs), found, symbolic)
+        files = launch_spec_files("kernel", KernelMemory.of(kernel_of(specs)), found, symbolic)
         parts = replace(parts, extra_files=files)
     return write_bundle(parts, place)
 
@@ -53,10 +53,10 @@ def run_sanitized(directory):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_kernels_compute_what_eager_operations_do(case, tmp_path):
     inputs, output = case.inputs(), case.empty()
-    InductorKernel("kernel", case.specs).run(*inputs, output)
+    InductorKernel("kernel", kernel_of(case.specs)).run(*inputs, output)
     expected = case.expected(*inputs)
     assert torch.equal(output.cpu(), expected.cpu().reshape(case.output))
-    parts = generate_bundle("kernel", case.specs)
+    parts = generate_bundle("kernel", kernel_of(case.specs))
     result = run_sanitized(written(parts, tmp_path, case.specs, [*inputs, output]))
     assert result.findings == ()
 
@@ -64,7 +64,7 @@ def test_kernels_compute_what_eager_operations_do(case, tmp_path):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_baked_kernels_run_on_their_own(case, tmp_path):
     inputs, output = case.inputs(), case.empty()
-    parts = generate_bundle("kernel", case.specs, symbolic=False)
+    parts = generate_bundle("kernel", kernel_of(case.specs), symbolic=False)
     assert not parts.module.function.parameters
     directory = written(parts, tmp_path, case.specs, [*inputs, output], symbolic=False)
     assert load_bundle(directory).check() == ()
@@ -77,7 +77,7 @@ def test_baked_kernels_run_on_their_own(case, tmp_path):
 
 
 def test_loops_of_the_documents_example():
-    module = generate_bundle("kernel", tiled_example())
+    module = generate_bundle("kernel", kernel_of(tiled_example()))
     text = print_module(module.module)
     maps = re.findall(r"affine_map<(.*)>", text)
     assert len(maps) == 1
@@ -97,9 +97,9 @@ def forms():
     tiled = tiled_example(cores=16, **SMALL_TILES)
     whole = tiled_example(1, 1, cores=16, full=SMALL)
     return {
-        "loops": InductorKernel("loops", tiled),
-        "unrolled": InductorKernel("unrolled", tiled, unrolled=True),
-        "untiled": InductorKernel("untiled", whole),
+        "loops": InductorKernel("loops", kernel_of(tiled)),
+        "unrolled": InductorKernel("unrolled", kernel_of(tiled), unrolled=True),
+        "untiled": InductorKernel("untiled", kernel_of(whole)),
     }
 
 
@@ -117,7 +117,7 @@ def test_all_forms_give_the_same_bits():
 @pytest.mark.parametrize("unrolled", [True, False])
 def test_forms_are_clean_and_keep_y_in_lx(tmp_path, symbolic, unrolled):
     specs = tiled_example(cores=16, **SMALL_TILES)
-    parts = generate_bundle("kernel", specs, symbolic=symbolic, unrolled=unrolled)
+    parts = generate_bundle("kernel", kernel_of(specs), symbolic=symbolic, unrolled=unrolled)
     assert len(parts.sdscs) == (2 if symbolic and not unrolled else 16)
     tensors = [torch.zeros(SMALL).half().to("spyre") for _ in range(4)]
     result = run_sanitized(written(parts, tmp_path, specs, tensors, symbolic))
@@ -161,13 +161,13 @@ def test_allocations_count_within_their_segment():
             ],
         )
     ]
-    text = print_module(generate_bundle("kernel", specs).module)
+    text = print_module(generate_bundle("kernel", kernel_of(specs)).module)
     assert "%arg_1_core_256" in text
 
 
 def code_of(specs):
     with pytest.raises(UnsupportedError) as caught:
-        generate_bundle("kernel", specs)
+        generate_bundle("kernel", kernel_of(specs))
     return caught.value.code, str(caught.value)
 
 
@@ -199,14 +199,14 @@ def test_reduced_dims_are_not_divided():
     for space in ({"c0": (128, 1), "c1": (64, 1)}, {"c0": (128, 2), "c1": (64, 1)}):
         specs = [op("sum", space, [source, tensor(1, (64,), ("c1",), out=True)], reduces=True)]
         if space["c0"][1] == 1:
-            generate_bundle("kernel", specs)
+            generate_bundle("kernel", kernel_of(specs))
         else:
             assert code_of(specs)[0] == "SPY961"
 
 
 def test_tensors_in_lx_are_divided_alike():
     first, second = through({"lx": 0})
-    generate_bundle("kernel", [first, second])
+    generate_bundle("kernel", kernel_of([first, second]))
     other = {s: (n, 1) for s, (n, _) in second.iteration_space.items()}
     code, text = code_of([first, replace(second, iteration_space=other)])
     assert code == "SPY961"
@@ -214,7 +214,7 @@ def test_tensors_in_lx_are_divided_alike():
 
 
 def test_slices_in_lx_are_packed():
-    parts = generate_bundle("kernel", through({"lx": 1280}, cores=4))
+    parts = generate_bundle("kernel", kernel_of(through({"lx": 1280}, cores=4)))
     for sdsc, side in zip(parts.sdscs.values(), ("outputs", "inputs"), strict=True):
         operation = read_operation(sdsc, "sdsc.json")
         (tensor_in_lx,) = getattr(operation, side)
@@ -233,7 +233,7 @@ def test_cores_count_the_pieces_of_a_symbol_in_its_order():
     ]
     torch.manual_seed(4)
     x, y = torch.randn(6, 40, 2, 128).half().to("spyre"), torch.zeros(shape).half().to("spyre")
-    InductorKernel("kernel", specs).run(x, y)
+    InductorKernel("kernel", kernel_of(specs)).run(x, y)
     assert torch.equal(y.cpu(), x.cpu().abs().reshape(shape))
 
 
@@ -262,48 +262,20 @@ def test_symbolic_counts():
         unroll(kernel_of([loop("s0", *body)]))
 
 
-def one_row(source):
-    return [op("neg", {"c0": (64, 1)}, [source, arg(0, [1, 64], ("0", "c0"), out=True)])]
-
-
 @pytest.mark.parametrize(
-    ("specs", "message"),
+    ("place", "message"),
     [
-        (padded(info={"colour": 3}), "op_info 'colour'"),
-        (padded(name="maxpoolfwd"), "a windowing operation"),
-        (padded(name="sum"), "sum with is_reduction=False"),
-        (padded(name="batchmatmul"), "1 inputs and 1 outputs"),
-        ([op("neg", PADDED, [tensor(0, (100, 150), ROWS)])], "1 inputs and 0 outputs"),
-        (
-            [
-                op(
-                    "neg",
-                    {"c0": (64, 1)},
-                    [arg(-1, [1, 64], ("0", "c0")), arg(0, [1, 64], ("0", "c0"), out=True)],
-                )
-            ],
-            "allocation {'hbm': 0}",
-        ),
-        (
-            [
-                op(
-                    "neg",
-                    {"c0": (1, 1)},
-                    [
-                        arg(-1, [2, 64], ("1", "0"), place={"lx": 0}),
-                        arg(0, [1, 64], ("0", "0"), out=True),
-                    ],
-                )
-            ],
-            "from byte 128 on",
-        ),
+        ({"memory": "lx", "argument": -1, "offset_bytes": 128}, "from byte 128 on"),
+        ({"memory": "hbm", "argument": -1}, "hbm 0"),
     ],
-    ids=["op_info", "pool", "sum", "inputs", "no output", "no argument", "within LX"],
+    ids=["within LX", "no argument"],
 )
-def test_what_no_sdsc_says(specs, message):
-    code, text = code_of(specs)
-    assert code == "SPY960"
-    assert message in text
+def test_memory_that_no_address_names(place, message):
+    (negation,) = kernel_of(padded())
+    source = replace(negation.tensors[0], **place)
+    with pytest.raises(UnsupportedError, match="SPY960") as caught:
+        generate_bundle("kernel", [replace(negation, tensors=(source, negation.output))])
+    assert message in str(caught.value)
 
 
 def test_sticks_along_different_symbols():
@@ -340,7 +312,7 @@ def test_masks_and_parts():
     ]
     torch.manual_seed(2)
     x, y = torch.randn(8, 128).half().to("spyre"), torch.zeros(8, 256).half().to("spyre")
-    InductorKernel("parts", specs).run(x, y, torch.ones(1).half().to("spyre"))
+    InductorKernel("parts", kernel_of(specs)).run(x, y, torch.ones(1).half().to("spyre"))
     expected = torch.cat([x.cpu(), x.cpu()], 1)
     expected[:, 100:128] = 0
     assert torch.equal(y.cpu(), expected)
@@ -352,12 +324,12 @@ def test_constants():
     specs = padded(name="clip", info={"constants": {"clipMin": 0, "clipMax": bits}})
     torch.manual_seed(3)
     x, y = torch.randn(100, 150).half().to("spyre"), torch.zeros(100, 150).half().to("spyre")
-    InductorKernel("clip", specs).run(x, y)
+    InductorKernel("clip", kernel_of(specs)).run(x, y)
     assert torch.equal(y.cpu(), x.clamp(0, 1).cpu())
 
 
 def test_arguments_and_pool():
-    memory = KernelMemory.of(through({"pool": 4096}))
+    memory = KernelMemory.of(kernel_of(through({"pool": 4096})))
     assert memory.pool_bytes == 4096 + 256 * 512 * 2
     source, target = memory.arguments
     assert (source.is_input, source.is_output) == (True, False)

@@ -7,11 +7,11 @@ import torch
 from torch.nn import functional
 
 from spyre.torch_backend.inductor.bundles import kernel_op
-from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernel_op import kernel_text
-from spyre.torch_backend.inductor.bundles.reader import kernel_of
+from spyre.torch_backend.inductor.bundles.op_spec_form import to_op_specs
 from spyre.torch_backend.program.op_spec import OpKind
+from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.compiled_code import compiled, named
 
 NAMES = {"OpKind": OpKind, **{n: getattr(kernel_op, n) for n in dir(kernel_op)}}
@@ -58,7 +58,7 @@ def test_the_text_makes_the_kernel_again(kernels):
 def test_the_documents_form_is_the_same_program(kernels):
     """Pitches become coordinates, and coordinates pitches."""
     for made in kernels:
-        read = kernel_of(documented(made.kernel))
+        read = kernel_of(to_op_specs(made.kernel))
         for form in ({}, {"unrolled": True}, {"pool_argument": True}):
             direct, again = (generate_bundle("kernel", k, **form) for k in (made.kernel, read))
             assert again.operations == direct.operations

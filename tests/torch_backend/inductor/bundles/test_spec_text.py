@@ -5,9 +5,9 @@ from __future__ import annotations
 import sympy
 from hypothesis import given, settings, strategies as st
 
-from spyre.torch_backend.inductor.bundles import op_spec
+from spyre.torch_backend.inductor.bundles import op_spec_form
 from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
-from spyre.torch_backend.inductor.bundles.op_spec import (
+from spyre.torch_backend.inductor.bundles.op_spec_form import (
     DataFormats,
     LoopSpec,
     OpSpec,
@@ -18,7 +18,7 @@ from spyre.torch_backend.inductor.bundles.op_spec import (
 )
 from tests.torch_backend.inductor.bundles.spec_cases import arg, op, tiled_example
 
-NAMES = {"sympify": sympy.sympify, **{n: getattr(op_spec, n) for n in dir(op_spec)}}
+NAMES = {"sympify": sympy.sympify, **{n: getattr(op_spec_form, n) for n in dir(op_spec_form)}}
 
 
 def read(text):

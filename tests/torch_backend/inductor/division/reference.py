@@ -19,7 +19,7 @@ def choices(candidates, cores):
     return [row for row in itertools.product(*candidates) if math.prod(row) <= cores]
 
 
-def june(dims: MatmulDims, cores: int, b: int, m: int, n: int, k: int) -> float:
+def score(dims: MatmulDims, b: int, m: int, n: int, k: int) -> float:
     B, M, N, K = dims.sizes
     passes = max(1.0, M / m / 8)
     compute = B * M * N * K / (b * m * n * k) / (PEAK * min(1.0, (passes / 8) ** 0.5))
@@ -29,41 +29,14 @@ def june(dims: MatmulDims, cores: int, b: int, m: int, n: int, k: int) -> float:
     return (compute + hbm + psum + tie) * b**1.4
 
 
-def august(dims: MatmulDims, cores: int, b: int, m: int, n: int, k: int) -> float:
-    B, M, N, K = dims.sizes
-    shared = dims.shared_weight
-    used, rows, columns = b * m * n * k, M // m, N // n
-    passes = max(1.0, rows / 8)
-    cost = B * M * N * K / used / (PEAK * min(1.0, (passes / 5) ** 0.25))
-    moved = B * M * K + (1 if shared else B) * K * N + B * M * N
-    cost += 2 * moved / BANDWIDTH * max(1.0, ((max(m, n) if shared else n) / 8) ** 0.75)
-    cost += (k - 1) * (B * M * N / (b * m * n)) * (1e-3 if shared else 1e-4)
-    cost += 10 * up(max(4, min(cores // 2, max(1, M // 32))) / m)
-    cost += 30 * up(16 / rows) + 25 * up(columns / 512) + 150 * math.log2(cores / used)
-    if shared:
-        if rows >= 16:
-            cost += 5 * up(4096 / N) * up(columns / 128)
-        return cost + 10 * up(K / N) * math.log2(n)
-    if rows >= 16:
-        cost += 20 * up(K / N) * math.log2(n)
-    return cost + 10 * math.log2(b)
-
-
-def up(ratio: float) -> float:
-    return max(0.0, math.log2(ratio))
-
-
-SCORES = {"june": june, "august": august}
-
-
-def best_matmul(dims: MatmulDims, cores: int, planner: str) -> tuple[float, tuple[int, ...]]:
+def best_matmul(dims: MatmulDims, cores: int) -> tuple[float, tuple[int, ...]]:
     """The least score, and the first division in the order of nested loops that has it."""
     candidates = [divisors(dim.units) for dim in dims.dims]
     best = (math.inf, ())
     for row in choices(candidates, cores):
-        score = SCORES[planner](dims, cores, math.prod(row[:-3]), *row[-3:])
-        if score < best[0]:
-            best = (score, row)
+        found = score(dims, math.prod(row[:-3]), *row[-3:])
+        if found < best[0]:
+            best = (found, row)
     return best
 
 
@@ -96,7 +69,7 @@ def spans_reduced(iteration: Iteration, cores: int, limit: int) -> dict:
             if span_bytes(iteration, number, found) <= limit:
                 break
             walked = [iteration.dims[k] for k, _ in device_dim.walked]
-            inside = [d for d in iteration.dims if d in walked and not d.kept_whole]
+            inside = [d for d in iteration.dims if d in walked and not d.undivided_reason]
             options = [[n for n in divisors(d.units) if n >= found[d.symbol]] for d in inside]
             within, above = None, None
             for row in itertools.product(*options):

@@ -88,3 +88,8 @@ def reduction(sizes, reduced: Sequence[int], op="sum") -> KernelOp:
 
 def splits_of(division) -> tuple[int, ...]:
     return tuple(division.splits.values())
+
+
+def order_of(op: KernelOp) -> tuple[str, ...]:
+    """Symbols in the order in which core numbers run through the dims, the fastest first."""
+    return tuple(op.symbols[k] for k in op.core_order)

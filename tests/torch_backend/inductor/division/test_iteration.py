@@ -117,7 +117,7 @@ def test_tables_are_not_divided():
 
 
 def test_tables_count_with_all_their_rows():
-    with pytest.raises(UnsupportedError, match="SPY980: argument 0 of identity"):
+    with pytest.raises(UnsupportedError, match=r"SPY980: .* argument 0 of identity"):
         divide_op(gather(1 << 20, 64, 256))
 
 
@@ -136,27 +136,27 @@ def test_a_tile_spans_what_its_buffer_does():
     assert division.splits[C[0]] == 8
 
 
-def test_roles_of_a_shared_weight():
-    """Left is [B, M, K], right [K, N]: June has no answer, August takes the innermost row."""
-    iteration = read_iteration(bmm(4, 128, 256, 512, shared=True))
-    assert matmul_dims(iteration, several_rows=False) == "2 row dims belong to one input alone"
-    dims = matmul_dims(iteration, several_rows=True)
+def test_roles_of_the_dims_of_a_product():
+    dims = matmul_dims(read_iteration(bmm(4, 128, 256, 512)))
     assert [d.symbol for d in dims.dims] == list(C[:4])
     assert dims.sizes == (4, 128, 512, 256)
-    assert dims.shared_weight
-    assert not matmul_dims(read_iteration(bmm(4, 8, 64, 128)), several_rows=True).shared_weight
-    assert matmul_dims(read_iteration(matmul(8, 64, 128)), several_rows=True).shared_weight
+
+
+def test_a_shared_weight_has_two_row_dims():
+    """Left is [B, M, K], right [K, N]."""
+    iteration = read_iteration(bmm(4, 128, 256, 512, shared=True))
+    assert matmul_dims(iteration) == "2 row dims belong to one input alone"
 
 
 def test_what_the_cost_model_has_no_answer_for():
-    assert matmul_dims(read_iteration(pointwise(4, 64)), several_rows=True) == "add is no matmul"
+    assert matmul_dims(read_iteration(pointwise(4, 64))) == "add is no matmul"
     outer = matmul(8, 64, 128)
     no_sticks = replace(outer, tensors=(outer.tensors[0],) * 3)
-    assert "along sticks" in matmul_dims(read_iteration(no_sticks), several_rows=True)
+    assert "along sticks" in matmul_dims(read_iteration(no_sticks))
     both = tensor(3, (8, 128), (0, 1))
     twice = replace(outer, tensors=(both, both, outer.output))
-    assert "no row dim" in matmul_dims(read_iteration(twice), several_rows=True)
+    assert "no row dim" in matmul_dims(read_iteration(twice))
     split_k = [tensor(4, (4, 8, 64), (3, 0, 2)), tensor(4, (64, 128), (2, 1))]
     product = [*split_k, tensor(4, (8, 128), (0, 1))]
     two = operation("batchmatmul", OpKind.MATMUL, (8, 128, 64, 4), product)
-    assert matmul_dims(read_iteration(two), several_rows=True) == "2 dims are reduced"
+    assert matmul_dims(read_iteration(two)) == "2 dims are reduced"

@@ -1,4 +1,4 @@
-"""Hints, committed splits, and the order of core numbers."""
+"""Hints, reasons, and the order of core numbers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from spyre.torch_backend.inductor.division import (
 from tests.torch_backend.inductor.division.specs import (
     C,
     matmul,
+    order_of,
     pointwise,
     reduction,
     splits_of,
@@ -66,32 +67,20 @@ def test_the_dim_of_a_hint_is_named():
 def test_dims_that_stay_whole_take_no_hint():
     with pytest.raises(LaunchError, match="SPY982") as caught:
         divide_op(reduction((4, 1000), [1]), hints={C[1]: 2})
-    assert caught.value.finding.expected == "1, as its padding is masked by coordinates"
-
-
-def test_committed_splits_stay():
-    division = divide_op(matmul(512, 4096, 4096), committed={K: 2})
-    assert splits_of(division) == (16, 1, 2)
-    assert "splits are committed" in division.why
-    with pytest.raises(LaunchError, match="SPY982: an earlier pass cannot divide c0"):
-        divide_op(matmul(512, 4096, 4096), committed={M: 3})
-
-
-def test_committed_splits_of_one_are_none():
-    assert splits_of(divide_op(matmul(512, 4096, 4096), committed={K: 1})) == (4, 8, 1)
+    assert caught.value.finding.expected == "1, because its padding is masked by coordinates"
 
 
 def test_a_pass_says_what_it_did():
     lines = divide_op(pointwise(7, 4096)).why.splitlines()
     assert lines == [
         "span_reduction: nothing to do, a core reaches every tensor",
-        "matmul planner june: not asked, add is no matmul",
+        "cost_model_matmul_division: not applied, add is no matmul",
         "work_distribution: c1:32 of c0=7, c1=64",
     ]
     assert (
         divide_op(matmul(512, 4096, 4096))
         .why.splitlines()[1]
-        .startswith("matmul planner june: m=c0:4, n=c1:8, k=c2:1 with score 379.6, of ")
+        .startswith("cost_model_matmul_division: m=c0:4, n=c1:8, k=c2:1 with score 379.6, of ")
     )
 
 
@@ -101,33 +90,22 @@ def test_cores(cores):
         divide_op(pointwise(4, 64), cores)
 
 
-def test_planners_have_names():
-    with pytest.raises(LaunchError, match="SPY982: there is no such planner") as caught:
-        divide_op(pointwise(4, 64), planner="july")
-    assert caught.value.finding.expected == "june, august"
-
-
 @pytest.mark.parametrize("cores", [1, 2, 4, 8, 16, 32])
 def test_fewer_cores(cores):
-    for planner in ("june", "august"):
-        assert divide_op(matmul(512, 4096, 4096), cores, planner).cores == cores
+    assert divide_op(matmul(512, 4096, 4096), cores).cores == cores
+
+
+def divided(spec, hints, **more):
+    return order_of(replace(with_division(spec, divide_op(spec, hints=hints)), **more))
 
 
 def test_k_comes_first_only_where_it_is_divided():
     spec = matmul(512, 4096, 4096)
-    assert divide_op(spec, hints={K: 2, M: 16}).core_order == (K, M, N)
-    assert divide_op(spec, hints={K: 2, M: 16}, k_fast=False).core_order == (M, N, K)
-    assert divide_op(spec, hints={M: 16}).core_order == (M, N, K)
+    assert divided(spec, {K: 2, M: 16}) == (K, M, N)
+    assert divided(spec, {K: 2, M: 16}, k_fast=False) == (M, N, K)
+    assert divided(spec, {M: 16}) == (M, N, K)
     reduced = reduction((4, 6, 128), [1])
-    assert divide_op(reduced, hints={C[2]: 2}).core_order == C[:3]
-
-
-def test_the_order_follows_from_the_spec():
-    spec = matmul(8192, 32768, 4096)
-    for k_fast in (False, True):
-        division = divide_op(spec, k_fast=k_fast)
-        divided = replace(with_division(spec, division), k_fast=k_fast)
-        assert tuple(divided.symbols[k] for k in divided.core_order) == division.core_order
+    assert divided(reduced, {C[2]: 2}) == C[:3]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4).filter(lambda n: math.prod(n) <= 32))

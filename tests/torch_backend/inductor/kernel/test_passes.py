@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
-from spyre.torch_backend.inductor.kernel.operands import NO_LOOPS, LoopPath
 from spyre.torch_backend.inductor.kernel.passes import (
+    NO_LOOPS,
     KernelLowering,
     KernelOperations,
+    LoopPath,
     dedup_and_promote_constants,
     insert_bmm_padding,
 )
@@ -103,7 +104,7 @@ def test_factors_that_change_are_padded_again():
 def test_padding_is_in_the_loops_of_its_matmul():
     found = kernel(multiplied)
     paths = (LoopPath((0,), (2,), (0,), (None,)), LoopPath((1,), (2,), (2,), (None,)))
-    padded = insert_bmm_padding(KernelOperations(found.low, found.specs, paths))
+    padded = insert_bmm_padding(KernelOperations(found.builder, found.specs, paths))
     assert [path.numbers for path in padded.paths] == [(0,)] * 4 + [(1,)] * 4
     left, *right, _ = padded.paths[:4]
     assert (left.dims, [path.dims for path in right]) == ((0,), [(None,)] * 2)

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 
 from spyre.torch_backend.inductor.base.compat import inductor_config
-from spyre.torch_backend.inductor.base.debug import format_operations
+from spyre.torch_backend.inductor.base.pass_printer import format_operations
 from spyre.torch_backend.inductor.hooks import pre_scheduling
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION
@@ -39,7 +39,7 @@ def passes(*more, first=None):
     seen, finished = Seen(), SpyreKernel.finished
 
     def counted(kernel, printer=None):
-        kinds = [spec.kind for spec in kernel.low.builder.specs]
+        kinds = [spec.kind for spec in kernel.specs]
         seen.emitted += kinds.count(OpKind.RESTICKIFY)
         return finished(kernel, printer)
 

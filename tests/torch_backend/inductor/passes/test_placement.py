@@ -195,7 +195,7 @@ def test_a_beam_that_leads_nowhere_is_widened():
 
 def test_graphs_in_order_with_inputs_in_one_layout():
     nodes, edges, inputs = chain()
-    with pytest.raises(ValueError, match="v reads u before it is made"):
+    with pytest.raises(ValueError, match="v reads u before it is computed"):
         place_restickifies(nodes[1:], edges[2:], inputs)
     with pytest.raises(ValueError, match="one layout"):
         place_restickifies(nodes, edges, [*inputs, value("d", (4, 4), 0, 1)])

@@ -12,8 +12,7 @@ from spyre import config
 from spyre.errors import BundleError, LaunchError
 from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.plan import SOLVERS, Surroundings, plan_scratchpad
-from spyre.torch_backend.inductor.scratchpad.pool import with_allocations
+from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad, with_offsets
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
@@ -24,6 +23,8 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
     softmax,
     tensor,
 )
+
+CAPACITY = 1_677_721
 
 
 def document_example():
@@ -45,15 +46,12 @@ def document_example():
 
 def test_the_documents_example():
     kernel, names = document_example()
-    around = Surroundings.of(["a", "b", "c"], ["z"])
-    plan = plan_scratchpad(kernel, names, surroundings=around, rule="all")
-    assert plan.allocations == {"y": {"lx": 0}}
+    plan = plan_scratchpad(kernel, names, ["a", "b", "c", "z"], CAPACITY)
+    assert plan.placed == {"y": 0}
     (y,) = plan.buffers
     assert y.size_bytes == 512 * 1024 * 2 // 32
-    assert plan.refused == dict.fromkeys("abc", "is an input of the graph") | {
-        "z": "is an output of the graph"
-    }
-    (outer,) = with_allocations(kernel, names, plan.allocations)
+    assert plan.refused == dict.fromkeys("abcz", "is an argument of the kernel")
+    (outer,) = with_offsets(kernel, names, "lx", plan.placed)
     (add, mul) = outer.body[0].body
     assert [t.memory for t in add.tensors] == ["hbm", "hbm", "lx"]
     assert [t.argument for t in mul.tensors] == [-1, 0, 0]
@@ -63,31 +61,28 @@ def test_the_documents_example():
 
 
 def test_plans_can_be_sent_to_other_processes():
-    plan = plan_scratchpad(*softmax())
+    plan = plan_scratchpad(*softmax(), (), CAPACITY)
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
 def test_softmax_on_one_core():
     """The reference's softmax vector, from specs: 512×1024, one core."""
-    plan = plan_scratchpad(*softmax())
-    assert plan.places == {"max": 0, "sub": 65536, "exp": 65536, "sum": 0}
+    plan = plan_scratchpad(*softmax(), (), CAPACITY)
+    assert plan.offsets == {"max": 0, "sub": 65536, "exp": 65536, "sum": 0}
     assert [b.size_bytes for b in plan.buffers] == [65536, 1 << 20, 1 << 20, 65536]
     assert plan.buffers[2].in_place_of == "sub"
-    first = plan_scratchpad(*softmax(), solver="first_fit")
-    assert first.places == {"max": 1048576, "sub": 0, "exp": 0, "sum": 1048576}
 
 
 def test_the_default_capacity():
-    assert lx_capacity_bytes() == int((2 << 20) * (1 - 0.2)) == 1_677_721
-    assert plan_scratchpad(*softmax()).capacity_bytes == 1_677_721
+    assert lx_capacity_bytes() == int((2 << 20) * (1 - 0.2)) == CAPACITY
 
 
 @pytest.mark.parametrize(("kept", "capacity"), [("0", 2 << 20), ("0.5", 1 << 20), ("1", 0)])
 def test_the_capacity_is_an_option(monkeypatch, kept, capacity):
     monkeypatch.setenv(config.LX_FRACTION_KEPT.name, kept)
-    plan = plan_scratchpad(*softmax())
-    assert plan.capacity_bytes == capacity
-    assert (plan.places["exp"] is None) == (capacity < 1 << 20)
+    assert lx_capacity_bytes() == capacity
+    plan = plan_scratchpad(*softmax(), (), lx_capacity_bytes())
+    assert (plan.offsets["exp"] is None) == (capacity < 1 << 20)
 
 
 @pytest.mark.parametrize("text", ["a fifth", "1.5", "-0.1", "nan"])
@@ -98,21 +93,12 @@ def test_the_capacity_must_be_a_fraction(monkeypatch, text):
     assert caught.value.finding.found == text
 
 
-def test_names_of_options_are_checked():
-    with pytest.raises(LaunchError, match="SPY985") as caught:
-        plan_scratchpad(*softmax(), solver="cpsat")
-    assert caught.value.finding.expected == "greedy, first_fit, best_fit, optimal"
-    with pytest.raises(LaunchError, match="SPY985") as caught:
-        plan_scratchpad(*softmax(), rule="may")
-    assert caught.value.finding.expected == "june, august, all"
-
-
 def test_unimplemented_operations_take_no_part():
     specs, names = chain("exp", "exp")
     mixed = [specs[0], UnimplementedOp("fft"), specs[1]]
-    plan = plan_scratchpad(mixed, [names[0], (), names[1]])
-    assert plan.allocations == {"b0": {"lx": 0}}
-    assert with_allocations(mixed, [names[0], (), names[1]], plan.allocations)[1] == mixed[1]
+    plan = plan_scratchpad(mixed, [names[0], (), names[1]], (), CAPACITY)
+    assert plan.placed == {"b0": 0}
+    assert with_offsets(mixed, [names[0], (), names[1]], "lx", plan.placed)[1] == mixed[1]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +106,7 @@ def test_unimplemented_operations_take_no_part():
 )
 def test_names_must_fit(names):
     with pytest.raises(BundleError, match="SPY988"):
-        with_allocations(chain("exp", "exp")[0], names, {})
+        with_offsets(chain("exp", "exp")[0], names, "lx", {})
 
 
 # --- a memory that shows what is overwritten ------------------------------------------------------
@@ -182,14 +168,13 @@ def size(spec):
     return 1 if isinstance(spec, KernelOp) else sum(size(s) for s in spec.body)
 
 
-@pytest.mark.parametrize("solver", ["greedy", "first_fit", "best_fit", "optimal"])
 @given(kernels(), st.sampled_from([64, 128, 192, 512]))
 @settings(deadline=None)
-def test_kernels_compute_the_same_in_lx(solver, kernel, sticks):
+def test_kernels_compute_the_same_in_lx(kernel, sticks):
     specs, names = kernel
-    plan = plan_scratchpad(specs, names, rule="all", solver=solver, capacity_bytes=sticks * 128)
-    assert run(specs, names, plan.places) == run(specs, names, {})
-    assert set(plan.places) | set(plan.refused) == {n for named in names for n in named}
+    plan = plan_scratchpad(specs, names, (), sticks * 128)
+    assert run(specs, names, plan.offsets) == run(specs, names, {})
+    assert set(plan.offsets) | set(plan.refused) == {n for named in names for n in named}
 
 
 def test_the_simulated_memory_sees_overwritten_values():
@@ -204,9 +189,6 @@ def test_the_simulated_memory_sees_overwritten_values():
     )
 
 
-def test_solvers_by_name():
-    assert next(iter(SOLVERS)) == "greedy"
-    specs, names = softmax(splits=(32, 1))
-    for solver in SOLVERS:
-        plan = plan_scratchpad(specs, names, solver=solver)
-        assert set(plan.allocations) == {"max", "sub", "exp", "sum"}
+def test_divided_results_are_placed():
+    plan = plan_scratchpad(*softmax(splits=(32, 1)), (), CAPACITY)
+    assert set(plan.placed) == {"max", "sub", "exp", "sum"}

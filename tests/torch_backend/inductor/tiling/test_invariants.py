@@ -10,7 +10,7 @@ from torch._inductor.exc import InductorError
 
 from spyre.errors import SpyreError
 from spyre.torch_backend.inductor import config
-from spyre.torch_backend.inductor.bundles.op_spec import LoopSpec, operations_of
+from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec, operations_of
 from spyre.torch_backend.inductor.hints import spyre_hint
 from tests.torch_backend.inductor.compiled_code import compiled, named
 from tests.torch_backend.inductor.tiling import toy_backend

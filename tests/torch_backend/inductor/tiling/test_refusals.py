@@ -164,7 +164,7 @@ def test_two_loops_over_what_is_reduced(abc):
 
     error = refused(function, *abc, tile=tiling(lambda ops: [(ops[:1], [(2, [0]), (2, [1])])]))
     assert error.code == "SPY976"
-    assert "places 0, 1" in str(error)
+    assert "dims 0, 1" in str(error)
 
 
 def test_a_call_to_the_host_in_a_loop(abc):

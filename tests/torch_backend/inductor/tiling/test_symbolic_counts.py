@@ -9,10 +9,9 @@ from torch.utils._sympy.functions import FloorDiv
 
 from spyre.errors import SpyreError
 from spyre.torch_backend.inductor.base.compat import ir
-from spyre.torch_backend.inductor.bundles.document import documented
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop
-from spyre.torch_backend.inductor.bundles.op_spec import spec_text
-from spyre.torch_backend.inductor.kernel.operands import loop_path, looped
+from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
+from spyre.torch_backend.inductor.kernel.passes import loop_path, looped
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.groups import tile_extent
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
@@ -76,7 +75,7 @@ def test_tiles_of_a_dim_only_a_launch_knows():
         (count,) = operation.loop_count
         assert isinstance(count, FloorDiv)
         path = loop_path(operation)
-        (loop,) = documented(looped([KernelLoop(sympy.Integer(1), ())], [path]))
+        (loop,) = to_op_specs(looped([KernelLoop(sympy.Integer(1), ())], [path]))
         assert "floor(" in spec_text([loop])
         assert "/16)" in spec_text([loop])
 

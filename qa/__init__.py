@@ -1,0 +1,1 @@
+"""Programs that look for defects: run by hand or in part by CI, each with a command line."""

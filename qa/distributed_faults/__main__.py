@@ -1,0 +1,40 @@
+"""``python -m qa.distributed_faults [--runs N] [--seed S]``: exits 1 if something goes wrong.
+
+Every run is 3 ranks as processes; at a random collective one of them is killed, stopped,
+interrupted, raises, or calls another operation or size. The others have to fail in time, with the
+right code, and nothing wrong may be read, hang, or be left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections import Counter
+
+from qa.distributed_faults.rank import Plan
+from qa.distributed_faults.runs import run
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m qa.distributed_faults")
+    parser.add_argument("--runs", type=int, default=200, metavar="N", help="how many (200)")
+    parser.add_argument("--seed", type=int, help="of the first run (a random one)")
+    options = parser.parse_args()
+    seed = secrets.randbelow(1 << 30) if options.seed is None else options.seed
+    done: Counter[str] = Counter()
+    failed = 0
+    for number in range(options.runs):
+        plan = Plan.of(seed + number)
+        done[f"{plan.fault} ({plan.transport})"] += 1
+        if problems := run(plan):
+            failed += 1
+            print(f"{plan}", *problems, sep="\n  ", flush=True)
+    print(", ".join(f"{count} {name}" for name, count in sorted(done.items())))
+    print(f"{options.runs} runs from seed {seed}, {failed} failures")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Runs of 3 ranks as processes with one fault each, and what has to follow."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from qa.distributed_faults.rank import RANKS, TIMEOUT, Plan, Report, work
+
+DEATH_SECONDS = 0.5
+TIMEOUT_MARGIN = 0.3
+DESTROY_SECONDS = 1.0
+START_SECONDS = 300
+"""Until the fault, on a busy machine."""
+RUN_SECONDS = 30
+"""From the fault to the end of the others."""
+VICTIM_EXITS = {
+    "kill": -signal.SIGKILL,
+    "stop": -signal.SIGKILL,
+    "raise": 1,
+    "operation": 1,
+    "size": 1,
+    "interrupt": 1,
+}
+"""A stopped one is killed when the others have ended."""
+CODES = {
+    "kill": ("SPY954", "SPY957"),
+    "stop": ("SPY955", "SPY957", "SPY954"),
+    "raise": ("SPY954", "SPY957"),
+    "operation": ("SPY952", "SPY957", "SPY954"),
+    "size": ("SPY952", "SPY957", "SPY954"),
+    "interrupt": ("SPY954", "SPY957"),
+}
+
+
+def context() -> Any:
+    """Processes that begin with everything imported."""
+    chosen = multiprocessing.get_context("forkserver")
+    chosen.set_forkserver_preload(["qa.distributed_faults.preload"])
+    return chosen
+
+
+def run(plan: Plan) -> list[str]:
+    """What went wrong that must not, in a run of ``plan``."""
+    before = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory(prefix="spyre-ranks-") as scratch:
+        pipes, processes = _start(plan, scratch)
+        others = [k for k in range(RANKS) if k != plan.victim]
+        pipes[plan.victim].poll(START_SECONDS)
+        last = time.monotonic() + RUN_SECONDS
+        for k in others:
+            processes[k].join(max(0.0, last - time.monotonic()))
+        hanging = [k for k in others if processes[k].is_alive()]
+        if plan.fault == "stop" or hanging:
+            for process in processes:
+                process.kill()
+        for process in processes:
+            process.join(10)
+            if process.is_alive():
+                hanging.append(plan.victim)
+                process.kill()
+                process.join()
+        reports = [report for pipe in pipes for report in _received(pipe)]
+        exits = [process.exitcode for process in processes]
+    problems = [f"rank {k} hangs" for k in hanging]
+    problems += [f"left in /dev/shm: {name}" for name in set(os.listdir("/dev/shm")) - before
+                 if name.startswith(("spyre", "torch"))]  # fmt: skip
+    wanted = [VICTIM_EXITS[plan.fault] if k == plan.victim else 1 for k in range(RANKS)]
+    problems += [
+        f"exit code of rank {k}: {code}, expected {wanted[k]}"
+        for k, code in enumerate(exits)
+        if code != wanted[k]
+    ]
+    return problems + list(_judged(plan, reports))
+
+
+def _start(plan: Plan, scratch: str) -> tuple[list[Any], list[Any]]:
+    chosen = context()
+    pipes, processes = [], []
+    for rank in range(RANKS):
+        ours, theirs = chosen.Pipe(duplex=False)
+        process = chosen.Process(target=work, args=(plan, rank, scratch, theirs))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    return pipes, processes
+
+
+def _received(pipe: Any) -> Iterator[Report]:
+    try:
+        while pipe.poll(0):
+            yield pipe.recv()
+    except (EOFError, OSError):
+        return
+
+
+def _judged(plan: Plan, reports: list[Report]) -> Iterator[str]:
+    fault = next((r for r in reports if r.kind == "fault"), None)
+    if fault is None:
+        yield "the fault did not happen"
+        return
+    for rank in range(RANKS):
+        own = [r for r in reports if r.rank == rank]
+        yield from (f"rank {rank}: wrong numbers: {r.text}" for r in own if r.kind == "wrong")
+        errors = [r for r in own if r.kind == "error"]
+        if rank != plan.victim and not errors:
+            yield f"rank {rank}: no error"
+        for error in errors:
+            yield from (f"rank {rank}: {text}" for text in _judged_error(plan, fault, error))
+    yield from _judged_moments(plan, fault, [r for r in reports if r.kind == "error"])
+
+
+def _judged_moments(plan: Plan, fault: Report, errors: list[Report]) -> Iterator[str]:
+    for error in errors:
+        since_begin = error.at - error.began
+        if plan.fault == "stop":
+            if since_begin > TIMEOUT + TIMEOUT_MARGIN:
+                yield (
+                    f"rank {error.rank}: failed {since_begin:.2f} s after its operation began, "
+                    f"timeout {TIMEOUT:g} s"
+                )
+            continue
+        # a rank that was busy elsewhere hears of it in its operation; that two ranks disagree can
+        # be known once both have come
+        came = [error.began]
+        if plan.fault in ("operation", "size"):
+            came += [other.began for other in errors]
+        late = error.at - max(fault.at, *came)
+        if late > DEATH_SECONDS:
+            yield f"rank {error.rank}: failed {late:.2f} s after it could know of the fault"
+
+
+def _judged_error(plan: Plan, fault: Report, error: Report) -> Iterator[str]:
+    if not any(code in error.text for code in CODES[plan.fault]):
+        yield f"expected {CODES[plan.fault]}: {error.text}"
+    if "rank" not in error.text or "operation" not in error.text:
+        yield f"names no rank or operation: {error.text}"
+    if "SPY956" not in error.again:
+        yield f"the group is not dead: {error.again}"
+    if error.destroyed_after > DESTROY_SECONDS:
+        yield f"destroyed after {error.destroyed_after:.2f} s"

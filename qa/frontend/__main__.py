@@ -1,0 +1,298 @@
+"""``python -m qa.frontend --torch-spyre PATH``: torch-spyre's own tests, on the simulator.
+
+Every test file of a checkout that its configuration names is run in a process of its own, with a
+limit on memory (collecting one of them takes 7 GB) and on the seconds of a test; a process that
+dies is started again behind the test it died in. Each outcome is compared with what torch-spyre
+expects of the card. Exit codes: 0 nothing unexpected, 1 something, 2 the tests could not be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from qa.frontend.expectations import MANDATORY, Expectations
+from qa.frontend.plugin.spyre_recording import SETTINGS, append, read_outcomes
+
+PLUGIN = Path(__file__).parent / "plugin"
+"""A folder of its own: a checkout has a package ``tests`` too."""
+GIB = 1 << 30
+POLL_S = 0.5
+MOST_DEATHS = 20
+PATIENCE = 2
+"""Limits of a test after which its process is ended."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test: what became of it, and what torch-spyre expects of the card."""
+
+    id: str
+    outcome: str
+    expected: str
+    seconds: float
+    error: str
+    place: str
+    findings: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """How the two agree."""
+        if self.outcome == "skipped":
+            return "skipped"
+        if self.outcome == "unexpected pass":
+            return "passes, not demanded"
+        if self.expected == MANDATORY:
+            return {"passed": "passed", "expected failure": "expected failure"}.get(
+                self.outcome, "unexpected failure"
+            )
+        if self.outcome == "passed":
+            return "passes, not demanded"
+        return "expected failure" if self.expected != "unconfigured" else "fails, not demanded"
+
+    @property
+    def cause(self) -> str:
+        """A class for failures: the code of a refusal, or the error's type and where it arose."""
+        for word in self.error.replace(":", " ").split():
+            if word.startswith("SPY") and word[3:6].isdigit():
+                return word[:6]
+        kind = self.error.partition(":")[0] or "no error"
+        return f"{kind} in {Path(self.place.rpartition(':')[0]).name}" if self.place else kind
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    checkout = options.checkout = Path(options.torch_spyre).resolve()
+    if (problem := _problem(checkout)) is not None:
+        print(problem, file=sys.stderr)
+        return 2
+    expectations = Expectations(checkout)
+    files = [f for f in expectations.test_files(checkout) if _chosen(f, options.files)]
+    results: list[Result] = []
+    with _record(options) as record:
+        if options.again:
+            _forget_failures(record, expectations)
+        for file in files:
+            found = [_result(row, expectations) for row in _run_file(file, record, options)]
+            results += found
+            if found:
+                print(f"{file}: {_counted(found)}", flush=True)
+    _print(results)
+    if options.json:
+        rows = [vars(r) | {"verdict": r.verdict, "cause": r.cause} for r in results]
+        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+    if not results:
+        print("no tests were run", file=sys.stderr)
+        return 2
+    return int(any(r.verdict == "unexpected failure" for r in results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m qa.frontend", description=__doc__)
+    add = parser.add_argument
+    add("--torch-spyre", metavar="PATH", default=os.environ.get("SPYRE_TORCH_SPYRE", ""))
+    add("--files", nargs="*", metavar="PATTERN", help="test files, as tests/tensor/*")
+    add("--sample", type=_share, default=(0, 1), metavar="K/N", help="the K-th of N parts")
+    add("--json", metavar="FILE", help="write all outcomes")
+    add("--resume", metavar="FILE", help="outcomes as they come; what is there is not run again")
+    add("--again", action="store_true", help="but for what failed unexpectedly")
+    add("--seconds", type=int, default=300, help="limit of one test")
+    add("--memory", type=float, default=12, metavar="GIB", help="limit of a process")
+    add("--total", type=int, default=0, metavar="SECONDS", help="begin no test file after that")
+    add("--sanitize", action="store_true", help="with the sanitizer; findings are printed")
+    add("--keyword", metavar="EXPRESSION", help="pytest's -k")
+    return parser
+
+
+def _share(text: str) -> tuple[int, int]:
+    share, _, parts = text.partition("/")
+    if not (share.isdigit() and parts.isdigit() and int(share) < int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K below N")
+    return int(share), int(parts)
+
+
+def _problem(checkout: Path) -> str | None:
+    """Why nothing can be run."""
+    if not (checkout / "torch_spyre").is_dir():
+        return f"no checkout of torch-spyre at {checkout}: give --torch-spyre PATH"
+    if shutil.which("dxp_standalone") is None:
+        return "dxp_standalone, a console script of this package, is not on PATH"
+    return None
+
+
+def _chosen(file: str, patterns: Sequence[str] | None) -> bool:
+    return not patterns or any(fnmatch(file, pattern) for pattern in patterns)
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _record(options: argparse.Namespace) -> Iterator[Path]:
+    """The file that outcomes are appended to: one to go on with, or one of this run."""
+    if options.resume:
+        record = Path(options.resume).resolve()
+        record.touch()
+        yield record
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "outcomes.jsonl"
+        record.touch()
+        yield record
+
+
+def _forget_failures(record: Path, expectations: Expectations) -> None:
+    for row in read_outcomes(record).rows.values():
+        if _result(row, expectations).verdict == "unexpected failure":
+            append(record, {"id": row["id"], "again": True})
+
+
+def _run_file(file: str, record: Path, options: argparse.Namespace) -> Iterable[dict[str, Any]]:
+    """Rows of all tests of a file; a process that dies is followed by another one."""
+    complete = {"file": file, "complete": [*options.sample, options.keyword]}
+    outcomes = read_outcomes(record).of(file)
+    if complete in outcomes.complete:
+        return outcomes.rows.values()
+    if options.total and time.monotonic() - _BEGIN > options.total:
+        return outcomes.rows.values()
+    for _ in range(MOST_DEATHS):
+        death = _run_process(file, record, options)
+        outcomes = read_outcomes(record).of(file)
+        if death is None:
+            append(record, complete)
+            break
+        append(record, _died(outcomes.begun or file, death))
+        if outcomes.begun is None:
+            break
+    return read_outcomes(record).of(file).rows.values()
+
+
+_BEGIN = time.monotonic()
+
+
+def _died(node: str, death: str) -> dict[str, Any]:
+    return {"id": node, "outcome": "failed", "error": f"the process {death}", "seconds": 0}
+
+
+def _run_process(file: str, record: Path, options: argparse.Namespace) -> str | None:
+    """Run a file's tests; why the process ended before their end, else None."""
+    keyword = ["-k", options.keyword] if options.keyword else []
+    settings = {
+        "results": str(record),
+        "sample": options.sample,
+        "seconds": options.seconds,
+        "sanitize": options.sanitize,
+    }
+    plugins = ("-p", "spyre_recording", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, "--tb=no", *keyword, file]
+    environment = {
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        **os.environ,
+        "SPYRE_FRONTEND": "torch-spyre",
+        "PYTHONPATH": os.pathsep.join([str(PLUGIN), os.environ.get("PYTHONPATH", "")]),
+        SETTINGS: json.dumps(settings),
+    }
+    if options.sanitize:
+        environment["SPYRE_SANITIZE"] = environment.get("SPYRE_SANITIZE") or "1"
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as compiled:
+        # tests empty this cache, which another process may be filling
+        environment["TORCHINDUCTOR_CACHE_DIR"] = compiled
+        process = subprocess.Popen(
+            command, cwd=options.checkout, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        reason = _watch(process, record, options)
+        if reason is None and process.returncode not in (0, 1, 5):
+            output.seek(0)
+            tail = output.read()[-1500:].decode(errors="replace")
+            reason = f"ended with code {process.returncode}: {tail}"
+    return reason
+
+
+def _watch(
+    process: subprocess.Popen[bytes], record: Path, options: argparse.Namespace
+) -> str | None:
+    """Wait for the end of a process, and end it where it takes too much memory, or stays in a test
+    that its own alarm does not reach: one call of compiled code.
+    """
+    while True:
+        try:
+            process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            reason = _too_much(process.pid, record, options)
+            if reason is not None:
+                process.kill()
+                process.wait()
+                return reason
+        else:
+            return None
+
+
+def _too_much(pid: int, record: Path, options: argparse.Namespace) -> str | None:
+    if _resident_bytes(pid) > options.memory * GIB:
+        return f"took more than {options.memory:g} GiB of memory"
+    silent_s = time.time() - record.stat().st_mtime
+    if silent_s > PATIENCE * options.seconds and read_outcomes(record).begun:
+        return f"was in one test for {silent_s:.0f} s"
+    return None
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0  # it has ended meanwhile
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _result(row: dict[str, Any], expectations: Expectations) -> Result:
+    outcome = row["outcome"]
+    if row.get("strict_pass"):
+        outcome = "unexpected pass"
+    elif row.get("expected_failure"):
+        outcome = "expected failure" if outcome == "skipped" else "unexpected pass"
+    expected = expectations.mode(row["id"])
+    texts = (row.get("error", ""), row.get("place", ""))
+    findings = tuple(row.get("findings", ()))
+    return Result(row["id"], outcome, expected, row["seconds"], *texts, findings)
+
+
+# --- printing -------------------------------------------------------------------------------------
+
+
+def _counted(results: Sequence[Result]) -> str:
+    counts = Counter(result.verdict for result in results)
+    return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+
+
+def _print(results: Sequence[Result]) -> None:
+    unexpected = [r for r in results if r.verdict == "unexpected failure"]
+    for result in unexpected:
+        first = result.error.splitlines()[0] if result.error else ""
+        print(f"UNEXPECTED {result.id}\n    {first[:200]}")
+    for result in results:
+        for finding in result.findings:
+            print(f"SANITIZER {result.id}\n    {finding.splitlines()[0]}")
+    for cause, count in Counter(r.cause for r in unexpected).most_common():
+        print(f"{count:6} {cause}")
+    demanded = [r for r in results if r.expected == MANDATORY and r.outcome != "skipped"]
+    passed = sum(r.verdict != "unexpected failure" for r in demanded)
+    share = f" ({100 * passed / len(demanded):.1f} %)" if demanded else ""
+    print(f"{len(results)} tests: {_counted(results)}")
+    print(f"{passed} of {len(demanded)} mandatory tests as expected{share}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

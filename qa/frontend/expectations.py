@@ -1,0 +1,81 @@
+"""What torch-spyre's own configuration expects of the card, test by test.
+
+A checkout has files ``tests/configs/torch_spyre_tests/**/*.yaml``. Each names test files, modes by
+regular expressions over ``Class::test``, and the mode of the tests it does not list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qa.frontend.plugin.spyre_recording import load_yaml
+
+CONFIGS = "tests/configs/torch_spyre_tests"
+ROOT = "${TORCH_DEVICE_ROOT}/"
+MANDATORY = "mandatory_success"
+_FIRST = ("xfail", "xfail_strict", "skip", MANDATORY)
+"""Where several files speak of a test: the first of these."""
+
+
+@dataclass
+class FileRules:
+    """Modes of the tests of one file."""
+
+    names: list[tuple[str, str]] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)
+
+    @cached_property
+    def compiled(self) -> list[tuple[str, re.Pattern[str]]]:
+        """Modes with one expression for all their names."""
+        by_mode: dict[str, list[str]] = defaultdict(list)
+        for name, mode in self.names:
+            by_mode[mode].append(f"(?:{name})")
+        return [(mode, re.compile("|".join(names))) for mode, names in by_mode.items()]
+
+    def mode(self, name: str) -> str:
+        """Of ``Class::test`` or ``Class::test[parameters]``."""
+        plain = name.partition("[")[0]
+        found = {
+            mode for mode, rule in self.compiled if rule.fullmatch(name) or rule.fullmatch(plain)
+        }
+        # A file split over several configurations: each lists its part and skips the others.
+        found = found or ({MANDATORY} if MANDATORY in self.unlisted else self.unlisted)
+        return next((mode for mode in _FIRST if mode in found), MANDATORY)
+
+
+class Expectations:
+    """The modes of all tests of a checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        self.files: dict[str, FileRules] = defaultdict(FileRules)
+        for path in sorted((checkout / CONFIGS).rglob("*.yaml")):
+            for entry in _entries(path):
+                self._add(entry)
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        rules = self.files[str(entry["path"]).removeprefix(ROOT)]
+        if (unlisted := entry.get("unlisted_test_mode")) is not None:
+            rules.unlisted.add(unlisted)
+        for group in entry.get("tests") or ():
+            rules.names += [(name, str(group.get("mode"))) for name in group.get("names") or ()]
+
+    def mode(self, node: str) -> str:
+        """Of a pytest node id; "unconfigured" where no configuration has its file."""
+        path, _, name = node.partition("::")
+        rules = self.files.get(path)
+        return "unconfigured" if rules is None else rules.mode(name)
+
+    def test_files(self, checkout: Path) -> list[str]:
+        """The configured files that are there, in order."""
+        return sorted(path for path in self.files if (checkout / path).is_file())
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    document = load_yaml(path.read_text()) or {}
+    yield from (document.get("test_suite_config") or {}).get("files") or ()

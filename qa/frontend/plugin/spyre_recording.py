@@ -1,0 +1,186 @@
+"""A pytest plugin for torch-spyre's tests: takes a sample, limits time, writes down outcomes.
+
+`qa.frontend` loads it in the process it starts per file; SPYRE_FRONTEND_RUN holds its settings.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import typing
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SETTINGS = "SPYRE_FRONTEND_RUN"
+MOST_TEXT = 2000
+
+if not hasattr(typing, "override"):  # Python 3.11, which torch-spyre's tests do without
+    import typing_extensions
+
+    typing.override = typing_extensions.override  # type: ignore[attr-defined]
+
+
+def load_yaml(text: Any) -> Any:
+    """As ``yaml.safe_load``, by libyaml where there is one: twenty times as fast."""
+    import yaml
+
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """torch-spyre's conftest reads megabytes of configuration in every process, and every kernel is
+    compiled by a process of its own: half of the time of a test.
+    """
+    import yaml
+
+    yaml.safe_load = load_yaml
+    subprocess.run = _compiling_here(subprocess.run)
+
+
+def _compiling_here(run: Any) -> Any:
+    """``subprocess.run`` that does what ``dxp_standalone`` does in this process."""
+
+    @functools.wraps(run)
+    def run_here(command: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (isinstance(command, list) and command[:1] == ["dxp_standalone"]):
+            return run(command, *args, **kwargs)
+        from spyre.cli.standalone import main
+
+        done = subprocess.CompletedProcess(command, main(command[1:]))
+        if kwargs.get("check"):
+            done.check_returncode()
+        return done
+
+    return run_here
+
+
+_settings: dict[str, Any] = json.loads(os.environ.get(SETTINGS, "{}"))
+
+
+class TestTakesTooLong(Exception):
+    """A test has used up the seconds there are for one."""
+
+    __test__ = False
+
+
+@dataclass
+class Outcomes:
+    """What is written down: the last word on every test, files of which nothing is left, and a
+    test that has begun and not ended.
+    """
+
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    complete: list[dict[str, Any]] = field(default_factory=list)
+    begun: str | None = None
+
+    def of(self, file: str) -> Outcomes:
+        """Those of one test file."""
+        mine = {node: row for node, row in self.rows.items() if node.partition("::")[0] == file}
+        complete = [line for line in self.complete if line["file"] == file]
+        begun = self.begun and self.begun.partition("::")[0] == file
+        return Outcomes(mine, complete, self.begun if begun else None)
+
+    def take(self, line: dict[str, Any]) -> None:
+        """One more line."""
+        if "file" in line:
+            self.complete.append(line)
+        elif line.get("again"):
+            self.rows.pop(line["id"], None)
+            file = line["id"].partition("::")[0]
+            self.complete = [other for other in self.complete if other["file"] != file]
+        elif line.get("begun"):
+            self.begun = line["id"]
+        elif self.rows.get(line["id"], {}).get("outcome") != "failed":
+            self.rows[line["id"]] = line
+        if self.begun in self.rows:
+            self.begun = None
+
+
+def read_outcomes(record: Path) -> Outcomes:
+    """Of a file of lines that `append` wrote."""
+    outcomes = Outcomes()
+    for line in record.read_text().splitlines():
+        outcomes.take(json.loads(line))
+    return outcomes
+
+
+def append(record: Path, line: dict[str, Any]) -> None:
+    """Write a line behind the others."""
+    with record.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _write(row: dict[str, Any]) -> None:
+    append(Path(_settings["results"]), row)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the sample, without what an earlier process has done."""
+    share, parts = _settings["sample"]
+    done = read_outcomes(Path(_settings["results"])).rows
+    items[:] = [
+        item
+        for item in items
+        if item.nodeid not in done and zlib.crc32(item.nodeid.encode()) % parts == share
+    ]
+
+
+def _stop(*_: object) -> None:
+    raise TestTakesTooLong(f"more than {_settings['seconds']} s")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _write({"id": item.nodeid, "begun": True})
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(_settings["seconds"])
+    yield
+    signal.alarm(0)
+
+
+def _findings() -> list[str]:
+    """What the sanitizer has found since the last test."""
+    if not _settings.get("sanitize"):
+        return []
+    import torch
+
+    return [str(finding.to_finding()) for finding in torch.spyre.sanitizer_findings()]
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Before others turn failures into expected ones: what was raised."""
+    outcome = yield
+    report = outcome.get_result()
+    error = call.excinfo
+    if error is not None:
+        report.spyre_error = f"{error.typename}: {error.value}"[:MOST_TEXT]
+        last = error.traceback[-1]
+        report.spyre_place = f"{last.path}:{last.lineno + 1}"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when != "call" and report.outcome == "passed":
+        return
+    _write(
+        {
+            "id": report.nodeid,
+            "outcome": report.outcome,
+            "when": report.when,
+            "expected_failure": hasattr(report, "wasxfail"),
+            "strict_pass": "XPASS" in str(report.longrepr or ""),
+            "seconds": round(report.duration, 2),
+            "error": getattr(report, "spyre_error", ""),
+            "place": getattr(report, "spyre_place", ""),
+            "findings": _findings() if report.when == "call" else [],
+        }
+    )

@@ -1,0 +1,76 @@
+"""Seeds run in worker processes, half of them under each of the number modes."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+NUMERICS = ("dl16", "ieee")
+PROGRAMS_PER_PROCESS = 100
+FINDS = ("different", "crashed")
+"""Kinds of outcomes that are defects of ours."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``kind`` is empty for a program that agrees, else that of a `comparison.Failure`."""
+
+    seed: int
+    numerics: str
+    kind: str = ""
+    text: str = ""
+    program: str = ""
+
+
+def run_seed(seed: int) -> Outcome:
+    """Generate, run, and shrink if it fails; in a worker process."""
+    from qa.random_programs.comparison import first_failure
+    from qa.random_programs.generate import random_program
+    from qa.random_programs.shrink import shrunk
+
+    numerics = os.environ["SPYRE_NUMERICS"]
+    program = random_program(seed)
+    failure = first_failure(program)
+    if failure is None:
+        return Outcome(seed, numerics)
+    if failure.kind in FINDS:
+        program, failure = shrunk(program, failure)
+    return Outcome(seed, numerics, failure.kind, str(failure), str(program))
+
+
+def _start_worker(numerics: str) -> None:
+    os.environ["SPYRE_NUMERICS"] = numerics
+    os.environ["SPYRE_FALLBACK"] = "silent"
+    import torch
+    from torch._dynamo import guards
+
+    torch.set_num_threads(1)
+    torch._inductor.config.force_disable_caches = True
+    # Nobody asks how long guards take, which Dynamo measures after emptying the processor's caches,
+    # nor does collecting what stays for ever help: together a third of a program's time.
+    guards.profile_guard_manager = lambda *_: 0.0
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
+def outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+    """Outcomes of ``count`` seeds from ``first``, half of them under each of the number modes."""
+    for turn, numerics in enumerate(NUMERICS):
+        seeds = range(first + turn, first + count, len(NUMERICS))
+        # Fresh processes now and then: compiled code is never unloaded. Fresh pools, because one
+        # that replaces its processes (max_tasks_per_child) may wait for ever, as of Python 3.11.
+        for batch in batches(seeds, jobs * PROGRAMS_PER_PROCESS):
+            context = get_context("spawn")
+            with ProcessPoolExecutor(jobs, context, _start_worker, (numerics,)) as pool:
+                yield from pool.map(run_seed, batch)
+
+
+def batches(seeds: range, size: int) -> Iterator[range]:
+    """``seeds`` in pieces of ``size``, the last one as long as what is left."""
+    for first in range(0, len(seeds), size):
+        yield seeds[first : first + size]

@@ -1,0 +1,180 @@
+"""Parallel compilation of missing kernels, by one process per CPU.
+
+numba compiles one function at a time in a process. The worker processes write to the disk cache,
+from which this process loads the kernels; it compiles those that failed when they are needed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from spyre import config
+from spyre.cache import PACKAGE
+from spyre.hw.kernels.jit import Entry, cache_directory, is_kept
+from spyre.hw.kernels.progress import compile_progress
+from spyre.hw.spec import MAX_OPERANDS
+from spyre.hw.table import plan as tb
+from spyre.interrupts import interrupts
+
+TRANSFER, DRIVER = "transfer", "driver"
+_ENTRIES = {TRANSFER: "spyre.hw.kernels.transfer.run", **tb.KERNELS}
+JOBS = (*tb.KERNELS, TRANSFER, DRIVER)
+"""Names of all kernels, of the copies and of the driver of both; the longest compilations first."""
+_WORKER = "from spyre.hw.kernels.parallel_compile import worker_main; worker_main()"
+_POLL_SECONDS = 0.2
+"""Longest delay of Ctrl-C."""
+
+_compiling = threading.Lock()
+
+
+@cache
+def entry_of(name: str) -> Entry:
+    """The C entry of a kernel or of the copies, by its name in `JOBS`."""
+    module, _, function = _ENTRIES[name].rpartition(".")
+    entry: Entry = getattr(import_module(module), function)
+    return entry
+
+
+def compile_driver() -> None:
+    """Compile or load the functions that link, relocate and run programs and copies."""
+    from spyre.hw.kernels.driver import drive, place_dispatches
+    from spyre.hw.kernels.fusion import find_chains
+    from spyre.hw.kernels.pool import serve
+    from spyre.hw.kernels.transfer import run_transfer
+
+    # calling these two would wait, or copy
+    not_called: tuple[tuple[Any, int], ...] = ((serve, 3), (run_transfer, 6))
+    for function, arguments in not_called:
+        function.compile((types.int64,) * arguments)
+    nothing = np.zeros((0, tb.DISPATCH_WORDS), np.int64)
+    anchors = np.zeros((0, MAX_OPERANDS), np.int32)
+    row = np.zeros(0, np.int64)
+    place_dispatches(nothing, anchors, row, row.reshape(0, 0), nothing)
+    find_chains(nothing, nothing)
+    drive(nothing, nothing, row, 0, 0, 0, 1, 0, 0, np.zeros(1, np.int64))
+
+
+def can_be_compiled_elsewhere() -> bool:
+    """True if worker processes can be used: there is a disk cache, and `sys.executable` is Python.
+    In a program that embeds Python it would start the program again.
+    """
+    is_kept = cache_directory("spyre.hw.kernels.driver") is not None
+    return is_kept and Path(sys.executable or "").name.startswith("python")
+
+
+def processes() -> int:
+    """Number of processes that may compile at once."""
+    return config.thread_count() if can_be_compiled_elsewhere() else 1
+
+
+def compile_together(names: Iterable[str]) -> None:
+    """If several of ``names`` are not ready, compile them and the driver in worker processes."""
+    with _compiling:
+        missing = [name for name in names if not entry_of(name).is_ready]
+        if len(missing) > 1 and processes() > 1:
+            for _ in compiled_elsewhere([*missing, DRIVER]):
+                pass
+
+
+def missing_of(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` of `JOBS` that are neither loaded nor on the disk."""
+    return [name for name in names if not _is_ready(name)]
+
+
+def _is_ready(name: str) -> bool:
+    if name != DRIVER:
+        return entry_of(name).is_ready
+    from spyre.hw.kernels.driver import drive
+
+    return is_kept(drive)
+
+
+def compile_missing(names: Iterable[str]) -> None:
+    """Compile those of ``names`` that are missing, several at a time where possible."""
+    missing = missing_of(names)
+    if len(missing) > 1 and processes() > 1:
+        for _ in compiled_elsewhere(missing):
+            pass
+    else:
+        for name in missing:
+            compile_job(name)
+
+
+def compiled_elsewhere(names: Sequence[str]) -> Iterator[str]:
+    """Yield ``names`` of `JOBS` as worker processes begin them, until all have ended.
+
+    Each process takes the number of its next job from a shared pipe. All have ended at the return.
+    """
+    numbers, numbers_end = os.pipe()
+    os.write(numbers_end, bytes(sorted(map(JOBS.index, names))))
+    os.close(numbers_end)
+    begun, begun_end = os.pipe()
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(min(processes(), len(names))):
+            workers += [_worker(numbers, begun_end)]
+        os.close(begun_end)
+        begun_end = -1
+        yield from compile_progress().elsewhere(_lines(begun), len(names))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        for pipe in (numbers, begun, begun_end):
+            if pipe >= 0:
+                os.close(pipe)
+
+
+def _worker(numbers: int, begun_end: int) -> subprocess.Popen[bytes]:
+    """Start a process that compiles; its failures are reported when this process compiles."""
+    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _WORKER],  # nothing of the working folder is imported
+        stdin=numbers,
+        stdout=begun_end,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path, config.PROGRESS.name: "0"},
+    )
+
+
+def _lines(pipe: int) -> Iterator[str]:
+    """Yield the lines written into a pipe until all writers have closed it."""
+    with open(pipe, "rb", buffering=0, closefd=False) as lines:
+        while True:
+            if select.select([lines], [], [], _POLL_SECONDS)[0]:
+                text = lines.read(select.PIPE_BUF)
+                if not text:
+                    return
+                yield from text.decode().split()
+            interrupts.poll()
+
+
+def worker_main() -> None:
+    """Main function of a worker: compile the jobs whose numbers arrive on standard input, a byte
+    each, and print the name of each when it begins.
+    """
+    while number := os.read(0, 1):
+        name = JOBS[number[0]]
+        # a single write is not interleaved with those of other workers
+        os.write(1, f"{name}\n".encode())
+        compile_job(name)
+
+
+def compile_job(name: str) -> None:
+    """Compile or load one of `JOBS`."""
+    if name == DRIVER:
+        compile_driver()
+    else:
+        assert entry_of(name).address

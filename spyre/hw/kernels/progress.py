@@ -1,0 +1,146 @@
+"""Progress lines on standard error while kernels are compiled, once per machine and version: this
+takes seconds to a minute, in which the program would seem to hang.
+
+numba reports every function that it compiles, but not those it loads. Compilations that take less
+than a second in all are not shown, and SPYRE_PROGRESS=0 shows none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import numba.core.event
+
+from spyre import config
+
+SILENT_SECONDS = 1.0
+"""Compilation time before the first line."""
+REPEAT_SECONDS = 10.0
+"""Time between lines if standard error is no terminal; on a terminal one line is overwritten."""
+IDLE_SECONDS = 0.5
+"""Time without a compilation after which the last line is written."""
+_TICK_SECONDS = 0.1
+
+
+class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
+    """Listener to compilations of this package; a thread writes lines while they last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reported_background = False
+        self._start_again()
+        os.register_at_fork(after_in_child=self._start_again)
+
+    def _start_again(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0  # functions that are being compiled for each other
+        self._begin = self._last = 0.0
+        self._name = ""
+        self._kinds = ""
+        self._is_watched = False
+
+    def on_start(self, event: numba.core.event.Event) -> None:
+        function = event.data["dispatcher"].py_func
+        if not function.__module__.startswith("spyre."):
+            return
+        self._enter(function.__name__)
+
+    def _enter(self, name: str) -> None:
+        with self._lock:
+            self._depth += 1
+            self._name = name
+            if not self._is_watched:
+                self._is_watched = True
+                self._begin = time.monotonic()
+                threading.Thread(target=self._watch, name="spyre-progress", daemon=True).start()
+
+    def on_end(self, event: numba.core.event.Event) -> None:
+        if event.data["dispatcher"].py_func.__module__.startswith("spyre."):
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._depth -= 1
+            self._last = time.monotonic()
+
+    def elsewhere(self, names: Iterable[str], count: int) -> Iterator[str]:
+        """Yield ``names`` of the ``count`` kernels that other processes compile, as each begins."""
+        self._enter(f"{count} kernels")
+        try:
+            for number, name in enumerate(names, 1):
+                self._kinds, self._name = f"{number} of {count}, ", name
+                yield name
+        finally:
+            self._kinds = ""
+            self._leave()
+
+    def report_background(self) -> None:
+        """Write, once, that a background process compiles kernels."""
+        if not self._reported_background:
+            self._reported_background = True
+            _write(
+                "compiling kernels in the background (once); small programs are interpreted "
+                "meanwhile",
+                last=True,
+            )
+
+    def numbered(self, kinds: Iterable[int]) -> Iterator[int]:
+        """Yield ``kinds``; lines written meanwhile show how many of them are done."""
+        wanted = list(kinds)
+        try:
+            for done, kind in enumerate(wanted):
+                self._kinds = f"{done + 1} of {len(wanted)}, "
+                yield kind
+        finally:
+            self._kinds = ""
+
+    def _watch(self) -> None:
+        """Write lines until nothing has been compiled for `IDLE_SECONDS`."""
+        written = 0.0
+        while True:
+            time.sleep(_TICK_SECONDS)
+            now = time.monotonic()
+            with self._lock:
+                if not self._depth and now - self._last > IDLE_SECONDS:
+                    self._is_watched = False
+                    break
+            if now - self._begin < SILENT_SECONDS:
+                continue
+            seconds = now - self._begin
+            is_due = not written or now - written >= REPEAT_SECONDS
+            written = now if is_due else written
+            text = f"compiling kernels (once): {self._kinds}{self._name}, {seconds:.0f} s"
+            _write(text, on_file=is_due)
+        if written:
+            seconds = self._last - self._begin
+            _write(
+                f"kernels compiled in {seconds:.0f} s, kept in {config.cache_directory()}",
+                last=True,
+            )
+
+
+def _write(text: str, on_file: bool = True, last: bool = False) -> None:
+    """Write a line, to a terminal in place of the last one; to files only if ``on_file``."""
+    if sys.stderr is None or not config.shows_progress():
+        return
+    try:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\033[K{text}" + "\n" * last)
+        elif on_file:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except Exception:  # of any object set as sys.stderr; a progress line must not fail the program
+        return
+
+
+@cache
+def compile_progress() -> CompileProgress:
+    """The listener of this process, registered at the first call."""
+    progress = CompileProgress()
+    numba.core.event.register("numba:compile", progress)
+    return progress

@@ -1,0 +1,103 @@
+"""One row per elementwise operation; opcodes, fused forms and cost class are read from it.
+
+Beside its row, an operation has a formula in `spyre.hw.kernels.vector_math` (unless it is one
+instruction), a loop in `spyre.hw.kernels.families.elementwise`, and a definition in
+`spyre.hw.reference.definitions`.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import replace
+from typing import Any
+
+from spyre.hw.ops.definition import FLOATS, HALF, Category, Family, OpDefinition
+
+
+def _row(
+    name: str, inputs: int, definition: str, kernel_op: str = "", *, code_form: str, **columns: Any
+) -> OpDefinition:
+    """A row; ``kernel_op`` is the name by default. Every row has to name its ``code_form``."""
+    category = Category.BINARY if inputs > 1 else Category.UNARY
+    columns = {"formats": FLOATS, "code_form": code_form, **columns}
+    kernel_op = kernel_op or name
+    return OpDefinition(
+        name, category, Family.ELEMENTWISE, kernel_op, inputs, definition, **columns
+    )
+
+
+def _function(
+    name: str, definition: str, kernel_op: str = "", *, code_form: str, **columns: Any
+) -> OpDefinition:
+    """A row of a function that takes the card several cycles per element."""
+    return _row(name, 1, definition, kernel_op, code_form=code_form, transcendental=True, **columns)
+
+
+_SCALE = "1/√(max(E[x²] - E[x]², 0) + eps)"
+_GELU = "x·Φ(x), the erf form (our reading)"
+_SOFTPLUS = "x·β > t ? x : ln(1 + e^{βx})/β"
+_BETA = ("softplusBeta", "softplusThresh")
+
+_KERNEL_OPERATIONS = (
+    _row("add", 2, "a + b", code_form="add"),
+    _row("sub", 2, "a - b", code_form="subtract"),
+    _row("revsub", 2, "b - a", code_form=""),
+    _row("mul", 2, "a · b", code_form="multiply"),
+    _row("realdiv", 2, "a / b", "div", code_form="divide"),
+    _row("maximum", 2, "max(a, b)", "max", code_form="maximum"),
+    _row("minimum", 2, "min(a, b)", "min", code_form="minimum"),
+    _row("equal", 2, "a = b as 1.0 or 0.0", "eq", code_form=""),
+    _row("notequal", 2, "a ≠ b as 1.0 or 0.0", "ne", code_form=""),
+    _row("greaterequal", 2, "a ≥ b as 1.0 or 0.0", "ge", code_form=""),
+    _row("lesserequal", 2, "a ≤ b as 1.0 or 0.0", "le", code_form=""),
+    _row("greaterthan", 2, "a > b as 1.0 or 0.0", "gt", code_form=""),
+    _row("lesserthan", 2, "a < b as 1.0 or 0.0", "lt", code_form=""),
+    _row("where3", 3, "c ≠ 0 ? a : b", "where", code_form="where"),
+    _row("fnms", 3, "c - a·b (our reading)", code_form=""),
+    _row("batchnormfwd", 3, "x · scale + shift (our reading)", "muladd", code_form=""),
+    _row("layernormnorm", 5, "(x - E[x]) · scale · w + b", code_form="", element_ns=0.3),
+    _row("abs", 1, "|x|", code_form="absolute"),
+    _row("neg", 1, "-x", code_form="negative"),
+    _function("exp", "e^x", code_form="half_exponential", element_ns=0.4),
+    _function("log", "ln x", code_form="logarithm", element_ns=0.5, formats=HALF),
+    _function("sqrt", "√x", code_form="square_root", element_ns=0.3),
+    _function("rsqrt", "1/√x", code_form="inverse_root_of_codes", element_ns=0.4),
+    _row("reciprocal", 1, "1/x", code_form="reciprocal", element_ns=0.3),
+    _function("tanh", "tanh x", code_form="hyperbolic_tangent", element_ns=0.7, formats=HALF),
+    _function("sigmoid", "1/(1 + e^-x)", code_form="half_sigmoid", element_ns=0.6),
+    _row("floor", 1, "⌊x⌋", code_form=""),
+    _row("relufwd", 1, "max(x, 0)", "relu", code_form="relu"),
+    _row("relu6fwd", 1, "min(max(x, 0), 6)", "relu6", code_form=""),
+    _row("leakyrelufwd", 1, "x > 0 ? x : 0.01·x (our reading)", "leakyrelu", code_form=""),
+    _row("clip", 1, "min(max(x, lo), hi)", code_form="", constants=("clipMin", "clipMax")),
+    _function("gelufwd", _GELU, "gelu", code_form="gelu", element_ns=1.0, formats=HALF),
+    _function("silu", "x·σ(x)", code_form="half_silu", element_ns=0.7),
+    _function("mish", "x·tanh(ln(1 + e^x))", code_form="", element_ns=0.7, formats=HALF),
+    _function("softplus", _SOFTPLUS, code_form="", element_ns=1.2, constants=_BETA, formats=HALF),
+    _row("layernormscale", 1, _SCALE, code_form="", element_ns=0.4, constants=("eps",)),
+)
+
+_BY_NAME = {row.name: row for row in _KERNEL_OPERATIONS}
+_SAME_OPERATION = (
+    ("biasadd", "add", "x + b"),
+    ("fastexp", "exp", "e^x (our reading: exact)"),
+    ("fastsigmoid", "sigmoid", "1/(1 + e^-x) (our reading: exact)"),
+)
+"""Other name, name of the row it shares everything with, definition as the specification has it."""
+
+ELEMENTWISE = (
+    *_KERNEL_OPERATIONS,
+    *(replace(_BY_NAME[of], name=name, definition=d) for name, of, d in _SAME_OPERATION),
+)
+"""All elementwise rows of the operation table."""
+
+CODE_FORMS = {row.kernel_op: row for row in _KERNEL_OPERATIONS if row.code_form}
+"""Row of each kernel operation that has a form on DL16 codes."""
+
+OPCODES = {row.kernel_op: opcode for opcode, row in enumerate(_KERNEL_OPERATIONS)}
+"""OPCODE word of the plan table by kernel operation."""
+
+_namedtuple: Any = namedtuple
+Opcodes = _namedtuple("Opcodes", [name.upper() for name in OPCODES])
+OPCODE = Opcodes(*OPCODES.values())
+"""The same for kernels, for which numba makes constants of it: ``OPCODE.ADD``."""

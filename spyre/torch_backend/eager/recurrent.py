@@ -1,0 +1,652 @@
+"""LSTM, GRU and simple networks: fused cells, and whole sequences as one program.
+
+A step of a cell, and its backward, is one program. Under a recorder, or if no program can be
+written, the same formula runs as operations of the device, with the same bits. Gates:
+[batch, 4·hidden] in the order input, forget, cell, output (LSTM), [batch, 3·hidden] reset, update,
+new (GRU), as in ``torch.nn``. The workspace, for the backward pass, has the activated gates of the
+LSTM; reset, update, new, hidden state and the hidden part of the new gate of the GRU.
+
+In the program of a sequence each direction of a layer is a loop over the steps. On the matrix units
+the products of the inputs with their weights are computed before it, for all steps at once. A step
+has the operations of torch's composition in the same order, hence the same bits. The composition
+runs calls with gradients, dropout or a tracer, and those for which no program can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spyre.interrupts import interrupts
+from spyre.mlir.builder import round_up
+from spyre.torch_backend.compat import COMPOSITE_KEYS, is_observed, is_traced, operator
+from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.dispatch import FLOATS
+from spyre.torch_backend.eager.elementwise import apply_op, rectified
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
+from spyre.torch_backend.eager.special import tanh
+from spyre.torch_backend.program import (
+    MATMUL_STICK,
+    DeviceOp,
+    Lowering,
+    LoweringError,
+    OpKind,
+    Value,
+    current_recorder,
+    joined,
+    narrowed,
+    off_lanes,
+    selected,
+    store_result,
+    tile_of,
+)
+
+# --- what formulas are made of --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramArithmetic:
+    """Values of a program, in ``dtype``."""
+
+    builder: Lowering
+    dtype: str
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.builder.pointwise("add", a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.builder.pointwise("sub", a, b)
+
+    def mul(self, *factors: Value) -> Value:
+        """The first two first."""
+        product, *rest = factors
+        for factor in rest:
+            product = self.builder.pointwise("mul", product, factor)
+        return product
+
+    def rest(self, x: Value) -> Value:
+        """1 - x."""
+        return self.builder.pointwise("sub", 1.0, x)
+
+    def sigmoid(self, x: Value) -> Value:
+        return apply_op("sigmoid", self.builder, x, self.dtype)
+
+    def tanh(self, x: Value) -> Value:
+        return tanh(self.builder, x, self.dtype)
+
+    def zeros_like(self, x: Value) -> Value:
+        return self.builder.broadcast(self.builder.constant(0.0, self.dtype), x.sizes, x.lane_dim)
+
+    def chunks(self, x: Value, count: int) -> list[Value]:
+        """As ``x.chunk(count, 1)``, with the sticks along rows that it has."""
+        size = x.sizes[1] // count
+        if x.lane_dim != 1 or not size % x.view.elements_per_stick:
+            return [narrowed(x, 1, k * size, size) for k in range(count)]
+        x = off_lanes(self.builder, x, 1)  # some begin within a stick
+        return [self.builder.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
+
+    def joined(self, parts: Sequence[Value]) -> Value:
+        return joined(self.builder, parts, 1, self.dtype)
+
+
+def _product(*factors: Tensor) -> Tensor:
+    product, *rest = factors
+    for factor in rest:
+        product = product * factor
+    return product
+
+
+TENSOR_ARITHMETIC = SimpleNamespace(
+    add=torch.add,
+    sub=torch.sub,
+    sigmoid=torch.sigmoid,
+    tanh=torch.tanh,
+    zeros_like=torch.zeros_like,
+    mul=_product,
+    rest=lambda x: 1 - x,
+    chunks=lambda x, count: x.chunk(count, 1),
+    joined=lambda parts: torch.cat([*parts], 1),
+)
+"""`ProgramArithmetic` of tensors, with an operation of the device for each step."""
+
+Arithmetic = Any
+"""One of the two; formulas are over its numbers."""
+
+
+# --- formulas -------------------------------------------------------------------------------------
+
+
+def lstm_state(on: Arithmetic, gates: Sequence[Any], cx: Any) -> tuple[list[Any], Any, Any]:
+    """The activated gates, the cell state and the hidden state of a step, made in this order."""
+    i, f, g, o = gates
+    i, f, o = (on.sigmoid(gate) for gate in (i, f, o))
+    g = on.tanh(g)
+    cy = on.add(on.mul(f, cx), on.mul(i, g))
+    return [i, f, g, o], cy, on.mul(o, on.tanh(cy))
+
+
+def gru_state(
+    on: Arithmetic, inputs: Sequence[Any], hiddens: Sequence[Any], hx: Any
+) -> tuple[list[Any], Any]:
+    """Reset, update and new of a step, and its hidden state."""
+    (ir, iz, i_new), (hr, hz, h_new) = inputs, hiddens
+    r, z = on.sigmoid(on.add(ir, hr)), on.sigmoid(on.add(iz, hz))
+    new = on.tanh(on.add(i_new, on.mul(r, h_new)))
+    return [r, z, new], on.add(new, on.mul(z, on.sub(hx, new)))
+
+
+def _lstm(on: Arithmetic, gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> tuple[Any, ...]:
+    for addend in (hidden_gates, *biases):
+        gates = gates if addend is None else on.add(gates, addend)
+    activated, cy, hy = lstm_state(on, on.chunks(gates, 4), cx)
+    return hy, cy, on.joined(activated)
+
+
+def _lstm_backward(
+    on: Arithmetic, grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any
+) -> tuple[Any, ...]:
+    i, f, g, o = on.chunks(workspace, 4)
+    hyperbolic = on.tanh(cy)
+    grad_cell = on.zeros_like(cy) if grad_cy is None else grad_cy
+    grad_o = on.zeros_like(cy)
+    if grad_hy is not None:
+        inner = on.mul(grad_hy, o, on.rest(on.mul(hyperbolic, hyperbolic)))
+        grad_cell = on.add(grad_cell, inner)
+        grad_o = on.mul(grad_hy, hyperbolic, o, on.rest(o))
+    grad_i = on.mul(grad_cell, g, i, on.rest(i))
+    grad_f = on.mul(grad_cell, cx, f, on.rest(f))
+    grad_g = on.mul(grad_cell, i, on.rest(on.mul(g, g)))
+    return on.joined([grad_i, grad_f, grad_g, grad_o]), on.mul(grad_cell, f)
+
+
+def _gru(
+    on: Arithmetic, inputs: Any, hiddens: Any, hx: Any, input_bias: Any, hidden_bias: Any
+) -> tuple[Any, ...]:
+    inputs = inputs if input_bias is None else on.add(inputs, input_bias)
+    hiddens = hiddens if hidden_bias is None else on.add(hiddens, hidden_bias)
+    parts = on.chunks(hiddens, 3)
+    activated, hy = gru_state(on, on.chunks(inputs, 3), parts, hx)
+    return hy, on.joined([*activated, hx, parts[2]])
+
+
+def _gru_backward(on: Arithmetic, grad_hy: Any, workspace: Any) -> tuple[Any, ...]:
+    r, z, new, hx, h_new = on.chunks(workspace, 5)
+    grad_new = on.mul(grad_hy, on.rest(z), on.rest(on.mul(new, new)))
+    grad_z = on.mul(grad_hy, on.sub(hx, new), z, on.rest(z))
+    grad_r = on.mul(grad_new, h_new, r, on.rest(r))
+    inputs = on.joined([grad_r, grad_z, grad_new])
+    hiddens = on.joined([grad_r, grad_z, on.mul(grad_new, r)])
+    return inputs, hiddens, on.mul(grad_hy, z)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def _made(
+    name: str, formula: Callable[..., tuple[Any, ...]], *tensors: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Results of ``formula`` by one program, else (or under a recorder) by operations."""
+    given = [t for t in tensors if t is not None]
+    dtype = given[0].dtype
+    alike = all(t.dtype == dtype and t.device == given[0].device for t in given)
+    if dtype in FLOATS and alike and given[0].numel() and current_recorder() is None:
+        missing = tuple(k for k, tensor in enumerate(tensors) if tensor is None)
+        try:
+            return run(name, partial(_lowered, formula), given, (missing, name_of(dtype)))
+        except LoweringError:
+            pass
+    return formula(TENSOR_ARITHMETIC, *tensors)
+
+
+def _lowered(
+    formula: Callable[..., tuple[Any, ...]], builder: Lowering, *args: Any
+) -> Sequence[Value]:
+    """``missing``: which of the formula's numbers are not given."""
+    *values, missing, dtype = args
+    for place in missing:
+        values.insert(place, None)
+    return formula(ProgramArithmetic(builder, dtype), *values)
+
+
+def lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
+    return _made("lstm_cell", _lstm, input_gates, hidden_gates, cx, input_bias, hidden_bias)
+
+
+def lstm_cell_backward(
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    cx: Tensor,
+    cy: Tensor,
+    workspace: Tensor,
+    has_bias: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """aten::_thnn_fused_lstm_cell_backward_impl: gradients of gates, cell state and bias."""
+    if grad_hy is None and grad_cy is None:
+        return None, None, None
+    gates, grad_cx = _made(
+        "lstm_cell_backward", _lstm_backward, grad_hy, grad_cy, cx, cy, workspace
+    )
+    return gates, grad_cx, gates.sum(0) if has_bias else None
+
+
+def gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_gru_cell: hidden state, workspace."""
+    return _made("gru_cell", _gru, input_gates, hidden_gates, hx, input_bias, hidden_bias)
+
+
+def gru_cell_backward(
+    grad_hy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """aten::_thnn_fused_gru_cell_backward: gradients of both gates, hidden state, both biases."""
+    inputs, hiddens, grad_hx = _made("gru_cell_backward", _gru_backward, grad_hy, workspace)
+    biases = (inputs.sum(0), hiddens.sum(0)) if has_bias else (None, None)
+    return inputs, hiddens, grad_hx, *biases
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+Values = Sequence[Value]
+
+
+def _lstm_step(
+    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+) -> Values:
+    gates = inputs
+    for addend in (hiddens, *biases):
+        gates = on.add(gates, addend)
+    _, cy, hy = lstm_state(on, _parts(gates), states[1])
+    return hy, cy
+
+
+def _gru_step(
+    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+) -> Values:
+    hiddens = _biased(on.builder, hiddens, biases[1:])
+    _, hy = gru_state(on, _parts(inputs), _parts(hiddens), states[0])
+    return (hy,)
+
+
+def _simple_step(
+    activation: Callable[[Lowering, Value, str], Value],
+    on: ProgramArithmetic,
+    inputs: Value,
+    hiddens: Value,
+    biases: Values,
+    states: Values,
+) -> Values:
+    hiddens = _biased(on.builder, hiddens, biases[1:])
+    (gate,) = _parts(on.add(hiddens, inputs))
+    return (activation(on.builder, gate, on.dtype),)
+
+
+def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
+    """``gates`` and the first bias, if there is one."""
+    return builder.pointwise("add", gates, biases[0]) if biases else gates
+
+
+def _parts(gates: Value) -> list[Value]:
+    """Each gate of [rows, gates, width]."""
+    return [selected(gates, 1, k) for k in range(gates.sizes[1])]
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentCell:
+    """A kind of recurrent cell.
+
+    ``step``: (arithmetic, gates of the input, gates of the hidden state, biases, states) → new
+    states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
+    ``biases_inputs``: biases are added to the gates of the input before the loop.
+    """
+
+    gates: int
+    states: int
+    step: Callable[..., Sequence[Value]]
+    biases_inputs: bool = True
+
+
+CELLS = {
+    "lstm": RecurrentCell(4, 2, _lstm_step, biases_inputs=False),
+    "gru": RecurrentCell(3, 1, _gru_step),
+    "rnn_tanh": RecurrentCell(1, 1, partial(_simple_step, tanh)),
+    "rnn_relu": RecurrentCell(1, 1, partial(_simple_step, rectified)),
+}
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a program is made for, besides sizes. ``weights``: tensors per layer and direction.
+    ``is_backwards``: its one direction is from the last step to the first.
+    """
+
+    cell: str
+    layers: int
+    directions: int
+    has_biases: bool
+    weights: int
+    dtype: str
+    is_backwards: bool = False
+
+    @property
+    def has_projection(self) -> bool:
+        """True if a last weight makes the hidden state smaller."""
+        return bool(self.weights % 2)
+
+
+def network(builder: Lowering, x: Value, *args: Any) -> list[Value]:
+    """Outputs [steps, rows, width] of the last layer, then the last states.
+
+    ``args``: states [layers · directions, rows, width], weights and biases by layer and direction,
+    `Network`. The memory of a last state is that of the state all the time.
+    """
+    *values, net = args
+    count = CELLS[net.cell].states
+    states = [builder.broadcast(state, state.sizes, 2) for state in values[:count]]
+    weights = values[count:]
+    for layer in range(net.layers):
+        outputs = []
+        for direction in range(net.directions):
+            number = layer * net.directions + direction
+            own = weights[number * net.weights : (number + 1) * net.weights]
+            ours = [selected(state, 0, number) for state in states]
+            is_backwards = net.is_backwards or direction > 0
+            outputs.append(_Direction(builder, net, own, is_backwards).run(x, ours))
+        x = outputs[0]
+        if net.directions > 1:
+            x = builder.with_lane(joined(builder, outputs, 2, net.dtype), 2)
+    return [x, *states]
+
+
+class _Direction:
+    """A layer in one direction; factors and biases are laid out before the loop."""
+
+    def __init__(
+        self, builder: Lowering, net: Network, weights: Sequence[Value], is_backwards: bool
+    ) -> None:
+        self.builder = builder
+        self.dtype = net.dtype
+        self.cell = CELLS[net.cell]
+        self.is_backwards = is_backwards
+        of_input, of_hidden, *rest = weights
+        self.of_input = self._factor(of_input, self.cell.gates)
+        self.of_hidden = self._factor(of_hidden, self.cell.gates)
+        self.projection = self._factor(rest.pop(), 1) if net.has_projection else None
+        self.biases = [_by_gate(builder, b, self.cell.gates).unsqueezed(0) for b in rest]
+
+    def run(self, x: Value, states: Sequence[Value]) -> Value:
+        """Hidden states [steps, rows, width] for inputs [steps, rows, depth]; ``states`` are the
+        last ones from then on.
+        """
+        builder, (steps, rows, depth) = self.builder, x.sizes
+        outputs = builder.scratch((steps, rows, states[0].sizes[1]), self.dtype, 2)
+        is_at_once = self._is_at_once(steps * rows)
+        if is_at_once:
+            gates = self._inputs(x.reshaped((steps * rows, depth)))
+            x = gates.reshaped((steps, rows, *gates.sizes[1:]))
+        with builder.loop(steps):
+            inputs = tile_of(x, 0, self.is_backwards)
+            self._step(inputs if is_at_once else self._inputs(inputs), states)
+            self._copy(states[0], tile_of(outputs, 0, self.is_backwards))
+        return outputs
+
+    def _is_at_once(self, rows: int) -> bool:
+        """True if the gates of so many rows of inputs are made by one product."""
+        columns = self.of_input.sizes[1]
+        return self.dtype != "float32" and rows * columns * 2 <= TERMS_BYTES
+
+    def _inputs(self, rows: Value) -> Value:
+        gates = self._product(rows, self.of_input, self.cell.gates)
+        return _biased(self.builder, gates, self.biases) if self.cell.biases_inputs else gates
+
+    def _step(self, inputs: Value, states: Sequence[Value]) -> None:
+        """Put the next states in the place of ``states``."""
+        hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
+        hy, *others = self.cell.step(
+            ProgramArithmetic(self.builder, self.dtype), inputs, hiddens, self.biases, states
+        )
+        if self.projection is not None:
+            hy = selected(self._product(hy, self.projection, 1), 1, 0)
+        for made, state in zip((hy, *others), states, strict=True):
+            made = self.builder.with_lane(made, state.lane_dim)
+            if made.order is None:
+                self._copy(made, state)
+            else:  # nothing reads a state after its next one was made
+                self.builder.builder.output_into(made, state)
+
+    def _factor(self, weight: Value, gates: int) -> Value:
+        """[gates · width, depth] as the right factor of `_product`: [depth, gates · width]; for the
+        matrix units up to whole sticks of the depth, with the first elements of gates in lane 0.
+        """
+        if self.dtype == "float32":
+            return weight.transposed(0, 1)
+        builder, depth = self.builder, weight.sizes[1]
+        by_gate = weight.reshaped((gates, weight.sizes[0] // gates, depth)).permuted((2, 0, 1))
+        filled = builder.with_lane(by_gate, 2)
+        factor = self._apart(round_up(depth, MATMUL_STICK), gates, by_gate.sizes[2])
+        if not (missing := factor.sizes[0] - depth):
+            store_result(builder, filled, factor)
+        else:
+            zero = builder.constant(0.0, self.dtype)
+            self._copy(filled, narrowed(factor, 0, 0, depth))
+            self._copy(zero, narrowed(factor, 0, depth, missing))
+        return factor.reshaped((factor.sizes[0], weight.sizes[0]))
+
+    def _product(self, rows: Value, factor: Value, gates: int) -> Value:
+        """[rows, gates, width] of [rows, depth] and a factor."""
+        builder, columns = self.builder, factor.sizes[1]
+        if self.dtype == "float32":
+            return _by_gate(builder, product(builder, rows, factor, self.dtype), gates)
+        into = self._apart(rows.sizes[0], gates, columns // gates)
+        flat = into.reshaped((rows.sizes[0], columns))
+        factors = (builder.left_factor(rows, 2), factor)
+        builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", factors, flat))
+        return into
+
+    def _copy(self, value: Value, into: Value) -> None:
+        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), into))
+
+    def _apart(self, rows: int, gates: int, width: int) -> Value:
+        """Memory for [rows, gates, width] in which every gate begins with a stick."""
+        padded = round_up(width, MATMUL_STICK)
+        memory = self.builder.scratch((rows, gates * padded), self.dtype, 1)
+        return narrowed(memory.reshaped((rows, gates, padded)), 2, 0, width)
+
+
+def _by_gate(builder: Lowering, value: Value, gates: int) -> Value:
+    """[.., gates · width] as [.., gates, width]."""
+    *outer, last = value.sizes
+    sizes = (*outer, gates, last // gates)
+    if value.lane_dim == len(outer) and sizes[-1] % value.view.elements_per_stick and gates > 1:
+        value = builder.with_lane(value, -1)  # the next gate begins within a stick
+    return value.reshaped(sizes)
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+MAX_STEPS = 1024
+"""Most steps of a program, all layers and directions together. Each takes 50 µs of the first call,
+and 10 to 40 KB of tables, as long as it has few gates.
+"""
+FEW_GATES = 1 << 14
+"""Elements, all rows together; steps with more of them count as several."""
+
+
+def _run(
+    cell: str,
+    x: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...] | None:
+    """Outputs and last states; None if torch has to decompose the operation."""
+    drops_out = dropout and train and num_layers > 1
+    if drops_out or num_layers < 1 or x.dim() < 2 or not _are_plain((x, *hx, *params)):
+        return None
+    if torch.is_autocast_enabled("spyre"):
+        x, hx, params = _cast((x,))[0], _cast(hx), _cast(params)
+    directions = 1 + bidirectional
+    weights = len(params) // (num_layers * directions)
+    net = Network(cell, num_layers, directions, has_biases, weights, name_of(x.dtype))
+    found = _launched(net, x.transpose(0, 1) if batch_first else x, hx, params)
+    if found is None or not batch_first:
+        return found
+    return found[0].transpose(0, 1), *found[1:]
+
+
+def _launched(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...] | None:
+    """Outputs [steps, rows, width] and last states; None where that is no program."""
+    if not _fits(net, x, hx, params):
+        return None
+    gates = x.shape[1] * params[0].shape[0]
+    most_steps = max(MAX_STEPS // (1 + gates // FEW_GATES), 1)
+    try:
+        with interrupts:
+            if x.shape[0] * net.layers * net.directions > most_steps:
+                return _in_pieces(net, x, hx, params, most_steps)
+            return _at_once(net, x, hx, params)
+    except LoweringError:
+        return None
+
+
+def _at_once(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    return run(net.cell, network, (x, *hx, *params), (net,))
+
+
+def _in_pieces(
+    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], most_steps: int
+) -> tuple[Tensor, ...]:
+    """Layer by layer, direction by direction, and of that as many steps as a program has."""
+    last = []
+    for layer in range(net.layers):
+        outputs = []
+        for direction in range(net.directions):
+            number = layer * net.directions + direction
+            one = replace(net, layers=1, directions=1, is_backwards=direction > 0)
+            own = params[number * net.weights : (number + 1) * net.weights]
+            states = [state[number : number + 1] for state in hx]
+            made = []
+            for piece in x.split(most_steps)[:: -1 if one.is_backwards else 1]:
+                output, *states = _at_once(one, piece, states, own)
+                made.append(output)
+            outputs.append(_together(made[:: -1 if one.is_backwards else 1]))
+            last.append(states)
+        x = _together(outputs, 2)
+    return x, *map(_together, zip(*last, strict=True))
+
+
+def _together(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Joined along ``dim``, if they are several."""
+    return tensors[0] if len(tensors) == 1 else torch.cat([*tensors], dim)
+
+
+def _cast(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """As autocast would for every step; where gradients are wanted, they add up step by step in the
+    dtype of the weights, so it has to.
+    """
+    return [tensor.to(torch.get_autocast_dtype("spyre")) for tensor in tensors]
+
+
+def _are_plain(tensors: Sequence[Tensor]) -> bool:
+    """True for floats on one card without tracing and gradients."""
+    first = tensors[0]
+    if current_recorder() is not None or is_observed():
+        return False
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return all(
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.dtype in FLOATS
+        and tensor.device == first.device
+        and tensor.numel() > 0
+        and hasattr(tensor.untyped_storage(), "_spyre_buffer")
+        for tensor in tensors
+    )
+
+
+def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]) -> bool:
+    """True if the sizes are those of such a network, and products in float32 small enough."""
+    cell = CELLS[net.cell]
+    if any(tensor.dtype is not x.dtype for tensor in (*hx, *params)):
+        return False
+    layers = net.layers * net.directions
+    if len(hx) != cell.states or len(params) != layers * net.weights:
+        return False
+    if any(tensor.dim() != 3 for tensor in (x, *hx)):
+        return False
+    rows, out, width = x.shape[1], hx[0].shape[2], hx[-1].shape[2]
+    if net.weights != 2 + 2 * net.has_biases + (out != width):
+        return False
+    if [tuple(s.shape) for s in hx] != [(layers, rows, n) for n in (out, width)[: cell.states]]:
+        return False
+    depths = [x.shape[2]] * net.directions + [net.directions * out] * (layers - net.directions)
+    columns, more = cell.gates * width, [(out, width)] * net.has_projection
+    biases = [(columns,)] * (2 * net.has_biases)
+    wanted = [s for n in depths for s in ((columns, n), (columns, out), *biases, *more)]
+    if [tuple(p.shape) for p in params] != wanted:
+        return False
+    return net.dtype != "float32" or is_small_product((rows, max(*depths, out)), columns)
+
+
+def _network_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *args: Any) -> Any:
+    """aten::lstm.input and its kin."""
+    found = _run(cell, x, (hx,) if isinstance(hx, Tensor) else hx, *args)
+    return _composed(f"{cell}.input", x, hx, *args) if found is None else found
+
+
+def _cell_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *weights: Any) -> Any:
+    """aten::lstm_cell and its kin: a network of one step."""
+    states = (hx,) if isinstance(hx, Tensor) else hx
+    params = [weight for weight in weights if weight is not None]
+    found = None
+    if _are_plain((x, *states, *params)):
+        net = Network(cell, 1, 1, len(params) == 4, len(params), name_of(x.dtype))
+        found = _launched(net, x.unsqueeze(0), [state.unsqueeze(0) for state in states], params)
+    if found is None:
+        return _composed(f"{cell}_cell", x, hx, *weights)
+    made = tuple(state[0] for state in found[1:])
+    return made[0] if len(made) == 1 else made
+
+
+def _composed(name: str, *args: Any) -> Any:
+    """What torch makes the operation of."""
+    op = operator(name)
+    return op.decompose(*args) if is_traced() else op.redispatch(COMPOSITE_KEYS, *args)
+
+
+COMPOSITES = {
+    **{f"{cell}.input": partial(_network_kernel, cell) for cell in CELLS},
+    **{f"{cell}_cell": partial(_cell_kernel, cell) for cell in CELLS},
+}
+"""In front of what torch makes these operations of; by aten name."""

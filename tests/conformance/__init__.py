@@ -1,4 +1,0 @@
-"""Runs directories of cases (real bundles with values) in one process.
-
-Use: `python -m tests.conformance DIR…`.
-"""

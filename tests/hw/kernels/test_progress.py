@@ -1,0 +1,114 @@
+"""What is said while kernels are compiled."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from spyre.hw.kernels import progress as module
+from spyre.hw.kernels.progress import CompileProgress, compile_progress
+
+
+def event_of(name, package="spyre.hw.kernels"):
+    function = SimpleNamespace(__name__=name, __module__=package)
+    return SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=function)})
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """What notices wrote, with waits cut short."""
+    while compile_progress()._is_watched:  # what an earlier test compiled
+        time.sleep(0.01)
+    monkeypatch.setenv("SPYRE_PROGRESS", "1")
+    for name, seconds in (("SILENT", 0.05), ("IDLE", 0.05), ("_TICK", 0.01)):
+        monkeypatch.setattr(module, f"{name}_SECONDS", seconds)
+    return lambda: capsys.readouterr().err
+
+
+def compile_for(progress, seconds, *events):
+    for event in events:
+        progress.on_start(event)
+    time.sleep(seconds)
+    for event in reversed(events):
+        progress.on_end(event)
+    for _ in range(500):
+        if not progress._is_watched:
+            return
+        time.sleep(0.01)
+    pytest.fail("it watches for ever")
+
+
+def test_a_long_wait_is_named_and_its_end(said):
+    progress = CompileProgress()
+    for number in progress.numbered([7, 9]):
+        if number == 9:
+            compile_for(progress, 0.15, event_of("run_chunks"), event_of("load"))
+    first, last = said().splitlines()
+    assert first == "compiling kernels (once): 2 of 2, load, 0 s"
+    assert last.startswith("kernels compiled in 0 s, kept in ")
+
+
+def test_what_other_processes_compile_is_named(said):
+    progress = CompileProgress()
+    for _ in progress.elsewhere(["matmul", "topk"], 3):
+        time.sleep(0.15)
+    compile_for(progress, 0.0)
+    first, last = said().splitlines()
+    assert first == "compiling kernels (once): 1 of 3, matmul, 0 s"
+    assert last.startswith("kernels compiled in 0 s, kept in ")
+
+
+def test_a_short_one_and_other_packages_are_not(said, monkeypatch):
+    progress = CompileProgress()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "SILENT_SECONDS", 600.0)
+        compile_for(progress, 0.0, event_of("load"))
+    compile_for(progress, 0.15, event_of("theirs", "another.package"))
+    assert said() == ""
+
+
+def test_nothing_is_said_where_nobody_wants_it(said, monkeypatch):
+    monkeypatch.setenv("SPYRE_PROGRESS", "0")
+    compile_for(CompileProgress(), 0.15, event_of("load"))
+    assert said() == ""
+
+
+@pytest.mark.parametrize("closed", [None, "closed"])
+def test_a_stream_that_cannot_be_written_harms_nothing(said, monkeypatch, closed):
+    if closed is None:
+        monkeypatch.setattr(sys, "stderr", None)
+    else:
+        stream = io.StringIO()
+        stream.close()
+        monkeypatch.setattr(sys, "stderr", stream)
+    progress = CompileProgress()
+    compile_for(progress, 0.15, event_of("load"))
+    assert not progress._is_watched
+
+
+def test_it_listens_to_the_compiler(tmp_path):
+    """A kernel that is compiled anew is told of by numba."""
+    from numba import njit
+
+    from spyre.hw.kernels.progress import compile_progress
+
+    heard = []
+    listener = compile_progress()
+
+    def twice(x):
+        return x + x
+
+    twice.__module__ = "spyre.made_up"
+    before = listener._depth
+    real = listener.on_start
+    listener.on_start = lambda event: (heard.append(event.data["dispatcher"]), real(event))
+    try:
+        njit(twice)(2)
+    finally:
+        del listener.on_start
+    assert [each.py_func for each in heard] == [twice]
+    assert listener._depth == before

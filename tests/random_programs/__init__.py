@@ -1,4 +1,0 @@
-"""Random PyTorch programs, run on the card eagerly and compiled and compared with the CPU.
-
-`python -m tests.random_programs --seeds N`; see :mod:`.__main__` for the options.
-"""

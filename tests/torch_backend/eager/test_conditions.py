@@ -1,0 +1,79 @@
+"""Conditions of eager kernels: names, and which arguments they hold for."""
+
+import pytest
+import torch
+
+from spyre.torch_backend.eager.dispatch import (
+    FLOATS,
+    NUMBER,
+    Conditions,
+    bind_arguments,
+    signature_of,
+)
+from spyre.torch_backend.eager.registry import kernels_by_name
+
+ROWS = [row for rows in kernels_by_name().values() for row in rows if row.conditions is not None]
+
+
+def _names(conditions: Conditions) -> set[str]:
+    groups = (
+        *(conditions.dims, conditions.same_dtype, conditions.same_device),
+        *(conditions.nonempty, conditions.empty),
+        *(conditions.dtypes, conditions.ranks, conditions.values),
+    )
+    return {name for group in groups for name in group}
+
+
+def test_every_name_is_an_argument_of_an_operator_with_these_conditions():
+    known: dict[int, set[str]] = {}
+    for row in ROWS:
+        arguments = known.setdefault(id(row.conditions), {"inputs", "results"})
+        arguments |= set(signature_of(row.name).defaults)
+    for row in ROWS:
+        assert _names(row.conditions) <= known[id(row.conditions)], row.name
+
+
+def test_every_operator_ends_with_its_only_row_without_conditions():
+    for name, rows in kernels_by_name().items():
+        assert all(row.conditions is not None for row in rows[:-1]), name
+
+
+def _holds(conditions: Conditions, *args: object, **named: object) -> bool:
+    return conditions.hold(bind_arguments("addmv.out", args, {"out": None, **named}))
+
+
+FLOAT, INTEGER, EMPTY = torch.ones(2), torch.ones(2, dtype=torch.int64), torch.ones(0)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "holds", "fails"),
+    [
+        (Conditions(dtypes={"mat": FLOATS}), (INTEGER, FLOAT), (FLOAT, INTEGER)),
+        (Conditions(dtypes={"inputs": FLOATS}), (FLOAT, FLOAT), (FLOAT, INTEGER)),
+        (Conditions(dtypes={"self": (NUMBER,)}), (torch.tensor(1.0),), (FLOAT,)),
+        (Conditions(same_dtype=("self", "mat")), (INTEGER, INTEGER), (FLOAT, INTEGER)),
+        (Conditions(nonempty=("inputs",)), (FLOAT, FLOAT), (FLOAT, EMPTY)),
+        (Conditions(empty=("self",)), (EMPTY, FLOAT), (FLOAT, EMPTY)),
+        (Conditions(ranks={"self": (1, 2)}), (FLOAT,), (torch.tensor(1.0),)),
+        (Conditions(check=lambda args: args.mat is FLOAT), (EMPTY, FLOAT), (FLOAT, EMPTY)),
+    ],
+)
+def test_a_condition_looks_at_the_arguments_it_names(conditions, holds, fails):
+    assert _holds(conditions, *holds)
+    assert not _holds(conditions, *fails)
+
+
+def test_values_are_compared_with_defaults_too():
+    conditions = Conditions(values={"beta": (1,)})
+    assert _holds(conditions, FLOAT)
+    assert not _holds(conditions, FLOAT, beta=2)
+
+
+def test_a_dim_out_of_range_is_an_index_error():
+    conditions, x = Conditions(dims=("dim",)), torch.ones(2, 3)
+    out_of_range, index = (x, 2, INTEGER, x), {"out": x}
+    assert conditions.hold(bind_arguments("index_copy.out", (x, -2, INTEGER, x), index))
+    with pytest.raises(
+        IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\]"
+    ):
+        conditions.hold(bind_arguments("index_copy.out", out_of_range, index))

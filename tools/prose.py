@@ -1,0 +1,142 @@
+"""Check the prose of sources and docs: names in back-ticks exist, and puzzling words are absent.
+
+``python -m tools.prose`` prints ``file:line: problem`` for each and exits 1 if there is one. In the
+sources, prose is docstrings, comments and messages; in the docs, all text outside code blocks.
+A name in single back-ticks has to occur in the code of the repository or be a path in it; a
+parameter, a value or a name of another project is written in double back-ticks.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeGuard
+
+ROOT = Path(__file__).parents[1]
+CODE = ("spyre", "tests", "qa", "tools", "benchmarks", "examples", "torch-stubs")
+PUZZLING = re.compile(
+    r"\b(nobody|somebody|whoever|told|of (its|their) own|"
+    r"as (it|they) (lies|lie|stands|stand|says|say))\b",
+    re.IGNORECASE,
+)
+"""Words that readers had to translate; say who does it, or name the thing."""
+NAME = re.compile(r"(?<!`)`([A-Za-z_.][\w.]*)(\(\))?`(?!`)")
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+IDENTIFIER = re.compile(r"[A-Z][a-z]+[A-Z]\w*|_?[a-z]+(?:_[a-z0-9]+)+")
+"""CamelCase and snake_case: inline code in docs that can only be a name of some code."""
+Prose = Iterator[tuple[int, str]]
+
+
+def problems() -> Iterator[str]:
+    """Every problem as ``file:line: text``, in the order of files and lines."""
+    for path in sorted((ROOT / "spyre").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        documents = list(_docstrings(text))
+        for line, prose in sorted([*documents, *_comments(text), *_messages(text)]):
+            yield from _puzzling(path, line, prose)
+        for line, prose in documents:
+            yield from (_at(path, line, name) for name in _unknown_names(prose))
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+        for line, prose in _paragraphs(path.read_text(encoding="utf-8")):
+            yield from _puzzling(path, line, INLINE.sub("", prose))
+            yield from (_at(path, line, name) for name in _unknown_in_docs(prose))
+
+
+def _at(path: Path, line: int, name: str) -> str:
+    return f"{path.relative_to(ROOT)}:{line}: no code has the name `{name}`"
+
+
+def _puzzling(path: Path, line: int, prose: str) -> Iterator[str]:
+    for match in PUZZLING.finditer(prose):
+        yield f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: say it plainly"
+
+
+# --- prose of a source ------------------------------------------------------------------------
+
+
+def _docstrings(source: str) -> Prose:
+    """Line and text of docstrings, those of attributes included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and _is_text(node.value):
+            yield node.lineno, node.value.value
+
+
+def _is_text(node: ast.AST) -> TypeGuard[Any]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _comments(source: str) -> Prose:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def _messages(source: str) -> Prose:
+    """Line and text of string constants that are no docstrings: messages, help, formats."""
+    tree = ast.parse(source)
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) not in documents and _is_text(node) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def _paragraphs(page: str) -> Prose:
+    """Lines of a page of docs; code blocks are blanked, so that line numbers stay."""
+    text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), page)
+    yield from enumerate(text.splitlines(), 1)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@cache
+def _names_in_code() -> frozenset[str]:
+    """Every identifier in the repository's code, docstrings and comments left out."""
+    names: set[str] = set()
+    for folder in CODE:
+        for path in (*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.pyi")):
+            source = path.read_text(encoding="utf-8")
+            documents = {text for _, text in _docstrings(source)}
+            for token in tokenize.generate_tokens(io.StringIO(source).readline):
+                if token.type == tokenize.NAME:
+                    names.add(token.string)
+                elif token.type == tokenize.STRING and token.string.strip("\"'") not in documents:
+                    names.update(re.findall(r"\w+", token.string))
+    return frozenset(names)
+
+
+def _exists(name: str) -> bool:
+    """True if a path exists, or every part of a dotted name is an identifier of the code."""
+    if (ROOT / name).exists() or (ROOT / "spyre" / name).exists():
+        return True
+    return all(part in _names_in_code() for part in name.split(".") if part)
+
+
+def _unknown_names(prose: str) -> Iterator[str]:
+    return (match[1] for match in NAME.finditer(prose) if not _exists(match[1]))
+
+
+def _unknown_in_docs(line: str) -> Iterator[str]:
+    for match in INLINE.finditer(line):
+        word = match[1].removesuffix("()")
+        is_path = re.fullmatch(r"(spyre|tests|qa|tools|benchmarks|examples)/[\w./-]+", word)
+        if (is_path or IDENTIFIER.fullmatch(word)) and not _exists(word):
+            yield word
+
+
+def main() -> int:
+    """Print every problem; 1 if there is one."""
+    found = list(problems())
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
