@@ -42,7 +42,7 @@ _EXPORTS = {
     "SpyreError": "spyre.errors",
     "SpyreTensor": "spyre.runtime.memory.storage",
     "explain": "spyre.torch_backend.inductor.explain",
-    "first_wrong": "spyre.torch_backend.known_values",
+    "first_wrong": "spyre.torch_backend.torch_reference",
     "launch_jobplan": "spyre.runtime.flex.prepare",
     "launch_kernel": "spyre.runtime.flex.prepare",
     "load_bundle": "spyre.mlir.bundle",

@@ -1,7 +1,7 @@
-"""``spyre``: one command for everything; ``python -m spyre`` is the same.
+"""``spyre`` with its subcommands; ``python -m spyre`` is the same.
 
 A command's module is imported when the command is called, so that ``spyre --help`` starts at once.
-This module lies above all packages, and nothing imports it.
+Nothing imports this module, which is above all packages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXIT_NOT_RUN = 2
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run a bundle or a case, compare its outputs", "spyre.cli.subcommands:run"),
-    "check": ("say what is wrong with bundles, running nothing", "spyre.cli.subcommands:check"),
+    "check": ("errors in bundles, found without running them", "spyre.cli.subcommands:check"),
     "explain": ("what a bundle does, or a code means", "spyre.cli.subcommands:explain"),
     "compile": ("a bundle to what a launch loads", "spyre.cli.subcommands:compile_bundle"),
     "profile": ("what a run costs on a card, and why", "spyre.cli.subcommands:profile"),
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(word: str) -> int:
-    """To what is no command."""
+    """Print help, the version, or an error for an unknown command."""
     if word in ("-h", "--help"):
         print(_help())
         return 0
@@ -70,7 +70,7 @@ def _help() -> str:
 
 
 def process() -> NoReturn:
-    """The console script: `main` as a process of its own."""
+    """The console script."""
     run_process(main)
 
 

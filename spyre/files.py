@@ -1,13 +1,18 @@
-"""Files of users and caches: read only if they are files, written complete or not at all."""
+"""Files of users and caches: read only if they are files, written complete or not at all; Python
+files imported by path.
+"""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
@@ -53,3 +58,17 @@ def writable_target(path: Path | str, refusal: Callable[[str], Exception]) -> Pa
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise refusal("a directory that may not be written")
     return target
+
+
+def import_file(path: str | os.PathLike[str], name: str) -> ModuleType:
+    """Execute a Python file as module ``name``, which is found in ``sys.modules`` afterwards.
+
+    Exceptions of the file propagate.
+    """
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Dynamo imports it by this name
+    spec.loader.exec_module(module)
+    return module

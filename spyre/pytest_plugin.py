@@ -1,7 +1,7 @@
 """The pytest plugin: tests that need the PyTorch device, without fallbacks, under the sanitizer.
 
 ``@pytest.mark.spyre``: the test runs where there is a device, and is skipped with the reason where
-there is none; what fails on the card after its last line fails it, and no later test.
+there is none. A failure on the card after the test's last line fails this test, and no later one.
 ``@pytest.mark.spyre(fallbacks=False)``, or the fixture ``spyre_no_fallbacks``: an operation that
 would run on the CPU is an error. Every pytest of an environment loads this module, so it imports
 nothing before a test asks for it. docs/pytest.md describes it.

@@ -19,10 +19,11 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -34,11 +35,9 @@ from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.table import plan as tb
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import read_launch_spec
-from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
-from spyre.runtime.run.session import Session
+from spyre.runtime.run.runs import describe_run
+from spyre.runtime.run.session import Session, run, session_of
 
 BUNDLES = Path(__file__).resolve().parents[2] / "shared" / "bundles"
 MOST_BYTES = 400_000
@@ -157,19 +156,16 @@ def _outcome(case: Case, bundle: str, target: Path, name: str, checked: bool) ->
 
 def _run_kernel(case: Case, bundle: str, target: Path, checked: bool) -> None:
     """Load, check, link and execute with the case's buffers, as the conformance runner does."""
-    card = device()
-    card.reset()
     loaded = load_bundle(target)
     loaded.check(raise_on_error=checked)
-    placed = place_buffers(case, card)
-    for launch in case.spec.launches:
-        if launch.bundle == bundle:
-            _execute(Kernel(loaded, card), bind_launch(launch, placed))
-
-
-def _execute(kernel: Kernel, launch: Launch) -> None:
-    linked = kernel.link(launch)
-    kernel.device.executor._drive(linked, 0, _affordable(linked))
+    launches = tuple(launch for launch in case.spec.launches if launch.bundle == bundle)
+    used = replace(case, spec=msgspec.structs.replace(case.spec, launches=launches))
+    session = session_of(device())
+    with session.placed(describe_run(used, lambda _: loaded, check=False)) as placement:
+        placement.fill()
+        for number in range(len(launches)):
+            linked = placement.link(number)
+            session.device.executor._drive(linked, 0, _affordable(linked))
 
 
 def _affordable(linked: LinkedProgram) -> int:
@@ -202,7 +198,7 @@ def _peak_bytes() -> int:
 def warm_up() -> None:
     """Load every kernel the sources use, so that no mutant pays for it."""
     for directory in sources():
-        assert run_case(case_of(directory), device()).ok
+        assert run(case_of(directory), device=device()).ok
     _known_peak[0] = _peak_bytes()
 
 

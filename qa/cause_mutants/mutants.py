@@ -14,15 +14,15 @@ import numpy as np
 
 from qa.conformance.cases import find_cases
 from qa.sanitize_mutants import changes
-from spyre.cli.causes import causes_of_fault
-from spyre.cli.commands import ComparedRun, run_and_compare, with_causes
-from spyre.cli.options import Options
+from spyre.cli.commands import run_compared
+from spyre.cli.options import ExecuteOptions
 from spyre.cli.recorder import Recorder
 from spyre.errors import DeviceLocation, Finding, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation import footprint
 from spyre.runtime.cases import read_case
-from spyre.runtime.tracing import MemoryExecute, case_launches, trace_executes
+from spyre.runtime.run.runs import describe_run, traced_launches
+from spyre.runtime.tracing import MemoryExecute, trace_executes
 
 Change = Callable[[random.Random, Path], bool]
 
@@ -143,13 +143,13 @@ def make_mutant(path: Path, kind: str, rng: random.Random, place: Path) -> Mutan
 
 def _causes(path: Path) -> tuple[Finding, ...] | None:
     """What a run that is wrong prints first; None for one that is right."""
-    options = Options(str(path), threads=2, quiet=True)
+    options = ExecuteOptions(str(path), threads=2, quiet=True)
     try:
-        compared: ComparedRun = with_causes(run_and_compare(options, Recorder(options)))
+        compared = run_compared(options, Recorder(options))
     except SpyreError as error:
         if error.exit_code != 1:
             raise
-        return (*causes_of_fault(options, error), error.finding)
+        return (*error.observed, error.finding)
     return compared.causes if compared.differs else None
 
 
@@ -172,5 +172,4 @@ def _changed(before: Path, after: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def _traced(path: Path) -> tuple[MemoryExecute, ...]:
-    spec = read_case(path).spec
-    return trace_executes(case_launches(spec, lambda name: load_bundle(path / name)))
+    return trace_executes(traced_launches(describe_run(read_case(path), load_bundle, check=False)))

@@ -15,7 +15,7 @@ from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
 from spyre.runtime.compare.outputs import format_comparison
-from spyre.runtime.run.replay import run_case
+from spyre.runtime.run.session import run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,11 +58,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _run(path: Path, device: Device) -> str | None:
     try:
-        done = run_case(read_case(path), device)
-        tensors = done.result.output_tensors
+        result = run(read_case(path), device=device)
         reports = [
-            format_comparison(comparison, tensors[k].name, done.result.places[k])
-            for k, comparison in enumerate(done.comparisons)
+            format_comparison(comparison, result.output_tensors[k].name, result.places[k])
+            for k, comparison in result.comparisons.items()
             if not comparison.ok
         ]
         return "\n".join(reports) or None

@@ -16,10 +16,8 @@ from qa.sanitize_mutants.changes import CHANGES
 from qa.sanitize_mutants.touched import find_outside
 from spyre.errors import Severity, SpyreError
 from spyre.hw.device.device import Device
-from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.run.replay import bind_launch, place_buffers, run_case
+from spyre.runtime.run.session import run, session_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "bundles"
 OUTCOMES = ("refused", "error found", "warning found", "other output", "silent", "MISSED")
@@ -77,7 +75,7 @@ def _originals(root: Path, count: int, rng: random.Random, device: Device) -> It
     paths.sort(key=_has_loop, reverse=True)
     for path in paths[:count]:
         case = read_case(path)
-        result = run_case(case, device).result
+        result = run(case, device=device)
         texts = frozenset(finding.message for finding in result.sanitizer)
         yield Original(case, tuple(v.tobytes() for v in result.outputs), texts)
 
@@ -98,7 +96,7 @@ def _try(
         return None
     case = replace(original.case, directory=place)
     try:
-        result = run_case(case, device).result
+        result = run(case, device=device)
     except SpyreError as error:
         return "refused", error.code
     new = [f for f in result.sanitizer if f.message not in original.texts]
@@ -113,13 +111,14 @@ def _try(
 
 def _outside(case: Case, device: Device) -> str:
     """The first place where a mutant leaves its arguments, "" if none does."""
-    device.reset()
-    placed = place_buffers(case, device)
-    for launch in case.spec.launches:
-        bundle = load_bundle(case.directory / launch.bundle)
-        bound = bind_launch(launch, placed)
-        for found in find_outside(bundle, Kernel(bundle, device), bound):
-            return f"{launch.bundle}: {found}"
+    session = session_of(device)
+    with session.placed(session.describe(case)) as placement:
+        placement.fill()
+        for described, (loaded, bound) in zip(
+            placement.run.launches, placement.launches, strict=True
+        ):
+            for found in find_outside(described.bundle, loaded.kernel, bound):
+                return f"{described.directory}: {found}"
     return ""
 
 

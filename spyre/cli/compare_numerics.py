@@ -3,117 +3,86 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import isfinite
 from typing import Any
 
-import numpy.typing as npt
-
 from spyre import config
-from spyre.cli.commands import load_expected, load_inputs, override_tolerance
+from spyre.cli.commands import (
+    is_bundle_run,
+    load_expected,
+    load_inputs,
+    make_device,
+    override_limits,
+    override_tolerance,
+    run_options,
+)
 from spyre.cli.entry import print_coloured
 from spyre.cli.json_report import finding_object, print_object
-from spyre.cli.options import Options
+from spyre.cli.options import NumericsOptions
 from spyre.cli.text_report import MAX_WARNINGS, print_table
 from spyre.errors import Finding
 from spyre.hw.device import Device
-from spyre.hw.numerics import Numerics, parse_numerics
+from spyre.hw.numerics import parse_numerics
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.runtime.arguments import HostTensor, KernelArguments, parse_tensor_spec
-from spyre.runtime.cases import case_directory, read_case
-from spyre.runtime.compare import ElementLocation, Tolerance, compare, default_tolerance
+from spyre.runtime.arguments import prepare_inputs
+from spyre.runtime.cases import case_directory, read_case, with_tolerances
+from spyre.runtime.compare import ElementLocation, default_tolerance
 from spyre.runtime.numerics import (
     ExecuteDifference,
-    LoadedProgram,
     NumericsReport,
     OutputDifference,
     Verdict,
     WorstElement,
     compare_numerics,
-    load_bundle_program,
-    load_case_program,
 )
-from spyre.runtime.run import RunOptions, session_of
-
-Array = npt.NDArray[Any]
+from spyre.runtime.run import Run, session_of
 
 
-def run_compare_numerics(options: Options) -> int:
+def run_compare_numerics(options: NumericsOptions) -> int:
     """Compare ``--numerics`` with ``--against``, print the report, return the exit code."""
-    first = parse_numerics(options.numerics or config.NUMERICS.read())
-    second = parse_numerics(options.against or "")
-    report, findings = compare_options(options, first, second)
+    modes = options.numerics or config.NUMERICS.read(), options.against
+    devices = [make_device(options, numerics=parse_numerics(mode)) for mode in modes]
+    run = _describe(options, devices[0])
+    placements = [session_of(device).placed(run) for device in devices]
+    with placements[0] as first, placements[1] as second:
+        first.fill()
+        second.fill()
+        report = compare_numerics(first, second)
     if options.json:
-        print_object(report_object(options.path, report, findings))
+        print_object(report_object(options.path, report, run.findings))
     else:
-        print_report(report, findings, options)
+        print_report(report, run.findings, options)
     return report.exit_code
 
 
-def compare_options(
-    options: Options, first: Numerics, second: Numerics
-) -> tuple[NumericsReport, tuple[Finding, ...]]:
-    """The comparison a command line asks for, of a case or a bundle."""
-    devices = [Device(numerics, options.threads) for numerics in (first, second)]
+def _describe(options: NumericsOptions, device: Device) -> Run:
+    """The run of the case or bundle, with inputs and expected outputs."""
+    session = session_of(device)
     directory = case_directory(options.path)
-    if directory is not None and not (options.inputs or options.expected or options.shapes):
-        case = read_case(directory)
-        limits = case.spec.tolerance
-        tolerance = override_tolerance(options, Tolerance(limits.rtol, limits.atol))
-        subjects = [load_case_program(device, case, tolerance) for device in devices]
-        return compare_numerics(*subjects), subjects[0].findings
-    return _compare_bundle(options, devices)
-
-
-def _compare_bundle(
-    options: Options, devices: Sequence[Device]
-) -> tuple[NumericsReport, tuple[Finding, ...]]:
-    run = RunOptions(
-        seed=options.seed,
-        values=dict(options.values),
-        shapes=tuple(parse_tensor_spec(text) for text in options.shapes),
-        strides=dict(options.strides),
-        aliases=dict(options.aliases),
-    )
-    arguments = session_of(devices[0]).arguments(options.path, run)
-    inputs = load_inputs(options.inputs, arguments.inputs) if options.inputs else None
-    agrees = _output_checks(options, arguments)
-
-    def placed(device: Device) -> Any:
-        return load_bundle_program(device, options.path, inputs, run, agrees)
-
-    with placed(devices[0]) as first, placed(devices[1]) as second:
-        subject: LoadedProgram = first
-        return compare_numerics(subject, second), subject.findings
-
-
-def _output_checks(options: Options, arguments: KernelArguments) -> list[Callable[[Array], bool]]:
-    """Per output, whether values agree with the file given for it; none without ``-o``."""
+    if directory is not None and not is_bundle_run(options):
+        case = with_tolerances(read_case(directory), partial(override_limits, options))
+        return session.describe(case)
+    run = session.describe(options.path, run_options(options))
+    given = load_inputs(options.inputs, run.inputs) if options.inputs else None
+    run = run.with_inputs(prepare_inputs(run.inputs, given, options.seed))
     if not options.expected:
-        return []
-    expected = load_expected(options.expected, arguments.outputs)
-    return [
-        partial(
-            _agrees,
-            tensor,
-            override_tolerance(
-                options, default_tolerance(spec.dtype_name, spec.layout.device_dtype)
-            ),
-        )
-        for spec, tensor in zip(arguments.outputs, expected, strict=True)
+        return run
+    limits = [
+        override_tolerance(options, default_tolerance(a.dtype_name, a.layout.device_dtype))
+        for a in run.output_arguments
     ]
-
-
-def _agrees(expected: HostTensor, tolerance: Tolerance, values: Array) -> bool:
-    return compare(values, expected.to_values(), tolerance).ok
+    return run.with_expected(load_expected(options.expected, run.output_arguments), limits)
 
 
 MAX_ROWS = 24
-"""More execute statements than this are cut to those that differ most, unless ``-v`` is given."""
+"""Rows of the table; of more execute statements, those that differ most, unless ``-v`` is given."""
 
 
-def print_report(report: NumericsReport, findings: Sequence[Finding], options: Options) -> None:
+def print_report(
+    report: NumericsReport, findings: Sequence[Finding], options: NumericsOptions
+) -> None:
     """Table of executes, lines of outputs, the verdict; with ``-q`` only the verdict."""
     if not options.quiet:
         for finding in findings if options.verbose else findings[:MAX_WARNINGS]:
@@ -170,10 +139,10 @@ def _explained(execute: ExecuteDifference, worst: WorstElement) -> str:
 
 def describe_spot(worst: WorstElement) -> str:
     """The element that differs most: values, coordinates, core, loop indices, address."""
-    return f"{worst.first:.6g} / {worst.second:.6g} at {_place(worst.spot)}"
+    return f"{worst.first:.6g} / {worst.second:.6g} at {_location_text(worst.spot)}"
 
 
-def _place(spot: ElementLocation) -> str:
+def _location_text(spot: ElementLocation) -> str:
     coordinates = ", ".join(f"{dim} {c}" for dim, c in spot.coordinates.items())
     parts = [coordinates, f"core {spot.core}"]
     if spot.tile:
@@ -205,7 +174,7 @@ def _output_line(output: OutputDifference, report: NumericsReport) -> str:
 
 
 def verdict_line(report: NumericsReport) -> str:
-    """The answer, and what it rests on."""
+    """The verdict and its reason."""
     reasons = {
         Verdict.EQUAL: "every execute and every output is the same in both modes",
         Verdict.QUANTISATION: "no execute differs by more than its rounding explains",
@@ -225,7 +194,7 @@ def _indices(report: NumericsReport) -> str:
 def _blame(report: NumericsReport) -> str:
     guilty = [e for e in report.executes if not e.is_explained]
     if not guilty:
-        return "both modes miss the expected values, and every execute is only rounding apart"
+        return "both modes miss the expected values, although rounding explains every execute"
     first = guilty[0]
     worst = first.worst
     assert worst is not None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from spyre.cli.commands import run_and_compare
-from spyre.cli.options import Options
-from spyre.cli.recorder import Recorder, check_profile_files
-from spyre.errors import SpyreError
+from spyre.cli.commands import run_compared
+from spyre.cli.options import CompareOptions, ExecuteOptions
+from spyre.cli.recorder import Recorder, check_machine
 
 
-def run_compare_profiles(options: Options) -> int:
-    """Profile both, or read what was kept; print the differences. Errors as of `execute`."""
+def run_compare_profiles(options: CompareOptions) -> int:
+    """Profile both, or read saved profiles; print the differences. Errors as of `spyre.run`."""
     from spyre.runtime.profile import compare_profiles, comparison_object, comparison_table
 
-    assert options.compare is not None
-    check_profile_files(options)
+    check_machine(options)
     first, second = options.compare
     lines = compare_profiles(_profile_of(options, first), _profile_of(options, second))
     if options.json:
@@ -31,17 +29,15 @@ def run_compare_profiles(options: Options) -> int:
     return 0
 
 
-def _profile_of(options: Options, path: str) -> dict[str, Any]:
-    """The profile of a kept run, or of a run of a bundle or case."""
+def _profile_of(options: CompareOptions, path: str) -> dict[str, Any]:
+    """The saved profile, or that of a run of a bundle or case."""
     if path.endswith(".json") and Path(path).name != "case.json":
         from spyre.runtime.profile import read_kept_run
 
         return read_kept_run(Path(path))
-    chosen = replace(options, path=path, compare=None, profile=True)
+    names = {f.name for f in fields(options)} & {f.name for f in fields(ExecuteOptions)}
+    shared = {name: getattr(options, name) for name in names - {"path"}}
+    chosen = ExecuteOptions(path=path, profile=True, **shared)
     recorder = Recorder(chosen)
-    try:
-        run_and_compare(chosen, recorder)
-    except SpyreError as error:
-        recorder.report_after(error)
-        raise
+    run_compared(chosen, recorder)
     return recorder.profile.to_json()

@@ -76,10 +76,10 @@ def compile_and_report(options: argparse.Namespace) -> int:
 def _diagnose(arguments: argparse.Namespace) -> int:
     """What ``spyre-run --check`` prints."""
     from spyre.cli.diagnose import diagnose_bundle
-    from spyre.cli.options import Options
+    from spyre.cli.options import DiagnoseOptions
     from spyre.cli.text_report import print_diagnosis
 
-    options = Options(arguments.directory, check=True, quiet=arguments.quiet)
+    options = DiagnoseOptions(arguments.directory, check=True, quiet=arguments.quiet)
     diagnosis = diagnose_bundle(arguments.directory, options)
     print_diagnosis(diagnosis, options)
     return diagnosis.exit_code
@@ -92,7 +92,7 @@ def _print_warnings(findings: Sequence[Finding]) -> None:
 
 
 def process() -> NoReturn:
-    """The console script: `main` as a process of its own."""
+    """The console script."""
     run_process(main)
 
 

@@ -1,41 +1,27 @@
-"""``--check`` and ``--explain``: what can be said about a bundle or a case without running it.
+"""``--check`` and ``--explain``: findings on a bundle or a case without running it.
 
 No numba is imported.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spyre.cli.options import Options
+from spyre.cli.options import DiagnoseOptions
+from spyre.cli.results import Diagnosis
 from spyre.errors import Finding, Severity, SpyreError, ValidationError, has_errors
-from spyre.runtime.cases import case_directory, read_case
+from spyre.runtime.arguments import parse_tensor_spec
+from spyre.runtime.cases import Case, case_directory, read_case
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
+    from spyre.runtime.program import LoweredBundle
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """What ``--check`` and ``--explain`` found. ``explanations``: text per SDSC file;
-    ``pictures``: files that were drawn.
-    """
-
-    path: str
-    findings: tuple[Finding, ...]
-    explanations: tuple[tuple[str, str], ...] = ()
-    pictures: tuple[str, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """2 if there is an error."""
-        return 2 if has_errors(self.findings) else 0
-
-
-def diagnose_and_report(options: Options) -> int:
-    """Diagnose a bundle or case and print what was found; returns the exit code."""
+def diagnose_and_report(options: DiagnoseOptions) -> int:
+    """Diagnose a bundle or case and print the findings; returns the exit code."""
     diagnosis = diagnose(options)
     if options.svg is not None and not has_errors(diagnosis.findings):
         diagnosis = replace(diagnosis, pictures=_draw(options, Path(options.svg)))
@@ -60,32 +46,39 @@ def diagnose_and_report(options: Options) -> int:
     return diagnosis.exit_code
 
 
-def diagnose(options: Options) -> Diagnosis:
+def diagnose(options: DiagnoseOptions) -> Diagnosis:
     """All findings of a bundle, or of every kernel of a case."""
-    directory = case_directory(options.path)
-    if directory is None or (directory / "bundle.mlir").is_file():
+    directory = _case_only(options.path)
+    if directory is None:
         return diagnose_bundle(options.path, options)
     try:
-        launches = read_case(directory).spec.launches
+        case = read_case(directory)
     except SpyreError as error:
         return Diagnosis(options.path, (error.finding,))
-    bundles = dict.fromkeys(launch.bundle for launch in launches)
-    diagnoses = [diagnose_bundle(str(directory / name), options, False) for name in bundles]
+    names = dict.fromkeys(launch.bundle for launch in case.spec.launches)
+    diagnoses = [diagnose_bundle(str(directory / name), options, False) for name in names]
     explanations = tuple(
         (f"{name}/{sdsc}", text)
-        for name, diagnosis in zip(bundles, diagnoses, strict=True)
+        for name, diagnosis in zip(names, diagnoses, strict=True)
         for sdsc, text in diagnosis.explanations
     )
     findings = tuple(f for d in diagnoses for f in d.findings)
     if options.check and not has_errors(findings):
-        findings = (*_address_findings(options), *findings)
+        findings = (*_address_findings(options, case), *findings)
     return Diagnosis(options.path, findings, explanations)
 
 
-def diagnose_bundle(path: str, options: Options, addresses: bool = True) -> Diagnosis:
-    """All findings of a bundle, those that keep it from being read included.
+def _case_only(path: str) -> Path | None:
+    """The directory of a case that is not a bundle too."""
+    directory = case_directory(path)
+    is_bundle = directory is None or (directory / "bundle.mlir").is_file()
+    return None if is_bundle else directory
 
-    ``addresses``: also judge its addresses, which in a case takes all of its kernels.
+
+def diagnose_bundle(path: str, options: DiagnoseOptions, addresses: bool = True) -> Diagnosis:
+    """All findings of a bundle, including errors of reading it.
+
+    ``addresses``: check its addresses too, which for a case needs all of its kernels.
     """
     from spyre.mlir.bundle import load_bundle
 
@@ -96,18 +89,18 @@ def diagnose_bundle(path: str, options: Options, addresses: bool = True) -> Diag
     except SpyreError as error:
         return Diagnosis(path, (error.finding,))
     findings = bundle.check()
-    if has_errors(findings):  # what is wrong means nothing that could be explained
+    if has_errors(findings):  # a wrong bundle cannot be explained
         return Diagnosis(path, findings)
     if options.check:
-        judged = _address_findings(replace(options, path=path), bundle) if addresses else ()
-        findings = (*judged, *findings, *_argument_findings(bundle, options))
+        by_address = _address_findings(options, bundle) if addresses else ()
+        findings = (*by_address, *findings, *_argument_findings(bundle, options))
     else:
         findings = ()
     return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
 
 
-def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
-    """What a run would meet before it starts: operations and arguments that do not fit."""
+def _argument_findings(bundle: Bundle, options: DiagnoseOptions) -> tuple[Finding, ...]:
+    """Errors that a run would raise before it starts, on operations and arguments."""
     from spyre.hw.plans import check_operation
     from spyre.runtime.arguments import arrangement_findings, read_arguments
 
@@ -126,38 +119,41 @@ def _argument_findings(bundle: Bundle, options: Options) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(findings))
 
 
-def _address_findings(options: Options, bundle: Bundle | None = None) -> tuple[Finding, ...]:
-    """What the addresses of the bundle (if it is one and read already) or case show; nothing where
-    it cannot be read, which other findings say.
+def _address_findings(
+    options: DiagnoseOptions, source: LoweredBundle | Case
+) -> tuple[Finding, ...]:
+    """Findings on the addresses of a bundle or case; none if its arguments cannot be read, which
+    other findings report.
     """
-    from spyre.cli.causes import address_findings
+    from spyre.diagnose import address_findings
     from spyre.mlir.bundle import load_bundle
-
-    def load(path: str) -> Bundle:
-        known = bundle is not None and Path(path) == bundle.directory
-        return bundle if bundle is not None and known else load_bundle(path)
+    from spyre.runtime.run import describe_run
 
     try:
-        return address_findings(options, load)
+        run = describe_run(
+            source,
+            load_bundle,
+            values=dict(options.values),
+            shapes=[parse_tensor_spec(text) for text in options.shapes],
+            strides=dict(options.strides),
+            aliases=dict(options.aliases),
+            check=False,
+        )
+        return address_findings(run)
     except SpyreError:
         return ()
 
 
-def _draw(options: Options, directory: Path) -> tuple[str, ...]:
-    """The files of the program's pictures; errors as of `write_pictures` and of reading it."""
-    from spyre.runtime.arguments import read_arguments
-    from spyre.runtime.pictures import pictured_bundle, pictured_case, write_pictures
+def _draw(options: DiagnoseOptions, directory: Path) -> tuple[str, ...]:
+    """Files of the program's pictures. Errors as of `write_pictures` and of reading the program."""
+    from spyre.runtime.pictures import write_pictures
     from spyre.runtime.program import load_source
+    from spyre.runtime.run import describe_run
 
-    case = case_directory(options.path)
-    if case is None or (case / "bundle.mlir").is_file():
-        bundle, values = load_source(options.path), dict(options.values)
-        arguments = read_arguments(bundle, values)
-        program = pictured_bundle(options.path, bundle, arguments, values)
-    else:
-        spec = read_case(case).spec
-        program = pictured_case(options.path, spec, lambda name: load_source(str(case / name)))
-    return tuple(str(path) for path in write_pictures(program, directory))
+    case = _case_only(options.path)
+    source = load_source(options.path) if case is None else read_case(case)
+    run = describe_run(source, load_source, values=dict(options.values), check=False)
+    return tuple(str(path) for path in write_pictures(run, directory, options.path))
 
 
 def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:

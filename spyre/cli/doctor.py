@@ -1,6 +1,6 @@
-"""``spyre doctor``: whether this installation works, in a table to look at or to send along.
+"""``spyre doctor``: checks of this installation, as a table for reading and for bug reports.
 
-Every check stands for itself: one that fails does not keep the others from being made.
+All checks are made, also after one has failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """``text``: what there is; ``hint``: what to do about it."""
+    """``text``: the state that was found; ``hint``: how to repair it."""
 
     name: str
     outcome: Health

@@ -1,49 +1,37 @@
-"""``--dump DIR``: what was run, as a directory that ``spyre-run DIR`` replays.
+"""``--dump DIR``: a run as a case directory that ``spyre-run DIR`` replays.
 
-The run hands over its case before it launches anything, so there is one to write after a fault.
+The case is recorded before anything is launched, so that it can be written after a fault too.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from spyre.cli.options import Options
-from spyre.errors import JsonLocation, LaunchError
+from spyre.cli.options import ExecuteOptions
+from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
-    from spyre.runtime.arguments import HostTensor, KernelArguments
-    from spyre.runtime.cases import Case
-    from spyre.runtime.compare import Tolerance
-    from spyre.runtime.program import LoweredBundle
+    from spyre.cli.results import ComparedRun
+    from spyre.hw.device import Device
+    from spyre.runtime.cases import Case, CaseBuffer, CaseOutput
+    from spyre.runtime.run import Run, RunBuffer, RunOutput
 
-# What a case says in its own words is not said twice.
-_IN_THE_CASE = ("path", "inputs", "expected", "rtol", "atol", "exact", "shapes", "strides", "seed")
+# A case records these in other keys, or they do not change the computation.
 _NOT_REPLAYED = frozenset(
-    (
-        *_IN_THE_CASE,
-        "aliases",
-        "values",
-        "save_output",
-        "threads",
-        "warm",
-        "check",
-        "explain",
-        "json",
-    )
-) | {"quiet", "verbose", "dump", "trace", "commands"}
-"""Options that a case holds in another form, or that change nothing about what is computed."""
+    ("path", "inputs", "expected", "rtol", "atol", "exact", "shapes", "strides", "seed", "aliases")
+) | {"values", "save_output", "threads", "json", "quiet", "verbose", "dump", "trace", "commands"}
 
 
-def replayed_options(options: Options) -> dict[str, Any]:
-    """The options a replay has to use, where they are not the default."""
-    chosen = {f.name: getattr(options, f.name) for f in fields(Options)}
-    defaults = Options("")
+def replayed_options(options: ExecuteOptions) -> dict[str, Any]:
+    """The options that a replay has to use, if they are not the default."""
+    chosen = {f.name: getattr(options, f.name) for f in fields(options)}
+    defaults = ExecuteOptions()
     return {
         name: value
         for name, value in chosen.items()
@@ -51,15 +39,16 @@ def replayed_options(options: Options) -> dict[str, Any]:
     }
 
 
-def with_recorded(options: Options, recorded: Mapping[str, Any], file: str) -> Options:
-    """``options`` with those a case has recorded, where the command line leaves the default.
+def with_recorded(
+    options: ExecuteOptions, recorded: Mapping[str, Any], file: str
+) -> ExecuteOptions:
+    """``options`` with those recorded in a case, unless the command line gives others.
 
-    LaunchError SPY371 for an option this version does not have.
+    LaunchError SPY371 for an option that this version does not have.
     """
     try:
-        values = msgspec.convert({"path": "", **recorded}, Options)
-        unknown = sorted(set(recorded) - {f.name for f in fields(Options)})
-        problem = ", ".join(unknown)
+        values = msgspec.convert({"path": "", **recorded}, ExecuteOptions)
+        problem = ", ".join(sorted(set(recorded) - {f.name for f in fields(options)}))
     except msgspec.ValidationError as error:
         problem = str(error)
     if problem:
@@ -76,7 +65,7 @@ def with_recorded(options: Options, recorded: Mapping[str, Any], file: str) -> O
 
 @dataclass
 class Dump:
-    """Writes ``directory`` once the run is over; does nothing when that is None."""
+    """Writes ``directory`` at the end of the run; does nothing if that is None."""
 
     directory: str | None
     _case: Case | None = None
@@ -89,37 +78,125 @@ class Dump:
 
             check_dump_directory(Path(self.directory))
 
-    def record(self, case: Case, extra_files: Mapping[str, bytes] | None = None) -> None:
-        self._case, self._extra_files = case, extra_files or {}
+    def record_case(self, case: Case, options: ExecuteOptions, device: Device) -> None:
+        """Keep a case that is about to be replayed."""
+        if self.directory is not None:
+            self._case = _with_options(case, options, device)
 
-    def record_run(
-        self,
-        options: Options,
-        numerics: str,
-        bundle: LoweredBundle,
-        arguments: KernelArguments,
-        inputs: tuple[HostTensor, ...] | None,
-        expected: Sequence[HostTensor],
-        tolerances: Sequence[Tolerance],
-    ) -> None:
-        """The run of a bundle that is about to begin, as a case."""
-        from spyre.runtime.arguments import prepare_inputs
-        from spyre.runtime.cases import RecordedRun, launch_spec_file, record_case
+    def record_bundle(self, run: Run, options: ExecuteOptions, device: Device) -> None:
+        """Keep the run of a bundle that is about to begin, as a case."""
+        if self.directory is not None:
+            self._case = _with_options(case_of_run(run), options, device)
+            self._extra_files = _launch_spec_file(run)
 
-        tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-        recorded = replayed_options(replace(options, numerics=numerics))
-        run = RecordedRun(
-            bundle, arguments, tensors, expected, tolerances, dict(options.values), recorded
-        )
-        self.record(record_case(run), launch_spec_file(bundle, arguments))
+    def write_run(self, compared: ComparedRun) -> None:
+        """Write the case and the report of its run."""
+        if self.directory is not None:
+            from spyre.cli.json_report import run_object
 
-    def write(self, report: Mapping[str, Any]) -> None:
-        """Write the case and what became of it."""
-        if self.directory is None:
-            return
+            self._write(run_object(compared))
+
+    def write_error(self, error: SpyreError) -> None:
+        """Write the case and the error that its run ended in."""
+        if self.directory is not None:
+            from spyre.cli.json_report import error_object
+
+            self._write(error_object(error))
+
+    def _write(self, report: Mapping[str, Any]) -> None:
+        assert self.directory is not None
         if self._case is None:
             print(f"spyre-run: nothing to write to {self.directory}: no launch", file=sys.stderr)
             return
         from spyre.runtime.cases import write_dump
 
         write_dump(self._case, Path(self.directory), report, self._extra_files)
+
+
+def _with_options(case: Case, options: ExecuteOptions, device: Device) -> Case:
+    """The case with the options that a replay is to use."""
+    recorded = replayed_options(replace(options, numerics=str(device.numerics)))
+    return replace(case, spec=msgspec.structs.replace(case.spec, run=recorded))
+
+
+# --- the case of a run ------------------------------------------------------------------------
+
+
+def case_of_run(run: Run) -> Case:
+    """The case of a bundle's run, whose replay places, launches and compares in the same way."""
+    from spyre.runtime.cases import Case, CaseFile, CaseLaunch, CaseTolerance
+
+    (launch,) = run.launches
+    arrays = {
+        name: buffer.content().to_array()
+        for name, buffer in run.buffers.items()
+        if buffer.content is not None
+    }
+    for output in run.outputs:
+        if output.expected is not None:
+            arrays[f"expect_{output.buffer}"] = output.expected()
+    spec = CaseFile(
+        run.name,
+        CaseTolerance(0.0, 0.0),
+        {name: _case_buffer(buffer) for name, buffer in run.buffers.items()},
+        (
+            CaseLaunch(
+                ".", tuple(launch.buffers.values()), tuple(launch.buffers), dict(launch.values)
+            ),
+        ),
+        tuple(_case_output(output) for output in run.outputs),
+    )
+    return Case(launch.bundle.directory, spec, arrays, {})
+
+
+def _case_buffer(buffer: RunBuffer) -> CaseBuffer:
+    from spyre.runtime.cases import CaseBuffer
+    from spyre.runtime.program import LayoutSpec
+
+    spec = buffer.spec
+    if spec is None:
+        return CaseBuffer("pool", buffer.size_bytes, region=buffer.region)
+    return CaseBuffer(
+        kind=spec.role.value,
+        nbytes=buffer.size_bytes,
+        dtype=spec.dtype_name,
+        shape=spec.shape,
+        stride=spec.strides,
+        layout=LayoutSpec.of(spec.layout),
+        dma_sizes=spec.shape,
+        dma_strides=spec.strides,
+        value=None if buffer.content is None else buffer.name,
+        region=buffer.region,
+        alias_of=buffer.alias_of,
+    )
+
+
+def _case_output(output: RunOutput) -> CaseOutput:
+    from spyre.runtime.cases import CaseOutput, CaseTolerance
+
+    limits, is_compared = output.tolerance, output.expected is not None
+    return CaseOutput(
+        output.buffer,
+        output.buffer if is_compared else None,
+        *output.view,
+        output.read_as,
+        output.read_as,
+        CaseTolerance(limits.atol, limits.rtol, limits.merged_nan) if is_compared else None,
+    )
+
+
+def _launch_spec_file(run: Run) -> dict[str, bytes]:
+    """A launch_spec.json for a bundle that has none."""
+    from spyre.runtime.arguments import KernelArguments, given_launch_spec, spec_of_arguments
+    from spyre.runtime.program import LAUNCH_SPEC_FILE, POOL, format_launch_spec
+
+    (launch,) = run.launches
+    if given_launch_spec(launch.bundle) is not None:
+        return {}
+    pool = launch.buffers.get(POOL)
+    pool_bytes = 0 if pool is None else run.buffers[pool].size_bytes
+    specs = tuple(buffer.spec for buffer in run.buffers.values() if buffer.spec is not None)
+    arguments = KernelArguments(specs, pool_bytes)
+    symbolic = bool(launch.bundle.program.parameters)
+    spec = spec_of_arguments(arguments, run.name, symbolic)
+    return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}

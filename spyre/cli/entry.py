@@ -1,4 +1,4 @@
-"""What the entry points share: how a command line ends, whatever happens."""
+"""Shared by the entry points: error reports, exit codes, broken output streams."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Parsed = TypeVar("Parsed")
 EXIT_INTERRUPTED = 130
 EXIT_NOT_RUN = 2
 COLLECT_AFTER = 100_000
-"""New objects after which cycles are looked for; importing makes many that all stay."""
+"""New objects until the next garbage collection; imports make many that all stay."""
 
 
 class OutputError(Exception):
     """Standard output or standard error cannot be written.
 
-    No OSError: argparse, whose help would get lost, takes those for nothing.
+    Not an OSError, because argparse ignores those while it prints its help.
     """
 
     def __init__(self, cause: OSError) -> None:
@@ -35,11 +35,11 @@ class OutputError(Exception):
 
 
 def run_process(main: Callable[[], int]) -> NoReturn:
-    """Run ``main`` as the whole of this process, and leave with its exit code.
+    """Run ``main`` in this process and end the process with its exit code.
 
-    What ends leaves as soon as everything that was registered for the end is done and written:
-    taking the interpreter and the compiler apart takes 0.15 seconds. An exception that nobody
-    expected is printed as always, but exit code 1 would say that outputs differ: it is 2.
+    The process ends right after the registered exit functions, without finalising the interpreter
+    and the compiler, which takes 0.15 seconds. An unexpected exception is printed with its
+    traceback; the exit code is then 2, because 1 means that outputs differ.
     """
     # Imports make some hundred thousand objects that all stay; looking at them takes time.
     gc.set_threshold(COLLECT_AFTER, 50, 50)
@@ -66,11 +66,11 @@ def run_process(main: Callable[[], int]) -> NoReturn:
 
 
 def guarded(program: str, parse: Callable[[], Parsed], command: Callable[[Parsed], int]) -> int:
-    """The exit code of ``command`` for what ``parse`` makes of the command line.
+    """Parse the command line, carry out ``command`` and return its exit code.
 
-    SpyreErrors are printed, as an object where the command line has a true ``json``. 130 when
-    interrupted, 2 when the output cannot be written; argparse's SystemExit and any other
-    exception, which is a bug, propagate.
+    SpyreErrors are printed, as a JSON object if the parsed options have a true ``json``. 130 when
+    interrupted, 2 when the output cannot be written. The SystemExit of argparse and unexpected
+    exceptions propagate.
     """
     _accept_any_encoding()
     with _checked_streams():
@@ -108,7 +108,7 @@ def _code_of(program: str, command: Callable[[Parsed], int], parsed: Parsed) -> 
 
 
 class _Checked:
-    """A stream whose failures are told from those of files."""
+    """A stream whose OSErrors become OutputErrors, unlike those of files."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -209,7 +209,7 @@ def print_coloured(finding: object, stream: TextIO) -> None:
 
 
 def _silence_streams() -> None:
-    """Let what is still held for a stream that cannot be written go nowhere."""
+    """Discard the buffered text of streams that cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

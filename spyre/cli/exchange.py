@@ -59,7 +59,7 @@ def _text(finding: Finding) -> str:
 
 
 def _place(location: Location) -> dict[str, Any]:
-    """Where a finding is: in a file, and within what the file describes."""
+    """A SARIF location: the file, and the object that the file describes."""
     match location:
         case SourceLocation(file, line, column):
             return _in_file(file, {"region": {"startLine": line, "startColumn": column}})
@@ -77,8 +77,9 @@ def _in_file(file: str, region: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def junit_text(name: str, findings: Sequence[Finding]) -> str:
-    """A test case per finding, of which errors have failed, or one that passed; ``name``: of what
-    was checked.
+    """JUnit XML for the findings on ``name``: a test case per finding, failed if it is an error.
+
+    Without findings, one test case that passed.
     """
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     suite = ElementTree.Element(

@@ -1,4 +1,4 @@
-"""``--json``: everything a run or a diagnosis says, as one object on stdout.
+"""``--json``: the whole report of a run or a diagnosis as one object on stdout.
 
 Keys are stable: docs/cli.md lists them. Numbers that are not finite become null.
 """
@@ -15,8 +15,7 @@ import numpy.typing as npt
 from spyre.errors import Finding, SpyreError, ValidationError
 
 if TYPE_CHECKING:
-    from spyre.cli.commands import ComparedRun
-    from spyre.cli.diagnose import Diagnosis
+    from spyre.cli.results import ComparedRun, Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.arguments import HostTensor
     from spyre.runtime.compare import Comparison, OutputLocation
@@ -26,7 +25,7 @@ Object = dict[str, Any]
 
 
 SCHEMA = 1
-"""Of the objects that are printed. Keys that are added leave it; it grows when one changes."""
+"""Version of the printed objects. It grows when a key changes, not when one is added."""
 
 
 def print_object(content: Object) -> None:
@@ -51,7 +50,7 @@ def error_object(error: SpyreError) -> Object:
 
 
 def diagnosis_object(diagnosis: Diagnosis) -> Object:
-    """What ``--check`` and ``--explain`` found."""
+    """Findings of ``--check`` and ``--explain``."""
     return {
         "ok": diagnosis.exit_code == 0,
         "exit_code": diagnosis.exit_code,
@@ -82,15 +81,15 @@ def run_object(compared: ComparedRun) -> Object:
         "verification": _verification_object(result),
         "comparisons": [
             _comparison_object(result.output_tensors[k].name, c, result.places[k])
-            for k, c in compared.comparisons.items()
+            for k, c in result.comparisons.items()
         ],
     }
 
 
 def _first_wrong_object(compared: ComparedRun) -> Object | None:
-    from spyre.cli.watch import deviation_object
+    from spyre.cli.debugging import deviation_object
 
-    found = compared.watch.deviation
+    found = compared.debugging.deviation
     return deviation_object(found) if found is not None and compared.differs else None
 
 
@@ -143,7 +142,7 @@ def _execute_object(report: ExecuteReport) -> Object:
 
 
 def _counters_object(counters: Counters) -> Object:
-    """All counts but the executions, which a report has beside them."""
+    """All counts except executions, which the report has under another key."""
     return {name: count for name, count in counters.by_name.items() if name != "executions"}
 
 

@@ -1,7 +1,9 @@
-"""The command line of ``spyre-run``: its arguments, and what they are once parsed.
+"""Command lines: an options class for each command, and the parsers that fill them.
 
-Only argparse is imported here, so that ``--help`` and ``--version`` cost nothing.
-``docs/cli.md`` describes every option.
+``spyre-run`` and ``spyre run`` accept the flags of all commands and choose the command by its flag
+(``--check``, ``--warm`` ...); ``spyre check`` and the like accept their own flags only. Nothing but
+argparse is imported here, so that ``--help`` and ``--version`` start at once. ``docs/cli.md``
+describes every option.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import spyre
 
-DESCRIPTION = "Run a SuperDSC bundle on the simulated card, or say what is wrong with it."
+DESCRIPTION = "Run a SuperDSC bundle on the simulated card, or check it for errors."
 EPILOG = """\
 exit codes: 0 all right; 1 outputs differ, the device faulted, or the sanitizer found an error;
 2 it could not run.
@@ -28,46 +30,100 @@ examples:
 """
 
 
+# --- options ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Options:
-    """A parsed command line; the fields are the options of the same names.
+    """Options of all commands that read a bundle or case; fields are named like the flags.
 
-    ``path``: "" for none, which ``warm`` and ``compare`` allow.
-    ``strides``: host strides in elements by argument index. ``aliases``: pairs of argument
-    indices. ``break_at``: number of an execute and loop indices. ``values``: by parameter name.
-    ``sanitize``: names of checks, "" for all.
+    ``path``: "" if the command allows to leave it out. ``strides``: host strides in elements by
+    argument index. ``aliases``: pairs of argument indices. ``values``: by parameter name.
     """
 
     path: str = ""
     inputs: tuple[str, ...] = ()
-    expected: tuple[str, ...] = ()
-    rtol: float | None = None
-    atol: float | None = None
-    exact: bool = False
-    save_output: str | None = None
     shapes: tuple[str, ...] = ()
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
     values: tuple[tuple[str, int], ...] = ()
     seed: int = 0
-    threads: int | None = None
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions(Options):
+    """Options of ``check`` and ``explain``."""
+
+    check: bool = False
+    explain: bool = False
+    svg: str | None = None
+    format: str = "text"
+
+
+@dataclass(frozen=True)
+class DeviceOptions(Options):
+    """Options of commands that make a device."""
+
     numerics: str | None = None
+    threads: int | None = None
+    poison: bool = False
+    core_order: str | None = None
+
+
+@dataclass(frozen=True)
+class WarmOptions(DeviceOptions):
+    """Options of ``warm``. ``sanitize``: names of checks, "" for all."""
+
+    sanitize: str | None = None
+    warm: bool = True
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(DeviceOptions):
+    """Options of commands that compare outputs with expected ones."""
+
+    expected: tuple[str, ...] = ()
+    rtol: float | None = None
+    atol: float | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class NumericsOptions(ComparisonOptions):
+    """Options of the comparison of two number modes, ``numerics`` and ``against``."""
+
+    against: str = ""
+
+
+@dataclass(frozen=True)
+class CompareOptions(DeviceOptions):
+    """Options of the comparison of two profiles."""
+
+    compare: tuple[str, str] = ("", "")
+    cost_model: str = "calibrated"
+    machine: str | None = None
+    overlap: str = "overlapped"
+
+
+@dataclass(frozen=True)
+class ExecuteOptions(ComparisonOptions):
+    """Options of ``run`` and ``profile``.
+
+    ``sanitize``: names of checks, "" for all. ``break_at``: number of an execute and loop indices.
+    """
+
+    save_output: str | None = None
     verify: bool = False
     verify_points: int | None = None
+    sanitize: str | None = None
     expect: str | None = None
     break_at: tuple[int, tuple[int, ...]] | None = None
     tensors: tuple[str, ...] = ()
     save_tensors: str | None = None
     dump: str | None = None
-    against: str | None = None
-    sanitize: str | None = None
-    poison: bool = False
-    core_order: str | None = None
-    warm: bool = False
-    clear_cache: bool = False
-    check: bool = False
-    explain: bool = False
-    svg: str | None = None
     trace: str | None = None
     commands: bool = False
     profile: bool = False
@@ -77,21 +133,67 @@ class Options:
     roofline: str | None = None
     modelled_trace: str | None = None
     report: str | None = None
-    compare: tuple[str, str] | None = None
-    json: bool = False
-    format: str = "text"
-    quiet: bool = False
-    verbose: bool = False
 
     @property
     def models(self) -> bool:
-        """Whether times on the card are asked for, in any form."""
+        """True if modelled times are asked for, in any form."""
         files = (self.roofline, self.report, self.modelled_trace)
         return self.profile or any(file is not None for file in files)
 
 
+@dataclass(frozen=True)
+class ClearCacheOptions:
+    """Options of ``--clear-cache``."""
+
+    clear_cache: bool = True
+    quiet: bool = False
+
+
+AnyOptions = Options | ClearCacheOptions
+Chosen = TypeVar("Chosen", bound=AnyOptions)
+
+_BY_FLAG: dict[str, type[AnyOptions]] = {
+    "clear_cache": ClearCacheOptions,
+    "check": DiagnoseOptions,
+    "explain": DiagnoseOptions,
+    "against": NumericsOptions,
+    "compare": CompareOptions,
+    "warm": WarmOptions,
+}
+"""Commands that ``spyre-run`` chooses by a flag, in order of precedence; without one it runs."""
+_FLAGS = {
+    "path": "PATH",
+    "inputs": "-i",
+    "shapes": "--shape",
+    "aliases": "--alias",
+    "values": "--value",
+    "break_at": "--break",
+    "tensors": "--print",
+}
+"""Flags whose names differ from their fields."""
+_NEEDS = {
+    "verify_points": "verify",
+    "tensors": "break_at",
+    "save_tensors": "break_at",
+    "svg": "explain",
+}
+"""Options that only have a meaning with another one."""
+_EXCLUDES = {
+    "exact": ("rtol", "atol"),
+    "sanitize": ("verify", "expect", "break_at"),
+    "verify": ("expect", "break_at", "trace", "profile", "report", "roofline", "modelled_trace"),
+    "expect": ("trace", "commands", "dump"),
+    "break_at": ("trace", "commands", "dump"),
+}
+"""Options of a run that contradict each other: several ways to execute, or times that the way to
+execute does not measure."""
+
+
+# --- parsing ----------------------------------------------------------------------------------
+
+
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that guesses what an option that does not exist was meant to be."""
+    """An argument parser that suggests an existing option for an unknown one."""
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -114,23 +216,101 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def parse_options(
-    arguments: Sequence[str] | None = None, program: str = "spyre-run", form: str = "run"
-) -> Options:
-    """Parse a command line (default: the process's). SystemExit 2 with usage when it is wrong.
+def parse_spyre_run(
+    arguments: Sequence[str] | None = None, program: str = "spyre-run"
+) -> AnyOptions:
+    """Parse a command line of ``spyre-run`` (default: the process's).
 
-    ``form``: one of `FORMS`, which says what a command of the name ``program`` takes.
+    SystemExit 2 with usage for a wrong one, such as an option that the chosen command lacks.
     """
-    parser = make_parser(program, form)
+    parser = spyre_run_parser(program)
+    parsed = _parse(parser, arguments)
+    given = {name for name, value in vars(parsed).items() if value != parser.get_default(name)}
+    flag = next((name for name in _BY_FLAG if name in given), "")
+    kind = _BY_FLAG.get(flag, ExecuteOptions)
+    _check_needs(parser, given)
+    unknown = sorted(_flag(name) for name in given - {field.name for field in fields(kind)})
+    if unknown:
+        parser.error(f"{_flag(flag) if flag else program} does not take {', '.join(unknown)}")
+    if not parsed.path and flag not in ("clear_cache", "compare", "warm"):
+        parser.error("the following arguments are required: PATH")
+    if parsed.path and flag == "compare":
+        parser.error("--compare does not take PATH")
+    return _options(parser, parsed, kind)
+
+
+def parse_command(
+    name: str, arguments: Sequence[str] | None = None, program: str = "spyre"
+) -> AnyOptions:
+    """Parse a command line of the `COMMANDS` entry ``name``; SystemExit 2 with usage."""
+    description, kind, add_path, groups, fixed = COMMANDS[name]
+    parser = make_parser(program, description, add_path, groups)
+    parsed = _parse(parser, arguments)
+    for option, value in fixed.items():
+        setattr(parsed, option, value)
+    return _options(parser, parsed, kind)
+
+
+def make_parser(
+    program: str,
+    description: str,
+    add_path: Callable[[argparse.ArgumentParser], None],
+    groups: Sequence[Callable[[argparse.ArgumentParser], None]],
+    epilog: str | None = None,
+) -> CommandParser:
+    """A parser with the given groups of options."""
+    parser = CommandParser(
+        prog=program,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_path(parser)
+    parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
+    for add in groups:
+        add(parser)
+    return parser
+
+
+def spyre_run_parser(program: str = "spyre-run") -> CommandParser:
+    """The parser of ``spyre-run``, which has the options of all commands."""
+    return make_parser(program, DESCRIPTION, _add_optional_path, _SPYRE_RUN_GROUPS, EPILOG)
+
+
+def _parse(parser: CommandParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if arguments is None else arguments
-    parsed = parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in words])
-    for name, value in FORMS[form].fixed:
-        setattr(parsed, name, value)
-    _take_shapes_out_of_inputs(parser, parsed)
-    _check_combination(parser, parsed)
-    values: dict[str, Any] = {each.name: getattr(parsed, each.name) for each in fields(Options)}
+    return parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in words])
+
+
+def _options(parser: CommandParser, parsed: argparse.Namespace, kind: type[Chosen]) -> Chosen:
+    """The options of a command. SystemExit 2 for options that contradict each other."""
+    if "inputs" in parsed:
+        _take_shapes_out_of_inputs(parser, parsed)
+    names = [field.name for field in fields(kind)]
+    values: dict[str, Any] = {name: getattr(parsed, name) for name in names if name in parsed}
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Options(**(values | lists))
+    options = kind(**(values | lists))
+    _check_combination(parser, {name: getattr(options, name) for name in names})
+    return options
+
+
+def _check_combination(parser: CommandParser, values: Mapping[str, object]) -> None:
+    given = {name for name, value in values.items() if value not in (None, False, ())}
+    _check_needs(parser, given)
+    for option, others in _EXCLUDES.items():
+        found = [_flag(name) for name in others if name in given]
+        if option in given and found:
+            parser.error(f"{_flag(option)} does not go together with {', '.join(found)}")
+
+
+def _check_needs(parser: CommandParser, given: Collection[str]) -> None:
+    for option, needed in _NEEDS.items():
+        if option in given and needed not in given:
+            parser.error(f"{_flag(option)} is nothing without {_flag(needed)}")
+
+
+def _flag(name: str) -> str:
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def _take_shapes_out_of_inputs(parser: CommandParser, parsed: argparse.Namespace) -> None:
@@ -147,103 +327,16 @@ def _is_shape(text: str) -> bool:
     return bool(re.fullmatch(r"(scalar|\d+(x\d+)*)@\w+", text)) and not os.path.exists(text)
 
 
-def _check_combination(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    """SystemExit 2 with usage for options that contradict each other."""
-    if parsed.exact and (parsed.rtol is not None or parsed.atol is not None):
-        parser.error("--exact allows no tolerance: leave out --rtol and --atol")
-    if parsed.verify_points is not None and not parsed.verify:
-        parser.error("--verify-points is nothing without --verify")
-    if parsed.dump is not None and (parsed.check or parsed.explain):
-        parser.error("--check and --explain run nothing that --dump could write")
-    if parsed.sanitize is not None and (parsed.verify or parsed.against is not None):
-        parser.error("--sanitize watches one plain run: leave out --verify and --against")
-    if parsed.against is not None and (parsed.check or parsed.explain or parsed.save_output):
-        parser.error("--against runs and compares: leave out --check, --explain, --save-output")
-    if parsed.svg is not None and not parsed.explain:
-        parser.error("--svg is nothing without --explain")
-    _check_watching(parser, parsed)
-    _check_idle(parser, parsed)
-
-
-def _check_watching(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    if parsed.break_at is None and (parsed.tensors or parsed.save_tensors is not None):
-        parser.error("--print and --save-tensors are nothing without --break")
-    # Modelled times come from what runs, not from how long it takes under watch.
-    others = ("verify", "against", "check", "explain", "warm", "trace", "commands")
-    alone = (*others, "dump", "compare")
-    unlike = [name for name in alone if getattr(parsed, name)]
-    unlike += ["sanitize"] if parsed.sanitize is not None else []
-    if unlike and (parsed.expect is not None or parsed.break_at is not None):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in unlike)
-        parser.error(f"--expect and --break watch one plain run: leave out {names}")
-
-
-def _check_idle(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    """Options of a run next to those that run nothing."""
-    is_idle = parsed.check or parsed.explain
-    shown = ("dump", "trace", "commands", "profile", "report", "roofline", "modelled_trace")
-    if parsed.warm and (is_idle or any(getattr(parsed, name) for name in shown)):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in ("check", "explain", *shown))
-        parser.error(f"--warm runs nothing: leave out {names}")
-    _check_profiling(parser, parsed, is_idle)
-    if parsed.trace is not None and (is_idle or parsed.against is not None or parsed.verify):
-        parser.error(
-            "--trace times one plain run: leave out --check, --explain, --against, --verify"
-        )
-    if parsed.commands and (is_idle or parsed.against is not None):
-        parser.error("--commands shows one run: leave out --check, --explain and --against")
-
-
-def _check_profiling(
-    parser: argparse.ArgumentParser, parsed: argparse.Namespace, is_idle: bool
-) -> None:
-    files = (parsed.report, parsed.roofline, parsed.modelled_trace)
-    models = parsed.profile or any(file is not None for file in files)
-    if models and (is_idle or parsed.against is not None or parsed.verify):
-        parser.error(
-            "--profile, --report, --roofline and --modelled-trace model one plain run: leave out "
-            "--check, --explain, --against, --verify"
-        )
-    if parsed.clear_cache and (parsed.path or parsed.warm):
-        parser.error("--clear-cache runs nothing: leave out PATH and --warm")
-    needs_path = parsed.compare is None and not (parsed.warm or parsed.clear_cache)
-    if needs_path and not parsed.path:
-        parser.error("the following arguments are required: PATH")
-    alone = (
-        "warm",
-        "check",
-        "explain",
-        "verify",
-        "trace",
-        "commands",
-        "dump",
-        "save_output",
-        "against",
-    )
-    if parsed.compare is not None and (
-        models or parsed.path or any(getattr(parsed, name) for name in alone)
-    ):
-        parser.error("--compare takes two bundles, cases or kept runs, and shows nothing else")
-
-
-def make_parser(program: str = "spyre-run", form: str = "run") -> CommandParser:
-    parser = CommandParser(
-        prog=program,
-        description=FORMS[form].description,
-        epilog=EPILOG if form == "run" else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(**{field.name: field.default for field in fields(Options)})
-    FORMS[form].add_path(parser)
-    parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
-    for add in FORMS[form].groups:
-        add(parser)
-    return parser
+# --- groups of options ------------------------------------------------------------------------
 
 
 def _add_optional_path(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", help="bundle directory, its bundle.mlir, or a case"
+        "path",
+        metavar="PATH",
+        nargs="?",
+        default="",
+        help="bundle directory, its bundle.mlir, or a case",
     )
 
 
@@ -324,7 +417,7 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="what the outputs should be, in argument order",
+        help="expected outputs, in argument order",
     )
     group.add_argument("--rtol", type=float, help="relative tolerance (default: by dtype)")
     group.add_argument("--atol", type=float, help="absolute tolerance (default: by dtype)")
@@ -339,14 +432,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="16-bit floats: dl16 (default), dl16-chunk, ieee, or with options, "
         "e.g. dl16:dma=trunc,alu=even,saturate",
     )
-    group.add_argument(
-        "--against",
-        "--compare-numerics",
-        metavar="MODE",
-        help="run in this mode too, and say whether rounding explains the difference",
-    )
     group.add_argument("--threads", type=_positive, help="host threads (default: all)")
-    _add_verifying(group)
     group.add_argument(
         "--sanitize",
         metavar="CHECKS",
@@ -377,13 +463,18 @@ def _add_idle(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--check", action="store_true", help="only diagnose: print all findings, run nothing"
     )
-    group.add_argument(
-        "--explain", action="store_true", help="say what each SDSC does, run nothing"
-    )
+    group.add_argument("--explain", action="store_true", help="describe each SDSC, run nothing")
     _add_pictures(group)
 
 
-def _add_verifying(group: argparse._ArgumentGroup) -> None:
+def _add_verifying(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("verifying the simulator and its rounding")
+    group.add_argument(
+        "--against",
+        "--compare-numerics",
+        metavar="MODE",
+        help="run in this mode too, and report whether rounding explains the difference",
+    )
     group.add_argument(
         "--verify-simulator",
         "--verify",
@@ -396,10 +487,7 @@ def _add_verifying(group: argparse._ArgumentGroup) -> None:
         "--verify-points",
         metavar="N",
         type=_positive,
-        help="with --verify: leave out executes of more than N points (default: 8388608)",
-    )
-    group.add_argument(
-        "--dump", metavar="DIR", help="write what was run as a directory that spyre-run replays"
+        help="with --verify: skip executes of more than N points (default: 8388608)",
     )
 
 
@@ -415,7 +503,7 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
         dest="break_at",
         metavar="N[:I,J]",
         type=_execution,
-        help="print tensors as they are right after execute N (at these loop indices)",
+        help="print tensors right after execute N (at these loop indices)",
     )
     group.add_argument(
         "--print",
@@ -443,7 +531,10 @@ def _add_reporting(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reporting")
     _add_output(group)
     group.add_argument(
-        "--trace", metavar="FILE", help="write what every stream, engine and core did, for Perfetto"
+        "--dump", metavar="DIR", help="write the run as a directory that spyre-run replays"
+    )
+    group.add_argument(
+        "--trace", metavar="FILE", help="write the work of streams, engines and cores, for Perfetto"
     )
     group.add_argument(
         "--commands", action="store_true", help="print every control block, in the order they ran"
@@ -459,7 +550,7 @@ def _add_output(group: argparse._ActionsContainer) -> None:
 def _add_modelled(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("modelled time on a card")
     group.add_argument(
-        "--profile", action="store_true", help="time per execute, what it waits for, share of roofs"
+        "--profile", action="store_true", help="time per execute, its bound, share of the roofs"
     )
     group.add_argument(
         "--compare", metavar=("A", "B"), nargs=2, help="two bundles, cases or kept --profile --json"
@@ -489,14 +580,14 @@ def _add_machine(group: argparse._ActionsContainer) -> None:
         "--cost-model",
         choices=("calibrated", "ideal"),
         default="calibrated",
-        help="what cards were measured to do (default), or what the hardware's parameters allow",
+        help="times as measured on cards (default), or as the hardware's parameters allow",
     )
     group.add_argument("--machine", metavar="FILE", help="constants over those of the card (.toml)")
     group.add_argument(
         "--overlap",
         choices=("serial", "overlapped", "double-buffered"),
         default="overlapped",
-        help="what copies, launches and cores do at the same time (default: as streams have it)",
+        help="which of copies, launches and cores overlap in time (default: as in streams)",
     )
 
 
@@ -517,60 +608,65 @@ def _add_format(parser: argparse._ActionsContainer) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Form:
-    """What a command takes. ``fixed``: options that it stands for, with their values."""
+_SPYRE_RUN_GROUPS = (
+    _add_tensors,
+    _add_comparison,
+    _add_running,
+    _add_verifying,
+    _add_watching,
+    _add_idle,
+    _add_reporting,
+    _add_modelled,
+)
 
-    description: str
-    add_path: Callable[[argparse.ArgumentParser], None]
-    groups: tuple[Callable[[argparse.ArgumentParser], None], ...]
-    fixed: tuple[tuple[str, Any], ...] = ()
-
-
-FORMS = {
-    "run": Form(
-        DESCRIPTION,
-        _add_optional_path,
-        (
-            _add_tensors,
-            _add_comparison,
-            _add_running,
-            _add_watching,
-            _add_idle,
-            _add_reporting,
-            _add_modelled,
-        ),
-    ),
-    "check": Form(
-        "Print everything that can be found wrong with a bundle without running it.",
+Command = tuple[
+    str,
+    type[Options],
+    Callable[[argparse.ArgumentParser], None],
+    tuple[Callable[[argparse.ArgumentParser], None], ...],
+    dict[str, Any],
+]
+COMMANDS: dict[str, Command] = {
+    "check": (
+        "Print all errors and warnings about a bundle, without running it.",
+        DiagnoseOptions,
         _add_path,
         (_add_values, _add_output, _add_format),
-        (("check", True),),
+        {"check": True},
     ),
-    "explain": Form(
-        "Say what each SDSC of a bundle does, or what a diagnostic code means.",
+    "explain": (
+        "Describe each SDSC of a bundle, or a diagnostic code.",
+        DiagnoseOptions,
         _add_path,
         (_add_values, _add_output, _add_pictures),
-        (("explain", True),),
+        {"explain": True},
     ),
-    "profile": Form(
-        "Run a bundle, and say what the run would cost on a card and what bounds it.",
+    "profile": (
+        "Run a bundle, and model the time of the run on a card and its bounds.",
+        ExecuteOptions,
         _add_path,
         (_add_tensors, _add_running, _add_reporting, _add_profiling),
-        (("profile", True),),
+        {"profile": True},
     ),
-    "compare": Form(
-        "Put what two bundles, cases or kept profiles cost on a card side by side.",
+    "compare": (
+        "Compare the modelled time of two bundles, cases or saved profiles.",
+        CompareOptions,
         _add_pair,
         (_add_machine, _add_output),
+        {},
     ),
-    "warm": Form(
-        "Compile the kernels that a bundle needs, or all of them; later runs start at once.",
+    "warm": (
+        "Compile the kernels that a bundle needs, or all of them, for later runs.",
+        WarmOptions,
         _add_optional_path,
         (_add_tensors, _add_running, _add_output),
-        (("warm", True),),
+        {},
     ),
 }
+"""Description, options class, path and groups of options, and options that the command implies."""
+
+
+# --- values of options ------------------------------------------------------------------------
 
 
 def _positive(text: str) -> int:

@@ -1,5 +1,6 @@
-"""What the card did in a run, as files and as text; checked before it runs, written after.
+"""Recording of a run: command stream, traces and profiles, as files and as text.
 
+Targets are checked before the run, and written after it.
 For ``--trace``, ``--commands``, ``--profile``, ``--report``, ``--roofline`` and
 ``--modelled-trace``.
 """
@@ -12,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from spyre.cli.options import Options
+from spyre.cli.options import CompareOptions, ExecuteOptions
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
     from spyre.hw.cost import Model
     from spyre.hw.device import Device
-    from spyre.runtime.expect import FirstWrong
+    from spyre.runtime.first_divergence import FirstDivergence
     from spyre.runtime.flex import CommandStream
     from spyre.runtime.profile import Profile
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class Recorder:
     """Records the command stream of one run if the options ask for it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ExecuteOptions) -> None:
         """LaunchError SPY886, or errors of `check_profile_files`, before anything runs."""
         self._options = options
         self._commands: CommandStream | None = None
@@ -42,9 +43,8 @@ class Recorder:
         if options.models:
             check_profile_files(options)
 
-    def require_times(self, options: Options, file: Path) -> None:
-        """LaunchError SPY887 when a trace or profile is asked for and a case's own ``options``
-        verify it."""
+    def require_times(self, options: ExecuteOptions, file: Path) -> None:
+        """LaunchError SPY887 for a trace or profile of a case whose recorded options verify it."""
         if (self._options.trace is not None or self._options.models) and options.verify:
             raise LaunchError(
                 "SPY887",
@@ -53,10 +53,10 @@ class Recorder:
             )
 
     @contextmanager
-    def watching(self, device: Device) -> Iterator[None]:
-        """Record what ``device`` does in the block."""
-        asked = self._options.trace is not None or self._options.models
-        if not asked and not self._options.commands:
+    def recording(self, device: Device) -> Iterator[None]:
+        """Record the control blocks that ``device`` runs in this context, if they are needed."""
+        is_timed = self._options.trace is not None or self._options.models
+        if not is_timed and not self._options.commands:
             yield
             return
         from spyre.runtime.flex import flex_device_of
@@ -78,7 +78,7 @@ class Recorder:
 
     @cached_property
     def profile(self) -> Profile:
-        """Modelled time of what was recorded."""
+        """Modelled time of the recorded launches."""
         from spyre.runtime.flex import CommandStream
         from spyre.runtime.profile import profile_of_recording
 
@@ -86,11 +86,11 @@ class Recorder:
         options, model = self._options, cast("Model", self._options.cost_model)
         return profile_of_recording(commands, options.machine, model, options.overlap)
 
-    def write_profile(self, watched: FirstWrong | None = None) -> None:
-        """Write the files of the profile that were asked for. ``watched``: of a wrong run."""
+    def write_profile(self, search: FirstDivergence | None = None) -> None:
+        """Write the files of the profile that were asked for. ``search``: of a wrong run."""
         if self._options.report is not None:
             title = f"{Path(self._options.path).name} on {self.profile.machine.name}"
-            self.profile.report(self._options.report, title, watched)
+            self.profile.report(self._options.report, title, search)
         if self._options.roofline is not None:
             self.profile.roofline(self._options.roofline)
         if self._options.modelled_trace is not None:
@@ -120,7 +120,10 @@ class Recorder:
         }
 
     def report_after(self, error: SpyreError) -> None:
-        """What ran until ``error``; a trace that cannot be written is told of beside it."""
+        """Print the commands and write the trace of a run that ended in ``error``.
+
+        If the trace cannot be written, ``error.observed`` gets that finding too.
+        """
         if not self._options.json:
             self.print_commands()
         try:
@@ -129,8 +132,8 @@ class Recorder:
             error.observed = (*error.observed, second.finding)
 
 
-def check_profile_files(options: Options) -> None:
-    """ProfileError SPY782, MachineError: before anything runs."""
+def check_profile_files(options: ExecuteOptions) -> None:
+    """ProfileError SPY782, or MachineError, before anything runs."""
     if options.report is not None:
         from spyre.runtime.profile import check_target
 
@@ -139,6 +142,11 @@ def check_profile_files(options: Options) -> None:
         from spyre.runtime.profile import check_roofline_file
 
         check_roofline_file(options.roofline)
+    check_machine(options)
+
+
+def check_machine(options: ExecuteOptions | CompareOptions) -> None:
+    """MachineError for a file of constants that cannot be used."""
     if options.machine is not None:
         from spyre.hw.cost import load_machine
 

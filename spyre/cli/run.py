@@ -1,4 +1,4 @@
-"""``spyre-run``: run a bundle on the simulated card, compare, report; or only diagnose it.
+"""``spyre-run``: run a bundle on the simulated card, compare and report, or only diagnose it.
 
 The entry point. Commands are imported only when needed, so that ``--help`` starts at once and a
 diagnosis loads no numba. Exit codes: runtime reference §5.
@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from spyre.cli.entry import guarded, run_process
-from spyre.cli.options import Options, parse_options
+from spyre.cli.options import (
+    AnyOptions,
+    ClearCacheOptions,
+    CompareOptions,
+    DiagnoseOptions,
+    ExecuteOptions,
+    NumericsOptions,
+    WarmOptions,
+    parse_spyre_run,
+)
 from spyre.errors import LaunchError
 
 
@@ -20,32 +29,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: all right. 1: outputs differ or the device faulted. 2: it could not run. Errors this
     package raises on purpose are printed; any other exception is a bug and propagates.
     """
-    return guarded("spyre-run", lambda: parse_options(arguments), carry_out)
+    return guarded("spyre-run", lambda: parse_spyre_run(arguments), carry_out)
 
 
-def carry_out(options: Options) -> int:
-    """What a parsed command line of ``spyre-run`` asks for; returns the exit code."""
-    if options.clear_cache:
-        return clear_cache(options.quiet)
-    if options.check or options.explain:
-        from spyre.cli.diagnose import diagnose_and_report
+def carry_out(options: AnyOptions) -> int:
+    """Carry out a parsed command line; returns the exit code."""
+    match options:
+        case ClearCacheOptions():
+            return clear_cache(options.quiet)
+        case DiagnoseOptions():
+            from spyre.cli.diagnose import diagnose_and_report
 
-        return diagnose_and_report(options)
-    if options.against is not None:
-        from spyre.cli.compare_numerics import run_compare_numerics
+            return diagnose_and_report(options)
+        case NumericsOptions():
+            from spyre.cli.compare_numerics import run_compare_numerics
 
-        return run_compare_numerics(options)
-    if options.compare is not None:
-        from spyre.cli.compare_profiles import run_compare_profiles
+            return run_compare_numerics(options)
+        case CompareOptions():
+            from spyre.cli.compare_profiles import run_compare_profiles
 
-        return run_compare_profiles(options)
-    from spyre.cli.commands import run_and_report, warm
+            return run_compare_profiles(options)
+        case WarmOptions():
+            from spyre.cli.commands import warm
 
-    return warm(options) if options.warm else run_and_report(options)
+            return warm(options)
+        case ExecuteOptions():
+            from spyre.cli.commands import run_and_report
+
+            return run_and_report(options)
+    raise TypeError(options)
 
 
 def clear_cache(quiet: bool) -> int:
-    """Remove what is kept on disk. LaunchError SPY404 for what cannot be removed."""
+    """Remove the caches on disk. LaunchError SPY404 for a file that cannot be removed."""
     from spyre import cache
 
     try:
@@ -63,7 +79,7 @@ def clear_cache(quiet: bool) -> int:
 
 
 def process() -> NoReturn:
-    """The console script: `main` as a process of its own."""
+    """The console script."""
     run_process(main)
 
 

@@ -40,7 +40,7 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def process() -> NoReturn:
-    """The console script: `main` as a process of its own."""
+    """The console script."""
     run_process(main)
 
 

@@ -1,7 +1,7 @@
-"""Commands of ``spyre`` that are forms of ``spyre-run``, or look into tables and the cache.
+"""Commands of ``spyre``: those of ``spyre-run`` by name, explanations of codes, and the cache.
 
-Each takes its arguments and its name, and returns the exit code. Only argparse is imported before a
-command line is right.
+Each takes its arguments and its name, and returns the exit code. Only argparse is imported before
+the command line is parsed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from spyre.cli.entry import guarded
-from spyre.cli.options import CommandParser, parse_options
+from spyre.cli.options import CommandParser, parse_command, parse_spyre_run
 from spyre.cli.run import carry_out, clear_cache
 
 if TYPE_CHECKING:
@@ -25,27 +25,28 @@ _WIDTH = 80
 
 
 def run(arguments: Sequence[str], program: str) -> int:
-    return _form("run", arguments, program)
+    """As ``spyre-run``."""
+    return guarded(program, lambda: parse_spyre_run(arguments, program), carry_out)
 
 
 def check(arguments: Sequence[str], program: str) -> int:
-    return _form("check", arguments, program)
+    return _carry_out("check", arguments, program)
 
 
 def profile(arguments: Sequence[str], program: str) -> int:
-    return _form("profile", arguments, program)
+    return _carry_out("profile", arguments, program)
 
 
 def compare(arguments: Sequence[str], program: str) -> int:
-    return _form("compare", arguments, program)
+    return _carry_out("compare", arguments, program)
 
 
 def warm(arguments: Sequence[str], program: str) -> int:
-    return _form("warm", arguments, program)
+    return _carry_out("warm", arguments, program)
 
 
-def _form(form: str, arguments: Sequence[str], program: str) -> int:
-    return guarded(program, lambda: parse_options(arguments, program, form), carry_out)
+def _carry_out(name: str, arguments: Sequence[str], program: str) -> int:
+    return guarded(program, lambda: parse_command(name, arguments, program), carry_out)
 
 
 def compile_bundle(arguments: Sequence[str], program: str) -> int:
@@ -59,17 +60,17 @@ def compile_bundle(arguments: Sequence[str], program: str) -> int:
 
 
 def explain(arguments: Sequence[str], program: str) -> int:
-    """What a bundle does, or what a code of a message means."""
+    """Describe a bundle, or a diagnostic code."""
     words = [word for word in arguments if not word.startswith("-")]
     if not words or not re.fullmatch(r"(?i)spy\w+", words[0]):
-        return _form("explain", arguments, program)
+        return _carry_out("explain", arguments, program)
     return guarded(program, lambda: _parse_code(arguments, program), _explain_code)
 
 
 def _parse_code(arguments: Sequence[str], program: str) -> argparse.Namespace:
     from spyre.codes import diagnostic_codes
 
-    parser = CommandParser(prog=program, description="Say what a diagnostic code means.")
+    parser = CommandParser(prog=program, description="Explain a diagnostic code.")
     parser.add_argument("code", metavar="CODE", help="such as SPY702")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parsed = parser.parse_args(arguments)
@@ -95,12 +96,12 @@ def _explain_code(parsed: argparse.Namespace) -> int:
 
 
 def cache(arguments: Sequence[str], program: str) -> int:
-    """What compiled kernels and plans take on disk; ``clear`` removes them."""
+    """Show the disk space of compiled kernels and plans, or remove them (``clear``)."""
     return guarded(program, lambda: _parse_cache(arguments, program), _cache)
 
 
 def _parse_cache(arguments: Sequence[str], program: str) -> argparse.Namespace:
-    parser = CommandParser(prog=program, description="What is kept on disk between processes.")
+    parser = CommandParser(prog=program, description="Show or remove the caches on disk.")
     parser.add_argument(
         "action", nargs="?", choices=("show", "path", "clear"), default="show",
         help="show: kinds and sizes (default); path: where; clear: remove all of it",

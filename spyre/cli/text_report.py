@@ -1,13 +1,15 @@
-"""Everything ``spyre-run`` prints for people: results on stdout, warnings on stderr."""
+"""The text reports of ``spyre-run``: results on stdout, warnings on stderr."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 from itertools import accumulate
+from operator import add
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.entry import print_coloured
-from spyre.cli.options import Options
+from spyre.cli.options import DiagnoseOptions, ExecuteOptions
 from spyre.errors import Finding, Severity
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Column, Table
 
-    from spyre.cli.commands import ComparedRun
-    from spyre.cli.diagnose import Diagnosis
+    from spyre.cli.results import ComparedRun, Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.run import ExecuteReport, RunResult
 
@@ -32,7 +33,7 @@ DELAY_S = 2.0
 
 
 class ProgressBar:
-    """A context; ``update`` is called with (done, in all) of what ``label`` names."""
+    """A progress bar as a context manager; ``label``: name of the items that are counted."""
 
     def __init__(self, enabled: bool = True, label: str = "executes") -> None:
         self._label = label
@@ -77,91 +78,56 @@ MAX_ROWS = 24
 """More execute statements than this are shown by kind, unless ``-v`` is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecuteRow:
-    """One row: ``label`` is the execute's index, or how many statements the row stands for."""
+def rows_of(reports: Sequence[ExecuteReport], every: bool) -> tuple[tuple[str, ExecuteReport], ...]:
+    """Labels and reports in program order; sums by operation, shape and cores if there are many.
 
-    label: str
-    op: str
-    shape: str
-    cores: int
-    executions: int
-    counters: Counters
-    host_ns: int | None
-
-
-def rows_of(reports: Sequence[ExecuteReport], every: bool) -> tuple[ExecuteRow, ...]:
-    """Rows in program order; by kind (operation, shape, cores) if there are too many."""
+    The label is the execute's index, or the number of statements that the row sums.
+    """
     if every or len(reports) <= MAX_ROWS:
-        return tuple(_row(str(r.index), [r]) for r in reports)
+        return tuple((str(report.index), report) for report in reports)
     kinds: dict[tuple[str, str, int], list[ExecuteReport]] = {}
     for report in reports:
         kinds.setdefault((report.op, report.shape, report.cores), []).append(report)
-    return tuple(_row(f"{len(same)} of", same) for same in kinds.values())
+    return tuple((f"{len(same)} of", _sum(same)) for same in kinds.values())
 
 
-def make_table(rows: Sequence[ExecuteRow]) -> Table:
+def make_table(rows: Sequence[tuple[str, ExecuteReport]]) -> Table:
     """The rich table, with a line of totals."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    total = _total(rows)
     table = Table(box=SIMPLE, show_footer=len(rows) > 1, pad_edge=False)
     right = ("#", "cores", "runs", "HBM in", "HBM out", "LX in", "LX out", "work", "host time")
-    footers = ("", "total", "", "", *_numbers(total))
+    totals = _numbers(_sum([report for _, report in rows])) if rows else [""] * 7
+    footers = ("", "total", "", "", *totals)
     titles = ("#", "operation", "shape", "cores", *right[2:])
     for title, footer in zip(titles, footers, strict=True):
         justify = "right" if title in right else "left"
         table.add_column(title, footer=footer, justify=justify, no_wrap=title != "shape")  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(row.label, row.op, row.shape, str(row.cores), *_numbers(row))
+    for label, report in rows:
+        table.add_row(label, report.op, report.shape, str(report.cores), *_numbers(report))
     return table
 
 
-def _row(label: str, reports: Sequence[ExecuteReport]) -> ExecuteRow:
-    first = reports[0]
-    return ExecuteRow(
-        label,
-        first.op,
-        first.shape,
-        first.cores,
-        sum(r.executions for r in reports),
-        _sum_counters(r.counters for r in reports),
-        _sum_ns(r.host_ns for r in reports),
+def _sum(reports: Sequence[ExecuteReport]) -> ExecuteReport:
+    """The first report with the sums of all."""
+    times = [report.host_ns for report in reports]
+    return replace(
+        reports[0],
+        executions=sum(report.executions for report in reports),
+        counters=reduce(add, (report.counters for report in reports)),
+        host_ns=None if None in times else sum(t for t in times if t is not None),
     )
 
 
-def _total(rows: Sequence[ExecuteRow]) -> ExecuteRow:
-    return ExecuteRow(
-        "",
-        "total",
-        "",
-        0,
-        sum(row.executions for row in rows),
-        _sum_counters(row.counters for row in rows),
-        _sum_ns(row.host_ns for row in rows),
-    )
-
-
-def _sum_counters(counters: Iterable[Counters]) -> Counters:
-    from spyre.hw.counters import Counters  # a diagnosis is printed without it
-
-    return sum(counters, Counters())
-
-
-def _sum_ns(times: Iterable[int | None]) -> int | None:
-    known = list(times)
-    return None if None in known else sum(t for t in known if t is not None)
-
-
-def _numbers(row: ExecuteRow) -> tuple[str, ...]:
-    c = row.counters
+def _numbers(report: ExecuteReport) -> tuple[str, ...]:
+    c = report.counters
     sizes = (c.hbm_read_bytes, c.hbm_written_bytes, c.lx_read_bytes, c.lx_written_bytes)
     return (
-        str(row.executions),
+        str(report.executions),
         *(format_bytes(size) for size in sizes),
         _work(c),
-        format_ns(row.host_ns),
+        format_ns(report.host_ns),
     )
 
 
@@ -181,7 +147,7 @@ FILE_WIDTH = 200
 """Columns of tables: at least MIN_WIDTH on a terminal, FILE_WIDTH elsewhere."""
 
 
-def print_diagnosis(diagnosis: Diagnosis, options: Options) -> None:
+def print_diagnosis(diagnosis: Diagnosis, options: DiagnoseOptions) -> None:
     """Findings, the explanations asked for, and a summary."""
     for finding in diagnosis.findings:
         if not (options.quiet and finding.severity is Severity.WARNING):
@@ -233,7 +199,7 @@ def print_run(compared: ComparedRun) -> None:
     _print_verification(result, options)
 
 
-def _print_verification(result: RunResult, options: Options) -> None:
+def _print_verification(result: RunResult, options: ExecuteOptions) -> None:
     """How many executes agree; with ``-q`` only where some were left out."""
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
@@ -241,8 +207,8 @@ def _print_verification(result: RunResult, options: Options) -> None:
 
 
 def print_causes(causes: Sequence[Finding]) -> None:
-    """What may explain a difference on stderr, also with ``-q``: the likeliest in full, then a line
-    for each of the others.
+    """Print causes of a difference on stderr, also with ``-q``: the first in full, a line for each
+    of the others.
     """
     for finding in causes[:1]:
         print_coloured(finding, sys.stderr)
@@ -260,7 +226,7 @@ def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:
 
 
 def output_lines(result: RunResult) -> list[str]:
-    """A line per output: where it was, and what it holds."""
+    """A line per output with its shape and range of numbers."""
     pairs = zip(result.output_tensors, result.outputs, strict=True)
     return [f"{tensor.name} {tensor.spec}: {_statistics(v)}" for tensor, v in pairs]
 
@@ -283,7 +249,7 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
     from spyre.runtime.compare import format_comparison
 
     lines = []
-    for k, comparison in compared.comparisons.items():
+    for k, comparison in compared.result.comparisons.items():
         if comparison.ok and compared.options.quiet:
             continue
         name, location = compared.result.output_tensors[k].name, compared.result.places[k]
@@ -291,14 +257,13 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
     return lines
 
 
-def _print_executes(result: RunResult, options: Options) -> None:
-
+def _print_executes(result: RunResult, options: ExecuteOptions) -> None:
     print_table(make_table(rows_of(result.executes, options.verbose)))
 
 
 def print_table(table: Table) -> None:
-    """A rich table as plain text. What is wider than the terminal is shown as several tables, each
-    with the first columns of the others.
+    """Print a rich table as plain text. A table wider than the terminal is split by columns; every
+    part repeats the first KEY_COLUMNS.
     """
     from rich.console import Console
 
@@ -312,9 +277,9 @@ def print_table(table: Table) -> None:
 
 
 KEY_COLUMNS = 2
-"""Columns at the left that say what a row is about."""
+"""Columns at the left that identify a row."""
 NAME_WIDTH = 30
-"""Of a column of names where the table does not fit; longer ones take several lines."""
+"""Width of a column of names in a table that does not fit; longer names are folded."""
 
 
 def _fitting(table: Table, width: int) -> Iterator[Table]:
@@ -340,7 +305,7 @@ def _fitting(table: Table, width: int) -> Iterator[Table]:
 
 
 def _column_width(column: Column) -> int:
-    """What a column of text takes, its distance to the next one included."""
+    """Width of a column of text, with its distance to the next one."""
     from rich.cells import cell_len
 
     texts = (str(column.header), str(column.footer), *map(str, column.cells))

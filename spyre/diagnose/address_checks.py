@@ -29,6 +29,7 @@ from spyre.hw.sanitizer import uncovered_output
 from spyre.hw.tile_dims import layout_text, pitch_mismatch
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, footprint, stick_elements
+from spyre.runtime.run import Run, traced_launches
 from spyre.runtime.tracing import (
     BoolArray,
     MemoryExecute,
@@ -293,6 +294,15 @@ def possible_causes(launches: Sequence[TracedLaunch]) -> tuple[Finding, ...]:
     """`check_addresses` of a wrong run, and reads of intermediates that nothing has written."""
     check = AddressCheck(launches)
     return (*check.findings(), *check.suspicions(), *check.reads_before_write())
+
+
+def address_findings(run: Run, is_wrong: bool = False) -> tuple[Finding, ...]:
+    """Tiles that contradict the layouts of the arguments, the likeliest cause first.
+
+    ``is_wrong``: outputs of the run are known to be wrong, so report unusual tiles too. Returns
+    nothing if the layouts are derived from the addresses. LaunchErrors of tracing the program.
+    """
+    return () if run.is_derived else check_addresses(traced_launches(run), is_wrong)
 
 
 # --- coverage ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ search for the first wrong execute use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -28,14 +28,10 @@ from spyre.layout import (
     SpyreTensorLayout,
     drop_unit_axes,
     join_axes,
-    occupied_sticks,
-    transfer_geometry,
-    viewed_sticks,
 )
 from spyre.mlir.operation import Operation, Tensor, footprint
-from spyre.runtime.arguments import KernelArguments, trace_operands
-from spyre.runtime.cases import CaseBuffer, CaseFile, CaseOutput
-from spyre.runtime.program import POOL, LoweredBundle, LoweredProgram, Role, require_bundle
+from spyre.runtime.arguments import trace_operands
+from spyre.runtime.program import POOL, LoweredBundle
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -97,71 +93,6 @@ class TracedLaunch:
     memories: Mapping[int, WalkedMemory]
     values: Mapping[str, int]
     label: ExecuteLabels = UNLABELLED
-
-
-def bundle_launches(
-    program: LoweredProgram, arguments: KernelArguments, values: Mapping[str, int]
-) -> list[TracedLaunch]:
-    """One launch of a bundle; none if its layouts are derived from its addresses.
-
-    UnsupportedError SPY889 for a program that is not a bundle.
-    """
-    if arguments.is_derived:
-        return []
-    bundle = require_bundle(program, "a check of addresses")
-    return [TracedLaunch(bundle, argument_memories(arguments), values)]
-
-
-def argument_memories(arguments: KernelArguments) -> dict[int, WalkedMemory]:
-    """The memory of each argument by its index, and the pool's under POOL."""
-    memories = {POOL: WalkedMemory("the pool", arguments.pool_bytes)}
-    for spec in arguments.arguments:
-        required = None
-        if spec.role is Role.OUTPUT:
-            geometry = transfer_geometry(spec.layout, spec.shape, spec.strides)
-            required = occupied_sticks(geometry).ravel()
-        memories[spec.arg_index] = WalkedMemory(
-            spec.name, spec.layout.device_bytes, spec.layout, required
-        )
-    for spec, target in arguments.aliases:
-        memories[spec.arg_index] = memories[target]
-    return memories
-
-
-def case_launches(spec: CaseFile, load: Callable[[str], LoweredBundle]) -> list[TracedLaunch]:
-    """The launches of a case over its buffers; ``load`` gives the bundle of a directory."""
-    memories = {n: _buffer_memory(spec, n, b) for n, b in spec.buffers.items()}
-    launches: list[TracedLaunch] = []
-    first = 0
-    for launch in spec.launches:
-        named = zip(launch.args, launch.arg_index, strict=True)
-        given = {index: memories[spec.buffers[name].alias_of or name] for name, index in named}
-        bundle = load(launch.bundle)
-        given = {POOL: WalkedMemory("the pool"), **given}
-        label = ExecuteLabels(first, launch.bundle)
-        launches.append(TracedLaunch(bundle, given, launch.values, label))
-        first += len(bundle.program.executes)
-    return launches
-
-
-def _buffer_memory(spec: CaseFile, name: str, buffer: CaseBuffer) -> WalkedMemory:
-    if buffer.layout is None:
-        return WalkedMemory("the pool", buffer.nbytes)
-    layout = buffer.layout.to_layout()
-    outputs = [output for output in spec.outputs if output.buffer == name]
-    required = None
-    if buffer.kind == "output" and outputs:
-        required = np.any([_viewed(buffer, layout, output) for output in outputs], axis=0)
-    return WalkedMemory(name, layout.device_bytes, layout, required)
-
-
-def _viewed(buffer: CaseBuffer, layout: SpyreTensorLayout, output: CaseOutput) -> BoolArray:
-    """Sticks of the elements of an output, which may be a view of its buffer."""
-    geometry = transfer_geometry(layout, buffer.dma_sizes, buffer.dma_strides)
-    if prod(output.shape) == prod(buffer.dma_sizes):
-        return occupied_sticks(geometry).ravel()
-    view = (output.shape, output.stride, output.storage_offset)
-    return viewed_sticks(geometry, *view).ravel()
 
 
 def trace_executes(launches: Sequence[TracedLaunch]) -> tuple[MemoryExecute, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from spyre.errors import SpyreError, SweepError
+from spyre.files import import_file
 from spyre.sweep.definition import AUTO_TILES, BundleTarget, FunctionTarget, SweepTask, read_tiles
 
 if TYPE_CHECKING:
@@ -47,15 +47,8 @@ def _module(target: FunctionTarget) -> ModuleType:
             raise SweepError(
                 "SPY744", f"there is no module {target.module}", found=str(error)
             ) from error
-    name = f"spyre_sweep_{Path(target.module).stem}"
-    # A file may be outside every package: it is loaded by its path, under a name made here.
-    spec = importlib.util.spec_from_file_location(name, target.module)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Dynamo imports it by this name
-    spec.loader.exec_module(module)
-    return module
+    # A file may be outside every package.
+    return import_file(target.module, f"spyre_sweep_{Path(target.module).stem}")
 
 
 Record = dict[str, Any]
@@ -167,16 +160,11 @@ def _bundle_counts(target: BundleTarget, rounds: int) -> tuple[LaunchCounts, flo
     """Return the counts of the linked bundle, which runs only if its host time is requested."""
     from spyre.hw.counters import LaunchCounts
     from spyre.hw.device import Device
-    from spyre.runtime.arguments import read_arguments
-    from spyre.runtime.kernel import Launch
-    from spyre.runtime.run import Session, placed
+    from spyre.runtime.run import Session
 
     session = Session(Device())
-    prepared = session.prepare(target.directory)
-    prepared.check()
-    arguments = read_arguments(prepared.bundle)
-    with placed(session.device, arguments, prepared.bundle.program) as placement:
-        linked = prepared.kernel.kernel.link(Launch(placement.tensors, placement.pool))
+    with session.placed(session.describe(target.directory)) as placement:
+        linked = placement.link(0)
         counts = LaunchCounts([linked.view])
         run = partial(session.device.executor.run, linked)
         return counts, _median_us(run, rounds)

@@ -6,14 +6,14 @@ import json
 import re
 
 from spyre.cli.entry import EXIT_INTERRUPTED, EXIT_NOT_RUN
-from spyre.cli.options import make_parser
+from spyre.cli.options import spyre_run_parser
 from tests.cli.conftest import ROOT
 
 TEXT = (ROOT / "docs" / "cli.md").read_text()
 
 
 def test_every_option():
-    parser = make_parser()
+    parser = spyre_run_parser()
     flags = [flag for action in parser._actions for flag in action.option_strings]
     missing = [flag for flag in flags if f"{flag}`" not in TEXT and f"{flag} " not in TEXT]
     assert [flag for flag in missing if flag != "--help"] == []

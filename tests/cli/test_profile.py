@@ -152,10 +152,10 @@ def test_compare_with_what_is_no_kept_run(cli, examples, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--profile", "--check", "x"), "model one plain run"),
-        (("--report", "x.html", "--verify", "x"), "model one plain run"),
-        (("--compare", "a", "b", "--profile"), "shows nothing else"),
-        (("--compare", "a", "b", "--trace", "t"), "shows nothing else"),
+        (("--profile", "--check", "x"), "--check does not take --profile"),
+        (("--report", "x.html", "--verify", "x"), "--verify does not go together with --report"),
+        (("--compare", "a", "b", "--profile"), "--compare does not take --profile"),
+        (("--compare", "a", "b", "--trace", "t"), "--compare does not take --trace"),
         (("--profile",), "required: PATH"),
         (("--cost-model", "best", "x"), "invalid choice"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -185,15 +186,16 @@ class TestCombinations:
     @pytest.mark.parametrize("other", ["--check", "--explain", "--verify", "--against=ieee"])
     def test_not_with_what_takes_no_times(self, cli, examples, tmp_path, other):
         ran = cli(examples / "softmax", "--trace", tmp_path / "t.json", other)
+        flag = other.partition("=")[0]
         assert ran.code == 2
-        assert "--trace times one plain run" in ran.err
+        assert re.search(rf"{flag} does not (take|go together with) --trace", ran.err)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("other", ["--check", "--explain", "--against=ieee"])
     def test_no_commands_without_a_run(self, cli, examples, other):
         ran = cli(examples / "softmax", "--commands", other)
         assert ran.code == 2
-        assert "--commands shows one run" in ran.err
+        assert f"{other.partition('=')[0]} does not take --commands" in ran.err
 
     def test_a_dump_replays_without_trace(self, cli, examples, tmp_path):
         given = ("--trace", tmp_path / "t.json", "--commands", "--dump", tmp_path / "d")

@@ -10,12 +10,13 @@ import pytest
 
 from qa.cause_mutants.mutants import make_mutants
 from qa.conformance.cases import find_cases
-from spyre.cli.causes import address_findings
-from spyre.cli.options import Options
+from spyre.diagnose import address_findings
 from spyre.errors import Finding
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle
+from spyre.runtime.cases import case_directory, read_case
+from spyre.runtime.run.runs import describe_run
 from spyre.runtime.tracing import infer_nest
 from tests.sanitizer import programs
 
@@ -30,8 +31,10 @@ STEPS = {
 }
 
 
-def findings_of(path: Path) -> tuple[Finding, ...]:
-    return address_findings(Options(str(path)), load_bundle)
+def findings_of(path: Path, is_wrong: bool = False) -> tuple[Finding, ...]:
+    directory = case_directory(path)
+    source = load_bundle(path) if directory is None else read_case(directory)
+    return address_findings(describe_run(source, load_bundle), is_wrong)
 
 
 @pytest.mark.shared
@@ -95,9 +98,9 @@ def through_lx(directory: Path, *places: int) -> Path:
     ("places", "codes"), [((0, 0), []), ((0, 128), ["SPY707"]), ((0, 0, 0), ["SPY708"])]
 )
 def test_intermediates(places: tuple[int, ...], codes: list[str], tmp_path: Path):
-    options = Options(str(through_lx(tmp_path, *places)))
-    assert address_findings(options, load_bundle) == ()
-    found = address_findings(options, load_bundle, is_wrong=True)
+    path = through_lx(tmp_path, *places)
+    assert findings_of(path) == ()
+    found = findings_of(path, is_wrong=True)
     assert [finding.code for finding in found] == codes
 
 

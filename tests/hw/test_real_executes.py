@@ -8,12 +8,10 @@ import pytest
 
 from qa.conformance.cases import find_cases
 from spyre.hw.device.device import Device
-from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import Case, read_case
-from spyre.runtime.compare.reference_check import ReferenceCheck
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.run.replay import bind_launch, place_buffers
+from spyre.runtime.run.session import session_of
 from tests.hw.harness import engine
+from tests.runtime.compare.verified import verify_program
 
 MOST_POINTS = 1 << 17
 """Larger executes are left to the conformance run."""
@@ -21,15 +19,11 @@ MOST_POINTS = 1 << 17
 
 def check_case(case: Case, device: Device) -> int:
     """Number of executes that agree with the reference."""
-    device.reset()
-    placed = place_buffers(case, device)
-    check = ReferenceCheck(device, MOST_POINTS)
-    verified = 0
-    for launch in case.spec.launches:
-        kernel = Kernel(load_bundle(case.directory / launch.bundle), device)
-        bound = bind_launch(launch, placed)
-        verified += check.run(kernel.link(bound)).verified
-    return verified
+    session = session_of(device)
+    with session.placed(session.describe(case)) as placement:
+        placement.fill()
+        linked = [placement.link(number) for number in range(len(placement.launches))]
+        return sum(verify_program(device, each, MOST_POINTS).verified for each in linked)
 
 
 @pytest.mark.shared

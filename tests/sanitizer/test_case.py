@@ -13,7 +13,7 @@ from spyre.cli.run import main
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.run.replay import run_case
+from spyre.runtime.run.session import run
 from tests.runtime.cases.test_case import buffer, write_case
 from tests.sanitizer.test_sanitizer import too_far
 
@@ -29,22 +29,22 @@ def change(directory: Path, **launch_arguments: list[str]) -> None:
 
 
 def test_nothing_is_found(tmp_path: Path):
-    done = run_case(read_case(write_case(tmp_path)), Device(sanitize=True, poison=True))
+    done = run(read_case(write_case(tmp_path)), device=Device(sanitize=True, poison=True))
     assert done.ok
-    assert done.result.sanitizer == ()
+    assert done.sanitizer == ()
 
 
 def test_executes_are_numbered_over_the_case(tmp_path: Path):
     write_case(tmp_path)
     change(tmp_path, k1=["never", "y"])
-    (found,) = run_case(read_case(tmp_path), Device(sanitize=True)).result.sanitizer
+    (found,) = run(read_case(tmp_path), device=Device(sanitize=True)).sanitizer
     assert (found.code, found.sdsc, found.execute) == ("SPY710", "k1/sdsc_0.json", 1)
 
 
 def test_an_output_no_kernel_writes(tmp_path: Path):
     write_case(tmp_path)
     change(tmp_path, k1=["t", "never"])
-    (found,) = run_case(read_case(tmp_path), Device(sanitize=True)).result.sanitizer
+    (found,) = run(read_case(tmp_path), device=Device(sanitize=True)).sanitizer
     assert (found.code, found.tensor) == ("SPY720", "y")
 
 
@@ -55,7 +55,7 @@ def test_a_fault_carries_what_was_found(tmp_path: Path, capsys: pytest.CaptureFi
     too_far(tmp_path / "k1")
     device = Device(sanitize=True)
     with pytest.raises(DeviceFault, match="SPY411") as caught:
-        run_case(read_case(tmp_path), device)
+        run(read_case(tmp_path), device=device)
     assert [finding.code for finding in caught.value.observed] == ["SPY710"]
     assert device.sanitizer is not None
     assert device.sanitizer.take() == ()

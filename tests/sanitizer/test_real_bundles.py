@@ -11,7 +11,7 @@ from qa.conformance.cases import find_cases
 from spyre.errors import Severity
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.run.replay import run_case
+from spyre.runtime.run.session import run
 
 SYMPTOMS = {
     "j_ct_bmm_nested_B_K": {"SPY720", "SPY702"},
@@ -29,8 +29,8 @@ TILES_WITHOUT_GAP = {"j_ct_single_abs_256x128", "j_ct_single_abs_256x128_1core"}
 @pytest.mark.shared
 @pytest.mark.parametrize("name", SYMPTOMS)
 def test_wrong_programs(name: str, shared_dir: Path):
-    done = run_case(read_case(shared_dir / "bundles-wrong" / name), Device(sanitize=True))
-    assert {finding.code for finding in done.result.sanitizer} == SYMPTOMS[name]
+    done = run(read_case(shared_dir / "bundles-wrong" / name), device=Device(sanitize=True))
+    assert {finding.code for finding in done.sanitizer} == SYMPTOMS[name]
     assert not done.ok
 
 
@@ -47,10 +47,10 @@ def test_right_programs(core_order: str | None, shared_dir: Path):
         chosen = chosen[core_order is None :: 2]
     seen: dict[str, set[str]] = {}
     for path in chosen:
-        done = run_case(read_case(path), device)
+        done = run(read_case(path), device=device)
         assert done.ok, path.name
-        assert all(f.severity is Severity.WARNING for f in done.result.sanitizer), path.name
-        if done.result.sanitizer:
-            seen[path.name] = {f.code for f in done.result.sanitizer}
+        assert all(f.severity is Severity.WARNING for f in done.sanitizer), path.name
+        if done.sanitizer:
+            seen[path.name] = {f.code for f in done.sanitizer}
     names = {path.name for path in chosen}
     assert seen == {name: {"SPY702"} for name in TILES_WITHOUT_GAP & names}

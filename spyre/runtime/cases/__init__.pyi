@@ -9,12 +9,6 @@ from .case import (
     case_directory as case_directory,
     check_dump_directory as check_dump_directory,
     read_case as read_case,
-    with_options as with_options,
     with_tolerances as with_tolerances,
     write_dump as write_dump,
-)
-from .record import (
-    RecordedRun as RecordedRun,
-    launch_spec_file as launch_spec_file,
-    record_case as record_case,
 )

@@ -1,11 +1,9 @@
-"""A case directory: kernels to launch in order, their buffers with values, expected outputs;
-read and written.
+"""Reading and writing case directories: kernels in launch order, buffers, expected outputs.
 
-``case.json`` beside ``values.npz`` (host data and expected outputs) and, where buffers start as
-raw device bytes, ``device_images.npz``. It records what a compiled function does: several kernels
-that share buffers, a pool and LX. ``spyre-run`` replays it; the conformance runner runs many. A
-dump of ``spyre-run`` is a case with ``findings.json`` beside it, the report of the run it was
-made of.
+A case is ``case.json`` with ``values.npz`` (host data and expected outputs) and, if buffers start
+with raw device bytes, ``device_images.npz``. It records the kernels of a compiled function, which
+share buffers, a pool and LX. ``spyre-run`` replays a case; the conformance runner runs many. A dump
+of ``spyre-run`` is a case with ``findings.json``, the report of the recorded run.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ VALUES_FILE = "values.npz"
 IMAGES_FILE = "device_images.npz"
 POOL_BUFFER = "pool"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding damaged JSON raises."""
+"""Exceptions of decoding damaged JSON."""
 
 
 class HostExtents(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,10 +48,10 @@ class HostExtents(msgspec.Struct, frozen=True, omit_defaults=True):
 class CaseBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Device memory of a case: a tensor (``layout`` given) or the pool of ``nbytes``.
 
-    ``shape``, ``stride``, ``storage_offset`` (elements) and ``dtype``: as the framework sees it.
+    ``shape``, ``stride``, ``storage_offset`` (elements) and ``dtype``: of the framework's tensor.
     ``dma_sizes``/``dma_strides``: the host extents the layout was made for. ``value``: key of host
-    data to transfer before the first launch, ``device_image`` of raw device bytes. ``region``: the
-    memory region to place it in, if free. ``alias_of``: the buffer in whose memory it lies.
+    data to transfer before the first launch; ``device_image``: key of raw device bytes. ``region``:
+    the memory region to allocate it in, if free. ``alias_of``: buffer whose memory it shares.
     """
 
     kind: str
@@ -155,7 +153,7 @@ def case_directory(path: str | os.PathLike[str]) -> Path | None:
 
 
 def read_case(directory: Path) -> Case:
-    """Read a case directory; LaunchError SPY371 naming the file and what is wrong with it."""
+    """Read a case directory. LaunchError SPY371 names the file and the error in it."""
     file = directory / CASE_FILE
     try:
         spec = msgspec.json.decode(read_regular(file), type=CaseFile)
@@ -174,11 +172,6 @@ def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]
         for o in case.spec.outputs
     )
     return replace(case, spec=msgspec.structs.replace(case.spec, outputs=outputs))
-
-
-def with_options(case: Case, options: Mapping[str, Any]) -> Case:
-    """``case`` with the options of the command line that a replay is to use."""
-    return replace(case, spec=msgspec.structs.replace(case.spec, run=dict(options)))
 
 
 def _check_names(file: Path, spec: CaseFile) -> None:
@@ -211,7 +204,7 @@ _MOST_ELEMENTS = 1 << 40
 
 
 def _check_numbers(file: Path, spec: CaseFile) -> None:
-    """Sizes and strides are in pairs, and span what a host can hold."""
+    """Refuse sizes and strides that differ in number or exceed the memory of any host."""
     for name, buffer in spec.buffers.items():
         path, host = f"$.buffers.{name}", buffer.host
         shape = buffer.shape if host.shape is None else host.shape
@@ -399,7 +392,7 @@ def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, byte
 
 
 def _resolved(directory: Path) -> Path:
-    """Where the directory lies: a link stays, and ``.`` has a name."""
+    """The absolute path, so that a link stays and ``.`` has a name."""
     try:
         return directory.resolve()
     except (OSError, RuntimeError) as error:  # links in a circle
@@ -407,7 +400,7 @@ def _resolved(directory: Path) -> Path:
 
 
 def _put_in_place(temporary: Path, directory: Path) -> None:
-    """Rename; what was there is moved away first and removed last."""
+    """Rename; an existing directory is moved aside first and removed last."""
     # Two renames: for a moment neither is there, but never half of one.
     old = temporary.with_name(f"{temporary.name}.old")
     if directory.exists():
@@ -435,7 +428,7 @@ def _write_content(case: Case, target: Path, extra_files: Mapping[str, bytes]) -
 
 
 def _bundle_names(spec: CaseFile) -> dict[str, str]:
-    """Directory of every bundle in the copy: its own, unless that lies outside of the case."""
+    """Directory of every bundle in the copy; a new name for those outside of the case."""
     bundles = dict.fromkeys(launch.bundle for launch in spec.launches)
     names = {bundle: bundle for bundle in bundles if _is_inside(bundle)}
     taken = {str(PurePosixPath(bundle)) for bundle in names}

@@ -1,4 +1,4 @@
-"""Comparison of what ran with what should have: outputs, reference, number modes."""
+"""Comparison of outputs with expected ones, and of executes with the reference implementation."""
 
 import lazy_loader
 

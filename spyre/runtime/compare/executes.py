@@ -1,10 +1,9 @@
-"""A linked program one execute at a time: memory of each operand, and which core and element an
-address belongs to.
+"""Views of single executes of a linked program: memory of each operand, and the core and element
+at an address.
 
-What watches a program from outside (comparison of number modes, the reference beside the engine)
-runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part` and looks at memory
-before and after. An execute whose cores differ in their shares has a view per part, run one after
-another.
+`stepping` runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part`; observers read
+memory before and after. An execute whose cores have slices of different sizes has a view per part,
+run one after another.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from spyre.mlir.operation import Component, Indirection, Operation
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """What operand ``operand`` (as in ``Operation.tensors``) touches; of LX that of ``core``."""
+    """Bytes that an operand touches; ``operand``: as in ``Operation.tensors``; ``core``: of LX."""
 
     operand: int
     address_bytes: int
@@ -63,7 +62,7 @@ class ExecuteView:
 
     @property
     def plan(self) -> CorePlan:
-        """What runs."""
+        """The plan that runs."""
         return self.run.plan
 
     @property
@@ -90,7 +89,7 @@ class ExecuteView:
 
     @cached_property
     def ranges(self) -> tuple[ByteRange, ...]:
-        """What the operands touch, in their order; one range per core (or cell) in LX."""
+        """Bytes that the operands touch, in their order; one range per core (or cell) in LX."""
         return tuple(r for k in range(len(self.op.tensors)) for r in self._ranges(k))
 
     def _ranges(self, operand: int) -> Iterator[ByteRange]:
@@ -106,7 +105,7 @@ class ExecuteView:
             yield ByteRange(operand, start, end - start, core)
 
     def location(self, operand: int, core: int | None, address_bytes: int) -> DeviceLocation:
-        """The place of a byte of an operand, for diagnoses; ``core`` has it in its LX, or wrote it.
+        """Location of a byte of an operand, for findings; ``core`` has it in its LX, or wrote it.
 
         Addresses in a scratchpad count from its start.
         """
@@ -186,7 +185,7 @@ def _hbm_extent(step: ExecuteView, operand: int) -> tuple[int, int]:
 
 
 def _scratchpad_window(access: TensorAccess, starts: Int64Array) -> MemoryWindow:
-    """The scratchpads that hold the starts: cells may lie in those of other cores."""
+    """The scratchpads that contain the starts, which may be those of other cores."""
     pads, offsets = np.divmod(starts - LX_BASE, LX_BYTES)
     low, high = int(offsets.min()), int(offsets.max()) + access.span_bytes
     if access.tensor.indirection is Indirection.VALUE:
@@ -200,9 +199,9 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ElementLocation:
-    """Where an element lies: core, loop indices, coordinates per dim, device address in bytes.
+    """Location of an element: core, loop indices, coordinates per dim, device address in bytes.
 
-    Addresses of scratchpads are those of the simulator's memory, from LX_BASE on.
+    Scratchpads begin at LX_BASE in the simulator's memory.
     """
 
     core: int
@@ -266,9 +265,9 @@ class IterationPoint:
 
 
 def find_point(execution: Execution, address_bytes: int, core: int | None = None) -> IterationPoint:
-    """The point whose element lies at ``address_bytes``; its stick counts where no element does.
+    """The point of the element at ``address_bytes``, or else of an element in the same stick.
 
-    Of several cores the first. ``core``: the only one that can be meant (in LX).
+    Of several cores the first. ``core``: look at this core only (in LX).
     """
     for exact in (True, False):
         for position in execution.cores:
@@ -301,7 +300,7 @@ def _point_of(
 
 
 def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
-    """From the place in memory back to the column that lies there (operations reference §6)."""
+    """Replace the position in memory by the column stored there (operations reference §6)."""
     tag = execution.arrangement(execution.output)
     dim = execution.op.outputs[0].stick_dims[0]
     if tag == "STANDARD" or dim not in coordinate:

@@ -1,17 +1,15 @@
-"""Compare what the card computed with what was expected, and say where it differs most.
+"""Comparison of outputs with expected values, and reports on the element that differs most.
 
-``spyre-run`` and the tests end here: `compare` gives the numbers, `format_comparison` the report,
-`raise_on_mismatch` the error (exit code 1). With the output's layout the report names the worst
-element's place on the card, and `WriterLookup` which execute, core and loop indices last wrote
-it: from the linked program alone, after the run, by the address rule of SDSC reference §5.2.
-Tolerances: runtime reference §5.
+`compare` gives the numbers and `format_comparison` the report. With the output's layout the report
+names the worst element's location on the card, and `last_writer` finds the execute, core and loop
+indices that last wrote it. It needs only the linked program and the address rule of SDSC reference
+§5.2. Tolerances: runtime reference §5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -19,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import FORMATS, canonical_dtype_name
-from spyre.errors import MismatchError
+from spyre.errors import Finding, MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.plans import PlanRun
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout import Int64Array, SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
+from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
 from spyre.mlir.operation import Component, Indirection
 from spyre.mlir.program import Execute
 
@@ -104,7 +102,7 @@ class Comparison:
 
 
 def require_equal_shapes(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """MismatchError SPY602 when the shapes of an output and of what it should be differ."""
+    """MismatchError SPY602 when the shapes of an output and its expected value differ."""
     if found != expected:
         raise MismatchError(
             "SPY602",
@@ -197,10 +195,10 @@ def _extreme(values: NDArray[np.float64]) -> Extreme:
 
 @dataclass(frozen=True, slots=True)
 class StickWriter:
-    """Which core computes a device position, in which tile (loop indices, outermost first).
+    """Core and tile (loop indices, outermost first) that computed a device position.
 
-    ``core`` None: nobody writes it. ``execute``: index of the execute statement that wrote it
-    last, ``operation`` its name.
+    ``core`` None: no core writes it. ``execute``: index of the execute statement that wrote it
+    last; ``operation``: its name.
     """
 
     core: int | None
@@ -210,12 +208,12 @@ class StickWriter:
 
 
 WriterOfStick = Callable[[Index], StickWriter | None]
-"""From a stick's device coordinates (all dims but the last) to who computes it, if known."""
+"""From a stick's device coordinates (all dims but the last) to its last writer, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLocation:
-    """How an output lies on the card, for reports.
+    """Layout and address of an output on the card, for reports.
 
     ``dma_sizes``/``dma_strides`` in elements: the host extents the layout was made for.
     ``base_address``: byte address of the tensor, if known. ``view_strides``/``view_offset``:
@@ -241,7 +239,7 @@ class OutputLocation:
         )
 
     def writer_of(self, index: Sequence[int]) -> StickWriter | None:
-        """Who wrote the stick of the compared element ``index`` last, if that is known."""
+        """The last writer of the stick of the compared element ``index``, if known."""
         if self.core_map is None:
             return None
         host = self.host_index(index)
@@ -303,7 +301,7 @@ def format_comparison(
 def raise_on_mismatch(
     comparison: Comparison, name: str = "output", place: OutputLocation | None = None
 ) -> None:
-    """MismatchError SPY601 with the whole report, unless the comparison is right."""
+    """MismatchError SPY601 with the whole report if an element differs."""
     if not comparison.ok:
         raise MismatchError("SPY601", format_comparison(comparison, name, place))
 
@@ -320,70 +318,87 @@ def _extreme_text(extreme: Extreme | None) -> str:
     return f"{extreme[0]:.6g} at index {extreme[1]}"
 
 
-@dataclass(frozen=True)
-class WriterLookup:
-    """Finds the last writer of an HBM address in one launch of a program."""
+# --- writers ----------------------------------------------------------------------------------
 
-    linked: LinkedProgram
 
-    def writer(self, address_bytes: int) -> StickWriter | None:
-        """Who last wrote the stick at ``address_bytes``; core None if nobody did.
+def last_writer(linked: LinkedProgram, address_bytes: int) -> StickWriter | None:
+    """The last writer of the stick at an HBM address in one launch; with core None if none is.
 
-        Several cores that combine partial results count as the first of them. Where an execute
-        scatters through an index, addresses depend on data and the answer is None: unknown.
-        """
-        last: tuple[int, StickWriter] | None = None
-        for execute in self.linked.program.executes:
-            candidate = self._last_of(execute, address_bytes)
-            if candidate is not None and (last is None or candidate[0] > last[0]):
-                last = candidate
-        if last is not None:
-            return last[1]
-        return None if self._scatters else StickWriter(None)
+    Of several cores that combine partial results, the first. None (unknown) if an execute scatters
+    through an index, because addresses then depend on data.
+    """
+    found = (_last_of(linked, execute, address_bytes) for execute in linked.program.executes)
+    writers = [writer for writer in found if writer is not None]
+    if writers:
+        return max(writers, key=lambda writer: writer[0])[1]
+    return None if _scatters(linked) else StickWriter(None)
 
-    @cached_property
-    def _scatters(self) -> bool:
-        plans = (plan for group in self.linked.plans for plan in group)
-        return any(
-            tensor.indirection is Indirection.VALUE for plan in plans for tensor in plan.op.outputs
+
+def last_writer_of_stick(
+    linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
+) -> StickWriter | None:
+    """`last_writer` of the stick with device coordinates ``stick`` of a tensor."""
+    position = int(np.ravel_multi_index(tuple(stick), layout.device_size[:-1]))
+    return last_writer(linked, base_address + STICK_BYTES * position)
+
+
+def _scatters(linked: LinkedProgram) -> bool:
+    outputs = (t for group in linked.plans for plan in group for t in plan.op.outputs)
+    return any(tensor.indirection is Indirection.VALUE for tensor in outputs)
+
+
+def _last_of(
+    linked: LinkedProgram, execute: Execute, address: int
+) -> tuple[int, StickWriter] | None:
+    """(position in program order, writer) of the last execution that covers ``address``."""
+    found = [_last_of_run(linked, execute, run, address) for run in linked.runs[execute.index]]
+    writers = [writer for writer in found if writer is not None]
+    return max(reversed(writers), key=lambda writer: writer[0], default=None)
+
+
+def _last_of_run(
+    linked: LinkedProgram, execute: Execute, run: PlanRun, address: int
+) -> tuple[int, StickWriter] | None:
+    op = run.plan.op
+    tensor = op.tensors[-1]
+    if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
+        return None
+    hits = covers(op, tensor, address - run.starts(len(op.tensors) - 1))
+    rows = np.flatnonzero(hits.any(axis=1))
+    if not len(rows):
+        return None
+    schedule = linked.schedule
+    positions = np.flatnonzero(schedule.order == execute.index)
+    last = positions[np.isin(schedule.instance[positions], run.instances[rows])][-1]
+    instance = int(schedule.instance[last])
+    row = int(np.flatnonzero(run.instances == instance)[0])
+    core = op.cores[int(np.flatnonzero(hits[row])[0])]
+    tile = tuple(int(i) for i in schedule.loop_indices[execute.index][instance])
+    return int(last), StickWriter(core, tile, execute.index, op.name)
+
+
+# --- verification of executes -----------------------------------------------------------------
+
+DEFAULT_VERIFY_POINTS = 1 << 23
+"""Points of the iteration space up to which an execute is verified; the reference is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Executes that agreed, and a warning per execute statement too large to be verified."""
+
+    verified: int
+    not_verified: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    def __add__(self, other: Verification) -> Verification:
+        return Verification(
+            self.verified + other.verified,
+            self.not_verified + other.not_verified,
+            self.findings + other.findings,
         )
 
-    def writer_of_stick(
-        self, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
-    ) -> StickWriter | None:
-        """Who last wrote the stick with device coordinates ``stick`` of a tensor."""
-        position = int(np.ravel_multi_index(tuple(stick), layout.device_size[:-1]))
-        return self.writer(base_address + STICK_BYTES * position)
-
-    def _last_of(self, execute: Execute, address: int) -> tuple[int, StickWriter] | None:
-        """(place in program order, writer) of the last execution that covers ``address``."""
-        last: tuple[int, StickWriter] | None = None
-        for run in self.linked.runs[execute.index]:
-            candidate = self._last_of_run(execute, run, address)
-            if candidate is not None and (last is None or candidate[0] >= last[0]):
-                last = candidate
-        return last
-
-    def _last_of_run(
-        self, execute: Execute, run: PlanRun, address: int
-    ) -> tuple[int, StickWriter] | None:
-        op = run.plan.op
-        tensor = op.tensors[-1]
-        if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
-            return None
-        hits = covers(op, tensor, address - run.starts(len(op.tensors) - 1))
-        rows = np.flatnonzero(hits.any(axis=1))
-        if not len(rows):
-            return None
-        instance, order = self._latest(execute.index, run.instances[rows])
-        row = int(np.flatnonzero(run.instances == instance)[0])
-        core = op.cores[int(np.flatnonzero(hits[row])[0])]
-        tile = self.linked.schedule.loop_indices[execute.index][instance]
-        return order, StickWriter(core, tuple(int(i) for i in tile), execute.index, op.name)
-
-    def _latest(self, static: int, rows: Int64Array) -> tuple[int, int]:
-        """(instance, place in program order) of the instance of ``rows`` that runs last."""
-        schedule = self.linked.schedule
-        places = np.flatnonzero(schedule.order == static)
-        chosen = places[np.isin(schedule.instance[places], rows)]
-        return int(schedule.instance[chosen[-1]]), int(chosen[-1])
+    def __str__(self) -> str:
+        text = f"{self.verified} of {self.verified + self.not_verified} executes agree"
+        text += " with the reference implementation"
+        return f"{text}, {self.not_verified} were too large" if self.not_verified else text

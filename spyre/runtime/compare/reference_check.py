@@ -1,13 +1,12 @@
 """``--verify``: every execute on the engine and on the slow reference, from equal memory.
 
-The reference is :mod:`spyre.hw.reference`. Before an execute its memory gets what the device holds
-in the operands' places, so one execute's rounding does not travel into the next; afterwards the
-output must agree (:mod:`spyre.hw.reference.agreement`) and nothing else may have changed.
+The reference is :mod:`spyre.hw.reference`, which has a memory beside the device's. Before an
+execute the operands are copied into it, so that rounding differences do not accumulate; afterwards
+the outputs must agree (:mod:`spyre.hw.reference.agreement`) and the inputs must be unchanged.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -18,8 +17,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import Mode, find_stored_format
 from spyre.errors import DeviceLocation, Finding, MismatchError, Severity
-from spyre.hw.device import Device, Progress
-from spyre.hw.linking import LinkedProgram
+from spyre.hw.device import Device
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.reference import (
     NOT_COMPARABLE,
@@ -35,57 +33,57 @@ from spyre.runtime.compare.executes import (
     ByteRange,
     ExecuteView,
     describe_coordinate,
-    execute_views,
     find_point,
 )
-from spyre.runtime.compare.verification import DEFAULT_VERIFY_POINTS, Verification
+from spyre.runtime.compare.outputs import DEFAULT_VERIFY_POINTS, Verification
+from spyre.runtime.compare.stepping import Parts
 
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass
 class ReferenceCheck:
-    """Runs linked programs on ``device`` with the reference beside it.
+    """Runs every execute on the reference implementation too, and compares.
 
-    ``limit_points``: executes with a larger iteration space run on the engine only.
+    ``limit_points``: executes with a larger iteration space are not verified. MismatchError SPY620
+    after the first execute that differs.
     """
 
     device: Device
     limit_points: int = DEFAULT_VERIFY_POINTS
-    progress: Progress | None = None
+    verified: int = 0
+    _skipped: dict[tuple[int, int], tuple[ExecuteView, int]] = field(default_factory=dict)
     _memory: DeviceMemory = field(default_factory=DeviceMemory)
 
-    def run(self, linked: LinkedProgram) -> Verification:
-        """Run everything. MismatchError SPY620 at the first execute that differs, after it ran.
+    @property
+    def verification(self) -> Verification:
+        """Counts of all executions so far, and a warning per statement that was not verified."""
+        findings = tuple(self._not_verified(*skipped) for skipped in self._skipped.values())
+        count = sum(count for _, count in self._skipped.values())
+        return Verification(self.verified, count, findings)
 
-        DeviceFault as for any run.
-        """
-        verified, skipped = 0, Counter[int]()
-        for step in execute_views(linked):
-            if _points(step.op) > self.limit_points:
-                self.device.executor.run_part(linked, step.first, step.last)
-                skipped[step.static] += step.is_first_part
-            else:
-                self._verify(step)
-                verified += step.is_first_part
-            if self.progress is not None:
-                self.progress(step.last, len(linked.dispatch))
-        findings = tuple(self._not_verified(linked, k, n) for k, n in skipped.items())
-        return Verification(verified, skipped.total(), findings)
+    def before(self, device: Device, parts: Parts, number: int) -> None:
+        """Copy the operands into the memory of the reference implementation."""
+        if self._is_verified(parts):
+            for window in (window for part in parts for window in part.ranges):
+                self._memory.write(window.address_bytes, _bytes(device.memory, window))
 
-    def _verify(self, step: ExecuteView) -> None:
-        for window in step.ranges:
-            self._memory.write(window.address_bytes, _bytes(self.device.memory, window))
-        self.device.executor.run_part(step.linked, step.first, step.last)
-        run_reference(
-            step.op,
-            self._memory,
-            step.starts,
-            self.device.numerics,
-            step.arrangements,
-        )
-        self._compare_output(step)
-        self._compare_rest(step)
+    def after(self, device: Device, parts: Parts, number: int) -> None:
+        """Run the reference implementation, and compare all operands."""
+        if not self._is_verified(parts):
+            key = id(parts[0].linked), parts[0].static
+            self._skipped[key] = parts[0], self._skipped.get(key, (parts[0], 0))[1] + 1
+            return
+        for part in parts:
+            run_reference(part.op, self._memory, part.starts, device.numerics, part.arrangements)
+        for part in parts:
+            self._compare_output(part)
+        for part in parts:
+            self._compare_rest(part)
+        self.verified += 1
+
+    def _is_verified(self, parts: Parts) -> bool:
+        return all(_points(part.op) <= self.limit_points for part in parts)
 
     def _compare_output(self, step: ExecuteView) -> None:
         for window in _windows(step, outputs=True):
@@ -178,14 +176,14 @@ class ReferenceCheck:
                     found=f"byte {found[first]:#04x}; {different.size} bytes differ",
                 )
 
-    def _not_verified(self, linked: LinkedProgram, static: int, count: int) -> Finding:
-        location, op = linked.view.statements[static].location, linked.plans[static][0].op
+    def _not_verified(self, step: ExecuteView, count: int) -> Finding:
+        op = step.linked.plans[step.static][0].op
         times = "" if count == 1 else f" ({count} times)"
         return Finding(
             "SPY621",
             Severity.WARNING,
             f"{op.name} was not verified{times}",
-            DeviceLocation(op.file, static, source=location),
+            DeviceLocation(op.file, step.static, source=step.statement.location),
             expected=f"at most {self.limit_points} points",
             found=f"{_points(op)} points",
             hint=f"--verify-points {_points(op)} verifies it",

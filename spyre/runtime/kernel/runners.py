@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,6 @@ import numpy.typing as npt
 from spyre.hw.counters import ExecuteLabels
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import LinkedProgram
-
-if TYPE_CHECKING:
-    from spyre.runtime.compare import Verification
 
 UNLABELLED = ExecuteLabels()
 """Executes numbered from 0, SDSC files without a directory."""
@@ -27,8 +23,8 @@ class ExecutedLaunch:
 
     ``begin_ns``: host clock. ``elapsed_ns``: per dispatch, None if the driver ran all at once.
     ``label``: numbering of its executes and naming of its SDSC files. ``name``: of the kernel, ""
-    if unknown. ``verification``: agreement with the reference, if requested. ``interpreted``:
-    number of dispatches that ran while their kernels were being compiled.
+    if unknown. ``interpreted``: number of dispatches that ran while their kernels were being
+    compiled.
     """
 
     linked: LinkedProgram
@@ -36,7 +32,6 @@ class ExecutedLaunch:
     elapsed_ns: npt.NDArray[np.int64] | None = None
     label: ExecuteLabels = UNLABELLED
     name: str = ""
-    verification: Verification | None = None
     interpreted: int = 0
 
 

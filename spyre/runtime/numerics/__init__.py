@@ -1,4 +1,4 @@
-"""One program in two number modes: what differs, and whether rounding explains it."""
+"""One program in two number modes: differences, and whether rounding explains them."""
 
 import lazy_loader
 

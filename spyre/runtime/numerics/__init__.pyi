@@ -6,8 +6,3 @@ from .comparison import (
     WorstElement as WorstElement,
     compare_numerics as compare_numerics,
 )
-from .loaded_program import (
-    LoadedProgram as LoadedProgram,
-    load_bundle_program as load_bundle_program,
-    load_case_program as load_case_program,
-)

@@ -13,7 +13,7 @@ as binary16 holds them; the leader then runs the execute once more with its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -29,15 +29,19 @@ from spyre.runtime.compare import (
     ExecuteView,
     Index,
     MemoryWindow,
+    Parts,
+    compare,
     describe_location,
-    execute_views,
+    execution_parts,
     locate_element,
     operand_window,
     output_elements,
+    run_parts,
+    stepping_runner,
     writers,
 )
-from spyre.runtime.numerics.loaded_program import LoadedProgram, first_executes
 from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
+from spyre.runtime.run import PlacedRun, is_float
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
@@ -48,7 +52,7 @@ HALF = "SEN169_FP16"
 
 @dataclass(frozen=True, slots=True)
 class WorstElement:
-    """The element that differs most: ULP, what is explained there (ULP), both values, place."""
+    """The element that differs most: difference and explained part (ULP), values, location."""
 
     units: float
     explained_units: float
@@ -59,12 +63,12 @@ class WorstElement:
 
 @dataclass(frozen=True, slots=True)
 class ExecuteDifference:
-    """What two modes make of one execute statement, over all its executions.
+    """Differences of one execute statement in two modes, over all its executions.
 
     ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
     ``unexplained``: elements that differ by more than rounding explains. ``beyond``: elements
-    that are too large for binary16. ``adjusted_operands``: operands held numbers that binary16
-    cannot, and both sides got what it makes of them.
+    that are too large for binary16. ``adjusted_operands``: operands held numbers beyond
+    binary16, which were rounded to binary16 on both sides.
     """
 
     index: int
@@ -111,23 +115,11 @@ def _badness(extreme: WorstElement) -> tuple[bool, float]:
     return extreme.units > extreme.explained_units, extreme.units
 
 
-@dataclass(frozen=True)
-class LinkedSide:
-    """A program linked on one device."""
-
-    device: Device
-    linked: LinkedProgram
-
-    @property
-    def numerics(self) -> Numerics:
-        """Number mode of the device."""
-        return self.device.numerics
-
-
 class Recoder:
     """16-bit float codes of one mode as codes of another, and as numbers in both, by table.
 
-    ``lossy``: numbers the other mode cannot hold; ``rounded``: codes of what it makes of them.
+    ``lossy``: True for numbers that the other mode cannot hold; ``rounded``: codes of the numbers
+    that they become there.
     """
 
     def __init__(self, source: Numerics, target: Numerics) -> None:
@@ -154,48 +146,64 @@ def second_leads(first: Numerics, second: Numerics) -> bool:
 
 @dataclass
 class NumericsComparison:
-    """Runs a program on ``first`` and ``second`` (the modes A and B) step by step.
+    """Runs a program on devices ``first`` and ``second`` (the modes A and B) step by step.
 
-    ``index_offset``: number of the program's first execute, where several programs make one case.
+    It observes the leader's executions and runs the same ones on the other device. ``programs``:
+    linked on either device. ``index_offset``: number of the program's first execute statement.
     """
 
-    first: LinkedSide
-    second: LinkedSide
+    first: Device
+    second: Device
+    programs: tuple[LinkedProgram, LinkedProgram]
     index_offset: int = 0
+    _differences: dict[int, ExecuteDifference] = field(default_factory=dict)
+    _saved: list[tuple[MemoryWindow, Array]] = field(default_factory=list)
+    _adjusted: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        swap = second_leads(self.first.numerics, self.second.numerics)
-        self._lead, self._other = (self.second, self.first) if swap else (self.first, self.second)
-        self._swapped = swap
+        self._swapped = second_leads(self.first.numerics, self.second.numerics)
+        self._lead, self._other = self.first, self.second
+        self._lead_linked, self._other_linked = self.programs
+        if self._swapped:
+            self._lead, self._other = self._other, self._lead
+            self._lead_linked, self._other_linked = self.programs[::-1]
         self._recoder = Recoder(self._lead.numerics, self._other.numerics)
+        self._others = iter(execution_parts(self._other_linked))
+        self._other_parts: Parts = ()
 
     def run(self) -> tuple[ExecuteDifference, ...]:
-        """All steps; differences per execute statement in the order of the statements."""
-        pairs = zip(
-            execute_views(self._lead.linked),
-            execute_views(self._other.linked),
-            strict=True,
-        )
-        by_statement: dict[int, ExecuteDifference] = {}
-        for lead, other in pairs:
-            difference = self._step(lead, other)
-            earlier = by_statement.get(lead.static)
-            by_statement[lead.static] = difference if earlier is None else earlier.plus(difference)
-        return tuple(by_statement[static] for static in sorted(by_statement))
+        """Run everything; differences per execute statement in the order of the statements."""
+        stepping_runner([self])(self._lead, self._lead_linked)
+        return tuple(self._differences[static] for static in sorted(self._differences))
 
-    def _step(self, lead: ExecuteView, other: ExecuteView) -> ExecuteDifference:
-        adjusted = self._hand_over(lead, other)
-        # Both sides must start from the same numbers; the leader's own state goes on afterwards,
-        # so what binary16 cannot hold does not leak into later executes.
-        saved = self._adjust_leader(lead) if adjusted else []
-        self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
-        self._other.device.executor.run_part(self._other.linked, other.first, other.last)
-        difference = self._compare(lead, other, adjusted)
-        if adjusted:
-            for window, content in saved:
-                window.view(self._lead.device.memory)[...] = content
-            self._lead.device.executor.run_part(self._lead.linked, lead.first, lead.last)
-        return difference
+    def before(self, device: Device, parts: Parts, number: int) -> None:
+        """Give the other device the leader's operands."""
+        self._other_parts = next(self._others)
+        pairs = zip(parts, self._other_parts, strict=True)
+        self._adjusted = [self._hand_over(lead, other) for lead, other in pairs]
+        # Both sides must start from the same numbers; the leader continues from its own state
+        # afterwards, so that numbers beyond binary16 are not lost for later executes.
+        self._saved = []
+        if any(self._adjusted):
+            windows = [operand_window(p, k) for p in parts for k in range(len(p.op.tensors))]
+            self._saved = [(window, window.view(device.memory).copy()) for window in windows]
+            for part, is_adjusted in zip(parts, self._adjusted, strict=True):
+                if is_adjusted:
+                    self._adjust_leader(part)
+
+    def after(self, device: Device, parts: Parts, number: int) -> None:
+        """Run the execution on the other device, compare, and restore the leader's state."""
+        run_parts(self._other, self._other_parts)
+        for lead, other, adjusted in zip(parts, self._other_parts, self._adjusted, strict=True):
+            difference = self._compare(lead, other, adjusted)
+            earlier = self._differences.get(lead.static)
+            self._differences[lead.static] = (
+                difference if earlier is None else earlier.plus(difference)
+            )
+        if self._saved:
+            for window, content in self._saved:
+                window.view(device.memory)[...] = content
+            run_parts(device, parts)
 
     def _compare(self, lead: ExecuteView, other: ExecuteView, adjusted: bool) -> ExecuteDifference:
         op = lead.plan.op
@@ -215,8 +223,8 @@ class NumericsComparison:
         """Leader's operand bytes to the other side; True if a number could not be kept."""
         lossy = False
         for k, tensor in enumerate(lead.plan.op.tensors):
-            source = operand_window(lead, k).view(self._lead.device.memory)
-            target = operand_window(other, k).view(self._other.device.memory)
+            source = operand_window(lead, k).view(self._lead.memory)
+            target = operand_window(other, k).view(self._other.memory)
             if self._recoder.needed and tensor.data_format == HALF:
                 codes = source.view(np.uint16)
                 target.view(np.uint16)[...] = self._recoder.codes[codes]
@@ -225,16 +233,13 @@ class NumericsComparison:
                 target[...] = source
         return lossy
 
-    def _adjust_leader(self, lead: ExecuteView) -> list[tuple[MemoryWindow, Array]]:
-        """Leader's 16-bit operands become what the other side got; what they were."""
-        memory, op = self._lead.device.memory, lead.plan.op
-        windows = [operand_window(lead, k) for k in range(len(op.tensors))]
-        saved = [(window, window.view(memory).copy()) for window in windows]
-        for window, tensor in zip(windows, op.tensors, strict=True):
+    def _adjust_leader(self, lead: ExecuteView) -> None:
+        """Round the leader's 16-bit operands to the numbers that the other side can hold."""
+        memory = self._lead.memory
+        for k, tensor in enumerate(lead.plan.op.tensors):
             if tensor.data_format == HALF:
-                codes = window.view(memory).view(np.uint16)
+                codes = operand_window(lead, k).view(memory).view(np.uint16)
                 codes[...] = self._recoder.rounded[codes]
-        return saved
 
     def _compare_output(
         self, base: ExecuteDifference, lead: ExecuteView, other: ExecuteView, k: int
@@ -243,8 +248,8 @@ class NumericsComparison:
         window = operand_window(lead, k)
         other_window = operand_window(other, k)
         raw = (
-            np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1),
-            np.ascontiguousarray(other_window.view(self._other.device.memory)).reshape(-1),
+            np.ascontiguousarray(window.view(self._lead.memory)).reshape(-1),
+            np.ascontiguousarray(other_window.view(self._other.memory)).reshape(-1),
         )
         values = self._decoded(raw, tensor.data_format)
         if self._swapped:
@@ -268,7 +273,7 @@ class NumericsComparison:
 
     def _operand_numbers(self, step: ExecuteView, operand: int) -> Array:
         window = operand_window(step, operand)
-        raw = np.ascontiguousarray(window.view(self._lead.device.memory)).reshape(-1)
+        raw = np.ascontiguousarray(window.view(self._lead.memory)).reshape(-1)
         return self._decoded((raw, raw[:0]), step.plan.op.tensors[operand].data_format)[0]
 
     def _decoded(self, raw: tuple[Array, Array], data_format: str) -> tuple[Array, Array]:
@@ -330,8 +335,8 @@ class Verdict(StrEnum):
 class OutputDifference:
     """An output after two whole runs; ULP of its format, at the larger magnitude.
 
-    ``worst_units`` is infinite where one run's worst element is no number. ``place``: core and
-    address of the worst element. ``agrees``: whether each mode agrees with what was expected.
+    ``worst_units`` is infinite if the worst element of a run is not a number. ``place``: core and
+    address of the worst element. ``agrees``: whether each mode agrees with the expected output.
     """
 
     name: str
@@ -344,7 +349,7 @@ class OutputDifference:
     first: float | None
     second: float | None
     place: str
-    agrees: tuple[bool, bool] | None = None
+    agrees: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -358,7 +363,7 @@ class NumericsReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Quantisation, unless an execute differs by more, or both modes miss what is expected."""
+        """Quantisation, unless an execute differs by more or both modes miss an expected output."""
         wrong_in_both = any(o.agrees == (False, False) for o in self.outputs)
         if wrong_in_both or not all(e.is_explained for e in self.executes):
             return Verdict.NOT_QUANTISATION
@@ -375,55 +380,64 @@ class NumericsReport:
         return int(self.verdict is Verdict.NOT_QUANTISATION)
 
 
-def compare_numerics(first: LoadedProgram, second: LoadedProgram) -> NumericsReport:
-    """Run one program in the modes of two devices; both subjects hold the same inputs.
+def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
+    """Run one program in the modes of two devices; both runs are placed and filled alike.
 
-    Raises what the kernels raise.
+    Errors as of running the kernels.
     """
-    swapped = second_leads(first.device.numerics, second.device.numerics)
-    other = first if swapped else second
-    other.launch()
-    of_other = other.read_outputs()
+    modes = first.device.numerics, second.device.numerics
+    swapped = second_leads(*modes)
+    lead, other = (second, first) if swapped else (first, second)
+    for loaded, launch in other.launches:
+        loaded.kernel.launch(launch)
+    of_other = read_numbers(other)
     executes: list[ExecuteDifference] = []
-    for k, offset in enumerate(first_executes(first)):
-        sides = [_side(subject, k) for subject in (first, second)]
-        executes += NumericsComparison(sides[0], sides[1], offset).run()
-    # the leader's own state went through the steps untouched
-    of_leader = (second if swapped else first).read_outputs()
-    values = (of_other, of_leader) if swapped else (of_leader, of_other)
-    outputs = (_output_difference(first, second, values, k) for k in range(len(first.outputs)))
-    return NumericsReport(
-        first.device.numerics, second.device.numerics, tuple(executes), tuple(outputs)
+    for number, described in enumerate(first.run.launches):
+        programs = first.link(number), second.link(number)
+        comparison = NumericsComparison(
+            first.device, second.device, programs, described.first_execute
+        )
+        executes += comparison.run()
+    # The comparison has restored the leader's state after every execute.
+    of_lead = read_numbers(lead)
+    values = (of_other, of_lead) if swapped else (of_lead, of_other)
+    outputs = (_output_difference(first, modes, values, k) for k in range(len(of_lead)))
+    return NumericsReport(*modes, tuple(executes), tuple(outputs))
+
+
+def read_numbers(placement: PlacedRun) -> tuple[OutputValues, ...]:
+    """The outputs, floats as float32, which holds every float of the device exactly."""
+    return tuple(
+        placement.read(output, "float32" if is_float(argument) else None).to_values()
+        for output, argument in zip(
+            placement.run.outputs, placement.run.output_arguments, strict=True
+        )
     )
 
 
-def _side(subject: LoadedProgram, k: int) -> LinkedSide:
-    kernel, launch = subject.launches[k]
-    return LinkedSide(subject.device, kernel.link(launch))
-
-
 def _output_difference(
-    first: LoadedProgram,
-    second: LoadedProgram,
+    placement: PlacedRun,
+    modes: tuple[Numerics, Numerics],
     values: tuple[tuple[OutputValues, ...], tuple[OutputValues, ...]],
     k: int,
 ) -> OutputDifference:
-    output, (a, b) = first.outputs[k], (side[k] for side in values)
-    unit = UlpSize(output.data_format, first.device.numerics, second.device.numerics)
-    apart = differences(a, b, unit)
+    output, (a, b) = placement.run.outputs[k], (side[k] for side in values)
+    data_format = placement.run.output_arguments[k].layout.device_dtype
+    apart = differences(a, b, UlpSize(data_format, *modes))
     agrees = None
-    if output.agrees is not None:
-        agrees = (output.agrees(a), output.agrees(b))
+    if output.expected is not None:
+        expected = output.expected()
+        agrees = tuple(compare(side, expected, output.tolerance).ok for side in (a, b))
     if not a.size:
         return OutputDifference(
-            output.name, output.data_format, 0, 0, 0.0, 0.0, None, None, None, "", agrees
+            output.buffer, data_format, 0, 0, 0.0, 0.0, None, None, None, "", agrees
         )
     worst = np.unravel_index(int(np.argmax(apart.units)), a.shape)
     index = tuple(int(i) for i in worst)
     finite = np.isfinite(apart.units)
     return OutputDifference(
-        output.name,
-        output.data_format,
+        output.buffer,
+        data_format,
         a.size,
         int(np.count_nonzero(apart.units)),
         float(apart.units[worst]),
@@ -431,6 +445,6 @@ def _output_difference(
         index,
         float(a[worst]),
         float(b[worst]),
-        describe_location(output.place, index),
+        describe_location(placement.location(output), index),
         agrees,
     )

@@ -2,8 +2,8 @@
 
 One ULP is the distance of neighbouring numbers of a format at the larger of the two magnitudes;
 where two formats are compared, that of the coarser one there. The rule of a verdict is that of
-docs/cli.md: each mode's rounding of the result, and where many terms are added up, what rounding
-the partial sums costs.
+docs/cli.md: each mode's rounding of the result and, for sums of many terms, the error of rounding
+the partial sums.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def explained_units(
 
 
 def _typical_sum(plan: CorePlan, inputs: Sequence[Numbers], terms: int) -> float:
-    """Four times what ``terms`` products of the inputs' mean square add up to at random signs."""
+    """Four times the expected sum of ``terms`` products of the inputs' RMS with random signs."""
     op, spec = plan.op, plan.spec
     typical = 4 * sqrt(terms)
     if spec.family is Family.REDUCTION and spec.constants:
@@ -173,7 +173,7 @@ def _chunk_units(numerics: Numerics, terms: int) -> float:
 
 
 def _adds_in_chunks(plan: CorePlan) -> bool:
-    """True for operations that accumulate in DL16 where the number mode says so."""
+    """True for operations that accumulate in DL16 in the chunked number mode."""
     return plan.spec.family is Family.MATMUL or plan.spec.kernel_op in CHUNKED_REDUCTIONS
 
 

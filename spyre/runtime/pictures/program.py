@@ -6,86 +6,50 @@ in the program; nothing is run, and numba is not imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from spyre.errors import ProfileError
 from spyre.files import atomic_write
-from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.cases import CaseFile
 from spyre.runtime.drawing import Markup, Picture, document, tag, theme_button
 from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
 from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
-from spyre.runtime.program import LoweredBundle
-from spyre.runtime.tracing import (
-    TracedLaunch,
-    argument_memories,
-    case_launches,
-    tile_groups,
-    trace_executes,
-)
+from spyre.runtime.run import Run, traced_launches
+from spyre.runtime.tracing import tile_groups, trace_executes
 
 MAX_GROUPS = 24
 """Executes (those of one loop count once) whose cores and tiles are drawn."""
 
 
-@dataclass(frozen=True)
-class PicturedProgram:
-    """The launches to draw, with their memory, and the host tensors."""
-
-    name: str
-    launches: Sequence[TracedLaunch]
-    tensors: Sequence[PicturedTensor]
-
-
-def pictured_bundle(
-    name: str, bundle: LoweredBundle, arguments: KernelArguments, values: Mapping[str, int]
-) -> PicturedProgram:
-    """Return one launch of a bundle with ``values`` for its symbols."""
-    tensors = [
-        PicturedTensor(a.name, a.shape, a.strides, a.dtype_name, a.layout)
-        for a in arguments.arguments
-    ]
-    launch = TracedLaunch(bundle, argument_memories(arguments), values)
-    return PicturedProgram(name, [launch], tensors)
-
-
-def pictured_case(
-    name: str, spec: CaseFile, load: Callable[[str], LoweredBundle]
-) -> PicturedProgram:
-    """Return the launches of a case. ``load``: returns the bundle of a directory."""
-    tensors = [
-        PicturedTensor(key, buffer.dma_sizes, buffer.dma_strides, buffer.dtype, layout.to_layout())
-        for key, buffer in spec.buffers.items()
-        if (layout := buffer.layout) is not None
-    ]
-    return PicturedProgram(name, case_launches(spec, load), tensors)
-
-
-def pictures_of(program: PicturedProgram) -> Iterator[Picture]:
+def pictures_of(run: Run) -> Iterator[Picture]:
     """Yield the graph, then every layout, then cores and tiles of the executes in program order.
 
     LaunchError for parameters without a value and layouts that do not fit their tensors.
     """
-    groups = tuple(tile_groups(trace_executes(program.launches)))
+    groups = tuple(tile_groups(trace_executes(traced_launches(run))))
     yield graph_picture(groups)
-    for tensor in program.tensors:
-        yield layout_picture(tensor)
+    for buffer in run.buffers.values():
+        spec = buffer.spec
+        if spec is not None:
+            tensor = PicturedTensor(
+                spec.name, spec.shape, spec.strides, spec.dtype_name, spec.layout
+            )
+            yield layout_picture(tensor)
     for group in groups[:MAX_GROUPS]:
         yield cores_picture(group)
         if group.nest:
             yield tiles_picture(group)
 
 
-def write_pictures(program: PicturedProgram, directory: Path) -> list[Path]:
+def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
     """Write every picture as SVG and all in ``index.html``; return the paths, the page first.
 
-    ProfileError SPY782 if they cannot be written; other errors as of `pictures_of`.
+    ``title``: name of the program on the page. ProfileError SPY782 if they cannot be written;
+    other errors as of `pictures_of`.
     """
-    pictures = list(pictures_of(program))
+    pictures = list(pictures_of(run))
     files = {f"{each.name}.svg": each.svg for each in pictures}
-    files = {"index.html": _page(program.name, pictures), **files}
+    files = {"index.html": _page(title, pictures), **files}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -23,7 +23,7 @@ from spyre.hw.cost import (
 from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.expect import FirstWrong
+from spyre.runtime.first_divergence import FirstDivergence
 from spyre.runtime.flex import CommandStream, LaunchOrigin
 from spyre.runtime.profile.collectives import modelled_time
 from spyre.runtime.profile.data import (
@@ -59,7 +59,7 @@ class Profile(ProfileData):
         return make_table(self, every)
 
     def report(
-        self, path: Path | str, title: str = "spyre profile", watched: FirstWrong | None = None
+        self, path: Path | str, title: str = "spyre profile", watched: FirstDivergence | None = None
     ) -> None:
         """Write the report, one HTML page that needs nothing else. ProfileError SPY782.
 

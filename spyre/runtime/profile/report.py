@@ -23,7 +23,7 @@ from spyre.runtime.drawing import (
     tag,
     theme_button,
 )
-from spyre.runtime.expect import Deviation, ExecuteVerdict, FirstWrong
+from spyre.runtime.first_divergence import Deviation, ExecuteVerdict, FirstDivergence
 from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
 from spyre.runtime.profile.charts import (
     MAX_LIFETIMES,
@@ -157,7 +157,7 @@ def write_report(
     path: Path | str,
     profile: ProfileData,
     title: str = "spyre profile",
-    watched: FirstWrong | None = None,
+    watched: FirstDivergence | None = None,
 ) -> None:
     """Write the page, completely or not at all. ProfileError SPY782.
 
@@ -167,7 +167,7 @@ def write_report(
 
 
 def report_page(
-    profile: ProfileData, title: str = "spyre profile", watched: FirstWrong | None = None
+    profile: ProfileData, title: str = "spyre profile", watched: FirstDivergence | None = None
 ) -> str:
     """Return the text of the page; parameters as of `write_report`."""
     sections = list(_sections(profile))
@@ -395,7 +395,7 @@ _CORE_FRAME = Frame(height=64.0, left=110.0, bottom=30.0)
 _ELEMENT_FRAME = Frame(height=360.0, left=110.0)
 
 
-def mismatch_section(watched: FirstWrong) -> Markup:
+def mismatch_section(watched: FirstDivergence) -> Markup:
     """Return the section on the deviation that ``watched`` found, if any."""
     found = watched.found
     if found is None:
@@ -470,7 +470,7 @@ def _share_cells(frame: Frame, shares: Float64Array, names: Sequence[str] = ()) 
         )
 
 
-def _before(watched: FirstWrong) -> Iterator[ExecuteVerdict]:
+def _before(watched: FirstDivergence) -> Iterator[ExecuteVerdict]:
     for verdict in watched.verdicts.values():
         if verdict.deviated:
             return

@@ -1,8 +1,8 @@
-"""A bundle made ready to run: its files with their digest, read, lowered and checked.
+"""Compiled bundles: files with their digest, read, lowered and checked; pickled as plans.
 
-What remains to do is to bind arguments and to link. A plan is the pickled form of that, without a
-directory: messages name the place the bundle is used from, wherever it was compiled. Nothing here
-imports the parser until something has to be parsed.
+A launch then only binds arguments and links. A plan contains no directory: loading it inserts the
+directory that the bundle is used from, for messages. Nothing here imports the parser until
+something has to be parsed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def read_bundle_files(
     """The files of a bundle directory, or of the module given.
 
     ``executed``: names of SDSC files that are known to be part of it, if the module was parsed.
-    None when there is no module or a file cannot be read: `load_bundle` says why.
+    None when there is no module or a file cannot be read; `load_bundle` then raises the reason.
     """
     text = os.fspath(path)
     directory, module_name = text, MODULE_FILE
@@ -140,11 +140,11 @@ PLACEHOLDER = "\0bundle directory\0"
 
 @dataclass(frozen=True)
 class CompiledBundle:
-    """Everything a launch needs of a bundle. Immutable: any number of threads may share it.
+    """A bundle that was read, lowered and checked. Immutable: any number of threads may share it.
 
-    ``digest``: of the bundle's files (`digest_of_files`). ``directory``: where messages say they
-    are. ``operations``: by SDSC file name. ``launch_spec``: the one beside the bundle, as given, so
-    that runtime sizes bind later; None without one. ``symbols``: one kind per parameter.
+    ``digest``: of the bundle's files. ``directory``: of these files, for messages. ``operations``:
+    by SDSC file name. ``launch_spec``: launch_spec.json of the bundle with its runtime sizes
+    unbound; None without one. ``symbols``: one kind per parameter.
     ``findings``: warnings of the checker.
     """
 

@@ -2,8 +2,8 @@
 
 Neither bundle.mlir nor the SDSC files carry them, so launches, transfers and ``spyre-run`` read
 this file; the torch backend writes it. Version 1 of the schema (runtime reference §5): keys we do
-not know are ignored, a newer version is refused, every error names its JSON path. What the
-parameters of bundle.mlir stand for is known by their names and annotations (bundle reference §3.2).
+not know are ignored, a newer version is refused, every error names its JSON path. The meaning of
+the parameters of bundle.mlir follows from their names and annotations (bundle reference §3.2).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class LaunchArgument(msgspec.Struct, frozen=True):
     """One kernel argument.
 
     ``shape`` in elements; a name in it is a dynamic size. ``dtype``: torch name without
-    ``torch.``. ``layout`` is None when the compiler left it out. ``name``: what the compiled
-    function calls it (``x``, ``self.fc.weight``), None where that is not known. ``value``: of a
-    number in the function that is an argument here, all its elements.
+    ``torch.``. ``layout`` is None when the compiler left it out. ``name``: the compiled function's
+    name for it (``x``, ``self.fc.weight``), None if unknown. ``value``: of all elements, if the
+    argument is a number in the function.
     """
 
     arg_index: int
@@ -77,7 +77,7 @@ class LaunchArgument(msgspec.Struct, frozen=True):
 
 
 class SymbolKind(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the launch puts into one symbol of a symbolic bundle.
+    """The meaning of one symbol of a symbolic bundle, which the launch binds.
 
     ``kind``: kernel, kernel_slice, kernel_derived, kernel_derived_symbolic, pool or dimension;
     which of the other fields are present depends on it.
@@ -110,18 +110,15 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     symbols: dict[str, dict[str, Any]] | None = None
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
-class _Emitted(msgspec.Struct):
+class _Header(msgspec.Struct):
+    version: int = 0
     emitter: Any = None
 
 
 def is_derived_spec(text: bytes) -> bool:
-    """True for a file of :data:`DERIVED_EMITTER`, which says nothing the SDSCs don't."""
+    """True for a file of :data:`DERIVED_EMITTER`, which adds nothing to the SDSCs."""
     try:
-        return bool(msgspec.json.decode(text, type=_Emitted).emitter == DERIVED_EMITTER)
+        return bool(msgspec.json.decode(text, type=_Header).emitter == DERIVED_EMITTER)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
@@ -146,7 +143,7 @@ def read_launch_spec(path: Path | str) -> LaunchSpec:
 
 def parse_launch_spec(text: bytes, file: str = LAUNCH_SPEC_FILE) -> LaunchSpec:
     """The text of a launch_spec.json, checked; errors as of `read_launch_spec`."""
-    version = _decode(text, _Versioned, file).version
+    version = _decode(text, _Header, file).version
     if version > VERSION:
         raise BundleError(
             "SPY303",
@@ -275,7 +272,7 @@ def symbol_kind(parameter: Parameter) -> SymbolKind:
 
 
 def owner_of(name: str) -> int | None:
-    """What the address in parameter ``name`` is of: argument index, POOL; None for a value."""
+    """Argument index, or POOL, whose address parameter ``name`` holds; None for a value."""
     if name == _POOL_NAME:
         return POOL
     match = _ARGUMENT_NAME.fullmatch(name)

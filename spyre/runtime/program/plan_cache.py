@@ -60,7 +60,7 @@ _SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """What a cache did in this process. ``damaged``: entries that were no whole right ones."""
+    """Counts of a cache in this process. ``damaged``: entries with a wrong size or digest."""
 
     hits: int = 0
     misses: int = 0
@@ -136,7 +136,7 @@ class PlanCache:
             self._statistics = replace(known, **counts)
 
     def _evict(self) -> None:
-        """Remove the entries used longest ago beyond the limits, and what killed writers left."""
+        """Remove the least recently used entries beyond the limits, and files of killed writers."""
         with suppress(OSError):
             entries = _entries(self.directory)
             kept_bytes = 0
@@ -185,7 +185,7 @@ def entry_payload(data: bytes, digest: str) -> bytes | None:
 
 @cache
 def version_key() -> str:
-    """SHA-256 of all that decides what a plan holds besides the bundle: sources and versions."""
+    """SHA-256 of the sources and versions that the content of a plan depends on."""
     parts = (
         digest_of_sources(package_sources(*_SOURCES)),
         sys.version,
@@ -210,9 +210,9 @@ def default_cache() -> PlanCache | None:
 
 
 def load_compiled(path: str | os.PathLike[str], plans: PlanCache | None = None) -> CompiledBundle:
-    """The compiled kernel of a bundle directory (or bundle.mlir), from the cache if it is there.
+    """The compiled bundle of a directory (or bundle.mlir), from the cache if possible.
 
-    ``plans``: default `default_cache`. Errors as of `compile_bundle`; what raises is not kept.
+    ``plans``: default `default_cache`. Errors as of `compile_bundle`; wrong bundles are not cached.
     """
     return _load_compiled(path, read_bundle_files(path), plans)
 
@@ -234,7 +234,7 @@ def load_compiled_files(files: BundleFiles, plans: PlanCache | None = None) -> C
 
 
 def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
-    """Compile, keep, and return what a later process will load."""
+    """Compile, store the plan, and return the bundle that a later process will load."""
     try:
         kernel = compile_files(replace(files, directory=Path(PLACEHOLDER)))
     except SpyreError:
@@ -246,10 +246,10 @@ def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
 
 
 def load_source(path: str | os.PathLike[str], files: BundleFiles | None = None) -> LoweredBundle:
-    """A bundle directory's program: compiled, or as `load_bundle` reads it where the check finds
-    errors, so that it may be diagnosed or run unchecked. Raises what reading raises.
+    """The compiled bundle of a directory; if the check finds errors, the `Bundle` as read.
 
-    ``files``: those at ``path``, if they were read already.
+    A wrong bundle can thus be diagnosed, or run unchecked. ``files``: those at ``path``, if they
+    were read already. Errors as of `load_bundle`.
     """
     try:
         return _load_compiled(path, files if files is not None else read_bundle_files(path))

@@ -1,4 +1,4 @@
-"""Running a bundle once, start to end: the session and its result."""
+"""Runs: their description, execution on a device, and results."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a run gives back: outputs, where they lay, a report per execute, what a sanitizer found.
+"""The result of a run: outputs, their device locations, a report per execute, sanitizer findings.
 
 ``spyre-run`` prints it. Byte counts are those of :mod:`spyre.hw.counters.execute`: sums over cores,
 times the executions of the execute.
@@ -6,7 +6,7 @@ times the executions of the execute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -19,10 +19,8 @@ import numpy.typing as npt
 from spyre.errors import Finding, SpyreError
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device
-from spyre.hw.memory import DeviceTensor
-from spyre.layout import occupied_sticks, transfer_geometry
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
-from spyre.runtime.compare import OutputLocation, Verification
+from spyre.runtime.compare import Comparison, OutputLocation, Verification
 from spyre.runtime.kernel import ExecutedLaunch
 
 if TYPE_CHECKING:
@@ -80,13 +78,14 @@ class RunResult:
     """Outcome of one run.
 
     ``outputs``: numbers of the output arguments in launch order, in-place ones included (bfloat16
-    and float8 as float32); ``output_tensors``: the same in the argument's own dtype. ``places``:
-    where each output lay, and which core wrote it, for `spyre.runtime.compare.outputs`.
-    ``inputs``: what the kernel was given.
-    ``verification``: how many executes agreed with the reference implementation, where asked for.
-    ``sanitizer``: what a device with a sanitizer found, errors first; ``findings`` includes it.
-    ``launches``: what ran; executes are counted when they are asked for. ``hbm_bytes``: allocated
-    in each region of device memory while it ran, with what else lay there; empty if nobody looked.
+    and float8 as float32); ``output_tensors``: the same in the argument's dtype. ``inputs``: host
+    tensors that were transferred. ``places``: device location of each output, and which core wrote
+    it, for `spyre.runtime.compare.outputs`. ``comparisons``: by number, of the outputs that had an
+    expected value. ``verification``: how many executes agreed with the reference implementation,
+    None without ``verify``. ``sanitizer``: findings of the device's sanitizer, errors first;
+    ``findings`` includes them. ``launches``: linked programs with their times; executes are counted
+    on first access to `executes`. ``hbm_bytes``: bytes allocated in each region of device memory
+    during the run, by other users of the device too.
     """
 
     outputs: tuple[npt.NDArray[Any], ...]
@@ -95,10 +94,16 @@ class RunResult:
     findings: tuple[Finding, ...]
     arguments: tuple[PlacedArgument, ...]
     places: tuple[OutputLocation, ...] = field(default=(), repr=False)
+    comparisons: Mapping[int, Comparison] = field(default_factory=dict)
     verification: Verification | None = None
     sanitizer: tuple[SanitizerFinding, ...] = ()
     launches: tuple[ExecutedLaunch, ...] = field(default=(), repr=False)
     hbm_bytes: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """True unless an output differs from its expected value."""
+        return all(comparison.ok for comparison in self.comparisons.values())
 
     def with_sanitizer(self, sanitizer: Sequence[SanitizerFinding]) -> RunResult:
         findings = (*self.findings, *(f.to_finding() for f in sanitizer))
@@ -147,17 +152,17 @@ def report_executes(launch: ExecutedLaunch) -> Iterator[ExecuteReport]:
         )
 
 
-# --- what a sanitizer found -------------------------------------------------------------------
+# --- sanitizer findings -----------------------------------------------------------------------
 
 
 def next_record(device: Device) -> int:
-    """Record of the next thing that writes; 0 without sanitizer."""
+    """Number of the next record in the sanitizer's log; 0 without sanitizer."""
     return device.sanitizer.log.next_record if device.sanitizer is not None else 0
 
 
 @contextmanager
 def observed(device: Device) -> Iterator[None]:
-    """A SpyreError that leaves this context carries what the sanitizer has found so far."""
+    """Add the sanitizer's findings so far to a SpyreError that leaves this context."""
     try:
         yield
     except SpyreError as error:
@@ -170,7 +175,7 @@ def observed(device: Device) -> Iterator[None]:
 def take_findings(
     device: Device, outputs: Iterable[ExpectedOutput], first_record: int
 ) -> tuple[SanitizerFinding, ...]:
-    """All findings since the last call, those of ``outputs`` included.
+    """All findings since the last call, and those on sticks of ``outputs`` that are not written.
 
     ``first_record``: `next_record` before the first launch of the run.
     """
@@ -184,11 +189,3 @@ def take_findings(
             uncovered = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
             sanitizer.add(uncovered)
     return sanitizer.take()
-
-
-def whole_output(tensor: DeviceTensor) -> ExpectedOutput:
-    """An output all of whose elements count."""
-    from spyre.hw.sanitizer import ExpectedOutput
-
-    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
-    return ExpectedOutput(tensor, occupied_sticks(geometry))

@@ -1,29 +1,30 @@
-"""Running bundles on one device: read, place, transfer, launch, transfer back, report.
+"""Running on one device: load kernels, place memory, transfer, launch, transfer back, report.
 
-A :class:`Session` keeps what it prepared (bundle, plans, linked programs) by the bundle's content,
-so a repeated run only moves data and computes. :func:`run` is the one call for scripts, and
-``spyre-run`` is a shell around it.
+A :class:`Session` keeps loaded kernels (bundle, plans, linked programs) by the bundle's content, so
+a repeated run only moves data and computes. :func:`run` is the one call for scripts; ``spyre-run``
+calls :meth:`Session.execute`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spyre.errors import Finding, Severity, ValidationError
+import numpy as np
+import numpy.typing as npt
+
+from spyre.dtypes import find_host_dtype
 from spyre.hw.counters import ExecuteLabels
 from spyre.hw.device import Device, Progress, warm_program
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
-from spyre.layout import SpyreTensorLayout
 from spyre.lru_cache import LruCache
-from spyre.mlir.program import LoopProgram
 from spyre.runtime.arguments import (
     ArgumentSpec,
     HostTensor,
@@ -33,53 +34,63 @@ from spyre.runtime.arguments import (
     prepare_inputs,
     read_arguments,
 )
-from spyre.runtime.compare import DEFAULT_VERIFY_POINTS, OutputLocation, StickWriter
+from spyre.runtime.cases import Case
+from spyre.runtime.compare import (
+    DEFAULT_VERIFY_POINTS,
+    Comparison,
+    OutputLocation,
+    StickWriter,
+    compare,
+    last_writer_of_stick,
+)
 from spyre.runtime.flex import LoadedKernel, flex_device_of
 from spyre.runtime.kernel import (
-    UNLABELLED,
     ExecutedLaunch,
     Kernel,
     Launch,
     PoolBuffer,
-    Runner,
     timed_runner,
 )
-from spyre.runtime.program import (
-    LoweredBundle,
-    Role,
-    load_source,
-    read_bundle_files,
-    require_bundle,
-)
+from spyre.runtime.program import POOL, LoweredBundle, Role, load_source, read_bundle_files
 from spyre.runtime.run.result import (
     PlacedArgument,
     RunResult,
     next_record,
     observed,
     take_findings,
-    whole_output,
+)
+from spyre.runtime.run.runs import (
+    Run,
+    RunLaunch,
+    RunOutput,
+    check_bundle,
+    describe_run,
+    required_sticks,
+    view_of,
+    zeroed_storage,
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.compare import ReferenceCheck
+    from spyre.hw.sanitizer import ExpectedOutput
+    from spyre.runtime.compare import ExecuteObserver
 
 BundleLike = LoweredBundle | str | os.PathLike[str]
 MAX_KERNELS = 256
-"""Prepared kernels a session keeps; the one used longest ago goes first."""
+"""Kernels and bundles that a session keeps; the least recently used one is dropped first."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """How to run.
 
-    ``seed``: random inputs. ``values``: values of index parameters and runtime sizes, by name.
-    ``timed``: take the host time of every execute (one call per execute instead of one in all).
+    ``seed``: of random inputs. ``values``: values of index parameters and runtime sizes, by name.
+    ``timed``: measure the host time of each execute (one call per execute instead of one in all).
     ``check``: diagnose the bundle first, and refuse one with errors. ``shapes``: host shapes of
     the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
     not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
-    in-place programs have it. ``progress``: called as a timed or verified run goes on. ``verify``:
-    run every execute of at most ``verify_points`` points beside the reference implementation.
-    ``runner``: makes what runs each launch, in place of these.
+    in-place programs have it. ``progress``: called during a timed, verified or observed run.
+    ``verify``: run every execute of at most ``verify_points`` points on the reference
+    implementation too. ``observers``: called before and after every execute.
     """
 
     seed: int = 0
@@ -92,56 +103,256 @@ class RunOptions:
     progress: Progress | None = None
     verify: bool = False
     verify_points: int = DEFAULT_VERIFY_POINTS
-    runner: Callable[[ExecuteLabels], Runner] | None = None
+    observers: Sequence[ExecuteObserver] = ()
 
 
-# --- arguments on the device ------------------------------------------------------------------
-
-Allocate = Callable[[int, int], int]
-"""(bytes, segment in a baked bundle) → device address."""
+# --- a run on the device ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PlacedArguments:
-    """Device tensors by argument index, and the pool where there is one."""
+@dataclass(frozen=True, eq=False)
+class PlacedRun:
+    """A run whose kernels are loaded and whose buffers are allocated on a device.
 
-    tensors: dict[int, DeviceTensor]
-    pool: PoolBuffer | None
+    ``tensors`` and ``pools``: device memory by buffer name. ``launches``: kernels with their bound
+    arguments, in order.
+    """
 
+    device: Device
+    run: Run
+    tensors: Mapping[str, DeviceTensor]
+    pools: Mapping[str, PoolBuffer]
+    launches: tuple[tuple[LoadedKernel, Launch], ...]
 
-@contextmanager
-def placed(
-    device: Device, arguments: KernelArguments, program: LoopProgram
-) -> Iterator[PlacedArguments]:
-    """Allocate everything, and free it again. DeviceOutOfMemory when it does not fit."""
-    flex = flex_device_of(device)
-    # A baked bundle's argument gets its own segment when that is free, so that addresses equal
-    # those of the files; otherwise any region does, since the kernel relocates.
-    is_baked = not program.parameters
-    with ExitStack() as storages:
+    def link(self, number: int) -> LinkedProgram:
+        """Tables and dispatches of launch ``number``."""
+        loaded, launch = self.launches[number]
+        return loaded.kernel.link(launch)
 
-        def allocate(size_bytes: int, segment: int) -> int:
-            region = segment if is_baked else None
-            storage = storages.enter_context(flex.allocate(max(size_bytes, STICK_BYTES), region))
-            return flex.allocator.device_address(storage.index)
+    def fill(self) -> tuple[HostTensor, ...]:
+        """Transfer the contents of all buffers; returns the host tensors."""
+        stream = flex_device_of(self.device).blocking
+        transferred = []
+        for name, buffer in self.run.buffers.items():
+            if buffer.image is not None:
+                tensor, image = self.tensors[name], buffer.image().view(np.uint8).ravel()
+                stream.write_bytes(tensor.address_bytes, image, name)
+            if buffer.content is not None:
+                transferred.append(buffer.content())
+                stream.to_device(transferred[-1], self.tensors[name])
+        return tuple(transferred)
 
-        yield _place(arguments, allocate)
+    def read(self, output: RunOutput, dtype: str | None = None) -> HostTensor:
+        """Transfer an output to the host, as ``dtype`` (default: ``output.read_as``)."""
+        tensor, kind = self.tensors[output.buffer], find_host_dtype(dtype or output.read_as)
+        storage = zeroed_storage(tensor.sizes, tensor.strides, kind.storage_dtype)
+        host = HostTensor(tensor.name, kind.name, tensor.sizes, tensor.strides, 0, storage)
+        flex_device_of(self.device).blocking.to_host(tensor, host)
+        if output.view == (tensor.sizes, tensor.strides, 0):
+            return host
+        return HostTensor.from_array(tensor.name, view_of(storage, output.view).copy(), kind.name)
 
-
-def _place(arguments: KernelArguments, allocate: Allocate) -> PlacedArguments:
-    size, pool = arguments.pool_bytes, None
-    if size:
-        pool = PoolBuffer(allocate(size, 0), size)
-    first = 0 if pool is None else 1
-    tensors = {
-        spec.arg_index: _device_tensor(
-            spec, allocate(spec.layout.device_bytes, spec.arg_index + first)
+    def location(self, output: RunOutput) -> OutputLocation:
+        """Layout and address of an output, and a look-up of the executes that wrote it."""
+        tensor = self.tensors[output.buffer]
+        is_whole = output.view == (tensor.sizes, tensor.strides, 0)
+        return OutputLocation(
+            tensor.layout,
+            tensor.sizes,
+            tensor.strides,
+            tensor.address_bytes,
+            partial(self._last_writer, tensor),
+            None if is_whole else output.view[1],
+            0 if is_whole else output.view[2],
         )
-        for spec in arguments.arguments
-    }
-    for spec, target in arguments.aliases:
-        tensors[spec.arg_index] = _device_tensor(spec, tensors[target].address_bytes)
-    return PlacedArguments(tensors, pool)
+
+    def expected_outputs(self) -> Iterator[ExpectedOutput]:
+        """Outputs whose memory is undefined before the run, with the sticks that it must write."""
+        from spyre.hw.sanitizer import ExpectedOutput
+
+        for output in self.run.outputs:
+            spec = self.run.buffers[output.buffer].spec
+            if spec is not None and spec.role is Role.OUTPUT:
+                sticks = required_sticks(spec, output)
+                yield ExpectedOutput(self.tensors[output.buffer], sticks)
+
+    def _last_writer(self, tensor: DeviceTensor, stick: Sequence[int]) -> StickWriter | None:
+        """The last execute of all launches that wrote a stick; None if that is not known."""
+        for number in reversed(range(len(self.launches))):
+            linked, base_address = self.link(number), tensor.address_bytes
+            writer = last_writer_of_stick(linked, tensor.layout, base_address, stick)
+            if writer is None:
+                return None
+            if writer.execute is not None:
+                first = self.run.launches[number].first_execute
+                return replace(writer, execute=writer.execute + first)
+        return StickWriter(None)
+
+
+class Session:
+    """A device with the kernels loaded on it. Driven from one thread at a time."""
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = device if device is not None else Device()
+        self.flex = flex_device_of(self.device)
+        self._bundles: LruCache[object, LoweredBundle] = LruCache(MAX_KERNELS)
+        self._kernels: LruCache[int, LoadedKernel] = LruCache(MAX_KERNELS, _release)
+        self._resets = self.device.resets
+
+    def read(self, bundle: BundleLike) -> LoweredBundle:
+        """A bundle, read once per content. Compiled plans are kept in the disk cache."""
+        if not isinstance(bundle, (str, os.PathLike)):
+            return bundle
+        files = read_bundle_files(bundle)
+        path = os.path.abspath(bundle if files is None else files.directory)
+        key = path if files is None else (path, files.module_name, files.digest)
+        return self._bundles.get_or_make(key, lambda: load_source(bundle, files))
+
+    def load(self, bundle: BundleLike) -> LoadedKernel:
+        """The kernel of a bundle on the card, loaded once, with its scratch memory reserved."""
+        source = self.read(bundle)
+        if self._resets != self.device.resets:  # device memory of the kernels is gone
+            self._kernels.clear()
+            self._resets = self.device.resets
+        loaded = self._kernels.get(id(source))
+        if loaded is None:
+            kernel = Kernel(source, self.device)
+            loaded = self.flex.blocking.load(kernel)
+            kernel.reserve_scratch()
+            self._kernels.put(id(source), loaded)
+        return loaded
+
+    def arguments(self, bundle: BundleLike, options: RunOptions | None = None) -> KernelArguments:
+        """Arguments of a bundle under ``options``, which may ask for its check first."""
+        options = options or RunOptions()
+        source = self.read(bundle)
+        if options.check:
+            check_bundle(source)
+        return read_arguments(
+            source, options.values, options.shapes, options.strides, options.aliases
+        )
+
+    def describe(self, source: BundleLike | Case, options: RunOptions | None = None) -> Run:
+        """The run of a bundle or case under ``options``; errors as of `describe_run`."""
+        options = options or RunOptions()
+        return describe_run(
+            source if isinstance(source, Case) else self.read(source),
+            self.read,
+            values=options.values,
+            shapes=options.shapes,
+            strides=options.strides,
+            aliases=options.aliases,
+            check=options.check,
+        )
+
+    def run(
+        self,
+        source: BundleLike | Case,
+        inputs: Inputs = None,
+        options: RunOptions | None = None,
+    ) -> RunResult:
+        """Run a bundle or case once; inputs, options and errors as in :func:`run`."""
+        options = options or RunOptions()
+        described = self.describe(source, options)
+        if not isinstance(source, Case):
+            described = described.with_inputs(
+                prepare_inputs(described.inputs, inputs, options.seed)
+            )
+        return self.execute(described, options)
+
+    @contextmanager
+    def placed(self, run: Run) -> Iterator[PlacedRun]:
+        """Load the kernels of a run and allocate its buffers, which are freed at the end.
+
+        A device that the run resets is reset first. DeviceOutOfMemory if the buffers do not fit.
+        """
+        if run.resets_device:
+            self.device.reset()
+        loaded = [self.load(launch.bundle) for launch in run.launches]
+        tensors: dict[str, DeviceTensor] = {}
+        pools: dict[str, PoolBuffer] = {}
+        with ExitStack() as storages:
+            for name, buffer in run.buffers.items():
+                if buffer.alias_of is not None:
+                    continue
+                size_bytes = max(buffer.size_bytes, STICK_BYTES)
+                storage = storages.enter_context(self.flex.allocate(size_bytes, buffer.region))
+                address = self.flex.allocator.device_address(storage.index)
+                if buffer.spec is None:
+                    pools[name] = PoolBuffer(address, buffer.size_bytes)
+                else:
+                    tensors[name] = _device_tensor(buffer.spec, address)
+            for name, buffer in run.buffers.items():
+                if buffer.alias_of is not None and buffer.spec is not None:
+                    address = tensors[buffer.alias_of].address_bytes
+                    tensors[name] = _device_tensor(buffer.spec, address)
+            launches = [_bind(launch, tensors, pools) for launch in run.launches]
+            pairs = tuple(zip(loaded, launches, strict=True))
+            yield PlacedRun(self.device, run, tensors, pools, pairs)
+
+    def execute(self, run: Run, options: RunOptions) -> RunResult:
+        """Place a run, transfer its contents, launch its kernels in order, read and compare."""
+        device, observers = self.device, list(options.observers)
+        check = None
+        if options.verify:
+            from spyre.runtime.compare import ReferenceCheck
+
+            check = ReferenceCheck(device, options.verify_points)
+            observers.append(check)
+        with self.placed(run) as placement:
+            warm_program(device, partial(placement.link, 0), is_interpreted=not options.verify)
+            inputs = placement.fill()
+            first_record = next_record(device)
+            with observed(device):
+                launched = tuple(
+                    self._launch(placement, number, options, observers)
+                    for number in range(len(run.launches))
+                )
+            outputs = tuple(placement.read(output) for output in run.outputs)
+            sanitizer = take_findings(device, placement.expected_outputs(), first_record)
+            hbm_bytes = device.allocated_bytes
+        values = tuple(tensor.to_values() for tensor in outputs)
+        verification = None if check is None else check.verification
+        result = RunResult(
+            outputs=values,
+            output_tensors=outputs,
+            inputs=inputs,
+            findings=(*run.findings, *(() if verification is None else verification.findings)),
+            arguments=tuple(
+                PlacedArgument(spec, placement.tensors[spec.name].address_bytes)
+                for spec in run.arguments
+            ),
+            places=tuple(placement.location(output) for output in run.outputs),
+            comparisons=_compare_outputs(run, values),
+            verification=verification,
+            launches=launched,
+            hbm_bytes=hbm_bytes,
+        )
+        return result.with_sanitizer(sanitizer)
+
+    def _launch(
+        self,
+        placement: PlacedRun,
+        number: int,
+        options: RunOptions,
+        observers: Sequence[ExecuteObserver],
+    ) -> ExecutedLaunch:
+        (loaded, launch), described = placement.launches[number], placement.run.launches[number]
+        label = ExecuteLabels(described.first_execute, described.directory)
+        if self.device.sanitizer is not None:
+            self.device.sanitizer.label = label
+        runner = None
+        if observers:
+            from spyre.runtime.compare import stepping_runner
+
+            runner = stepping_runner(observers, label, options.progress)
+        elif options.timed:
+            runner = timed_runner(options.progress, label)
+        executed = self.flex.blocking.launch(loaded, launch, runner)
+        return replace(executed, label=label)
+
+
+def _release(loaded: LoadedKernel) -> None:
+    loaded.kernel.release_scratch()
 
 
 def _device_tensor(spec: ArgumentSpec, address_bytes: int) -> DeviceTensor:
@@ -150,223 +361,34 @@ def _device_tensor(spec: ArgumentSpec, address_bytes: int) -> DeviceTensor:
     )
 
 
-# --- sessions ---------------------------------------------------------------------------------
+def _bind(
+    launch: RunLaunch, tensors: Mapping[str, DeviceTensor], pools: Mapping[str, PoolBuffer]
+) -> Launch:
+    """A launch over buffers that are allocated."""
+    arguments = {k: tensors[name] for k, name in launch.buffers.items() if k != POOL}
+    pool = launch.buffers.get(POOL)
+    return Launch(arguments, None if pool is None else pools[pool], launch.values)
 
 
-@dataclass
-class PreparedBundle:
-    """A bundle loaded on a card, with what was found out about it so far."""
-
-    kernel: LoadedKernel
-    findings: tuple[Finding, ...] | None = None
-
-    @property
-    def bundle(self) -> LoweredBundle:
-        """The bundle, as read or compiled."""
-        return require_bundle(self.kernel.kernel.bundle, "a session")
-
-    def check(self) -> tuple[Finding, ...]:
-        """All findings, made once. ValidationError when one is an error."""
-        if self.findings is None:
-            self.findings = self.bundle.check()
-        if any(f.severity is Severity.ERROR for f in self.findings):
-            raise ValidationError(self.findings)
-        return self.findings
-
-    def arguments(self, options: RunOptions) -> KernelArguments:
-        """What the bundle takes and gives under ``options``; checks it first if they say so."""
-        if options.check:
-            self.check()
-        return read_arguments(
-            self.bundle, options.values, options.shapes, options.strides, options.aliases
-        )
-
-    def launch_of(self, placement: PlacedArguments, options: RunOptions) -> Launch:
-        """The launch over arguments that were placed."""
-        # Other values are runtime sizes that only shapes name.
-        names = {parameter.name for parameter in self.bundle.program.parameters}
-        values = {name: value for name, value in options.values.items() if name in names}
-        return Launch(placement.tensors, placement.pool, values)
-
-
-class Session:
-    """A device with the kernels prepared on it. Driven from one thread at a time."""
-
-    def __init__(self, device: Device | None = None) -> None:
-        self.device = device if device is not None else Device()
-        self.flex = flex_device_of(self.device)
-        self.stream = self.flex.blocking
-        self._prepared: LruCache[object, PreparedBundle] = LruCache(MAX_KERNELS, _release)
-        self._resets = self.device.resets
-
-    def prepare(self, bundle: BundleLike) -> PreparedBundle:
-        """A bundle made ready, once per content (of an object: once per object).
-
-        Compiled plans are taken from the disk cache, and kept there.
-        """
-        if not isinstance(bundle, (str, os.PathLike)):
-            return self._prepare(id(bundle), lambda: bundle)
-        files = read_bundle_files(bundle)
-        path = os.path.abspath(bundle if files is None else files.directory)
-        key = path if files is None else (path, files.module_name, files.digest)
-        return self._prepare(key, lambda: load_source(bundle, files))
-
-    def _prepare(self, key: object, load: Callable[[], LoweredBundle]) -> PreparedBundle:
-        if self._resets != self.device.resets:  # what they hold on the device is gone
-            self._prepared.clear()
-            self._resets = self.device.resets
-        prepared = self._prepared.get(key)
-        if prepared is None:
-            kernel = Kernel(load(), self.device)
-            prepared = PreparedBundle(self.stream.load(kernel))
-            kernel.reserve_scratch()
-            self._prepared.put(key, prepared)
-        return prepared
-
-    def arguments(self, bundle: BundleLike, options: RunOptions | None = None) -> KernelArguments:
-        """What the bundle takes and gives under ``options``; checks it first if they say so."""
-        return self.prepare(bundle).arguments(options or RunOptions())
-
-    def run(
-        self, bundle: BundleLike, inputs: Inputs = None, options: RunOptions | None = None
-    ) -> RunResult:
-        """Run a bundle once; inputs, options and errors as in :func:`run`."""
-        options = options or RunOptions()
-        prepared = self.prepare(bundle)
-        return self.launch(prepared, prepared.arguments(options), inputs, options)
-
-    def launch(
-        self,
-        prepared: PreparedBundle,
-        arguments: KernelArguments,
-        inputs: Inputs,
-        options: RunOptions,
-    ) -> RunResult:
-        """`run` of a bundle whose ``arguments`` are known: place, copy in, launch, copy out."""
-        findings = prepared.check() if options.check else ()
-        tensors = prepare_inputs(arguments.inputs, inputs, options.seed)
-        runner = launch_runner(self.device, options)
-        with placed(self.device, arguments, prepared.bundle.program) as placement:
-            launch = partial(prepared.launch_of, placement, options)
-            link = partial(prepared.kernel.kernel.link, launch())
-            warm_program(self.device, link, is_interpreted=not options.verify)
-            self.copy_inputs(arguments, tensors, placement)
-            first_record = next_record(self.device)
-            with observed(self.device):
-                executed = self.stream.launch(prepared.kernel, launch(), runner)
-            outputs = tuple(
-                self.stream.to_host(placement.tensors[spec.arg_index]) for spec in arguments.outputs
-            )
-            pure = (a.arg_index for a in arguments.outputs if a.role is Role.OUTPUT)
-            expected = (whole_output(placement.tensors[index]) for index in pure)
-            sanitizer = take_findings(self.device, expected, first_record)
-            hbm_bytes = self.device.allocated_bytes
-        result = _result(prepared, executed, arguments, placement, tensors, outputs, findings)
-        return replace(result.with_sanitizer(sanitizer), hbm_bytes=hbm_bytes)
-
-    def copy_inputs(
-        self,
-        arguments: KernelArguments,
-        tensors: Sequence[HostTensor],
-        placement: PlacedArguments,
-    ) -> None:
-        """Transfer a tensor per input argument to where it was placed."""
-        for spec, tensor in zip(arguments.inputs, tensors, strict=True):
-            self.stream.to_device(tensor, placement.tensors[spec.arg_index])
-
-
-def _release(prepared: PreparedBundle) -> None:
-    prepared.kernel.kernel.release_scratch()
-
-
-# --- ways to run a launch ---------------------------------------------------------------------
-
-
-def launch_runner(
-    device: Device, options: RunOptions, label: ExecuteLabels = UNLABELLED
-) -> Runner | None:
-    """How ``options`` want a launch run: beside the reference, timed, or (None) plainly.
-
-    ``label``: how its executes are numbered.
-    """
-    if options.runner is not None:
-        return options.runner(label)
-    if options.verify:
-        from spyre.runtime.compare import ReferenceCheck
-
-        check = ReferenceCheck(device, options.verify_points, options.progress)
-        return verified_runner(check, label)
-    return timed_runner(options.progress, label) if options.timed else None
-
-
-def verified_runner(check: ReferenceCheck, label: ExecuteLabels = UNLABELLED) -> Runner:
-    """Run a launch beside the reference implementation."""
-
-    def run_verified(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
-        device.executor.warm(linked)  # what is verified is compiled
-        # A verified launch takes no times: the reference runs in between.
-        return ExecutedLaunch(linked, 0, label=label, verification=check.run(linked))
-
-    return run_verified
-
-
-# --- results ----------------------------------------------------------------------------------
-
-
-def _result(
-    prepared: PreparedBundle,
-    executed: ExecutedLaunch,
-    arguments: KernelArguments,
-    placement: PlacedArguments,
-    inputs: tuple[HostTensor, ...],
-    outputs: tuple[HostTensor, ...],
-    findings: tuple[Finding, ...],
-) -> RunResult:
-    verification = executed.verification
-    not_verified = () if verification is None else verification.findings
-    addresses = {k: tensor.address_bytes for k, tensor in placement.tensors.items()}
-    return RunResult(
-        outputs=tuple(tensor.to_values() for tensor in outputs),
-        output_tensors=outputs,
-        inputs=inputs,
-        findings=(*arguments.findings, *findings, *not_verified),
-        arguments=tuple(PlacedArgument(a, addresses[a.arg_index]) for a in arguments.arguments),
-        places=_output_places(executed.linked, arguments, addresses),
-        verification=verification,
-        launches=(executed,),
-    )
-
-
-def _output_places(
-    linked: LinkedProgram, arguments: KernelArguments, addresses: Mapping[int, int]
-) -> tuple[OutputLocation, ...]:
-    places = []
-    for spec in arguments.outputs:
-        base = addresses[spec.arg_index]
-        writer = partial(_writer_of_stick, linked, spec.layout, base)
-        places.append(OutputLocation(spec.layout, spec.shape, spec.strides, base, writer))
-    return tuple(places)
-
-
-def _writer_of_stick(
-    linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
-) -> StickWriter | None:
-    """See `WriterLookup.writer_of_stick`, which only reports of differences need."""
-    from spyre.runtime.compare import WriterLookup
-
-    return WriterLookup(linked).writer_of_stick(layout, base_address, stick)
+def _compare_outputs(run: Run, values: Sequence[npt.NDArray[Any]]) -> dict[int, Comparison]:
+    """Comparison of each output that has an expected value, by its number."""
+    return {
+        k: compare(values[k], output.expected(), output.tolerance)
+        for k, output in enumerate(run.outputs)
+        if output.expected is not None
+    }
 
 
 # --- one call ---------------------------------------------------------------------------------
 
 
 def session_of(device: Device) -> Session:
-    """The session that keeps the kernels prepared on ``device``, made when first asked for."""
+    """The session that keeps the kernels loaded on ``device``, made when first asked for."""
     return device.attached(Session, lambda: Session(device))
 
 
 def run(
-    bundle: BundleLike,
+    bundle: BundleLike | Case,
     inputs: Inputs = None,
     *,
     device: Device | None = None,
@@ -380,14 +402,16 @@ def run(
     check: bool = True,
     verify: bool = False,
 ) -> RunResult:
-    """Run a bundle, given as its directory, its bundle.mlir, a `Bundle` or `CompiledKernel`.
+    """Run a bundle, given as its directory, its bundle.mlir, a `Bundle` or `CompiledBundle`.
 
     ``inputs``: numpy arrays or `HostTensor`s for the input arguments (in-place ones included), in
-    order or by name or argument index; None: random numbers of ``seed``. ``device``: keeps plans
-    and linked programs between runs; without one a fresh device with ``numerics`` and
+    order or by name or argument index; None: random numbers of ``seed``. A `Case` from `read_case`
+    brings its own inputs and expected outputs; the device is reset before it. ``device``: keeps
+    plans and linked programs between runs; without one a fresh device with ``numerics`` and
     ``threads`` is made. The other parameters are those of `RunOptions`. Raises `SpyreError`s:
-    BundleError and its kin for the bundle, LaunchError for the inputs, DeviceFault for what the
-    card would not survive, MismatchError SPY620 when ``verify`` finds an execute wrong.
+    BundleError and its kin for the bundle, LaunchError for the inputs, DeviceFault for accesses
+    that the card refuses, MismatchError SPY620 when ``verify`` finds an execute wrong. Outputs
+    that differ from the expected ones raise nothing: see `RunResult.comparisons`.
     """
     used = device if device is not None else Device(numerics, threads)
     options = RunOptions(

@@ -21,11 +21,8 @@ from spyre.hw.ops.table import OPS
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
-from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.run.replay import bind_launch, place_buffers
-from spyre.runtime.run.session import Session
+from spyre.runtime.run.session import Session, session_of
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.harness import allocations_of, engine, fill_window, link, region, windows
 from tests.hw.interpreter.both_ways import differing_kernels, equal_halves
@@ -40,13 +37,11 @@ EVERY = 1 if os.environ.get("SPYRE_TEST_EXAMPLES") else 8
 def test_real_programs(shared_dir: Path):
     device = engine()
     for directory in find_cases(shared_dir / "bundles")[::EVERY]:
-        device.reset()
-        case = read_case(directory)
-        placed = place_buffers(case, device)
-        for launch in case.spec.launches:
-            kernel = Kernel(load_bundle(case.directory / launch.bundle), device)
-            linked = kernel.link(bind_launch(launch, placed))
-            assert not differing_kernels(device, linked), directory
+        session = session_of(device)
+        with session.placed(session.describe(read_case(directory))) as placement:
+            placement.fill()
+            for number in range(len(placement.launches)):
+                assert not differing_kernels(device, placement.link(number)), directory
 
 
 @pytest.mark.parametrize("example", ["add_loop", "matmul_tile", "softmax"])

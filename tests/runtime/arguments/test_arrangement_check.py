@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.diagnose import diagnose
-from spyre.cli.options import parse_options
+from spyre.cli.options import DiagnoseOptions
 from spyre.errors import Severity
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.bundles import BundleBuilder
@@ -60,7 +60,7 @@ def layout_of(dtype: str, tag: str) -> LayoutSpec:
 
 
 def findings(directory: Path) -> list[tuple[str, str]]:
-    diagnosis = diagnose(parse_options([str(directory), "--check"]))
+    diagnosis = diagnose(DiagnoseOptions(str(directory), check=True))
     assert diagnosis.exit_code == 0
     assert {f.severity for f in diagnosis.findings} <= {Severity.WARNING}
     return [(f.code, f.message) for f in diagnosis.findings]
@@ -90,7 +90,7 @@ def test_check_reports_the_rules_on_operations(tmp_path: Path):
     file.write_text(original.replace(OP, OP.replace("neg", "keepbyindex")))
     assert [code for code, _ in findings(directory)] == ["SPY555"]
     file.write_text(original.replace(OP, OP.replace("neg", "mul")))
-    diagnosis = diagnose(parse_options([str(directory), "--check"]))
+    diagnosis = diagnose(DiagnoseOptions(str(directory), check=True))
     assert [f.code for f in diagnosis.findings] == ["SPY280"]
     assert diagnosis.exit_code != 0
     assert diagnosis.findings[0].message == "mul: wrong number of tensors"

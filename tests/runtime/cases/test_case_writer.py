@@ -13,7 +13,7 @@ from qa.conformance.cases import find_cases
 from spyre.errors import LaunchError
 from spyre.hw.device.device import Device
 from spyre.runtime.cases.case import Case, check_dump_directory, read_case, write_case, write_dump
-from spyre.runtime.run.replay import run_case
+from spyre.runtime.run.session import run
 
 from .test_case import write_case as make_case
 
@@ -35,7 +35,7 @@ def test_round_trip(tmp_path):
     write_case(case, tmp_path / "b")
     again = read_case(tmp_path / "b")
     assert_equal(case, again)
-    assert run_case(again, Device()).ok
+    assert run(again, device=Device()).ok
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -64,7 +64,7 @@ def test_a_bundle_outside_of_the_case_moves_in(tmp_path):
     write_case(Case(case.directory, spec, case.values, {}), tmp_path / "b")
     copy = read_case(tmp_path / "b")
     assert [launch.bundle for launch in copy.spec.launches] == ["kernel_0", "kernel_1"]
-    assert run_case(copy, Device()).ok
+    assert run(copy, device=Device()).ok
 
 
 def test_bundles_from_outside_and_inside_have_places_of_their_own(tmp_path):
@@ -76,7 +76,7 @@ def test_bundles_from_outside_and_inside_have_places_of_their_own(tmp_path):
     moved = tuple(msgspec.structs.replace(launch, bundle=place) for launch, place in launches)
     spec = msgspec.structs.replace(case.spec, launches=moved)
     write_case(Case(case.directory, spec, case.values, {}), tmp_path / "b")
-    assert run_case(read_case(tmp_path / "b"), Device()).ok
+    assert run(read_case(tmp_path / "b"), device=Device()).ok
 
 
 def test_only_a_dump_is_replaced(tmp_path):
@@ -120,9 +120,9 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 def test_an_option_of_another_version_is_refused(tmp_path):
     from spyre.cli.dump import with_recorded
-    from spyre.cli.options import Options
+    from spyre.cli.options import ExecuteOptions
 
     with pytest.raises(LaunchError, match=r"case\.json at \$\.run.*\n.*found: tomorrow"):
-        with_recorded(Options("x"), {"tomorrow": 1}, "case.json")
+        with_recorded(ExecuteOptions("x"), {"tomorrow": 1}, "case.json")
     with pytest.raises(LaunchError, match="SPY371"):
-        with_recorded(Options("x"), {"numerics": 7}, "case.json")
+        with_recorded(ExecuteOptions("x"), {"numerics": 7}, "case.json")

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.operation.operation import Operation
-from spyre.runtime.compare.reference_check import ReferenceCheck
 from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import (
     Fill,
@@ -24,8 +23,9 @@ from tests.hw.packed_cases import whole_numbers
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.plans.test_uneven import uneven_specs
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.runtime.compare.verified import verify_program
 
-CHECK = ReferenceCheck(engine(), limit_points=1 << 40)
+DEVICE = engine()
 
 SPECS = {
     "elementwise": (elementwise_specs("sub", 2, fp32=False), normals),
@@ -48,10 +48,10 @@ def verify(spec: OperationSpec | Operation, fill: Fill, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for window in found:
         chosen = fill if window.operand < len(op.inputs) else small_numbers
-        fill_window(window, chosen, "dl16", rng, (CHECK.device.memory,))
+        fill_window(window, chosen, "dl16", rng, (DEVICE.memory,))
     allocations = allocations_of(found)
-    linked = link(CHECK.device, [op], allocations)
-    assert CHECK.run(linked).verified == 1
+    linked = link(DEVICE, [op], allocations)
+    assert verify_program(DEVICE, linked, limit_points=1 << 40).verified == 1
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,21 +11,18 @@ import pytest
 
 from spyre.hw.access import per_core
 from spyre.hw.device.device import Device
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.spec import STICK_BYTES
-from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation.operation import Component, Indirection
-from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.compare.outputs import StickWriter, WriterLookup
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.run.session import placed
+from spyre.runtime.compare.outputs import StickWriter, last_writer
+from spyre.runtime.run.session import PlacedRun, Session
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-def writers(lookup: WriterLookup) -> dict[int, StickWriter]:
+def writers(linked: LinkedProgram) -> dict[int, StickWriter]:
     """Last writer of every stick in HBM, by address: one Python step per stick written."""
-    linked, found = lookup.linked, {}
+    found = {}
     pairs = zip(linked.schedule.order.tolist(), linked.schedule.instance.tolist(), strict=True)
     for static, instance in pairs:
         plan = linked.plans[static][0]
@@ -52,19 +50,20 @@ def offsets(op, access):
     return map(sum, product(*walks))
 
 
+def placed(bundle: Path) -> AbstractContextManager[PlacedRun]:
+    session = Session(Device(threads=1))
+    return session.placed(session.describe(bundle))
+
+
 def check(directory: Path) -> int:
-    bundle, device = load_bundle(directory), Device(threads=1)
-    arguments = read_arguments(bundle)
-    with placed(device, arguments, bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        launch = Launch(placement.tensors, placement.pool)
-        lookup = WriterLookup(kernel.link(launch))
-        expected = writers(lookup)
-        for spec in arguments.outputs:
-            base = placement.tensors[spec.arg_index].address_bytes
+    with placed(directory) as placement:
+        linked = placement.link(0)
+        expected = writers(linked)
+        for spec in placement.run.output_arguments:
+            base = placement.tensors[spec.name].address_bytes
             for stick in range(spec.layout.num_sticks):
                 address = base + stick * STICK_BYTES
-                assert lookup.writer(address) == expected.get(address, StickWriter(None))
+                assert last_writer(linked, address) == expected.get(address, StickWriter(None))
     return len(expected)
 
 
@@ -91,25 +90,18 @@ def test_real_bundles(shared_dir, name):
 
 
 def test_a_place_nobody_writes():
-    bundle, device = load_bundle(EXAMPLES / "add_loop"), Device(threads=1)
-    with placed(device, read_arguments(bundle), bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        launch = Launch(placement.tensors)
-        lookup = WriterLookup(kernel.link(launch))
-        assert lookup.writer(placement.tensors[0].address_bytes) == StickWriter(None)
+    with placed(EXAMPLES / "add_loop") as placement:
+        address = placement.tensors["arg_0"].address_bytes
+        assert last_writer(placement.link(0), address) == StickWriter(None)
 
 
 def test_scattering_leaves_it_open():
     """Where an index decides, nobody can be named from addresses alone."""
-    bundle, device = load_bundle(EXAMPLES / "add_loop"), Device(threads=1)
-    with placed(device, read_arguments(bundle), bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        launch = Launch(placement.tensors)
-        plan = kernel.link(launch).plans[0][0]
+    with placed(EXAMPLES / "add_loop") as placement:
+        linked = placement.link(0)
+        plan = linked.plans[0][0]
         output = replace(plan.op.outputs[0], indirection=Indirection.VALUE)
         scattering = replace(plan, op=replace(plan.op, outputs=(output,)))
-        linked = kernel.link(launch)
         runs = ((replace(linked.runs[0][0], plan=scattering),),)
         linked = replace(linked, code=replace(linked.code, runs=runs))
-        lookup = WriterLookup(linked)
-        assert lookup.writer(placement.tensors[0].address_bytes) is None
+        assert last_writer(linked, placement.tensors["arg_0"].address_bytes) is None

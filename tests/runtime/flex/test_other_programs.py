@@ -29,7 +29,7 @@ from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.kernel.runners import run_recorded
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tracing import bundle_launches
+from spyre.runtime.run.runs import describe_run
 from tests.hw.harness import map_tensors
 
 ROWS, COLUMNS, CORES = 16, 64, 2
@@ -145,4 +145,4 @@ def test_features_of_bundles_are_refused_by_name(card: FlexDevice, loaded: Loade
     with pytest.raises(UnsupportedError, match=r"SPY889.*tensors of other shapes.*\n.*\n.*Trace"):
         card.default_stream.launch(loaded.plan, [x, y])
     with pytest.raises(UnsupportedError, match="a check of addresses"):
-        bundle_launches(TracedProgram(), arguments({}), {})
+        describe_run(TracedProgram())

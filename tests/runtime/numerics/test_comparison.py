@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+import spyre
 from qa.conformance.cases import find_cases
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw.device.device import Device
+from spyre.hw.linking import LinkedProgram
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.ops import OPCODES
 from spyre.hw.reference import literal_starts
@@ -22,7 +25,10 @@ from spyre.hw.table import matmul as mt, plan as tb
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Operation
-from spyre.runtime.cases.case import read_case
+from spyre.runtime.arguments import prepare_inputs
+from spyre.runtime.arguments.host_tensor import HostTensor
+from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.compare import EXACT
 from spyre.runtime.compare.executes import (
     execute_views,
     locate_element,
@@ -32,18 +38,15 @@ from spyre.runtime.compare.executes import (
 )
 from spyre.runtime.numerics.comparison import (
     ExecuteDifference,
-    LinkedSide,
     NumericsComparison,
     NumericsReport,
     Verdict,
     compare_numerics,
 )
-from spyre.runtime.numerics.loaded_program import load_bundle_program, load_case_program
 from spyre.runtime.numerics.rounding import DL16_SMALLEST, UlpSize, differences
-from spyre.runtime.run.session import RunOptions
+from spyre.runtime.run.session import Session
 from tests.hw.division_strategies import shuffles
 from tests.hw.harness import (
-    Array,
     Fill,
     allocations_of,
     any_numbers,
@@ -153,9 +156,12 @@ def test_bytes_nobody_writes_have_no_writer():
 # --- one execute ------------------------------------------------------------------------------
 
 
+Side = tuple[Device, LinkedProgram]
+
+
 def sides(
     spec: OperationSpec | Operation, modes: tuple[str, str], fill: Fill = normals, repeat: int = 1
-) -> tuple[LinkedSide, LinkedSide]:
+) -> tuple[Side, Side]:
     """One operation linked in two modes; operands filled on the first one's device only."""
     op = build_operation(spec) if isinstance(spec, OperationSpec) else spec
     found = windows(op)
@@ -163,18 +169,19 @@ def sides(
     for mode in modes:
         device = engine(mode)
         allocations = allocations_of(found)
-        made.append(LinkedSide(device, link(device, [op], allocations, repeat)))
+        made.append((device, link(device, [op], allocations, repeat)))
     rng = np.random.default_rng(4)
     leads = 1 if modes[0] == "ieee" else 0
     for window in found:
-        fill_window(window, fill, modes[leads], rng, [made[leads].device.memory])
+        fill_window(window, fill, modes[leads], rng, [made[leads][0].memory])
         junk = np.full(window.high - window.low, 0x7E, np.uint8)
-        made[1 - leads].device.memory.write(window.low, junk)
+        made[1 - leads][0].memory.write(window.low, junk)
     return made[0], made[1]
 
 
-def one(pair: tuple[LinkedSide, LinkedSide]) -> ExecuteDifference:
-    (found,) = NumericsComparison(*pair).run()
+def one(pair: tuple[Side, Side]) -> ExecuteDifference:
+    (first, a), (second, b) = pair
+    (found,) = NumericsComparison(first, second, (a, b)).run()
     return found
 
 
@@ -211,11 +218,11 @@ def test_equal_modes_do_not_differ():
     assert (found.differing, found.worst, found.units_sum) == (0, None, 0.0)
 
 
-def tamper(side: LinkedSide, word: int, value: int) -> LinkedSide:
-    tables = side.linked.tables.copy()
+def tamper(side: Side, word: int, value: int) -> Side:
+    device, linked = side
+    tables = linked.tables.copy()
     tables[:, word] = value
-    code = replace(side.linked.code, tables=tables)
-    return replace(side, linked=replace(side.linked, code=code))
+    return device, replace(linked, code=replace(linked.code, tables=tables))
 
 
 @pytest.mark.parametrize("modes", [("dl16", "ieee"), ("dl16", "dl16:alu=even"), ("ieee", "dl16")])
@@ -279,12 +286,12 @@ def test_operands_binary16_cannot_hold_are_equal_on_both_sides():
         rng = np.random.default_rng(0)
         second = windows(build_operation(spec))[1]
         factor: Fill = lambda rng, n: np.full(n, 1024.0, np.float32)  # noqa: E731
-        fill_window(second, factor, "dl16", rng, [pair[0].device.memory])
-        before = pair[0].device.memory.read(region(0), 1024)
+        fill_window(second, factor, "dl16", rng, [pair[0][0].memory])
+        before = pair[0][0].memory.read(region(0), 1024)
         found = one(pair)
         assert found.adjusted_operands
         assert found.is_explained
-        codes = [pair[0].device.memory.read(region(k), 1024).view(np.uint16) for k in (0, 2)]
+        codes = [pair[0][0].memory.read(region(k), 1024).view(np.uint16) for k in (0, 2)]
         assert np.array_equal(codes[0], before.view(np.uint16))
         exact = decode_dl16(codes[0]) * np.float32(1024)
         assert np.array_equal(codes[1], encode_dl16(exact))
@@ -319,14 +326,19 @@ def test_scratchpads_are_compared_core_by_core():
 
 
 def report_of(
-    example: str, modes: tuple[str, str], agrees: Any = (), inputs: list[Array] | None = None
+    source: str | Case, modes: Sequence[str], expected: Sequence[HostTensor] = ()
 ) -> NumericsReport:
-    devices = [Device(parse_numerics(m), 1) for m in modes]
-    arguments = (ROOT / "examples" / example, inputs, RunOptions(), agrees)
-    with (
-        load_bundle_program(devices[0], *arguments) as first,
-        load_bundle_program(devices[1], *arguments) as second,
-    ):
+    sessions = [Session(Device(parse_numerics(mode), 1)) for mode in modes]
+    if isinstance(source, Case):
+        run = sessions[0].describe(source)
+    else:
+        run = sessions[0].describe(ROOT / "examples" / source)
+        run = run.with_inputs(prepare_inputs(run.inputs, None, 0))
+    if expected:
+        run = run.with_expected(expected, [EXACT])
+    with sessions[0].placed(run) as first, sessions[1].placed(run) as second:
+        first.fill()
+        second.fill()
         return compare_numerics(first, second)
 
 
@@ -346,8 +358,6 @@ def test_examples(example: str, modes: tuple[str, str]):
 
 def test_outputs_are_those_of_whole_runs():
     """The leader's state goes through the steps untouched: the same as running each alone."""
-    import spyre
-
     for modes in (("dl16", "ieee"), ("ieee", "dl16")):
         report = report_of("softmax", modes)
         (output,) = report.outputs
@@ -358,14 +368,18 @@ def test_outputs_are_those_of_whole_runs():
 
 
 def test_values_both_modes_miss_are_not_quantisation():
-    no, yes = (lambda values: False), (lambda values: True)
-    assert report_of("matmul", ("dl16", "ieee"), [yes]).exit_code == 0
-    report = report_of("matmul", ("dl16", "ieee"), [no])
+    modes = ("dl16", "ieee")
+    alone = [
+        spyre.run(ROOT / "examples" / "matmul", numerics=mode, threads=1).outputs[0]
+        for mode in modes
+    ]
+    for k, values in enumerate(alone):
+        report = report_of("matmul", modes, [HostTensor.from_array("y", values)])
+        assert (report.exit_code, report.outputs[0].agrees) == (0, (k == 0, k == 1))
+    zeros = HostTensor.from_array("y", np.zeros_like(alone[0]))
+    report = report_of("matmul", modes, [zeros])
     assert report.verdict is Verdict.NOT_QUANTISATION
     assert all(e.is_explained for e in report.executes)
-    calls: list[int] = []
-    only_second = lambda values: bool(calls.append(1) or len(calls) == 2)  # noqa: E731
-    assert report_of("matmul", ("dl16", "ieee"), [only_second]).exit_code == 0
 
 
 @pytest.mark.shared
@@ -375,14 +389,13 @@ def test_real_programs_are_never_blamed(shared_dir: Path, modes: tuple[str, str]
 
     Every other program in one pair of modes, the rest in the other; in the long form all in both.
     """
-    devices = [Device(mode, 1) for mode in modes]
     chosen = find_cases(shared_dir / "bundles")
     if "SPYRE_TEST_EXAMPLES" not in os.environ:
         chosen = chosen[modes[0] == "ieee" :: 2]
     cases = [read_case(directory) for directory in chosen]
     differing = 0
     for case in cases:
-        report = compare_numerics(*(load_case_program(device, case) for device in devices))
+        report = report_of(case, modes)
         assert report.exit_code == 0, (case.spec.name, report)
         differing += report.verdict is not Verdict.EQUAL
     assert differing > len(cases) // 2

@@ -13,27 +13,24 @@ import pytest
 from spyre import __main__ as command
 from spyre.errors import ProfileError
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.runtime.arguments import read_arguments
 from spyre.runtime.cases import read_case
 from spyre.runtime.drawing import INNER, shown_indices
 from spyre.runtime.pictures import (
     PicturedTensor,
-    pictured_bundle,
-    pictured_case,
     pictures_of,
     write_pictures,
 )
 from spyre.runtime.pictures.executes import memory_block
 from spyre.runtime.pictures.layouts import layout_picture
 from spyre.runtime.program import load_source
+from spyre.runtime.run import describe_run
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def program_of(path):
-    bundle = load_source(str(path))
-    return pictured_bundle(str(path), bundle, read_arguments(bundle, {}), {})
+    return describe_run(load_source(path))
 
 
 def texts(picture):
@@ -140,7 +137,7 @@ def test_the_command_writes_a_page_with_every_picture(tmp_path, capsys):
 def test_pictures_without_a_place_are_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(ProfileError, match="SPY782"):
-        write_pictures(program_of(EXAMPLES / "add_loop"), tmp_path / "file")
+        write_pictures(program_of(EXAMPLES / "add_loop"), tmp_path / "file", "add_loop")
     with pytest.raises(SystemExit):
         command.main(["run", str(EXAMPLES / "add_loop"), "--svg", str(tmp_path)])
     assert "--svg is nothing without --explain" in capsys.readouterr().err
@@ -149,9 +146,6 @@ def test_pictures_without_a_place_are_refused(tmp_path, capsys):
 @pytest.mark.shared
 def test_real_programs_can_be_drawn(shared_dir):
     for path in sorted(shared_dir.glob("bundles/*/case.json"))[::12]:
-        program = pictured_case(
-            path.parent.name, read_case(path.parent).spec,
-            lambda name, directory=path.parent: load_source(str(directory / name)),
-        )  # fmt: skip
+        program = describe_run(read_case(path.parent), load_source)
         for picture in pictures_of(program):
             assert ElementTree.fromstring(picture.svg).tag == f"{SVG}svg"

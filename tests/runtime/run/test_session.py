@@ -201,9 +201,9 @@ class TestReuse:
     def test_old_kernels_go(self, tmp_path, monkeypatch):
         monkeypatch.setattr(session_module, "MAX_KERNELS", 1)
         used = Session(Device(threads=1))
-        first = used.prepare(bundles.scratch(tmp_path / "a"))
-        address = first.kernel.kernel.reserve_scratch()[0].address_bytes
-        used.prepare(bundles.abs_of_sum(tmp_path / "b"))
+        first = used.load(bundles.scratch(tmp_path / "a"))
+        address = first.kernel.reserve_scratch()[0].address_bytes
+        used.load(bundles.abs_of_sum(tmp_path / "b"))
         assert used.device.allocate(128, address // SEGMENT) == address
 
     def test_sessions_end_with_their_device(self, bundle):

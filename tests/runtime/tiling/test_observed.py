@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from spyre.hw.device.device import Device
-from spyre.runtime.compare.reference_check import ReferenceCheck
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
@@ -16,6 +15,7 @@ from spyre.runtime.tiling.tile_checks import TilingOptions
 from spyre.runtime.tiling.tile_steps import (
     Compute,
 )
+from tests.runtime.compare.verified import verify_program
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.random_cases import check_case, random_case
 from tests.runtime.tiling.running import (
@@ -66,7 +66,7 @@ def test_the_twin_agrees(device: Device, symbolic: bool) -> None:
     for iteration in range(tiled.plan.iterations):
         step = Compute(iteration)
         linked = tiled.kernel_of(step).link(tiled.launch_of(step))
-        assert ReferenceCheck(device).run(linked).verified == 3
+        assert verify_program(device, linked).verified == 3
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
@@ -82,7 +82,7 @@ def test_the_twin_agrees_where_operands_lack_a_dim(device: Device, symbolic: boo
     for iteration in range(plan.iterations):
         step = Compute(iteration)
         linked = tiled.kernel_of(step).link(tiled.launch_of(step))
-        assert ReferenceCheck(device).run(linked).verified == 2
+        assert verify_program(device, linked).verified == 2
     truth = run_whole(device, whole, inputs_of(whole)).raw[0]
     np.testing.assert_array_equal(
         run_tiled(device, tile, whole.args, inputs_of(whole)).raw[0], truth

@@ -16,7 +16,7 @@ import spyre
 from spyre.cli.run import main
 from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.sources import readable
-from spyre.torch_backend.known_values import bound_inputs
+from spyre.torch_backend.torch_reference import bind_inputs
 
 
 @pytest.fixture
@@ -159,14 +159,14 @@ def test_outputs_in_another_order(kept, tmp_path: Path, capfd: pytest.CaptureFix
 
 def test_without_names():
     given = {"arg_0": "", "arg_2": ""}
-    bound = bound_inputs(backwards, given)
-    assert (bound.by_place, bound.by_name) == (("arg_0", "arg_2"), {})
+    bound = bind_inputs(backwards, given)
+    assert (bound.positional, bound.by_name) == (("arg_0", "arg_2"), {})
     assert bound.order.endswith("in order of first use: a is arg_0, b is arg_2")
-    assert "input 0 is arg_0" in bound_inputs(torch.sub, given).order
-    assert bound_inputs(backwards, {"arg_0": "x", "arg_2": "a"}).order
-    assert bound_inputs(lambda *xs, **named: xs, {"arg_0": "x"}).by_place == ("arg_0",)
+    assert "input 0 is arg_0" in bind_inputs(torch.sub, given).order
+    assert bind_inputs(backwards, {"arg_0": "x", "arg_2": "a"}).order
+    assert bind_inputs(lambda *xs, **named: xs, {"arg_0": "x"}).positional == ("arg_0",)
     with pytest.raises(LaunchError, match="SPY623"):
-        bound_inputs(backwards, {"arg_0": "a"})
+        bind_inputs(backwards, {"arg_0": "a"})
 
 
 def test_readable_names():

@@ -1,10 +1,10 @@
-"""The first execute of a run that deviates from the values its function should have.
+"""Finds the first execute of a run that deviates from the reference values of its function.
 
-Every execution is judged by what it takes and leaves: a tile read from an input has to be a tile of
-that input; a result that was a tile of a known value in the first iteration has to be the next tile
-in the next. What never was a known value (partial sums, steps of a decomposition) is not judged.
-Outputs are judged once more at the end, by place. Where only that shows a deviation, no value says
-which execute was the first; addresses may: of those before it, the likeliest cause that they show.
+Each execution is checked at its operands. An input tile must match the reference input at the
+position that the loop implies; an output whose first tile matches a reference value must match that
+value's next tile in every later iteration. Results without a reference value (partial sums, steps
+of a decomposition) are not checked. The outputs of the run are compared at the end. If only that
+shows a deviation, the wrong execute is looked for among those with suspicious addresses.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from spyre.errors import DeviceLocation, Finding, Severity
 from spyre.hw.device import Device
 from spyre.mlir.operation import Component
 from spyre.runtime.arguments import HostTensor
-from spyre.runtime.compare import ExecuteView, OutputLocation
-from spyre.runtime.expect.known import (
-    Arrangement,
+from spyre.runtime.compare import ExecuteView, OutputLocation, Parts
+from spyre.runtime.first_divergence.operand_tiles import OperandTile, read_tile
+from spyre.runtime.first_divergence.reference_tiles import (
     Array,
     BoolArray,
     Coords,
-    Course,
-    KnownValue,
-    arrangements,
-    courses,
+    ReferenceValue,
+    TileLayout,
+    TilePath,
+    find_paths,
     is_constant,
+    tile_layouts,
 )
-from spyre.runtime.expect.stepping import Parts
-from spyre.runtime.expect.tiles import OperandTile, read_tile
 from spyre.runtime.tracing import TiledExecutes, TracedLaunch, tile_groups, trace_executes
 
 
 @dataclass(frozen=True, eq=False)
 class Deviation:
-    """An execution whose operand is not what it should be.
+    """An execution with a wrong operand.
 
-    ``is_read``: it took the wrong tile; else it left one. ``value``: the known value it should be a
-    tile of. ``wrong``: by element of the tile, with ``cores`` that have them (numbers), over
-    ``dims``. ``suspicion``: of an output judged by place, what the addresses of an execute before
-    it show; that execute then is the first wrong one. ``order``: in which the function was given
-    its inputs, where no names say so.
+    ``is_read``: the operand is an input. ``value``: name of the reference value. ``wrong``: True
+    per wrong element of the tile, over ``dims``; ``cores``: number of the core that holds each
+    element. ``suspicion``: for a wrong output of the run, an address finding on an earlier execute,
+    which is then the first wrong one. ``order``: the order in which the function was given its
+    inputs, if they could not be matched by name.
     """
 
     location: DeviceLocation
@@ -61,15 +60,15 @@ class Deviation:
 
     @property
     def number(self) -> int:
-        """Of the execute, as reports count."""
-        place = self.location if self.suspicion is None else self.suspicion.location
-        assert isinstance(place, DeviceLocation)
-        assert place.execute is not None
-        return place.execute
+        """Number of the execute, as reports count."""
+        location = self.location if self.suspicion is None else self.suspicion.location
+        assert isinstance(location, DeviceLocation)
+        assert location.execute is not None
+        return location.execute
 
     @property
     def is_of_output(self) -> bool:
-        """Whether an output was judged, by place, and ``wrong`` is of its elements."""
+        """True if ``wrong`` is over the elements of an output of the run."""
         return self.location.tensor == self.value
 
     @property
@@ -87,8 +86,8 @@ class Deviation:
         return str(self.to_finding())
 
     def to_finding(self) -> Finding:
-        """The deviation as reports take it."""
-        place = ", ".join(f"{d} {i}" for d, i in zip(self.dims, self.worst, strict=True))
+        """The deviation as a finding for reports."""
+        index = ", ".join(f"{d} {i}" for d, i in zip(self.dims, self.worst, strict=True))
         if self.suspicion is not None:
             return replace(
                 self.suspicion,
@@ -99,17 +98,17 @@ class Deviation:
                 hint=self.order or self.suspicion.hint,
             )
         if self.is_of_output:
-            known = f"output {self.value} is wrong, and no execute judged before it was"
+            head = f"output {self.value} is wrong, and no execute checked before it was"
         else:
-            known = "the first wrong execute"
-        verb = "reads from" if self.is_read else "computes in"
+            head = "the first wrong execute"
+        verb = "reads from" if self.is_read else "writes to"
         return Finding(
             "SPY622",
             Severity.ERROR,
-            f"{known}: what {self.operation} {verb} {self.location.tensor} is not "
-            f"the tile of {self.value} that is due",
+            f"{head}: the tile that {self.operation} {verb} {self.location.tensor} differs from "
+            f"the expected tile of {self.value}",
             self.location,
-            f"{self.expected:.6g} at {place}",
+            f"{self.expected:.6g} at {index}",
             f"{self.found:.6g}; {int(self.wrong.sum()):,} of {self.wrong.size:,} elements differ, "
             f"on {sum(share > 0 for share in self.by_core.values())} of {len(self.by_core)} cores",
             self.order,
@@ -118,7 +117,7 @@ class Deviation:
 
 @dataclass
 class ExecuteVerdict:
-    """How often an execute agreed with a known value, and how often nothing was known."""
+    """Executions of an execute that agreed with a reference value, or had none (``unknown``)."""
 
     number: int
     operation: str
@@ -130,22 +129,23 @@ class ExecuteVerdict:
 
 
 @dataclass
-class FirstWrong:
-    """A watcher of the launches of one run.
+class FirstDivergence:
+    """Observes the launches of one run; an `ExecuteObserver`.
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
     arguments that hold inputs. ``launches``: of the run, in order. ``address_findings``: possible
-    causes that their addresses show, the likeliest first. ``order``: as of `Deviation`.
+    causes that their addresses show, the likeliest first. ``order``: as in `Deviation`. ``found``:
+    the first deviation, if there is one.
     """
 
-    known: Sequence[KnownValue]
+    known: Sequence[ReferenceValue]
     uploaded: frozenset[str]
     launches: Sequence[TracedLaunch]
     address_findings: Callable[[Sequence[TracedLaunch]], Sequence[Finding]]
     order: str = ""
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
-    _courses: dict[tuple[int, int], tuple[Course, ...]] = field(default_factory=dict)
+    _paths: dict[tuple[int, int], tuple[TilePath, ...]] = field(default_factory=dict)
     _groups: dict[int, tuple[TiledExecutes, int]] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _states: list[str | None] = field(default_factory=list)
@@ -156,23 +156,23 @@ class FirstWrong:
                 self._groups[member.number] = group, row
 
     def before(self, device: Device, parts: Parts, number: int) -> None:
-        """Judge what the execution is about to read from inputs."""
+        """Check the tiles that the execution is about to read from inputs."""
         first, verdict = parts[0], self._verdict(parts[0], number)
         self._states = []
         if self.found is None and len(parts) == 1:
             inputs = self._inputs(first)
-            self._states += [self._judge(device, first, k, verdict) for k in inputs]
+            self._states += [self._check(device, first, k, verdict) for k in inputs]
         verdict.deviated |= self.found is not None and self.found.number == number
 
     def after(self, device: Device, parts: Parts, number: int) -> None:
-        """Judge what it has left."""
+        """Check the tiles that it has written."""
         if self.found is not None:
             return
         first, verdict = parts[0], self._verdict(parts[0], number)
         count = len(first.op.tensors)
         outputs = range(count - len(first.op.outputs), count)
         if len(parts) == 1:
-            self._states += [self._judge(device, first, k, verdict) for k in outputs]
+            self._states += [self._check(device, first, k, verdict) for k in outputs]
         self._written |= {name for k in outputs if (name := _owner(first, k)) is not None}
         known = [value for value in self._states if value]
         verdict.value = verdict.value or (known[-1] if known else "")
@@ -185,93 +185,93 @@ class FirstWrong:
         return self.verdicts.setdefault(number, ExecuteVerdict(number, step.op.name, sdsc))
 
     def _inputs(self, step: ExecuteView) -> list[int]:
-        """Operands that are read from arguments as they were uploaded."""
+        """Operands that read arguments which no execute has written yet."""
         names = [_owner(step, k) for k in range(len(step.op.inputs))]
         fresh = self.uploaded - self._written
         return [k for k, name in enumerate(names) if name in fresh]
 
-    def _judge(
+    def _check(
         self, device: Device, step: ExecuteView, operand: int, verdict: ExecuteVerdict
     ) -> str | None:
-        """The value the operand is a tile of; None where nothing is known, or it deviates."""
+        """Name of the value that the operand is a tile of; None for none, or if it deviates."""
         tile = read_tile(device, step, operand) if self.found is None else None
         if tile is None or not tile.dims or is_constant(tile.values):
             return None
         group, member = self._groups[verdict.number]
         row = step.instance if len(group.members) == 1 else member
-        taken = _Taken(step, operand, tile, verdict, group, row)
+        checked = _CheckedTile(step, operand, tile, verdict, group, row)
         key = id(group), operand
-        ways = self._courses.get(key)
-        alive = self._begin(taken) if ways is None else self._go_on(taken, ways)
-        self._courses[key] = alive
-        return alive[0].arrangement.value.name if alive else None
+        paths = self._paths.get(key)
+        alive = self._begin(checked) if paths is None else self._go_on(checked, paths)
+        self._paths[key] = alive
+        return alive[0].layout.value.name if alive else None
 
-    def _begin(self, taken: _Taken) -> tuple[Course, ...]:
-        """Where a loop's first tile lies. One that is read from an input has to be a tile of it."""
-        ways = courses(self._places(taken.tile, self.known), taken.group.nest)
-        guess = self._likely(taken) if taken.is_read and not ways else None
+    def _begin(self, checked: _CheckedTile) -> tuple[TilePath, ...]:
+        """Paths that begin with a loop's first tile. A tile read from an input must have one."""
+        paths = find_paths(self._positions(checked.tile, self.known), checked.group.nest)
+        guess = self._closest(checked) if checked.is_read and not paths else None
         if guess is not None:
-            self.found = taken.deviation(*guess, self.order)
-        return ways
+            self.found = checked.deviation(*guess, self.order)
+        return paths
 
-    def _go_on(self, taken: _Taken, ways: tuple[Course, ...]) -> tuple[Course, ...]:
-        """The ways on which a later tile lies; none of several is a deviation."""
-        nest, row = taken.group.nest, taken.row
-        values = taken.tile.values
+    def _go_on(self, checked: _CheckedTile, paths: tuple[TilePath, ...]) -> tuple[TilePath, ...]:
+        """The paths that a later tile is on. If the last path ends, that is a deviation."""
+        nest, row = checked.group.nest, checked.row
+        values = checked.tile.values
         alive = tuple(
-            way for way in ways if not way.arrangement.wrong(values, way.coords(nest, row)).any()
+            path for path in paths if not path.layout.wrong(values, path.coords(nest, row)).any()
         )
-        if ways and not alive and len(taken.group.members) > 1:
-            # Unrolled executes may be alike and yet do something else, for another value.
-            others = [v for v in self.known if all(v is not w.arrangement.value for w in ways)]
-            alive = courses(self._places(taken.tile, others), nest)
-        if ways and not alive:
-            way = ways[0]
-            self.found = taken.deviation(way.arrangement, way.coords(nest, row), self.order)
+        if paths and not alive and len(checked.group.members) > 1:
+            # Executes that look like an unrolled loop may compute another value each.
+            others = [v for v in self.known if all(v is not path.layout.value for path in paths)]
+            alive = find_paths(self._positions(checked.tile, others), nest)
+        if paths and not alive:
+            path = paths[0]
+            self.found = checked.deviation(path.layout, path.coords(nest, row), self.order)
         return alive
 
-    def _places(
-        self, tile: OperandTile, known: Sequence[KnownValue]
-    ) -> list[tuple[Arrangement, Coords]]:
+    def _positions(
+        self, tile: OperandTile, known: Sequence[ReferenceValue]
+    ) -> list[tuple[TileLayout, Coords]]:
         return [
-            (way, coords)
+            (layout, coords)
             for value in known
-            for way in arrangements(value, tile.values.shape)
-            for coords in way.places(tile.values)
+            for layout in tile_layouts(value, tile.values.shape)
+            for coords in layout.positions(tile.values)
         ]
 
-    def _likely(self, taken: _Taken) -> tuple[Arrangement, Coords] | None:
-        """The tile at the beginning of the input that differs least."""
-        name = _owner(taken.step, taken.operand)
+    def _closest(self, checked: _CheckedTile) -> tuple[TileLayout, Coords] | None:
+        """The first tile of the input, in the layout in which it differs least."""
+        name = _owner(checked.step, checked.operand)
         values = [value for value in self.known if value.name == name]
-        ways = [w for value in values for w in arrangements(value, taken.tile.values.shape)]
-        starts = [(way, (0,) * len(way.grid)) for way in ways]
+        layouts = [x for value in values for x in tile_layouts(value, checked.tile.values.shape)]
+        starts = [(layout, (0,) * len(layout.grid)) for layout in layouts]
 
-        def distance(pair: tuple[Arrangement, Coords]) -> int:
-            return int(pair[0].wrong(taken.tile.values, pair[1]).sum())
+        def distance(pair: tuple[TileLayout, Coords]) -> int:
+            return int(pair[0].wrong(checked.tile.values, pair[1]).sum())
 
         return min(starts, key=distance, default=None)
 
-    def judge_outputs(
+    def check_outputs(
         self,
         found: Sequence[HostTensor],
         places: Sequence[OutputLocation],
         expected: Mapping[int, Array],
     ) -> None:
-        """Where no execute deviated: the first that left wrong elements in an output.
+        """If no execute deviated, find the first one that wrote wrong elements of an output.
 
-        ``expected``: by number of the output; those of other shapes are other values.
+        ``expected``: by number of the output; arrays of another shape are ignored.
         """
         for k, values in expected.items():
             tensor, place = found[k], places[k]
             numbers = tensor.to_values()
             if numbers.shape == values.shape and numbers.dtype.kind == "f":
-                self._judge_output(tensor.name, values, numbers, place)
+                self._check_output(tensor.name, values, numbers, place)
 
-    def _judge_output(
+    def _check_output(
         self, name: str, expected: Array, found: Array, place: OutputLocation
     ) -> None:
-        wrong = KnownValue(name, expected).differs(found, expected)
+        wrong = ReferenceValue(name, expected).differs(found, expected)
         if self.found is not None or not wrong.any() or place.core_map is None:
             return
         indices = np.argwhere(wrong)
@@ -303,17 +303,17 @@ class FirstWrong:
         self.verdicts[self.found.number].deviated = True
 
     def _suspicion(self, last: int) -> Finding | None:
-        """The likeliest cause that addresses show, of the executes up to ``last``.
+        """The most likely address finding on an execute up to ``last``.
 
-        What stays unwritten follows from a cause and is none.
+        Unwritten memory (SPY720) is the consequence of another finding and is left out.
         """
         shown = self.address_findings(self.launches)
         return next((each for each in shown if _is_cause(each) and _execute(each) <= last), None)
 
 
 @dataclass(frozen=True, eq=False)
-class _Taken:
-    """An operand of one execution with what it holds; ``row``: which of its group."""
+class _CheckedTile:
+    """An operand of one execution and its numbers; ``row``: the execution in its group."""
 
     step: ExecuteView
     operand: int
@@ -326,12 +326,12 @@ class _Taken:
     def is_read(self) -> bool:
         return self.operand < len(self.step.op.inputs)
 
-    def deviation(self, way: Arrangement, coords: Coords, order: str) -> Deviation:
-        """That it is not the tile of ``way`` at ``coords``."""
+    def deviation(self, layout: TileLayout, coords: Coords, order: str) -> Deviation:
+        """The deviation from the tile of ``layout`` at ``coords``."""
         step, tile = self.step, self.tile
-        wrong = way.wrong(tile.values, coords)
+        wrong = layout.wrong(tile.values, coords)
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        cores = np.array(step.op.cores)[tile.cores[tuple(slice(n) for n in way.tile_shape)]]
+        cores = np.array(step.op.cores)[tile.cores[tuple(slice(n) for n in layout.tile_shape)]]
         location = DeviceLocation(
             self.verdict.sdsc,
             self.verdict.number,
@@ -344,11 +344,11 @@ class _Taken:
             location,
             step.op.name,
             self.is_read,
-            way.value.name,
+            layout.value.name,
             tile.dims,
             wrong,
             cores,
-            float(way.tiles[coords][at]),
+            float(layout.tiles[coords][at]),
             float(tile.values[at]),
             order=order,
         )
@@ -364,11 +364,11 @@ def _execute(finding: Finding) -> int:
 
 
 _SAMPLES = 200
-"""Wrong elements of an output whose writers are looked up."""
+"""Number of wrong elements of an output whose writers are looked up."""
 
 
 def _owner(step: ExecuteView, operand: int) -> str | None:
-    """The argument in whose memory an operand begins."""
+    """Name of the argument whose memory contains the start of an operand."""
     if step.op.tensors[operand].component is not Component.HBM:
         return None
     start = int(step.starts[operand].min())

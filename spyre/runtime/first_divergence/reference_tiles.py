@@ -1,7 +1,8 @@
-"""Where a tile lies in the values of a function: among its inputs, results of operations, outputs.
+"""Finds tiles in the reference values of a function: inputs, results of operations, outputs.
 
-A tile is a block of a value: its dims are some of the value's, in any order, each whole or one of
-equal parts; along the other dims it has one place. The *grid* counts those parts and places.
+A tile is a block of a value. Its dims are some of the value's dims in any order; each is whole or
+one of several equal parts, and the remaining dims are fixed at one index. The *grid* counts parts
+and fixed indices.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ BoolArray = npt.NDArray[np.bool_]
 Coords = tuple[int, ...]
 
 TOLERANCE = 2.0**-6
-"""Of the value and of the root mean square of all: several roundings to DL16 after another."""
+"""Relative to the value and to the root mean square of all: several successive DL16 roundings."""
 LANES = 64
-"""Stick dims are padded to a multiple of this (or less), with anything."""
+"""Stick dims are padded to a multiple of this (or less); the padding may hold any number."""
 _SAMPLES = 24
-"""Elements compared first: most places differ in them."""
+"""Elements compared first, which rules out most positions."""
 
 
 def is_constant(values: Array) -> bool:
-    """True if all numbers are one: such a tile is like any other."""
+    """True if all numbers are equal. Such a tile matches too many others to be located."""
     return bool(values.size) and bool((values == values.flat[0]).all())
 
 
 @dataclass(frozen=True, eq=False)
-class KnownValue:
-    """A value of the function, as numbers; ``name``: of the input, operation or output."""
+class ReferenceValue:
+    """Numbers that the function computes; ``name``: of the input, operation or output."""
 
     name: str
     values: Array
 
     @cached_property
     def squeezed(self) -> Array:
-        """Without dims of one element."""
+        """The numbers as float32, without dims of size 1."""
         return self.values.squeeze().astype(np.float32)
 
     @cached_property
@@ -56,79 +57,79 @@ class KnownValue:
 
     @property
     def tolerance(self) -> Tolerance:
-        """What several roundings may change."""
+        """Tolerance for several successive roundings."""
         return Tolerance(TOLERANCE, self.atol, merged_nan=True)
 
     def differs(self, found: Array, expected: Array) -> BoolArray:
-        """Where numbers differ from those expected of this value by more than its tolerance."""
+        """True for elements of ``found`` that are not within the tolerance of ``expected``."""
         with np.errstate(invalid="ignore", over="ignore"):
             near = np.abs(found - expected) <= self.atol + TOLERANCE * np.abs(expected)
-        # DL16 has no NaN, and its infinity stands for what is too large.
+        # DL16 has no NaN, and stores numbers beyond its range as infinity.
         finite = np.isfinite(expected)
         differs: BoolArray = np.where(finite, ~near, np.isfinite(found))
         return differs
 
 
-def placed_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int, Array]:
-    """What is expected of the outputs of a run, by their number: of those of a function, each at
-    the output of its shape with which it agrees best.
+def match_outputs(found: Sequence[Array], expected: Sequence[Array]) -> dict[int, Array]:
+    """The expected array of each output of a run, by number of the output.
 
-    A kernel has its outputs in the order in which it writes them, which may be another one than
-    that of the function, and may have more: what a backward pass needs. Values of a shape that no
-    output has stand at those that are left, in order.
+    A kernel lists its outputs in the order in which it writes them, which may differ from the order
+    of the function's results, and may have further ones for a backward pass. Each expected array is
+    assigned to the output of its shape that agrees with it best; arrays of other shapes are
+    assigned to the remaining outputs in order.
     """
     costs = sorted(
-        (int(KnownValue("", e).differs(f.astype(np.float64), e).sum()), k, number)
+        (int(ReferenceValue("", e).differs(f.astype(np.float64), e).sum()), k, number)
         for number, e in enumerate(expected)
         for k, f in enumerate(found)
         if f.shape == e.shape
     )
-    places: dict[int, int] = {}
+    matches: dict[int, int] = {}
     for _, k, number in costs:
-        if k not in places and number not in places.values():
-            places[k] = number
-    rest = [number for number in range(len(expected)) if number not in places.values()]
-    free = [k for k in range(len(found)) if k not in places]
-    places |= dict(zip(free, rest, strict=False))
-    return {k: expected[places[k]] for k in sorted(places)}
+        if k not in matches and number not in matches.values():
+            matches[k] = number
+    rest = [number for number in range(len(expected)) if number not in matches.values()]
+    free = [k for k in range(len(found)) if k not in matches]
+    matches |= dict(zip(free, rest, strict=False))
+    return {k: expected[matches[k]] for k in sorted(matches)}
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
-    """One way in which tiles of a shape lie in a value: ``tiles[grid coordinates]`` is one of them.
+class TileLayout:
+    """One way to cut a value into tiles of a shape: ``tiles[grid coordinates]`` is one tile.
 
-    ``tile_shape``: elements of a tile that the value has, without padding.
+    ``order``: dims of the value that the tile's dims are; ``grid``: its extents; ``tile_shape``:
+    elements of a tile without padding.
     """
 
-    value: KnownValue
+    value: ReferenceValue
     order: tuple[int, ...]
     grid: tuple[int, ...]
     tiles: Array
     tile_shape: tuple[int, ...]
 
     def wrong(self, tile: Array, coords: Coords) -> BoolArray:
-        """Elements of a tile (padding cut off) that are not those at ``coords``."""
+        """Elements of ``tile``, without padding, that differ from the tile at ``coords``."""
         return self.value.differs(self._cut(tile), self.tiles[coords])
 
-    def places(self, tile: Array) -> Iterator[Coords]:
-        """Where in the grid the tile lies."""
+    def positions(self, tile: Array) -> Iterator[Coords]:
+        """Grid coordinates of all tiles that ``tile`` agrees with."""
         cut = self._cut(tile).ravel()
         chosen = np.linspace(0, cut.size - 1, min(_SAMPLES, cut.size)).astype(np.int64)
         inside = np.unravel_index(chosen, self.tile_shape)
-        place: tuple[Any, ...] = (..., *inside)
-        sampled = self.tiles[place]
-        likely = ~self.value.differs(cut[chosen], sampled).any(axis=-1)
-        for coords in np.argwhere(likely):
-            place = tuple(int(i) for i in coords)
-            if not self.wrong(tile, place).any():
-                yield place
+        samples: tuple[Any, ...] = (..., *inside)
+        likely = ~self.value.differs(cut[chosen], self.tiles[samples]).any(axis=-1)
+        for indices in np.argwhere(likely):
+            coords = tuple(int(i) for i in indices)
+            if not self.wrong(tile, coords).any():
+                yield coords
 
     def _cut(self, tile: Array) -> Array:
         return tile[tuple(slice(n) for n in self.tile_shape)]
 
 
-def arrangements(value: KnownValue, shape: Sequence[int]) -> Iterator[Arrangement]:
-    """All ways in which tiles of ``shape`` (no dim of 1) may lie in ``value``."""
+def tile_layouts(value: ReferenceValue, shape: Sequence[int]) -> Iterator[TileLayout]:
+    """All ways to cut ``value`` into tiles of ``shape``, which has no dim of size 1."""
     whole = value.squeezed
     for order in permutations(range(whole.ndim), len(shape)):
         pairs = [(whole.shape[k], n) for k, n in zip(order, shape, strict=True)]
@@ -146,27 +147,27 @@ def arrangements(value: KnownValue, shape: Sequence[int]) -> Iterator[Arrangemen
         first = len(outer)
         grid_axes = [*range(first), *range(first, parts.ndim, 2)]
         tiles = parts.transpose(*grid_axes, *range(first + 1, parts.ndim, 2))
-        yield Arrangement(value, order, (*outer, *counts), tiles, tile_shape)
+        yield TileLayout(value, order, (*outer, *counts), tiles, tile_shape)
 
 
 def _fits(have: int, need: int) -> bool:
     return have % need == 0 if have >= need else need == -(-have // LANES) * LANES
 
 
-# --- tiles that loops walk --------------------------------------------------------------------
+# --- tiles of a loop --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
-    """How a loop nest takes a tile through an arrangement: per dim of the grid a place that stays,
-    or the loops (indices into the nest) that count it.
+class TilePath:
+    """The tiles that a loop nest visits: per dim of the grid a fixed coordinate, or the loops
+    (indices into the nest) that count it.
     """
 
-    arrangement: Arrangement
+    layout: TileLayout
     steps: tuple[int | tuple[int, ...], ...]
 
     def coords(self, nest: Sequence[int], row: int) -> Coords:
-        """Where the tile of execution ``row`` lies."""
+        """Grid coordinates in execution number ``row`` of a nest with these trip counts."""
         at = np.unravel_index(row, nest) if nest else ()
         return tuple(
             step if isinstance(step, int) else _count(step, at, nest) for step in self.steps
@@ -174,7 +175,7 @@ class Course:
 
     @property
     def moving(self) -> int:
-        """Dims that a loop counts."""
+        """Number of grid dims that loops count."""
         return sum(not isinstance(step, int) for step in self.steps)
 
 
@@ -185,27 +186,29 @@ def _count(loops: tuple[int, ...], at: Sequence[Any], nest: Sequence[int]) -> in
     return total
 
 
-def courses(found: Sequence[tuple[Arrangement, Coords]], nest: Sequence[int]) -> tuple[Course, ...]:
-    """Ways through the arrangements that begin at the places found.
+def find_paths(
+    starts: Sequence[tuple[TileLayout, Coords]], nest: Sequence[int]
+) -> tuple[TilePath, ...]:
+    """Paths that begin at the given tiles.
 
-    A dim of as many places as a loop has trips is counted by it, if any loop may count it.
+    A grid dim with as many coordinates as loops have trips is counted by them, if possible.
     """
     levels = [k for k, trips in enumerate(nest) if trips > 1]
     groups = [g for n in range(1, len(levels) + 1) for g in combinations(levels, n)]
-    best: dict[tuple[int, tuple[int, ...]], list[Course]] = {}
-    for arrangement, coords in found:
+    by_layout: dict[tuple[int, tuple[int, ...]], list[TilePath]] = {}
+    for layout, coords in starts:
         choices: list[list[int | tuple[int, ...]]] = []
-        for size, place in zip(arrangement.grid, coords, strict=True):
+        for size, index in zip(layout.grid, coords, strict=True):
             moving = [g for g in groups if size > 1 and prod(nest[k] for k in g) == size]
-            choices.append([place, *(moving if place == 0 else [])])
+            choices.append([index, *(moving if index == 0 else [])])
         for steps in product(*choices):
             used = [loop for step in steps if not isinstance(step, int) for loop in step]
             if len(used) == len(set(used)):
-                key = id(arrangement.value), arrangement.order
-                best.setdefault(key, []).append(Course(arrangement, steps))
+                key = id(layout.value), layout.order
+                by_layout.setdefault(key, []).append(TilePath(layout, steps))
     return tuple(
-        course
-        for ways in best.values()
-        for course in ways
-        if course.moving == max(way.moving for way in ways)
+        path
+        for paths in by_layout.values()
+        for path in paths
+        if path.moving == max(each.moving for each in paths)
     )

@@ -1,153 +1,112 @@
-"""``--expect`` and ``--break``: a run watched execute by execute, and what is printed of it."""
+"""``--expect`` and ``--break``: observers of a run, and the text and JSON of their results."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.cli.options import Options
+from spyre.cli.options import ExecuteOptions
 from spyre.errors import LaunchError
-from spyre.hw.counters import ExecuteLabels
-from spyre.runtime.arguments import HostTensor, KernelArguments
-from spyre.runtime.cases import Case
-from spyre.runtime.kernel import Runner
-from spyre.runtime.program import LoweredBundle
 
 if TYPE_CHECKING:
-    from spyre.runtime.expect import (
+    from spyre.runtime.compare import ExecuteObserver
+    from spyre.runtime.first_divergence import (
         Breakpoint,
         Deviation,
-        FirstWrong,
+        FirstDivergence,
         OperandTile,
-        Subject,
-        Watcher,
     )
-    from spyre.runtime.run import RunResult
+    from spyre.runtime.run import Run, RunResult
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What watches a run. ``outputs``: of the function, in its order, without ``--expect`` none."""
+class Debugging:
+    """Observers of a run. ``search``: for ``--expect``; ``breakpoint``: for ``--break``;
+    ``outputs``: results of the expected function, in its order.
+    """
 
-    first_wrong: FirstWrong | None = None
+    search: FirstDivergence | None = None
     breakpoint: Breakpoint | None = None
     outputs: tuple[Array, ...] = ()
 
     @property
-    def runner(self) -> Callable[[ExecuteLabels], Runner] | None:
-        """What runs the launches; None where nothing watches."""
-        both: tuple[Watcher | None, ...] = (self.first_wrong, self.breakpoint)
-        watchers = [watcher for watcher in both if watcher is not None]
-        if not watchers:
-            return None
-        from spyre.runtime.expect import watched
-
-        return watched(watchers)
-
-    def judge_outputs(self, result: RunResult, expected: Mapping[int, Array]) -> None:
-        """Where no execute deviated: who left wrong elements in the outputs, by their number.
-
-        LaunchError SPY624 if the run did not come to the breakpoint.
-        """
-        if self.breakpoint is not None:
-            self.breakpoint.require_reached()
-        if self.first_wrong is None:
-            return
-        self.first_wrong.judge_outputs(result.output_tensors, result.places, expected)
-
-    def placed_outputs(self, result: RunResult) -> dict[int, Array]:
-        """What the function expects of the outputs, by their number."""
-        if not self.outputs:
-            return {}
-        from spyre.runtime.expect import placed_outputs
-
-        return placed_outputs(result.outputs, self.outputs)
+    def observers(self) -> list[ExecuteObserver]:
+        """The observers there are."""
+        both: tuple[ExecuteObserver | None, ...] = (self.search, self.breakpoint)
+        return [observer for observer in both if observer is not None]
 
     @property
     def deviation(self) -> Deviation | None:
         """The first execute that deviates, if one is known."""
-        return None if self.first_wrong is None else self.first_wrong.found
+        return None if self.search is None else self.search.found
+
+    def match_outputs(self, result: RunResult) -> dict[int, Array]:
+        """Results of the function by number of the output; none without ``--expect``."""
+        if not self.outputs:
+            return {}
+        from spyre.runtime.first_divergence import match_outputs
+
+        return match_outputs(result.outputs, self.outputs)
+
+    def check_outputs(self, result: RunResult, expected: Mapping[int, Array]) -> None:
+        """If no execute deviated, find the one that wrote wrong elements of an output.
+
+        LaunchError SPY624 if the run did not reach the breakpoint.
+        """
+        if self.breakpoint is not None:
+            self.breakpoint.require_reached()
+        if self.search is not None:
+            self.search.check_outputs(result.output_tensors, result.places, expected)
 
 
-NOTHING = Watch()
-
-
-def is_watched(options: Options) -> bool:
-    """Whether a run is to be watched."""
-    return options.expect is not None or options.break_at is not None
-
-
-def watch_case(options: Options, case: Case) -> Watch:
-    """The watch of a case. Errors as of `load_function`."""
-    if not is_watched(options):
-        return NOTHING
-    from spyre.runtime.expect import case_subject
-
-    return _watch(options, lambda: case_subject(case))
-
-
-def watch_bundle(
-    options: Options,
-    bundle: LoweredBundle,
-    arguments: KernelArguments,
-    inputs: Sequence[HostTensor],
-) -> Watch:
-    """The watch of a bundle. Errors as of `load_function` and `bundle_subject`."""
-    if not is_watched(options):
-        return NOTHING
-    from spyre.runtime.expect import bundle_subject
-
-    values = dict(options.values)
-    return _watch(options, lambda: bundle_subject(bundle, arguments, inputs, values))
-
-
-def _watch(options: Options, subject_of: Callable[[], Subject]) -> Watch:
+def debug_run(options: ExecuteOptions, run: Run) -> Debugging:
+    """The observers that the options ask for. Errors of `load_function`, `divergence_search`."""
     point = None
     if options.break_at is not None:
-        from spyre.runtime.expect import Breakpoint
+        from spyre.runtime.first_divergence import Breakpoint
 
         number, loops = options.break_at
         point = Breakpoint(number, loops, options.tensors)
     if options.expect is None:
-        return Watch(None, point)
-    from spyre.torch_backend.known_values import load_function, watcher_of
+        return Debugging(None, point)
+    from spyre.torch_backend.torch_reference import divergence_search, load_function
 
-    wrong, outputs = watcher_of(load_function(options.expect), subject_of())
-    return Watch(wrong, point, outputs)
+    search, outputs = divergence_search(load_function(options.expect), run)
+    return Debugging(search, point, outputs)
 
 
-# --- what is printed --------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------
 
 _SHADES = ".123456789#"
 """Share of wrong elements, in tenths: none, …, all."""
 _MAP_ROWS, _MAP_COLUMNS = 16, 64
 
 
-def print_watch(watch: Watch, options: Options, differs: bool) -> None:
-    """Kept tensors, and where outputs differ the first execute that deviates, with its map."""
-    if watch.breakpoint is not None:
-        print_tensors(watch.breakpoint, options)
-    if watch.first_wrong is None or not differs:
+def print_debugging(debugging: Debugging, options: ExecuteOptions, differs: bool) -> None:
+    """Print tensors of the breakpoint and, if outputs differ, the first execute that deviates."""
+    if debugging.breakpoint is not None:
+        print_tensors(debugging.breakpoint, options)
+    if debugging.search is None or not differs:
         return
-    if watch.deviation is None:
+    if debugging.deviation is None:
         print("no execute deviates from a value that the function has", file=sys.stderr)
         return
-    print(watch.deviation.to_finding(), file=sys.stderr)
-    for line in map_lines(watch.deviation):
+    print(debugging.deviation.to_finding(), file=sys.stderr)
+    for line in map_lines(debugging.deviation):
         print(line)
-    for line in verdict_lines(watch.first_wrong):
+    for line in verdict_lines(debugging.search):
         print(line)
 
 
 def map_lines(deviation: Deviation) -> list[str]:
-    """Where the wrong elements are: a character per core, and the tile in blocks."""
+    """A map of the wrong elements: a character per core, and one per block of the tile."""
     shares = deviation.by_core
     loops = f", loop indices {deviation.location.loop_indices}"
     where = loops if deviation.location.loop_indices else ""
@@ -176,10 +135,10 @@ def _shade(share: float) -> str:
     return _SHADES[1 + min(inner - 1, int(share * inner))]
 
 
-def verdict_lines(watch: FirstWrong) -> list[str]:
-    """A line per execute up to the one that deviates."""
+def verdict_lines(search: FirstDivergence) -> list[str]:
+    """A line per execute before the one that deviates."""
     lines = ["executes before it:"]
-    for verdict in watch.verdicts.values():
+    for verdict in search.verdicts.values():
         if verdict.deviated:
             break
         counts = f"{verdict.agreed} of {verdict.agreed + verdict.unknown}"
@@ -188,12 +147,12 @@ def verdict_lines(watch: FirstWrong) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
-def print_tensors(point: Breakpoint, options: Options) -> None:
-    """The operands kept at the breakpoint, and the file they are saved in."""
+def print_tensors(point: Breakpoint, options: ExecuteOptions) -> None:
+    """Print the operands at the breakpoint, and save them if asked to."""
     for name, tile in point.tensors.items():
         head = f"execute {point.number}, {name}"
         if tile is None:
-            print(f"{head}: no address rule alone says where its elements are")
+            print(f"{head}: its elements cannot be located by addresses alone")
             continue
         print(f"{head}: {_shape_text(tile)}")
         with np.printoptions(threshold=64, edgeitems=3, linewidth=100, precision=6):
@@ -219,7 +178,7 @@ def _save(file: str, arrays: Mapping[str, Array]) -> None:
 
 
 def deviation_object(deviation: Deviation) -> dict[str, Any]:
-    """For ``--json``."""
+    """The deviation as a JSON object."""
     place = deviation.location
     return {
         "execute": deviation.number,

@@ -1,0 +1,280 @@
+"""Reference values of a torch function on the CPU: inputs, results of its operations, outputs.
+
+A run on the card is compared with them, execute by execute (`spyre.runtime.first_divergence`).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from spyre.diagnose import possible_causes
+from spyre.errors import LaunchError
+from spyre.files import import_file
+from spyre.hw.device import Device
+from spyre.runtime.arguments import Inputs, prepare_inputs
+from spyre.runtime.cases import case_directory, read_case
+from spyre.runtime.compare import compare
+from spyre.runtime.first_divergence import (
+    Deviation,
+    FirstDivergence,
+    ReferenceValue,
+    is_constant,
+    match_outputs,
+)
+from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_launches
+
+Function = Callable[..., Any]
+
+
+class _Recording(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+    """Records the results of every operation."""
+
+    def __init__(self, values: list[ReferenceValue]) -> None:
+        super().__init__()
+        self.values = values
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel() > 1:
+                self.values.append(ReferenceValue(str(func.overloadpacket), _numbers(leaf)))
+        return result
+
+
+def record_values(
+    function: Function, inputs: Mapping[str, np.ndarray[Any, Any]], bound: BoundInputs
+) -> tuple[tuple[ReferenceValue, ...], tuple[np.ndarray[Any, Any], ...]]:
+    """Reference values of ``function`` for ``inputs`` (by argument), and its outputs.
+
+    Floats are computed in float32, whatever the dtype of the inputs, so that the values have no
+    rounding of the device. Equal values (views) are recorded once. Values in which all numbers are
+    equal are left out, since any tile of them matches any other. Exceptions of the function
+    propagate.
+    """
+    plain = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in inputs.items()}
+    tensors = {key: t.float() if t.is_floating_point() else t for key, t in plain.items()}
+    floats = {key: t for key, t in tensors.items() if t.is_floating_point()}
+    values = [ReferenceValue(name, _numbers(t)) for name, t in floats.items()]
+    with torch.no_grad(), _Recording(values):
+        result = bound.call(function, tensors)
+    outputs = tuple(_numbers(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
+    varied = [value for value in values if not is_constant(value.values)]
+    distinct = {(v.squeezed.shape, v.squeezed.tobytes()): v for v in reversed(varied)}
+    return tuple(reversed(distinct.values())), outputs
+
+
+@dataclass(frozen=True)
+class BoundInputs:
+    """The arguments of a bundle that a function is called with.
+
+    ``positional`` and ``by_name``: for its parameters. ``members``: for parameters and buffers of a
+    module, by path. ``order``: a remark for reports if the inputs are passed in order of first use,
+    because their names are unknown.
+    """
+
+    positional: Sequence[str]
+    by_name: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, str] = field(default_factory=dict)
+    order: str = ""
+
+    def call(self, function: Function, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Call the function with the tensors of the arguments."""
+        args = tuple(tensors[key] for key in self.positional)
+        named = {name: tensors[key] for name, key in self.by_name.items()}
+        if not isinstance(function, torch.nn.Module):
+            return function(*args, **named)
+        state = {path: tensors[key] for path, key in self.members.items()}
+        # Members that are no inputs keep their values.
+        on_cpu = copy.deepcopy(function).cpu().float()
+        return torch.func.functional_call(on_cpu, state, args, named)
+
+
+def bind_inputs(function: Function, given: Mapping[str, str]) -> BoundInputs:
+    """Match inputs to the parameters of ``function`` by name, else in order of first use.
+
+    ``given``: the compiled function's name of each input, by argument, "" if unknown. LaunchError
+    SPY623 if the function cannot be called either way.
+    """
+    signature = _signature(function)
+    if signature is not None and (named := _bound_by_name(function, signature, given)) is not None:
+        return named
+    takes: Mapping[str, object] = {}
+    if signature is not None:
+        try:
+            takes = signature.bind(*given).arguments
+        except TypeError as error:
+            raise _unbound(signature, given) from error
+    return BoundInputs(tuple(given), order=_order_text(given, list(takes)))
+
+
+def _signature(function: Function) -> inspect.Signature | None:
+    """The signature of a function or of a module's ``forward``; None if it cannot be inspected."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        return inspect.signature(called)
+    except ValueError:
+        return None
+
+
+def _bound_by_name(
+    function: Function, signature: inspect.Signature, given: Mapping[str, str]
+) -> BoundInputs | None:
+    """Inputs matched by name; None if an input has no name or an unknown one, or if a required
+    parameter is not among the inputs.
+    """
+    arguments = {name: key for key, name in given.items()}
+    if "" in arguments or len(arguments) < len(given):
+        return None
+    prefix, paths = _members(function)
+    members = {path: arguments.pop(prefix + path) for path in paths if prefix + path in arguments}
+    first = [n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_ONLY]
+    positional = [arguments.pop(name) for name in first if name in arguments]
+    try:
+        signature.bind(*positional, **arguments)
+    except TypeError:
+        return None
+    known = {n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+    return BoundInputs(positional, arguments, members) if arguments.keys() <= known else None
+
+
+def _members(function: Function) -> tuple[str, set[str]]:
+    """The prefix of members in a module's ``forward``, and paths of its parameters and buffers."""
+    if not isinstance(function, torch.nn.Module):
+        return "", set()
+    self_name = next(iter(inspect.signature(type(function).forward).parameters))
+    parameters = function.named_parameters(remove_duplicate=False)
+    buffers = function.named_buffers(remove_duplicate=False)
+    return f"{self_name}.", {path for path, _ in (*parameters, *buffers)}
+
+
+def _order_text(given: Mapping[str, str], names: Sequence[str]) -> str:
+    if len(given) < 2:
+        return ""
+    if len(names) != len(given):
+        names = [f"input {k}" for k in range(len(given))]
+    pairs = ", ".join(f"{name} is {key}" for key, name in zip(given, names, strict=True))
+    return f"the function was given the inputs in order of first use: {pairs}"
+
+
+def _unbound(signature: inspect.Signature, given: Mapping[str, str]) -> LaunchError:
+    inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
+    return LaunchError(
+        "SPY623",
+        "the function does not take the inputs of the bundle",
+        expected=f"a function of {inputs}",
+        found=f"parameters {signature}",
+    )
+
+
+def divergence_search(
+    function: Function, run: Run
+) -> tuple[FirstDivergence, tuple[np.ndarray[Any, Any], ...]]:
+    """An observer that finds the first execute that deviates from ``function``, and its outputs.
+
+    The function is called with the inputs of the run in the order of the numbers in their names,
+    which is the order of their first use. LaunchError SPY623 if it cannot be called with them, or
+    for a bundle without launch_spec.json.
+    """
+    if run.is_derived:
+        raise LaunchError(
+            "SPY623",
+            "without launch_spec.json the layouts of the function's values are unknown",
+            expected="launch_spec.json beside bundle.mlir, or a case",
+        )
+    inputs = {name: b for name, b in run.buffers.items() if b.is_input and b.content is not None}
+    inputs = dict(sorted(inputs.items(), key=lambda pair: _natural(pair[0])))
+    names = {
+        name: buffer.spec.given_name
+        for name, buffer in inputs.items()
+        if buffer.spec is not None and buffer.spec.value is None
+    }
+    bound = bind_inputs(function, names)
+    arrays = {name: buffer.function_input for name, buffer in inputs.items()}
+    values, outputs = record_values(function, arrays, bound)
+    search = FirstDivergence(
+        values, frozenset(inputs), traced_launches(run), possible_causes, bound.order
+    )
+    return search, outputs
+
+
+def _natural(name: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def first_wrong(
+    path: str | os.PathLike[str],
+    function: Function,
+    inputs: Inputs = None,
+    *,
+    device: Device | None = None,
+) -> Deviation | None:
+    """The first execute of a bundle or case that deviates from the results of ``function``.
+
+    ``function``: takes the inputs as CPU tensors (floats in float32), by the names that the
+    compiled function has for them. If these are unknown or differ, it gets the inputs in order of
+    their first use. A module gets its parameters and buffers too. Other parameters keep their
+    defaults. ``inputs``: of a bundle, as for `spyre.run`; a case has recorded ones. Returns None if
+    the outputs are right, or if no execute is known to be wrong. Errors as of `spyre.run`, and
+    LaunchError SPY623 for a bundle without launch_spec.json.
+    """
+    session = session_of(device if device is not None else Device())
+    directory = case_directory(path)
+    if directory is not None and inputs is None:
+        run = session.describe(read_case(directory))
+        run = replace(run, outputs=tuple(replace(o, expected=None) for o in run.outputs))
+    else:
+        run = session.describe(path)
+        run = run.with_inputs(prepare_inputs(run.inputs, inputs, 0))
+    search, outputs = divergence_search(function, run)
+    result = session.execute(run, RunOptions(observers=[search]))
+    expected = match_outputs(result.outputs, outputs)
+    search.check_outputs(result.output_tensors, result.places, expected)
+    return search.found if _differs(result, expected) else None
+
+
+def _differs(result: RunResult, expected: Mapping[int, np.ndarray[Any, Any]]) -> bool:
+    return any(
+        not compare(result.outputs[k], values, ReferenceValue("", values).tolerance).ok
+        for k, values in expected.items()
+        if result.outputs[k].shape == values.shape
+    )
+
+
+def _numbers(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    plain = tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
+    array: np.ndarray[Any, Any] = plain.contiguous().numpy().copy()
+    return array
+
+
+def load_function(text: str) -> Function:
+    """The function named by ``torch:FILE.py:NAME``.
+
+    LaunchError SPY623 if the file or the function does not exist; exceptions of the file propagate.
+    """
+    kind, _, rest = text.partition(":")
+    file, _, name = rest.rpartition(":")
+    if kind != "torch" or not file or not name:
+        raise _refusal("the expected function is not given as torch:FILE.py:NAME", text)
+    if not Path(file).is_file():
+        raise _refusal(f"there is no file {file}", text)
+    module = import_file(file, "spyre_expected")
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise _refusal(f"{file} has no function {name}", text)
+    return function  # type: ignore[no-any-return]
+
+
+def _refusal(message: str, found: str) -> LaunchError:
+    return LaunchError("SPY623", message, expected="torch:FILE.py:NAME", found=found)

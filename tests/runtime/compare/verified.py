@@ -1,0 +1,17 @@
+"""Verification of a program that is linked already."""
+
+from __future__ import annotations
+
+from spyre.hw.device.device import Device
+from spyre.hw.linking import LinkedProgram
+from spyre.runtime.compare.outputs import DEFAULT_VERIFY_POINTS, Verification
+from spyre.runtime.compare.reference_check import ReferenceCheck
+from spyre.runtime.compare.stepping import stepping_runner
+
+
+def verify_program(
+    device: Device, linked: LinkedProgram, limit_points: int = DEFAULT_VERIFY_POINTS
+) -> Verification:
+    check = ReferenceCheck(device, limit_points)
+    stepping_runner([check])(device, linked)
+    return check.verification
