@@ -13,7 +13,7 @@ import pytest
 
 from spyre.cli.run import main
 from spyre.hw.device.executor import Executor
-from spyre.hw.kernels import together
+from spyre.hw.kernels import parallel_compile
 from spyre.hw.table.plan import KERNEL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,7 +199,7 @@ def test_after_warming_nothing_is_compiled_or_loaded(sanitize):
 def test_warming_everything(monkeypatch, capsys, processes):
     """In several processes: each takes some, and this one loads what they have compiled."""
     asked = []
-    monkeypatch.setattr(together, "compile_job", asked.append)
+    monkeypatch.setattr(parallel_compile, "compile_job", asked.append)
     monkeypatch.setenv("SPYRE_NUM_THREADS", str(processes))
     assert main(["--warm"]) == 0
     names = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
