@@ -1,8 +1,9 @@
 """The import contract of folders: from outside, a folder is imported through its ``__init__``.
 
-What a folder offers stands in ``__init__.pyi``; `lazy_loader` imports the module that has a name
-when the name is first used, so a face costs nothing that is not asked for. Modules that stand
-beside folders, as ``spyre.mlir.bundle`` beside ``spyre.mlir.sdsc``, are faces of themselves.
+``__init__.pyi`` lists the names that a folder offers; `lazy_loader` imports the module of a name at
+the name's first use. A folder without this file is internal to its package: modules of the package
+import from its modules directly, others may not. Modules beside folders, such as
+``spyre.mlir.bundle`` beside ``spyre.mlir.sdsc``, may be imported from anywhere.
 
 ``lint-imports`` calls this (pyproject.toml, ``contract_types``).
 """
@@ -22,13 +23,17 @@ ROOT = Path(__file__).parents[1]
 
 @cache
 def offered(folder: str) -> frozenset[str]:
-    """Names in the stub of a folder."""
-    stub = ROOT.joinpath(*folder.split("."), "__init__.pyi")
+    """Names in the stub of a folder that has one."""
+    stub = _stub(folder)
     if not stub.is_file():
         return frozenset()
     statements = ast.parse(stub.read_text(encoding="utf-8")).body
     froms = (statement for statement in statements if isinstance(statement, ast.ImportFrom))
     return frozenset(alias.name for statement in froms for alias in statement.names)
+
+
+def _stub(folder: str) -> Path:
+    return ROOT.joinpath(*folder.split("."), "__init__.pyi")
 
 
 def deep_imports(graph: ImportGraph) -> list[tuple[str, str]]:
@@ -43,7 +48,8 @@ def deep_imports(graph: ImportGraph) -> list[tuple[str, str]]:
         if folder in with_folders or name in offered(folder):
             continue
         importers = graph.find_modules_that_directly_import(imported)
-        outside = (m for m in importers if m != folder and not m.startswith(f"{folder}."))
+        home = folder if _stub(folder).is_file() else folder.rpartition(".")[0]
+        outside = (m for m in importers if m != home and not m.startswith(f"{home}."))
         broken += [(importer, imported) for importer in outside]
     return sorted(broken)
 

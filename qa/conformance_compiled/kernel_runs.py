@@ -19,7 +19,7 @@ from spyre.runtime.arguments.host_tensor import HostTensor
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex.steps import to_host_plan
 from spyre.torch_backend.eager.launch import number_on_card
-from spyre.torch_backend.inductor.base import KernelCall
+from spyre.torch_backend.inductor.base.sources import KernelCall
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
 from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from spyre.torch_backend.distributed import live_groups
+from spyre.torch_backend.distributed.group import live_groups
 
 RANKS = 3
 TIMEOUT = 2.0

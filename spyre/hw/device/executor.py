@@ -160,7 +160,7 @@ class Executor:
         """
         if self.sanitizer is not None:  # its checks are in the compiled driver
             return False
-        from spyre.hw.interpreter import background_compiler, interpreted_seconds
+        from spyre.hw.interpreter.background import background_compiler, interpreted_seconds
 
         if self._estimated[0] is not rows:
             self._estimated = rows, interpreted_seconds(linked.tables, rows[:, 0])
@@ -168,7 +168,7 @@ class Executor:
         return background_compiler.should_interpret((*names, *further), self._estimated[1])
 
     def _interpret(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
-        from spyre.hw import interpreter
+        from spyre.hw.interpreter import run as interpreter
 
         self.interpreted += last - first
         return interpreter.drive(

@@ -62,7 +62,7 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
     from spyre.hw.kernels.transfer import run, run_transfer
 
     if not run.is_loaded and _is_interpreted(plan):
-        from spyre.hw import interpreter
+        from spyre.hw.interpreter import run as interpreter
 
         interpreter.transfer(plan.table, host, device, plan.units)
         return
@@ -76,7 +76,7 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
 
 def _is_interpreted(plan: TransferPlan) -> bool:
     """Whether to interpret the copy because its kernel is still being compiled."""
-    from spyre.hw.interpreter import background_compiler, copy_seconds
+    from spyre.hw.interpreter.background import background_compiler, copy_seconds
     from spyre.hw.kernels.parallel_compile import TRANSFER
 
     return background_compiler.should_interpret(

@@ -264,7 +264,7 @@ def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
     dispatch = code.view.dispatch
     place = place_dispatches
     if not place.overloads:  # type: ignore[attr-defined]
-        from spyre.hw.interpreter import compiled_or_interpreted
+        from spyre.hw.interpreter.background import compiled_or_interpreted
 
         place = compiled_or_interpreted(place, len(bases) * len(dispatch))
     rows = np.empty((len(bases) * len(dispatch), DISPATCH_WORDS), np.int64)

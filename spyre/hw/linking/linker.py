@@ -468,7 +468,7 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
 
     find = find_chains
     if not find.overloads:  # type: ignore[attr-defined]
-        from spyre.hw.interpreter import compiled_or_interpreted
+        from spyre.hw.interpreter.background import compiled_or_interpreted
 
         find = compiled_or_interpreted(find, len(dispatch))
     return bool(find(tables, dispatch))

@@ -19,7 +19,7 @@ from spyre.layout import Int64Array
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling import TilePlan
+    from spyre.runtime.tiling.tile_plan import TilePlan
 
 LARGE_BYTES = 1 << 21
 """Tensor bytes from which a job is worth a second thread."""

@@ -38,7 +38,8 @@ from spyre.runtime.memory import DeviceStorage, SpyreTensor
 from spyre.runtime.program import LaunchSpec
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling import TiledLaunch, TilingKernel, TilingOptions
+    from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
+    from spyre.runtime.tiling.tile_checks import TilingOptions
 
 Shapes = tuple[tuple[int | str, ...], ...]
 """Host extents of each argument: numbers, or names of runtime sizes."""
@@ -189,7 +190,7 @@ class LoadedKernel:
         launch = self._launch(arguments, tensors, values)
         if _matches(arguments, launch):
             return LaunchPlan.one_pass(self.kernel, launch), None
-        from spyre.runtime.tiling import TiledLaunch
+        from spyre.runtime.tiling.execute import TiledLaunch
 
         with self._lock:  # a TilingKernel is for one thread at a time
             tiling = self._tiling_of(arguments, launch.values)
@@ -199,7 +200,7 @@ class LoadedKernel:
             return _tiled_plan(TiledLaunch(tiling, launch, tiles)), tiling
 
     def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
-        from spyre.runtime.tiling import TilingKernel
+        from spyre.runtime.tiling.execute import TilingKernel
 
         key = tuple(sorted(values.items()))
         if key not in self._tilings:
@@ -226,7 +227,7 @@ class LoadedKernel:
         values: Mapping[str, int],
     ) -> None:
         """Check the addresses of a tiled launch, and allocate its temporaries if it needs any."""
-        from spyre.runtime.tiling import TiledLaunch, TileSteps, temporaries_of
+        from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, temporaries_of
 
         assert context.launch_plan is not None
         tiles, card = context.launch_plan.tiles, context.card

@@ -35,7 +35,8 @@ from spyre.runtime.memory import (
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling import TileSteps, TilingOptions
+    from spyre.runtime.tiling.execute import TileSteps
+    from spyre.runtime.tiling.tile_checks import TilingOptions
 
 
 class Card(Protocol):

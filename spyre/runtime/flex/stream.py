@@ -38,7 +38,7 @@ from spyre.runtime.flex.steps import NO_VALUES, Card, Job, JobPlan, LaunchContex
 from spyre.runtime.memory import SpyreTensor
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling import TilingOptions
+    from spyre.runtime.tiling.tile_checks import TilingOptions
 
 Call = Callable[[], None]
 

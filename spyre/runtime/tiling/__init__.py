@@ -4,7 +4,3 @@
 tiles, `retarget` gives operations the larger tensors' pitches, `tile_steps` orders kernel runs and
 copies of partial tiles, `execute` prepares and runs a tiled launch.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,1 @@
 """Eager operations: aten kernels that run on the simulated cores."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

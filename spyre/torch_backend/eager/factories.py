@@ -36,7 +36,7 @@ from spyre.torch_backend.eager.launch import (
     run,
 )
 from spyre.torch_backend.eager.overlap import overlap_check
-from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
 from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (

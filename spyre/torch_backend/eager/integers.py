@@ -31,7 +31,7 @@ from spyre.torch_backend.eager.elementwise import (
     comparison,
 )
 from spyre.torch_backend.eager.reductions import over_dims, reduce_all
-from spyre.torch_backend.fallback import on_cpu
+from spyre.torch_backend.fallback.cpu_fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
     LoweringFunction,

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import schema_of, storage_key
-from spyre.torch_backend.fallback import overlaps_itself
+from spyre.torch_backend.fallback.call import overlaps_itself
 from spyre.torch_backend.program import current_recorder
 
 REFUSAL = "single memory location"

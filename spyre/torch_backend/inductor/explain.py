@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre.errors import LaunchError
-from spyre.torch_backend.inductor.base import (
+from spyre.torch_backend.inductor.base.notes import (
     DIVISIONS_FILE,
     FX_GRAPH,
     LX_FILE,
@@ -19,18 +19,16 @@ from spyre.torch_backend.inductor.base import (
     ObservedText,
     observing,
 )
-from spyre.torch_backend.inductor.bundles import (
-    DynamicKernel,
-    InductorKernel,
-    KernelOp,
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp, operations_in
+from spyre.torch_backend.inductor.bundles.kernels import DynamicKernel, InductorKernel
+from spyre.torch_backend.inductor.bundles.op_spec_form import (
     LoopSpec,
     OpSpec,
     Spec,
     TensorArg,
-    operations_in,
     operations_of,
 )
-from spyre.torch_backend.inductor.division import core_slices
+from spyre.torch_backend.inductor.division.plan import core_slices
 
 if TYPE_CHECKING:
     from rich.table import Table

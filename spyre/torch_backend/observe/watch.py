@@ -20,7 +20,7 @@ from spyre.runtime.flex import CommandStream, FlexDevice, devices
 from spyre.runtime.trace import TimeAxis, check_trace_file
 from spyre.torch_backend.compat import TRACE_BASE_STEP_S
 from spyre.torch_backend.device import card_at, made_cards
-from spyre.torch_backend.distributed import observing
+from spyre.torch_backend.distributed.group import observing
 from spyre.torch_backend.observe.ranks import write_trace_of_ranks
 from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 

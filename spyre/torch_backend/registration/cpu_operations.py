@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the fallback, which is imported at the first use."""
-    from spyre.torch_backend.fallback import cpu_fallback
+    from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
 
     return cpu_fallback(op, *args, **kwargs)
 
@@ -83,7 +83,7 @@ def _on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
     from torch.utils._pytree import tree_map
 
     from spyre.torch_backend.device import is_on_card
-    from spyre.torch_backend.fallback import check_devices, on_cpu
+    from spyre.torch_backend.fallback.cpu_fallback import check_devices, on_cpu
 
     def down(value: Any) -> Any:
         return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -8,8 +8,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw import interpreter
 from spyre.hw.device.device import Device
+from spyre.hw.interpreter import run as interpreter
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.table import DISPATCH_BASES, KERNELS, plan as tb
 from spyre.runtime.compare.executes import ExecuteView, execute_views

@@ -15,7 +15,6 @@ import pytest
 
 from spyre.cli.run import main
 from spyre.errors import DeviceFault
-from spyre.hw import interpreter
 from spyre.hw.device.device import Device
 from spyre.hw.interpreter import background as background_module
 from spyre.hw.interpreter.background import (
@@ -157,7 +156,7 @@ def test_large_programs_are_too_slow() -> None:
 def cold(background: Background, monkeypatch: pytest.MonkeyPatch) -> Background:
     """No copies are loaded either."""
     monkeypatch.setattr(transfer, "run", Entry(transfer.run._function))
-    monkeypatch.setattr(interpreter, "background_compiler", BackgroundCompiler())
+    monkeypatch.setattr(background_module, "background_compiler", BackgroundCompiler())
     known = parallel_compile.entry_of
 
     def entry_of(name: str) -> SimpleNamespace:

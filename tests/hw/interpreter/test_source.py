@@ -11,8 +11,7 @@ from types import FunctionType
 import numpy as np
 import pytest
 
-from spyre.hw.interpreter import interpreted, kernels_of
-from spyre.hw.interpreter.source import _Loops
+from spyre.hw.interpreter.source import _Loops, interpreted, kernels_of
 from spyre.hw.table import DISPATCH_WORDS, KERNELS
 
 NOT_CALLED = {"ir", "intrinsic", "cgutils", "I16", "I32", "I64"}

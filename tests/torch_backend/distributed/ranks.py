@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-from spyre.torch_backend.distributed import close_all
+from spyre.torch_backend.distributed.group import close_all
 
 
 def run_ranks(size, body, backend="spyreccl", timeout=20.0):

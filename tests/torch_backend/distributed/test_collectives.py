@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from spyre.torch_backend.distributed import live_groups
+from spyre.torch_backend.distributed.group import live_groups
 from tests.torch_backend.distributed.ranks import run_ranks
 
 DTYPES = [torch.float16, torch.float32, torch.int32, torch.bool]

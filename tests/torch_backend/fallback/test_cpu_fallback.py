@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from spyre.torch_backend.device.errors import Int64Overflow, UnsupportedDtype
-from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.eager import launch as eager_run
-from spyre.torch_backend.inductor.bundles import kernels, operations_in
+from spyre.torch_backend.inductor.bundles import kernels
+from spyre.torch_backend.inductor.bundles.kernel_op import operations_in
 from tests.torch_backend.inductor.compiled_code import collected, compiled
 from tests.torch_backend.processes import run
 

@@ -2,7 +2,3 @@
 
 Candidates are compiled for trial by the code that compiles the graph; the modelled time decides.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -20,16 +20,16 @@ from typing import Any
 import sympy
 
 from spyre.disjoint_sets import DisjointSets
-from spyre.torch_backend.inductor.base import ir
-from spyre.torch_backend.inductor.kernel import target_of
-from spyre.torch_backend.inductor.tiling import (
+from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.kernel.builder import target_of
+from spyre.torch_backend.inductor.tiling.accesses import (
     accesses_of,
     dims_by_variable,
-    is_hinted,
     is_loop_operation,
     layout_of,
     names_read,
 )
+from spyre.torch_backend.inductor.tiling.groups import is_hinted
 
 
 @dataclass(frozen=True, slots=True)

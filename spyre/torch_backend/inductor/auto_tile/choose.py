@@ -35,23 +35,18 @@ from spyre.torch_backend.inductor.auto_tile.candidates import (
     hoisted,
     is_matmul,
 )
-from spyre.torch_backend.inductor.base import TILING_REPORT, V, ir, logger
-from spyre.torch_backend.inductor.bundles import (
-    Kernel,
-    KernelMemory,
-    generate_bundle,
-    operations_in,
-)
-from spyre.torch_backend.inductor.kernel import PlannedKernel, SpyreKernel, target_of
-from spyre.torch_backend.inductor.passes import OperationRun, host_buffer, runs_of
-from spyre.torch_backend.inductor.tiling import (
-    FullBuffer,
-    TileGroup,
-    TileLevel,
-    coarse_tile,
-    is_loop_operation,
-    names_read,
-)
+from spyre.torch_backend.inductor.base.compat import V, ir
+from spyre.torch_backend.inductor.base.notes import TILING_REPORT
+from spyre.torch_backend.inductor.base.pass_printer import logger
+from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle
+from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, operations_in
+from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
+from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.passes.runs import OperationRun, host_buffer, runs_of
+from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
+from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
+from spyre.torch_backend.inductor.tiling.full_buffers import FullBuffer
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel
 from spyre.torch_backend.program import LoweringError
 
 # --- the best loops of one range --------------------------------------------------------------

@@ -23,16 +23,10 @@ from spyre.lru_cache import LruCache
 from spyre.mlir.builder import BuiltBundle
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name, spec_of_arguments
 from spyre.runtime.program import LAUNCH_SPEC_FILE, Role, format_launch_spec
-from spyre.torch_backend.eager import number_on_card, ready_buffer, scratch_memory
-from spyre.torch_backend.inductor.base import (
-    LAYOUTS_FILE,
-    NO_CALL,
-    NO_NOTES,
-    AsyncCompile,
-    KernelCall,
-    Notes,
-    note,
-)
+from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
+from spyre.torch_backend.inductor.base.compat import AsyncCompile
+from spyre.torch_backend.inductor.base.notes import LAYOUTS_FILE, NO_NOTES, Notes, note
+from spyre.torch_backend.inductor.base.sources import NO_CALL, KernelCall
 from spyre.torch_backend.inductor.bundles.generation import (
     ArgumentMemory,
     KernelMemory,

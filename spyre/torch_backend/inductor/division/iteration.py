@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.ops import Category, Family, find_op
-from spyre.torch_backend.inductor.bundles import KernelOp
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp
 from spyre.torch_backend.program import OpKind
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.spec import CORES, STICK_BYTES
-from spyre.torch_backend.inductor.bundles import LX, DeviceDim, KernelOp
+from spyre.torch_backend.inductor.bundles.kernel_op import LX, DeviceDim, KernelOp
 from spyre.torch_backend.inductor.division.iteration import (
     DivisibleDim,
     Iteration,

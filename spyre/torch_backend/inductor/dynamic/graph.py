@@ -18,15 +18,12 @@ import sympy
 import torch
 
 from spyre.lru_cache import LruCache
-from spyre.torch_backend.inductor.base import (
-    ObservedText,
+from spyre.torch_backend.inductor.base.compat import (
     OutputCode,
     free_unbacked_symbols,
     inductor_config,
-    is_observed,
-    note,
-    observing,
 )
+from spyre.torch_backend.inductor.base.notes import ObservedText, is_observed, note, observing
 from spyre.torch_backend.inductor.dynamic.kernel import (
     TILE_ROWS,
     RowwiseKernel,

@@ -17,20 +17,20 @@ import sympy
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.mlir.builder import POOL
-from spyre.torch_backend.inductor.base import SIZES_FILE, settings
-from spyre.torch_backend.inductor.bundles import (
+from spyre.torch_backend.inductor.base.notes import SIZES_FILE
+from spyre.torch_backend.inductor.base.settings import settings
+from spyre.torch_backend.inductor.bundles.generation import KernelMemory
+from spyre.torch_backend.inductor.bundles.kernel_op import (
     HBM,
-    DynamicExtents,
-    DynamicKernel,
     KernelLoop,
-    KernelMemory,
     KernelOp,
     KernelTensor,
-    SizeSpec,
     UnimplementedOp,
 )
+from spyre.torch_backend.inductor.bundles.kernels import DynamicExtents, DynamicKernel
+from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
 from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
-from spyre.torch_backend.inductor.kernel import HostBuffer
+from spyre.torch_backend.inductor.kernel.operands import HostBuffer
 from spyre.torch_backend.program import Ints, OpKind
 from spyre.torch_backend.tensors import default_base
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from spyre.torch_backend.inductor.kernel import HostBuffer, PlannedKernel
-from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, Load
+from spyre.torch_backend.inductor.kernel.operands import HostBuffer
+from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
 from spyre.torch_backend.program import Ints, OpKind
 
 

@@ -16,25 +16,17 @@ from typing import Any, NamedTuple
 import torch
 
 from spyre.torch_backend.compat import is_fake
-from spyre.torch_backend.inductor.auto_tile import automatic_groups
-from spyre.torch_backend.inductor.base import (
-    OPERATIONS,
-    FixedTiledLayout,
-    ObservedText,
-    PassPrinter,
-    format_operations,
-    is_observed,
-    note,
-    settings,
-)
+from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
+from spyre.torch_backend.inductor.base.notes import OPERATIONS, ObservedText, is_observed, note
+from spyre.torch_backend.inductor.base.pass_printer import PassPrinter, format_operations
+from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.hints import DimNames, names_of_inputs
-from spyre.torch_backend.inductor.passes import propagate_layouts, remove_dead_code, restickify
-from spyre.torch_backend.inductor.tiling import (
-    assign_dim_hints,
-    coarse_tile,
-    hints_to_coarse_tile_groups,
-    propagate_named_dims,
-)
+from spyre.torch_backend.inductor.passes.restickify import restickify
+from spyre.torch_backend.inductor.passes.runs import propagate_layouts, remove_dead_code
+from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
+from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
+from spyre.torch_backend.inductor.tiling.groups import assign_dim_hints, hints_to_coarse_tile_groups
 from spyre.torch_backend.tensors import factor_layout, is_factor
 
 LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)

@@ -19,37 +19,36 @@ import torch
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import storage_key
-from spyre.torch_backend.eager import refuse_traced_overlap
-from spyre.torch_backend.fallback import overlaps_itself
-from spyre.torch_backend.inductor.base import (
-    FX_GRAPH,
+from spyre.torch_backend.eager.overlap import refuse_traced_overlap
+from spyre.torch_backend.fallback.call import overlaps_itself
+from spyre.torch_backend.inductor.base.compat import (
     CustomGraphPass,
     DeviceInterface,
     DeviceOpOverrides,
     GraphLowering,
-    ObservedText,
     V,
     asks_for_symbols,
-    cache_key,
-    chosen_settings,
     compile_fx_module,
     dynamo_config,
     free_unbacked_symbols,
     inductor_config,
     ir,
-    is_observed,
     joint_graph,
-    mark_graph,
-    note,
     register_backend_for_device,
     register_device_op_overrides,
     register_interface_for_device,
     select_decomp_table,
-    settings,
-    sources_of,
     symbols_allowed,
 )
-from spyre.torch_backend.inductor.dynamic import DynamicGraph
+from spyre.torch_backend.inductor.base.notes import FX_GRAPH, ObservedText, is_observed, note
+from spyre.torch_backend.inductor.base.settings import (
+    cache_key,
+    chosen_settings,
+    mark_graph,
+    settings,
+)
+from spyre.torch_backend.inductor.base.sources import sources_of
+from spyre.torch_backend.inductor.dynamic.graph import DynamicGraph
 from spyre.torch_backend.inductor.hooks.pre_scheduling import (
     KnownInput,
     compiled_with,
@@ -61,7 +60,7 @@ from spyre.torch_backend.inductor.hooks.scheduling import (
     SpyreScheduling,
     SpyreWrapper,
 )
-from spyre.torch_backend.inductor.lowering import (
+from spyre.torch_backend.inductor.lowering.decompositions import (
     copy_strided_views,
     decompositions,
     eager_operators,
@@ -71,7 +70,7 @@ from spyre.torch_backend.inductor.lowering import (
     numbers_as_tensors,
     share_sequences,
 )
-from spyre.torch_backend.inductor.tiling import by_graph_input
+from spyre.torch_backend.inductor.tiling.accesses import by_graph_input
 
 # --- the device for Dynamo and Inductor ----------------------------------------------------------
 

@@ -21,8 +21,7 @@ import torch
 
 from spyre.errors import SpyreError, UnsupportedError
 from spyre.mlir.builder import MAX_SEGMENTS
-from spyre.torch_backend.inductor.base import (
-    NO_CALL,
+from spyre.torch_backend.inductor.base.compat import (
     BaseScheduling,
     CustomSchedulerPass,
     FusedSchedulerNode,
@@ -32,21 +31,21 @@ from spyre.torch_backend.inductor.base import (
     SchedulerNode,
     SubgraphPythonWrapperCodegen,
     V,
-    cache_key,
     get_fused_kernel_name,
     get_kernel_metadata,
-    kernel_call,
-    settings,
     sympy_product,
-    tags_of,
-    wants_notes,
 )
-from spyre.torch_backend.inductor.bundles import spec_text, to_op_specs
-from spyre.torch_backend.inductor.dynamic import CollectedKernels, RowTile, collecting
+from spyre.torch_backend.inductor.base.notes import wants_notes
+from spyre.torch_backend.inductor.base.settings import cache_key, settings
+from spyre.torch_backend.inductor.base.sources import NO_CALL, kernel_call, tags_of
+from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
+from spyre.torch_backend.inductor.dynamic.tiles import CollectedKernels, RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
-from spyre.torch_backend.inductor.kernel import HostBuffer, PlannedKernel, SpyreKernel, target_of
-from spyre.torch_backend.inductor.lowering import body_of
-from spyre.torch_backend.inductor.passes import PROPAGATED_KERNELS, host_buffer
+from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
+from spyre.torch_backend.inductor.kernel.operands import HostBuffer
+from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.lowering.device_ir import body_of
+from spyre.torch_backend.inductor.passes.runs import PROPAGATED_KERNELS, host_buffer
 from spyre.torch_backend.program import Ints
 
 # --- nodes of loops ---------------------------------------------------------------------------

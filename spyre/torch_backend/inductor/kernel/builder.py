@@ -9,14 +9,10 @@ from typing import Any
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base import (
-    TILING_FILE,
-    TILING_REPORT,
-    PassPrinter,
-    ir,
-    lane_of,
-    wants_notes,
-)
+from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.base.layouts import lane_of
+from spyre.torch_backend.inductor.base.notes import TILING_FILE, TILING_REPORT, wants_notes
+from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
 from spyre.torch_backend.inductor.kernel.operands import (
     HostBuffer,
     OperandRead,
@@ -36,7 +32,8 @@ from spyre.torch_backend.inductor.kernel.passes import (
     loop_path,
 )
 from spyre.torch_backend.inductor.kernel.planning import PlannedKernel, planned_kernel
-from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, DeviceProgram, Load, body_of
+from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
+from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load, body_of
 from spyre.torch_backend.program import (
     DeviceOp,
     Ints,

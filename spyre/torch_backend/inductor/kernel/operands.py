@@ -14,8 +14,8 @@ from spyre.layout import (
     device_view,
     strided_subview,
 )
-from spyre.torch_backend.inductor.bundles import HostExtents
-from spyre.torch_backend.inductor.lowering import Body, ConstantLoad, Load
+from spyre.torch_backend.inductor.bundles.kernels import HostExtents
+from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
 from spyre.torch_backend.program import Ints, LoweringError, OpKind, Value
 from spyre.torch_backend.tensors import argument_base
 

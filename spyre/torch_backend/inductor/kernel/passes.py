@@ -14,8 +14,9 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from spyre.torch_backend.inductor.bundles import KernelLoop, KernelOp, UnimplementedOp
-from spyre.torch_backend.inductor.tiling import extents_of, shares_of
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
+from spyre.torch_backend.inductor.tiling.accesses import extents_of
+from spyre.torch_backend.inductor.tiling.groups import shares_of
 from spyre.torch_backend.program import (
     ConstantArgument,
     DeviceOp,

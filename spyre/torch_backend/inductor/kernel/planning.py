@@ -14,28 +14,21 @@ from typing import Any
 from spyre.dtypes import find_stored_format
 from spyre.errors import LaunchError
 from spyre.mlir.builder import POOL
-from spyre.torch_backend.inductor.base import (
-    DIVISIONS_FILE,
-    LX_FILE,
-    Notes,
-    PassPrinter,
-    Settings,
-    settings,
-    wants_notes,
-)
-from spyre.torch_backend.inductor.bundles import (
+from spyre.torch_backend.inductor.base.notes import DIVISIONS_FILE, LX_FILE, Notes, wants_notes
+from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
+from spyre.torch_backend.inductor.base.settings import Settings, settings
+from spyre.torch_backend.inductor.bundles.generation import KernelMemory
+from spyre.torch_backend.inductor.bundles.kernel_op import (
     HBM,
     LX,
     Kernel,
-    KernelMemory,
     KernelOp,
     KernelTensor,
     kernel_text,
     roles_of,
-    spec_text,
-    to_op_specs,
 )
-from spyre.torch_backend.inductor.division import (
+from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
+from spyre.torch_backend.inductor.division.plan import (
     DISTRIBUTION,
     MATMUL_COST,
     SPAN,
@@ -54,7 +47,7 @@ from spyre.torch_backend.inductor.kernel.passes import (
     read_constants,
     remove_unread,
 )
-from spyre.torch_backend.inductor.scratchpad import (
+from spyre.torch_backend.inductor.scratchpad.plan import (
     plan_scratchpad,
     pool_offsets,
     report_text,

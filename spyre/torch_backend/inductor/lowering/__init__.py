@@ -1,5 +1,1 @@
 """From aten operations to ir.Operations of the card, one per device operation."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

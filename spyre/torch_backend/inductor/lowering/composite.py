@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.compat import operator
-from spyre.torch_backend.eager import CONVERTED, is_number_of
+from spyre.torch_backend.eager.dispatch import CONVERTED
+from spyre.torch_backend.eager.masks import is_number_of
 
 
 def repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:

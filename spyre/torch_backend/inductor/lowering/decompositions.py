@@ -22,20 +22,14 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager import (
-    CONVERTED,
-    FUNCTIONAL_VARIANTS,
-    Operand,
-    ScalarOperand,
-    cached_sequence,
-    converted,
-    eager_kernels,
-    index_put_functional,
-    is_number_of,
-    run,
-    triangle,
-)
-from spyre.torch_backend.inductor.base import (
+from spyre.torch_backend.eager.compile import Operand, ScalarOperand
+from spyre.torch_backend.eager.dispatch import CONVERTED
+from spyre.torch_backend.eager.factories import cached_sequence, converted
+from spyre.torch_backend.eager.launch import run
+from spyre.torch_backend.eager.masks import is_number_of, triangle
+from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS, eager_kernels
+from spyre.torch_backend.eager.scatter import index_put_functional
+from spyre.torch_backend.inductor.base.compat import (
     DataDependentOutputException,
     GuardOnDataDependentSymNode,
     OpOverload,

@@ -16,13 +16,7 @@ import sympy
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base import (
-    DefaultHandler,
-    V,
-    ir,
-    lowering,
-    ops,
-)
+from spyre.torch_backend.inductor.base.compat import DefaultHandler, V, ir, lowering, ops
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
     GraphNode,

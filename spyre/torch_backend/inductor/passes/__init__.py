@@ -1,5 +1,1 @@
 """Passes on a graph's ir.Operations before scheduling: layouts and restickifies."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

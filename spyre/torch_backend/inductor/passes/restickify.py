@@ -15,16 +15,10 @@ import sympy
 
 from spyre import config
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base import (
-    V,
-    WrapperHandler,
-    clear_caches,
-    ir,
-    ops,
-    with_lane_layout,
-)
-from spyre.torch_backend.inductor.kernel import OperandRead, reads_of, storage_order
-from spyre.torch_backend.inductor.lowering import DEVICE_OPERATION, DeviceOperation, Load
+from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
+from spyre.torch_backend.inductor.base.layouts import with_lane_layout
+from spyre.torch_backend.inductor.kernel.operands import OperandRead, reads_of, storage_order
+from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation, Load
 from spyre.torch_backend.inductor.passes.placement import (
     LanePlacement,
     place_greedily,
@@ -43,7 +37,7 @@ from spyre.torch_backend.inductor.passes.stick_graph import (
     has_free_lane,
     stick_graph,
 )
-from spyre.torch_backend.inductor.tiling import register
+from spyre.torch_backend.inductor.tiling.full_buffers import register
 from spyre.torch_backend.program import Ints, LoweringError, OpKind
 
 

@@ -17,20 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spyre.torch_backend.inductor.base import (
-    FixedTiledLayout,
-    clear_caches,
-    ir,
-    with_lane_layout,
-)
-from spyre.torch_backend.inductor.kernel import (
-    HostBuffer,
-    SpyreKernel,
-    argument_view,
-    strided_view,
-    target_of,
-)
-from spyre.torch_backend.inductor.lowering import Body, body_of
+from spyre.torch_backend.inductor.base.compat import clear_caches, ir
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, with_lane_layout
+from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
+from spyre.torch_backend.inductor.kernel.operands import HostBuffer, argument_view, strided_view
+from spyre.torch_backend.inductor.lowering.device_ir import Body, body_of
 from spyre.torch_backend.program import Ints, LoweringError, Value
 
 

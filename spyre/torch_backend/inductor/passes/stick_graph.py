@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base import lane_of
-from spyre.torch_backend.inductor.kernel import (
+from spyre.torch_backend.inductor.base.layouts import lane_of
+from spyre.torch_backend.inductor.kernel.operands import (
     OperandRead,
     argument_view,
     reads_of,
     storage_order,
     strided_view,
 )
-from spyre.torch_backend.inductor.lowering import Load
+from spyre.torch_backend.inductor.lowering.device_ir import Load
 from spyre.torch_backend.inductor.passes.placement import (
     SPARSE,
     LaneNode,

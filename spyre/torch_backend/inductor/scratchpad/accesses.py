@@ -15,7 +15,7 @@ from math import prod
 
 from spyre.errors import BundleError
 from spyre.hw.spec import STICK_BYTES
-from spyre.torch_backend.inductor.bundles import (
+from spyre.torch_backend.inductor.bundles.kernel_op import (
     DeviceDim,
     Kernel,
     KernelLoop,

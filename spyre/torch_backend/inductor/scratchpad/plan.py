@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.spec import REGION_BYTES
-from spyre.torch_backend.inductor.bundles import Kernel, KernelLoop, KernelOp, UnimplementedOp
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    Kernel,
+    KernelLoop,
+    KernelOp,
+    UnimplementedOp,
+)
 from spyre.torch_backend.inductor.scratchpad.accesses import (
     AccessTrace,
     BufferAccess,

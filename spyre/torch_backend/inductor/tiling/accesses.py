@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import sympy
 
-from spyre.torch_backend.inductor.base import MemoryDep, V, compiled_input_index, ir
+from spyre.torch_backend.inductor.base.compat import MemoryDep, V, compiled_input_index, ir
 from spyre.torch_backend.inductor.hints import DimNames
 
 READ_WRITES = "__spyre_read_writes_cache"

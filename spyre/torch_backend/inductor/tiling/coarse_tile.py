@@ -24,8 +24,9 @@ from typing import Any
 import sympy
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.base import FixedTiledLayout, V, clear_caches, ir, tile_layout
-from spyre.torch_backend.inductor.lowering import program_of
+from spyre.torch_backend.inductor.base.compat import V, clear_caches, ir
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, tile_layout
+from spyre.torch_backend.inductor.lowering.device_ir import program_of
 from spyre.torch_backend.inductor.tiling.accesses import (
     OperationAccesses,
     accesses_of,

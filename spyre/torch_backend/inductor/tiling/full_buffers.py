@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.base import V, WrapperHandler, clear_caches, ir, ops
-from spyre.torch_backend.inductor.lowering import DEVICE_OPERATION, DeviceOperation
+from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
+from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read, recombined
 from spyre.torch_backend.inductor.tiling.groups import TileGroup
 from spyre.torch_backend.inductor.tiling.safety import COMBINED

@@ -18,7 +18,7 @@ import sympy
 from spyre.errors import SpyreError
 from spyre.torch_backend.device import warn_user
 from spyre.torch_backend.inductor.hints import HintScope, declared_extent, scopes_of
-from spyre.torch_backend.inductor.lowering import program_of
+from spyre.torch_backend.inductor.lowering.device_ir import program_of
 from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation
 
 

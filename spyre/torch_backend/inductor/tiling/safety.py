@@ -12,7 +12,8 @@ from itertools import takewhile
 from typing import Any
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.base import FixedTiledLayout, ir, stick_dim
+from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, stick_dim
 from spyre.torch_backend.inductor.tiling.accesses import (
     BufferRead,
     OperationAccesses,

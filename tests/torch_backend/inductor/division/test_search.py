@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division import divide_op, with_division
 from spyre.torch_backend.inductor.division.iteration import (
     core_split,
     divisors,
@@ -17,7 +16,13 @@ from spyre.torch_backend.inductor.division.iteration import (
     splits_within,
 )
 from spyre.torch_backend.inductor.division.matmul import divide_matmul, matmul_dims
-from spyre.torch_backend.inductor.division.plan import distribute, reduce_spans, spans_bytes
+from spyre.torch_backend.inductor.division.plan import (
+    distribute,
+    divide_op,
+    reduce_spans,
+    spans_bytes,
+    with_division,
+)
 from tests.torch_backend.inductor.division import reference
 from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise, reduction, splits_of
 

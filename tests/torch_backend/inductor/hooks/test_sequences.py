@@ -7,7 +7,7 @@ import torch
 
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.eager import factories
-from spyre.torch_backend.inductor.lowering import share_sequences
+from spyre.torch_backend.inductor.lowering.decompositions import share_sequences
 
 aten = torch.ops.aten
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spyre.torch_backend.compat import operator, schema_of
-from spyre.torch_backend.eager import FUNCTIONAL_VARIANTS, eager_kernels
+from spyre.torch_backend.eager.registry import FUNCTIONAL_VARIANTS, eager_kernels
 from spyre.torch_backend.inductor.lowering.decompositions import functional_name
 
 FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")

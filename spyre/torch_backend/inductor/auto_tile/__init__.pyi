@@ -1,3 +1,0 @@
-from .choose import (
-    automatic_groups as automatic_groups,
-)
