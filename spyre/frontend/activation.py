@@ -1,8 +1,8 @@
-"""Who gets PrivateUse1: this package's own device, or torch-spyre on the simulator.
+"""Selection of the PrivateUse1 backend: this package's device, or torch-spyre on the simulator.
 
 ``import torch`` runs `autoload`, an entry point of group ``torch.backends``. With
-SPYRE_FRONTEND=torch-spyre it puts a finder for ``torch_spyre._C`` in place, and has torch-spyre
-register itself; our own device does nothing in such a process. Nobody else decides, so the order of
+SPYRE_FRONTEND=torch-spyre it installs a finder for ``torch_spyre._C`` and lets torch-spyre register
+its device; this package's device is then not registered. Only the variable decides, so the order of
 entry points does not matter.
 """
 

@@ -121,7 +121,7 @@ class PreparedKernel:
         plan = self._plans.get(key)
         if plan is None:
             plan = LaunchPlan.one_pass(loaded.kernel, launch)
-            # What linking finds wrong belongs to this launch, not to whoever waits for it.
+            # Linking errors belong to this launch, not to the next call that waits for it.
             loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
             with self._lock:
                 self._plans[key] = plan

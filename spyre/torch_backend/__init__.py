@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from spyre.torch_backend.autoload import autoload
 
-# Torch calls the entry point at the end of its own import. Where a module of this package is what
-# imports torch first, that has to happen here, before any of them is half loaded.
+# Torch calls the entry point at the end of its import. If a module of this package is the first to
+# import torch, the import has to happen here, before any module of the package is half loaded.
 import torch  # noqa: F401  # isort: skip
 
 __all__ = ["autoload"]

@@ -37,7 +37,7 @@ WITHOUT_CASE: dict[str, str] = {
     },
     "SPY783": "the PyTorch device is used from Python only: tests/torch_backend",
     **{
-        f"SPY{number}": "design-space runs have an entry point of their own: tests/sweep"
+        f"SPY{number}": "design-space runs have a separate entry point: tests/sweep"
         for number in range(740, 747)
     },
     **{
@@ -73,8 +73,8 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY800": "handles are used in Python only",
     "SPY801": "handles are used in Python only",
     "SPY802": "allocation directives are given in Python only",
-    "SPY803": "spyre-run has a device of its own, without FlexAllocator",
-    "SPY804": "spyre-run has a device of its own, without FlexAllocator",
+    "SPY803": "spyre-run has a separate device, without FlexAllocator",
+    "SPY804": "spyre-run has a separate device, without FlexAllocator",
     "SPY805": "spyre-run runs on one card and does not enumerate",
     "SPY806": "spyre-run runs on one card and does not enumerate",
     "SPY807": "sizes of the command line are checked earlier; capacities are given in Python only",

@@ -50,7 +50,7 @@ _COST_NS = {
     "packed_matmul": (5_000_000, 600),
     "requantize": (100_000, 1200),
     "windowing": (150_000, 900),
-    "fusion": (0, 0),  # of several tables, each with a kind of its own
+    "fusion": (0, 0),  # of several tables, each with a separate kind
 }
 """Time of an interpreted unit of work, and factor over the compiled time in the table (COST_NS):
 fitted to real programs, on an Intel Xeon."""

@@ -49,7 +49,7 @@ def operand_box(table: Any, row: Any, operand: int) -> Any:
     """(first byte, end) of an operand; in LX relative to the scratchpad of each core."""
     low = operand_start(table, row, operand)
     in_lx = low >= LX_BASE
-    if in_lx:  # cores have the same offsets in scratchpads of their own
+    if in_lx:  # each core has the same offsets in its scratchpad
         low = (low - LX_BASE) % LX_BYTES
     high = low + STICK_BYTES
     for axis in range(table[RANK] + 1):

@@ -48,7 +48,7 @@ TESTED_VERSIONS = ("0.68.1",)
 def load_lightly(cache: Any) -> None:
     """Let the disk cache of one function load without the implementations, where that is safe.
 
-    ``cache``: the function's `numba.core.caching.FunctionCache`.
+    ``cache``: the function's ``numba.core.caching.FunctionCache``.
     """
     if numba.__version__ not in TESTED_VERSIONS:
         return

@@ -107,8 +107,8 @@ def run_chunks(block, scratch):
     """
     words = carray(pointer_i64(block), WORDS)
     while True:
-        # The ticket first: NEXT is opened after CHUNKS and the job's words are written, so whoever
-        # gets a ticket of a job sees all of it. A ticket that is refused has touched none of them.
+        # The ticket first: NEXT is opened after CHUNKS and the job's words are written, so a thread
+        # with a ticket of a job sees all of it. A thread without one has read none of the words.
         ticket = atomic_add(block + 8 * NEXT, 1)
         limit = atomic_load(block + 8 * CHUNKS)
         if ticket >= limit or ticket >> JOB_BITS != limit >> JOB_BITS:
@@ -160,8 +160,9 @@ def run_job(
     atomic_exchange(block + 8 * NEXT, job)
     atomic_add(block + 8 * GENERATION, 1)
     # A worker sets SLEEPING and then reads GENERATION; here GENERATION grows and then SLEEPING is
-    # read. One of the two sees the other's write, so no worker sleeps through a job. Whoever takes
-    # the 1 out of SLEEPING decides: the caller posts, exactly once, or the worker stays awake.
+    # read. One of the two sees the other's write, so no worker sleeps through a job. The thread
+    # that takes the 1 out of SLEEPING decides: the caller posts, exactly once, or the worker stays
+    # awake.
     for worker in range(1, words[THREADS]):
         if atomic_exchange(block + 8 * (SLEEPING + worker), 0) == 1:
             _sem_post(block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS))

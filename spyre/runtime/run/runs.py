@@ -274,7 +274,7 @@ def _case_buffer(case: Case, name: str, buffer: CaseBuffer, numbers: Iterator[in
     if buffer.layout is None:
         return RunBuffer(name, buffer.nbytes, region=buffer.region)
     layout = buffer.layout.to_layout()
-    # Aliases are no arguments of their own, so they take no number.
+    # Aliases are not separate arguments, so they take no number.
     number = next(numbers) if buffer.alias_of is None else -1
     role = _ROLES.get(buffer.kind, Role.INPUT_OUTPUT)
     extents = buffer.dma_sizes, buffer.dma_strides

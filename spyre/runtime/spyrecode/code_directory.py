@@ -1,8 +1,8 @@
-"""A SpyreCode directory as a whole: written so that it never looks complete before it is, and read.
+"""Write and read a whole SpyreCode directory; it is never complete before all files are written.
 
-spyrecode.json is the commit record: it holds sizes and SHA-256 of the other files, comes last, and
-goes first when a directory is written again. Whoever is killed in between leaves either the old
-directory, none, or one without spyrecode.json.
+spyrecode.json is the commit record: it holds sizes and SHA-256 of the other files, is written last,
+and is removed first when a directory is written again. A process that is killed in between leaves
+the old directory, none, or one without spyrecode.json.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def name_of_process_group(process_group: Any) -> tuple[str, int]:
 
 
 def new_gloo(prefix: str, options: Any) -> Any:
-    """Return a gloo backend over the store of ``options``, a `_DistributedBackendOptions`."""
+    """Return a gloo backend over the store of ``options``, a ``_DistributedBackendOptions``."""
     store = dist.PrefixStore(prefix, options.store)
     return c10d.ProcessGroupGloo(
         store, options.group_rank, options.group_size, timeout=options.timeout

@@ -79,7 +79,7 @@ class _Call:
 class CardGroup:
     """One rank of a group on backend spyreccl.
 
-    ``options``: torch's `_DistributedBackendOptions`; ``gloo``: the backend object that torch
+    ``options``: torch's ``_DistributedBackendOptions``; ``gloo``: the backend object that torch
     keeps, used for point-to-point operations. Raises CollectiveError SPY959 for an unknown
     transport or algorithm.
     """

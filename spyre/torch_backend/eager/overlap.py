@@ -116,7 +116,7 @@ def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) 
     try:
         with torch.no_grad():
             function(*host_args, **host_kwargs)
-    except Exception as error:  # others are for whoever computes to raise
+    except Exception as error:  # the computation raises the others
         return str(error) if REFUSAL in str(error) else ""
     return ""
 

@@ -42,7 +42,7 @@ A_ROW_FLOATS = K_BLOCK + 16
 ROW_CHUNK = 8 * TALL
 PANELS = 64 // WIDTH
 FEW_ROWS = 2
-"""So few rows of A do not pay for B in panels: each row multiplies the codes as they lie."""
+"""Up to this many rows of A, B is not copied into panels: each row multiplies the stored codes."""
 PIECES = K_BLOCK * 128 // 4096
 """4 KiB pieces in a K block of one B stick."""
 ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE

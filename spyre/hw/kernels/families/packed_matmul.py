@@ -125,7 +125,7 @@ def packed_matmul(table, bases, half, word, octet, first, last):
         a_base = base_bit(table, bases, A) + vector_word(table, batch)
         b_base = base_bit(table, bases, B) + vector_word(table, batches + batch)
         c_base = base_bit(table, bases, C) + vector_word(table, 2 * batches + batch)
-        # sums have SHORT rows more than the unit: the short microkernel writes them, nobody reads
+        # sums have SHORT rows more than the unit: the short microkernel writes them, no code reads
         sums[:] = np.float32(0.0)
         totals[:] = 0.0
         for k in range(0, depth_count, K_BLOCK):

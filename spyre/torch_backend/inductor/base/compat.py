@@ -103,7 +103,7 @@ __all__ = [
 
 
 def compile_fx_module() -> Any:
-    """Inductor's entry module; importing it installs the backend (:mod:`..compile_hook`)."""
+    """Import Inductor's entry module, which installs the backend, and return it."""
     return importlib.import_module("torch._inductor.compile_fx")
 
 

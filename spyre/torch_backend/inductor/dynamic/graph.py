@@ -161,9 +161,9 @@ class RowwiseGraph:
         self._symbol: sympy.Symbol | None = None
         try:
             if hints_key(module):
-                raise NotRowwise("hints ask for loops of their own")
+                raise NotRowwise("hints ask for separate loops")
             if any(node.meta.get("unbacked_bindings") for node in module.graph.nodes):
-                raise NotRowwise("it has values that only running tells")
+                raise NotRowwise("it has values that are known only at run time")
             self._symbol = _row_symbol(module)
         except NotRowwise as error:
             _log.info("compiled once per set of sizes: %s", error)
