@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qa.sanitize_mutants.shadow_reference import visited_offsets as windowed_offsets
 from spyre.hw.reference.addresses import (
     element_offsets,
     local_coordinates,
     slice_origin,
     stored_elements,
 )
-from spyre.hw.reference.shadow import visited_offsets as windowed_offsets
 from spyre.mlir.bundle import Bundle
 from spyre.mlir.operation.operation import Component, Indirection, Operation, Tensor
 from spyre.mlir.program.program import Execute

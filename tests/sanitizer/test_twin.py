@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import assume, given, strategies as st
 
+from qa.sanitize_mutants.shadow_reference import ShadowReference
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.reference import literal_starts
-from spyre.hw.reference.shadow import ShadowReference
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.operation.operation import Component, Operation, Tensor

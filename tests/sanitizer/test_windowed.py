@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from qa.sanitize_mutants.shadow_reference import ShadowReference, distinct_offsets
 from spyre.errors import SdscError
 from spyre.hw.access import core_boxes, global_coordinate
 from spyre.hw.device.device import Device
@@ -17,7 +18,6 @@ from spyre.hw.linking.linked_program import variants_of
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import addresses_elsewhere, element_offsets, slice_origin
 from spyre.hw.reference.families import computed_boxes
-from spyre.hw.reference.shadow import ShadowReference, distinct_offsets
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.bundles import BundleBuilder

@@ -2,7 +2,7 @@
 
 Per execution: reads look for unwritten sticks, writes for sticks that another core wrote in the
 same execution; inputs that overlap an output are checked again after the writes. The tables are
-those of :mod:`spyre.hw.table.checks`; the slow reference is :mod:`spyre.hw.reference.shadow`.
+those of :mod:`spyre.hw.table.checks`; the slow reference is `qa.sanitize_mutants`.
 """
 
 from __future__ import annotations

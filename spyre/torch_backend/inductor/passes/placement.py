@@ -68,7 +68,7 @@ class LaneUse:
     """One use of a value: operand ``operand`` of ``consumer``.
 
     ``wanted``: pairs (lane of the consumer's output, lane that it requires of the producer, in the
-    producer's dims); see `wanted_through`. ``shifted``: the view begins within a stick, so that
+    producer's dims). ``shifted``: the view begins within a stick, so that
     every lane needs a move. ``costs``: elements to be moved, [producer's layout, consumer's],
     instead of those derived from ``wanted`` and ``shifted``.
     """
@@ -108,16 +108,6 @@ class LanePlacement:
             f"lane {r.from_lane} to {r.to_lane}, {r.elements} elements"
             for r in self.restickified
         )
-
-
-def wanted_through(axes: Sequence[int | None], lanes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """`LaneUse.wanted` of a pointwise use.
-
-    ``axes``: for every dim of the consumer, the producer's dim, None if the producer is broadcast
-    along it. For a lane along which it is broadcast, the producer must be `SPARSE`.
-    """
-    pairs = [(lane, SPARSE if lane == SPARSE else axes[lane]) for lane in lanes]
-    return tuple((lane, SPARSE if dim is None else dim) for lane, dim in pairs)
 
 
 def device_elements(sizes: Sequence[int], lane: int, elements_per_stick: int) -> int:

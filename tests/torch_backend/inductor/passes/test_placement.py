@@ -19,7 +19,6 @@ from spyre.torch_backend.inductor.passes.placement import (
     device_elements,
     place_greedily,
     place_restickifies,
-    wanted_through,
 )
 
 STRAIGHT, TRANSPOSED = (0, 1), (1, 0)
@@ -31,6 +30,16 @@ def value(name, sizes, *lanes):
 
 def pointwise(name, sizes, *lanes):
     return LaneNode(value(name, sizes, *lanes), NodeKind.ALL_SAME)
+
+
+def wanted_through(axes, lanes):
+    """`LaneUse.wanted` of a pointwise use.
+
+    ``axes``: for every dim of the consumer, the producer's dim, None if the producer is broadcast
+    along it. For a lane along which it is broadcast, the producer must be `SPARSE`.
+    """
+    pairs = [(lane, SPARSE if lane == SPARSE else axes[lane]) for lane in lanes]
+    return tuple((lane, SPARSE if dim is None else dim) for lane, dim in pairs)
 
 
 def reads(consumer: LaneNode, *operands):
