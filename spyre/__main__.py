@@ -19,13 +19,13 @@ EXIT_NOT_RUN = 2
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run a bundle or a case, compare its outputs", "spyre.cli.subcommands:run"),
     "check": ("errors in bundles, found without running them", "spyre.cli.subcommands:check"),
-    "explain": ("what a bundle does, or a code means", "spyre.cli.subcommands:explain"),
-    "compile": ("a bundle to what a launch loads", "spyre.cli.subcommands:compile_bundle"),
-    "profile": ("what a run costs on a card, and why", "spyre.cli.subcommands:profile"),
+    "explain": ("describe a bundle, or a diagnostic code", "spyre.cli.subcommands:explain"),
+    "compile": ("compile a bundle for launches", "spyre.cli.subcommands:compile_bundle"),
+    "profile": ("model the time of a run on a card", "spyre.cli.subcommands:profile"),
     "compare": ("two bundles or profiles side by side", "spyre.cli.subcommands:compare"),
     "sweep": ("weigh machines, core counts, tiles", "spyre.sweep.__main__:main"),
     "warm": ("compile kernels before they are needed", "spyre.cli.subcommands:warm"),
-    "cache": ("what is kept on disk; empty it", "spyre.cli.subcommands:cache"),
+    "cache": ("list the caches on disk; empty them", "spyre.cli.subcommands:cache"),
     "doctor": ("whether this installation works", "spyre.cli.doctor:doctor"),
     "frontend": ("set torch-spyre up on the simulator", "spyre.frontend.__main__:main"),
 }
@@ -63,7 +63,7 @@ def _help() -> str:
     rows = "\n".join(f"  {name:<10}{text}" for name, (text, _) in COMMANDS.items())
     return (
         f"usage: spyre COMMAND ...\n\n{spyre.__doc__.splitlines()[0]}\n\ncommands:\n{rows}\n\n"
-        "spyre COMMAND --help says more. Exit codes: 0 all right; 1 wrong numbers, or the\n"
+        "spyre COMMAND --help lists options. Exit codes: 0 all right; 1 wrong numbers, or the\n"
         "device faulted; 2 it could not run.\n"
         "  spyre doctor\n  spyre run examples/softmax\n  spyre explain SPY702"
     )

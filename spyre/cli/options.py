@@ -389,7 +389,7 @@ def _add_tensors(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=_alias,
-        help="the first argument lies in the memory of the second, e.g. 2=0 (repeatable)",
+        help="the first argument shares the memory of the second, e.g. 2=0 (repeatable)",
     )
     _add_values(group)
     group.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")

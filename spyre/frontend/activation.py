@@ -101,7 +101,7 @@ def _imported_package() -> Any:
             raise
         raise LaunchError(
             "SPY991",
-            "torch-spyre is asked for and not installed",
+            "torch-spyre is selected but not installed",
             expected=f"a package {PACKAGE}",
             hint="python -m spyre.frontend install PATH, with the path of a checkout",
         ) from None

@@ -280,7 +280,7 @@ def _run_unknown(
         )
     raise UnsupportedError(
         "SPY885",
-        "a plan whose program is not one of this compiler's cannot be run",
+        "a plan with a program of another compiler cannot be run",
         place,
         expected="a directory that dxp_standalone of this package wrote",
         found=type(command).__name__,

@@ -162,7 +162,7 @@ def _check_region(address_bytes: int, size_bytes: int) -> None:
     if size_bytes < 0 or not 0 <= region < REGIONS or end > (region + 1) * REGION_BYTES:
         raise LaunchError(
             "SPY403",
-            "raw bytes do not lie within one memory region",
+            "raw bytes span several memory regions",
             expected=f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes",
             found=f"addresses {address_bytes:#x} to {end:#x}",
         )

@@ -48,9 +48,9 @@ def test_entry_point():
 
 
 def test_device(package):
-    """Runs `device_checks` where torch-spyre has the device."""
+    """Runs `qa/frontend/device_checks.py` where torch-spyre has the device."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN_CHECKS, str(Path(__file__).with_name("device_checks.py"))],
+        [sys.executable, "-c", RUN_CHECKS, str(ROOT / "qa" / "frontend" / "device_checks.py")],
         env={**os.environ, **TORCH_SPYRE, "PYTHONPATH": package},
         cwd=ROOT,
         capture_output=True,

@@ -139,7 +139,7 @@ class Allocation:
         ):
             raise LaunchError(
                 "SPY403",
-                f"{self.name} does not lie within one memory region",
+                f"{self.name} spans several memory regions",
                 expected=f"{REGIONS} regions of {1 << REGION_BITS} bytes",
                 found=f"{self.size_bytes} bytes at {self.address_bytes:#x}",
             )
@@ -209,7 +209,7 @@ class Binding:
         segments = ", ".join(str(segment) for segment in sorted(self.segments or {}))
         raise LaunchError(
             "SPY363",
-            f"address {address:#x} lies in a segment to which no argument is bound",
+            f"address {address:#x} is in a segment to which no argument is bound",
             expected=f"addresses in segments {segments or '(none)'}",
             found=f"segment {address >> REGION_BITS}",
         )

@@ -75,7 +75,7 @@ def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
     address = int(starts[member, operand, core])
     raise DeviceFault(
         "SPY413",
-        f"{place.op.name}: an element does not lie on a multiple of its size",
+        f"{place.op.name}: the address of an element is not a multiple of its size",
         place.location(member, operand, place.op.cores[core], address),
         expected=f"a multiple of {words[operand]} bytes",
         found=f"{address:#x}",

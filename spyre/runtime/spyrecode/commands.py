@@ -279,7 +279,7 @@ def _order(code: SpyreCode) -> Iterator[CodeFault]:
 
 def _misplaced(code: SpyreCode, k: int, expected: str) -> CodeFault:
     names = [type(command).__name__ for command in code.execution]
-    message = f"{names[k]} may not stand here in a plan that begins with ComputeOnHost"
+    message = f"{names[k]} is not allowed at this position of a plan that begins with ComputeOnHost"
     return Fault("SPY836", f"JobExecPlan[{k}].command", message, expected, ", ".join(names[:8]))
 
 

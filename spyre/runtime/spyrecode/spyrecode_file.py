@@ -78,7 +78,7 @@ class JsonObject:
         key = self.spelling(*keys)
         value = self.properties[key]
         if not (isinstance(value, str) and _UNSIGNED.fullmatch(value)) or int(value) > MAX_NUMBER:
-            what = "is not what it has to be"
+            what = "is not a decimal number"
             if isinstance(value, str) and value.lstrip().startswith("-"):
                 what = "has a negative value not allowed for unsigned integer"
             raise wrong_property(self, key, 'a number as a decimal string, such as "128"', what)
@@ -112,7 +112,7 @@ def ambiguous_property(command: JsonObject, keys: list[str]) -> BundleError:
     """SPY847."""
     return BundleError(
         "SPY847",
-        f"{command.name} command says one thing in two ways that differ",
+        f"{command.name} command has two spellings of one property with different values",
         command.location(keys[-1]),
         expected=f"one of {', '.join(keys)}",
         found=", ".join(f"{key} {shown(command.properties[key])}" for key in keys),
@@ -120,7 +120,7 @@ def ambiguous_property(command: JsonObject, keys: list[str]) -> BundleError:
 
 
 def wrong_property(
-    command: JsonObject, key: str, expected: str, what: str = "is not what it has to be"
+    command: JsonObject, key: str, expected: str, what: str = "has an invalid value"
 ) -> BundleError:
     """SPY827."""
     return BundleError(

@@ -13,10 +13,7 @@ from spyre.hw.linking.linked_program import variants_of
 from spyre.hw.linking.trace import UNKNOWN, common_owner, core_owners, trace
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation.operation import Component
-from spyre.runtime.arguments.read import read_arguments
-from spyre.runtime.kernel.kernel import Kernel
-from spyre.runtime.kernel.launch import Launch
-from spyre.runtime.run.session import placed
+from spyre.runtime.run.session import Session
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = [path.parent.name for path in sorted(EXAMPLES.glob("*/bundle.mlir"))]
@@ -24,11 +21,10 @@ NAMES = [path.parent.name for path in sorted(EXAMPLES.glob("*/bundle.mlir"))]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_offsets_are_those_of_linked_addresses(name: str):
-    bundle, device = load_bundle(EXAMPLES / name), Device(threads=1)
-    arguments = read_arguments(bundle)
-    with placed(device, arguments, bundle.program) as placement:
-        kernel = Kernel(bundle, device)
-        linked = kernel.link(Launch(placement.tensors, placement.pool))
+    session = Session(Device(threads=1))
+    bundle = load_bundle(EXAMPLES / name)
+    with session.placed(session.describe(EXAMPLES / name)) as placement:
+        linked = placement.link(0)
     binding = linked.binding
     values = {k: v for k, v in binding.parameters.items() if k not in binding.owners.parameters}
     compared = 0

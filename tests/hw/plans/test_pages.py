@@ -238,7 +238,7 @@ def test_page_sizes_follow_the_nodes_own_order():
 
 
 BAD = {
-    "no dim to count along": ({"max_dim_sizes": {}}, "no dim of Tensor1 says where"),
+    "no dim to count along": ({"max_dim_sizes": {}}, "no dim of Tensor1 is indexed"),
     "rows unknown": (
         {"device_dim_sizes": {}},
         "pitch of out of Tensor1: the extent of mb is not given",
