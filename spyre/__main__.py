@@ -63,8 +63,8 @@ def _help() -> str:
     rows = "\n".join(f"  {name:<10}{text}" for name, (text, _) in COMMANDS.items())
     return (
         f"usage: spyre COMMAND ...\n\n{spyre.__doc__.splitlines()[0]}\n\ncommands:\n{rows}\n\n"
-        "spyre COMMAND --help lists options. Exit codes: 0 all right; 1 wrong numbers, or the\n"
-        "device faulted; 2 it could not run.\n"
+        "spyre COMMAND --help lists options. Exit codes: 0 all right; 1 wrong numbers\n"
+        "or a device fault; 2 it could not run.\n"
         "  spyre doctor\n  spyre run examples/softmax\n  spyre explain SPY702"
     )
 

@@ -18,7 +18,7 @@ from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
 from spyre.runtime.arguments import read_arguments
 from spyre.runtime.flex.device import FlexDevice, devices
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.flex.steps import NO_VALUES, ExecutionPlan, JobPlan
+from spyre.runtime.flex.steps import NO_VALUES, ExecutionPlan, Job, JobPlan
 from spyre.runtime.flex.stream import FlexStream
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.memory import SpyreTensor
@@ -119,6 +119,17 @@ def launch_kernel(
         plans = [_prepared(kernel, chosen)]
     for plan in plans:
         chosen.launch(plan, tensors, options, values)
+
+
+def load_execution_plan(
+    directories: Sequence[CodePath], device: FlexDevice | None = None
+) -> ExecutionPlan:
+    """Load several SpyreCode directories as one execution plan."""
+    jobs = []
+    for directory in directories:
+        plan = prepare_kernel(directory, device)
+        jobs.append(Job(plan, _code_directory(Path(directory)) / SPYRECODE_FILE))
+    return ExecutionPlan(jobs)
 
 
 def _prepared(directory: CodePath, stream: FlexStream) -> JobPlan:
