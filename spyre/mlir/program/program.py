@@ -1,6 +1,6 @@
 """Programs that can be linked, and the form bundles are lowered to: loops of executes.
 
-A `LinkableProgram` is what the linker and the runtime need of any kind of program. `LoopProgram` is
+A `LinkableProgram` is the interface of programs that can be linked and launched. `LoopProgram` is
 the kind of bundles: :mod:`spyre.mlir.text.lowering` creates it from text, the builder from Python.
 Its `Schedule` (:mod:`.schedule`) unrolls the loop nests into arrays, level by level and without
 Python code per iteration. ``str(program)`` is the golden form that tests compare. Semantics of

@@ -326,7 +326,7 @@ def _own_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def _has_room(args: Arguments) -> bool:
-    """What the windows see, and the terms of a float32 product of it, have room in memory."""
+    """True if memory can hold the gathered windows and the terms of their float32 product."""
     x, weight, windows = args.input, args.weight, _windows(args)
     positions = windows.extents if args.transposed else windows.positions
     if min(*positions, *windows.extents) < 1:

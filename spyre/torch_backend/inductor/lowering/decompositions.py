@@ -259,7 +259,7 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
     except (LoweringError, LayoutDependent, NotRecorded, *DATA_DEPENDENT):
         return NotImplemented
     except Exception:
-        # While a backward graph is traced, ATen loses what is raised here.
+        # While a backward graph is traced, ATen loses exceptions raised here.
         _log.exception("%s cannot be recorded", op)
         raise
 
