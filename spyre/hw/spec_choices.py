@@ -77,8 +77,8 @@ QUANTIZED_FP8_MAX = 448.0
 """`qfp8ch`, `qfp8mb`, `qfp8wt`: what exceeds this magnitude, infinity included, saturates."""
 
 QUANTIZE_TIES_TO_EVEN = True
-"""`csqint8ch`, `csqint8mb`, `csqint8wt`, `csqint4`, `csqint4wt`: values halfway between two integers
-round to the even one, or (False) away from zero."""
+"""`csqint8ch`, `csqint8mb`, `csqint8wt`, `csqint4`, `csqint4wt`: values halfway between two
+integers round to the even one, or (False) away from zero."""
 
 INTEGER_MATMUL_SCALE = 1.0
 """`batchmatmulint8`, `batchmatmulint4`, `conv2dint8`, `conv2dint4`: factor on the exact integer
