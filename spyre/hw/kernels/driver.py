@@ -122,7 +122,8 @@ def drive(
             cost = describe_chain(dispatch, tables, entries, e, members, chain)
             function, table = entries[tb.CHAIN_KIND], chain.ctypes.data
         # the units of all members are the same, so those of the first one divide the work
-        if threads == 1 or units < 2 or cost < parallel_ns:
+        in_order = members == 0
+        if threads == 1 or units < 2 or in_order or cost < parallel_ns:
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:
             chunks = min(units, threads * CHUNKS_PER_THREAD)

@@ -462,7 +462,7 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
     dispatch[:, CHAIN_LENGTH] = 1
     kinds, units = tables[dispatch[:, 0]][:, (tb.KIND, tb.UNITS)].T
     long = (kinds == ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > STRIP_STICKS)
-    if not np.any(long[1:] & long[:-1]):
+    if not np.any(long):
         return False
     from spyre.hw.kernels.fusion import find_chains
 

@@ -181,7 +181,8 @@ WINDOWINGS = ("max", "sum", "map", "channel")
 DISPATCH_WORDS = 12
 """Words of a dispatch: table, static execute, instance, CHAIN_LENGTH, then 8 base addresses."""
 CHAIN_LENGTH = 3
-"""Word of a dispatch: how many, from it on, may run strip by strip; 1: it runs alone."""
+"""Word of a dispatch: how many, from it on, may run strip by strip; 1: it runs alone; 0: alone and
+on one thread, since a unit reads sticks that another unit writes."""
 DISPATCH_BASES = 4
 """First word of the base addresses."""
 

@@ -62,9 +62,9 @@ def lengths(program: LinkedProgram) -> list[int]:
     return [int(n) for n in program.host_dispatch[:, CHAIN_LENGTH]]
 
 
-def memory_after(program: LinkedProgram, chained: bool) -> list[bytes]:
+def memory_after(program: LinkedProgram, chained: bool, threads: int = 2) -> list[bytes]:
     """Regions and LX after one run on the same random contents."""
-    device = engine(threads=2)
+    device = engine(threads=threads)
     rng = np.random.default_rng(3)
     spans = [(a.address_bytes, a.size_bytes) for a in program.binding.allocations]
     spans += [(LX_BASE + core * LX_BYTES, 8 * SIZE // CORES) for core in range(CORES)]
@@ -135,6 +135,17 @@ def test_what_a_later_member_overwrites_elsewhere_ends_a_chain() -> None:
     program = linked([("add", [A, B], C), ("neg", [C], away)])
     assert lengths(program) == [1, 1]
     assert_same(program)
+
+
+@pytest.mark.parametrize("moved_bytes", [STICK_BYTES, -STICK_BYTES, ROWS * STICK_BYTES])
+def test_units_run_in_order_where_one_reads_sticks_that_another_writes(moved_bytes: int) -> None:
+    away = HostOperand(region(2) + moved_bytes)
+    program = linked([("neg", [A], C), ("exp", [away], C), ("neg", [C], C)], rows=16 * ROWS)
+    assert lengths(program) == [1, 0, 1]
+    assert program.tables[:, COST_NS].sum() > PARALLEL_NS
+    on_two_threads = memory_after(program, False)
+    assert on_two_threads == memory_after(program, False, threads=1)
+    assert on_two_threads == memory_after(program, True)
 
 
 def test_one_code_per_stick_is_no_stick_of_its_own() -> None:
