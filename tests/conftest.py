@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -56,6 +57,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: places.get(_file_of(item), len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests from later garbage collections of a second each."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than processors: tests of processes, ranks and streams often wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def _file_of(item: pytest.Item) -> str:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from spyre import pytest_plugin
+from spyre import config, pytest_plugin
 
 pytest.importorskip("torch")
 pytest_plugins = ["pytester"]
@@ -43,9 +43,14 @@ def test_reads_what_nobody_wrote():
 """
 
 
+KERNELS = config.cache_directory()
+"""Directory of compiled kernels; an inner run has another home directory."""
+
+
 @pytest.fixture
-def plugin(pytestconfig):
-    """What names the plugin to an inner run: a checkout on sys.path has no entry points."""
+def plugin(pytestconfig, monkeypatch):
+    """Arguments that load the plugin in an inner run: a checkout in sys.path has no entry point."""
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(KERNELS))
     is_installed = pytestconfig.pluginmanager.hasplugin("spyre")
     return () if is_installed else ("-p", "spyre.pytest_plugin")
 
