@@ -265,7 +265,7 @@ def torch_patches() -> str:
     rows = (
         (_code(patch.name), patch.purpose, _replaced(patch.targets)) for patch in patches.PATCHES
     )
-    return table(("name", "what it is for", "replaces"), rows)
+    return table(("name", "purpose", "replaces"), rows)
 
 
 def _replaced(targets: Sequence[str], most: int = 4) -> str:
