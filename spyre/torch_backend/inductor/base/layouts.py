@@ -6,7 +6,7 @@ elements in device memory. `tile_layout` restricts a layout to one tile of a coa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from spyre.errors import UnsupportedError
@@ -17,10 +17,8 @@ from spyre.torch_backend.inductor.base.compat import ir
 class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
     """A FixedLayout with the layout in device memory.
 
-    ``per_tile_fixed``: a loop-internal buffer, the same memory in every iteration. ``within``: the
-    layout of the full buffer that a tile is written into, which gives the pitches; None if the
-    buffer has separate memory. ``allocation``: ``{"hbm" | "pool" | "lx": bytes}``, empty until
-    planned. Belongs to one graph, so to the thread that compiles it.
+    ``per_tile_fixed``: a loop-internal buffer, the same memory in every iteration. Belongs to one
+    graph, so to the thread that compiles it.
     """
 
     def __init__(
@@ -33,14 +31,10 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
         *,
         offset: Any = 0,
         per_tile_fixed: bool = False,
-        within: SpyreTensorLayout | None = None,
-        allocation: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(device, dtype, size, stride, offset)
         self.device_layout = device_layout
         self.per_tile_fixed = per_tile_fixed
-        self.within = within
-        self.allocation = dict(allocation or {})
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -48,8 +42,6 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
             and bool(super().__eq__(other))
             and self.device_layout == other.device_layout
             and self.per_tile_fixed == other.per_tile_fixed
-            and self.within == other.within
-            and self.allocation == other.allocation
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -57,11 +49,7 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
     def __str__(self) -> str:
         sizes = f"size={list(self.size)}, stride={list(self.stride)}"
         text = f"{type(self).__name__}({sizes}, device_size={list(self.device_layout.device_size)}"
-        if self.within is not None:
-            text += f", within={list(self.within.device_size)}"
-        if self.per_tile_fixed:
-            text += ", per_tile_fixed=True"
-        return text + (f", allocation={self.allocation})" if self.allocation else ")")
+        return text + (", per_tile_fixed=True)" if self.per_tile_fixed else ")")
 
     __repr__ = __str__
 
@@ -107,24 +95,17 @@ def _dim_with(layout: FixedTiledLayout, stride: int) -> int | None:
     return next((d for d, (n, s) in enumerate(strides) if n != 1 and s == stride), None)
 
 
-def tile_layout(full: Any, tile_size: Sequence[Any], *, own_memory: bool = True) -> Any:
-    """The layout of one tile of ``tile_size`` of a buffer with layout ``full`` (a FixedLayout).
+def tile_layout(full: Any, tile_size: Sequence[Any]) -> Any:
+    """The layout of one dense tile of ``tile_size`` of a buffer with layout ``full`` (a
+    FixedLayout), the dims in the order of ``full``.
 
-    ``own_memory``: the tile is dense, with the dims in the order of ``full``; otherwise it has the
-    strides of ``full`` and is located ``within`` it. UnsupportedError SPY976 if no device dim
-    corresponds to a tiled dim.
+    UnsupportedError SPY976 if no device dim corresponds to a tiled dim.
     """
-    stride = dense_stride(full, tile_size) if own_memory else list(full.stride)
+    stride = dense_stride(full, tile_size)
     if not isinstance(full, FixedTiledLayout):
         return ir.FixedLayout(full.device, full.dtype, list(tile_size), stride)
-    return FixedTiledLayout(
-        full.device,
-        full.dtype,
-        list(tile_size),
-        stride,
-        _tile_device_layout(full, tile_size, stride),
-        within=None if own_memory else full.device_layout,
-    )
+    device = _tile_device_layout(full, tile_size, stride)
+    return FixedTiledLayout(full.device, full.dtype, list(tile_size), stride, device)
 
 
 def dense_stride(full: Any, size: Sequence[Any]) -> list[Any]:

@@ -163,17 +163,6 @@ def not_divisible(op: str, found: str) -> UnsupportedError:
     )
 
 
-def unimplemented(op: str) -> UnsupportedError:
-    """SPY962 about an operation of this name."""
-    return UnsupportedError(
-        "SPY962",
-        f"there is no SDSC for {op}",
-        expected="operations of the cores only",
-        found=op,
-        hint="outside of compiled code the operation runs on the CPU",
-    )
-
-
 def integer(number: Any, role: str) -> int:
     """``number`` as a positive int. UnsupportedError SPY964 for an expression of symbols."""
     if isinstance(number, int) and number > 0:

@@ -29,14 +29,12 @@ from spyre.torch_backend.inductor.bundles.emission import (
     integer,
     not_divisible,
     tensor_name,
-    unimplemented,
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     LX,
     Kernel,
     KernelLoop,
     KernelOp,
-    UnimplementedOp,
 )
 from spyre.torch_backend.inductor.bundles.sizes import (
     Sizes,
@@ -135,7 +133,7 @@ def generate_bundle(
     or in k + 1 if the pool takes segment 0. ``unrolled``: no loops, one operation per iteration.
     ``pool_argument``: the pool is the last argument of a symbolic bundle, and not added by the
     runtime. ``sizes``: parameters after the addresses; they need loops and symbolic addresses.
-    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for kernels without a bundle.
+    UnsupportedError SPY960, SPY961, SPY964 or SPY966 for kernels without a bundle.
     """
     if sizes and (unrolled or not symbolic):
         raise UnsupportedError(
@@ -178,8 +176,6 @@ class _BundleWriter:
                     known = count if isinstance(count, int) else UNKNOWN_COUNT
                     with self.builder.loop(count) as loop:
                         self.add(op.body, (*loops, (loop, known)))
-                case UnimplementedOp():
-                    raise unimplemented(f"{op.op} (in {self.name})")
                 case KernelOp():
                     self._add_operation(op, loops)
 
@@ -239,7 +235,7 @@ def unroll(kernel: Kernel) -> Kernel:
     return tuple(_unrolled(kernel, ()))
 
 
-def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp | UnimplementedOp]:
+def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp]:
     """``iteration``: index of every enclosing loop."""
     for op in kernel:
         match op:
@@ -248,8 +244,6 @@ def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp | Unimplemen
                     yield from _unrolled(op.body, (*iteration, index))
             case KernelOp():
                 yield _at_iteration(op, iteration)
-            case UnimplementedOp():
-                yield op
 
 
 def _at_iteration(op: KernelOp, iteration: Ints) -> KernelOp:

@@ -8,7 +8,7 @@ a Python expression that makes it again; Inductor's generated and cached code co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -50,6 +50,7 @@ class KernelTensor:
     first; empty if no loop moves the tensor. ``shift``: a further offset in bytes that depends on
     sizes only a launch knows, as strides and ``size_bytes`` may (sympy expressions); such a tensor
     names its ``device_size``. ``is_tile``: the buffer holds one tile of the loops around it.
+    ``buffer``: name of the buffer while memory is planned, not part of the text.
     """
 
     format: str
@@ -64,6 +65,7 @@ class KernelTensor:
     shift: Any = 0
     is_tile: bool = False
     device_size: Ints = ()
+    buffer: str = field(default="", compare=False)
 
     @property
     def lanes(self) -> int:
@@ -240,21 +242,14 @@ class KernelOp:
 
 
 @dataclass(frozen=True, slots=True)
-class UnimplementedOp:
-    """An operation without an SDSC; bundle generation raises SPY962 with its name."""
-
-    op: str
-
-
-@dataclass(frozen=True, slots=True)
 class KernelLoop:
     """``body``, run ``count`` times: a number, or an expression of sizes only a launch knows."""
 
     count: Any
-    body: tuple[KernelOp | UnimplementedOp | KernelLoop, ...]
+    body: tuple[KernelOp | KernelLoop, ...]
 
 
-Kernel = Sequence[KernelOp | UnimplementedOp | KernelLoop]
+Kernel = Sequence[KernelOp | KernelLoop]
 """The operations of a kernel in the order they run."""
 
 
@@ -263,7 +258,7 @@ def operations_in(kernel: Kernel) -> Iterator[KernelOp]:
     for op in kernel:
         if isinstance(op, KernelLoop):
             yield from operations_in(op.body)
-        elif isinstance(op, KernelOp):
+        else:
             yield op
 
 
@@ -291,10 +286,7 @@ def kernel_text(kernel: Kernel) -> str:
     return "\n".join(lines)
 
 
-def _lines(op: KernelOp | UnimplementedOp | KernelLoop) -> Iterator[str]:
-    if isinstance(op, UnimplementedOp):
-        yield f"{op!r},"
-        return
+def _lines(op: KernelOp | KernelLoop) -> Iterator[str]:
     if isinstance(op, KernelLoop):
         yield f"KernelLoop({op.count}, ("
         yield from (f"{INDENT}{line}" for inner in op.body for line in _lines(inner))
@@ -306,7 +298,9 @@ def _lines(op: KernelOp | UnimplementedOp | KernelLoop) -> Iterator[str]:
 
 
 def _keywords(value: KernelOp | KernelTensor, leave_out: str = "") -> str:
-    pairs = ((f, getattr(value, f.name)) for f in fields(value) if f.name != leave_out)
+    pairs = (
+        (f, getattr(value, f.name)) for f in fields(value) if f.compare and f.name != leave_out
+    )
     chosen = ((f.name, v) for f, v in pairs if f.default is MISSING or v != f.default)
     return ", ".join(f"{name}={_value_text(v)}" for name, v in chosen)
 

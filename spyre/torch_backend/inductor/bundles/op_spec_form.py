@@ -24,7 +24,6 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     Kernel,
     KernelLoop,
     KernelOp,
-    UnimplementedOp,
 )
 from spyre.torch_backend.program import OpKind
 
@@ -96,10 +95,10 @@ class LoopSpec:
     """``body``, ``count`` times."""
 
     count: sympy.Expr
-    body: Sequence[OpSpec | UnimplementedOp | LoopSpec]
+    body: Sequence[OpSpec | LoopSpec]
 
 
-Spec = OpSpec | UnimplementedOp | LoopSpec
+Spec = OpSpec | LoopSpec
 INDENT = "    "
 Lines = Iterator[str]
 
@@ -109,10 +108,10 @@ def to_op_specs(kernel: Kernel) -> tuple[Spec, ...]:
     return tuple(map(_spec, kernel))
 
 
-def _spec(op: KernelOp | UnimplementedOp | KernelLoop) -> Spec:
+def _spec(op: KernelOp | KernelLoop) -> Spec:
     if isinstance(op, KernelLoop):
         return LoopSpec(sympy.sympify(op.count), list(to_op_specs(op.body)))
-    return _op_spec(op) if isinstance(op, KernelOp) else op
+    return _op_spec(op)
 
 
 def _op_spec(op: KernelOp) -> OpSpec:
@@ -224,7 +223,7 @@ def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
     for spec in specs:
         if isinstance(spec, LoopSpec):
             yield from operations_of(spec.body)
-        elif isinstance(spec, OpSpec):
+        else:
             yield spec
 
 
@@ -282,8 +281,6 @@ def _spec_lines(spec: Spec) -> Lines:
             return _keywords(
                 "LoopSpec", [count, _block("body=[", map(_spec_lines, spec.body), "]")]
             )
-        case UnimplementedOp():
-            return _line(f"UnimplementedOp(op={spec.op!r})")
         case OpSpec():
             return _op_lines(spec)
 

@@ -25,7 +25,6 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelLoop,
     KernelOp,
     KernelTensor,
-    UnimplementedOp,
 )
 from spyre.torch_backend.inductor.bundles.kernels import DynamicExtents, DynamicKernel
 from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
@@ -37,7 +36,7 @@ from spyre.torch_backend.tensors import default_base
 TILE_ROWS = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""
 ROWS = sympy.Symbol("s0")
-Operation = KernelOp | UnimplementedOp | KernelLoop
+Operation = KernelOp | KernelLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +269,6 @@ class _TileLoop:
         """
         if isinstance(op, KernelLoop):
             return replace(op, body=tuple(self._moved(o, offsets, constants) for o in op.body))
-        if isinstance(op, UnimplementedOp):
-            return op
         tensors = []
         for tensor in op.tensors:
             strides = (0, *tensor.strides) if tensor.strides else ()

@@ -14,7 +14,7 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp
 from spyre.torch_backend.inductor.tiling.accesses import extents_of
 from spyre.torch_backend.inductor.tiling.groups import shares_of
 from spyre.torch_backend.program import (
@@ -28,7 +28,7 @@ from spyre.torch_backend.program import (
     scalar_view,
 )
 
-KernelItem = KernelOp | UnimplementedOp | KernelLoop
+KernelItem = KernelOp | KernelLoop
 
 
 @dataclass(frozen=True, slots=True)

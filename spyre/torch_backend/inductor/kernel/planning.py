@@ -47,7 +47,7 @@ from spyre.torch_backend.inductor.kernel.passes import (
     read_constants,
     remove_unread,
 )
-from spyre.torch_backend.inductor.scratchpad.plan import (
+from spyre.torch_backend.inductor.scratchpad import (
     plan_scratchpad,
     pool_offsets,
     report_text,
@@ -87,11 +87,8 @@ class KernelPlanning:
         self.notes: dict[str, str] = {}
         self._whole = whole
         self._settings, self._wanted = settings(), wants_notes()
-        self._names: list[tuple[str, ...]] = []
         self._undivided: list[KernelOp] = []
         self._divisions: list[WorkDivision] = []
-        self._arguments: frozenset[str] = frozenset()
-        self._in_lx: frozenset[str] = frozenset()
 
     def run(self, printer: PassPrinter) -> None:
         for name in KERNEL_PASSES:
@@ -101,17 +98,17 @@ class KernelPlanning:
 
     def text(self) -> str:
         """The operations as text; from ``span_reduction`` on in the document's form."""
-        return f"{spec_text(to_op_specs(self.kernel))}\n" if self._names else str(self.operations)
+        return (
+            f"{spec_text(to_op_specs(self.kernel))}\n" if self._undivided else str(self.operations)
+        )
 
     def _write_kernel(self) -> None:
-        places = _places(self.operations, self._whole)
-        operations = zip(self.operations.specs, self.operations.paths, strict=True)
-        pairs = [kernel_op(operation, places, path) for operation, path in operations]
+        kernel, numbers = self.operations, _argument_numbers(self.operations)
+        pairs = zip(kernel.specs, kernel.paths, strict=True)
+        ops = (kernel_op(kernel, spec, path, numbers, self._whole) for spec, path in pairs)
         k_fast = self._settings.core_id_k_fast_emission
-        self._undivided = [op if k_fast else replace(op, k_fast=False) for op, _ in pairs]
-        self._names = [row for _, row in pairs]
+        self._undivided = [op if k_fast else replace(op, k_fast=False) for op in ops]
         self.kernel = looped(self._undivided, self.operations.paths)
-        self._arguments = frozenset(p.name for p in places.values() if p.argument >= 0)
 
     # --- passes on operations --------------------------------------------------------------------
 
@@ -150,33 +147,20 @@ class KernelPlanning:
         chosen = self._settings
         if not chosen.lx_planning:
             return
-        capacity_bytes = chosen.lx_capacity_bytes
-        plan = plan_scratchpad(self.kernel, self._names, self._arguments, capacity_bytes)
+        plan = plan_scratchpad(self.kernel, chosen.lx_capacity_bytes)
         if self._wanted:
             self.notes[LX_FILE] = report_text(plan)
-        self._in_lx = frozenset(plan.placed)
-        self.kernel = with_offsets(self.kernel, self._names, LX, plan.placed)
+        self.kernel = with_offsets(self.kernel, LX, plan.placed)
 
     def hbm_pool_planning(self) -> None:
-        offsets = pool_offsets(self.kernel, self._names, self._arguments, self._in_lx)
-        self.kernel = with_offsets(self.kernel, self._names, POOL, offsets)
+        self.kernel = with_offsets(self.kernel, POOL, pool_offsets(self.kernel))
 
 
-def _places(kernel: KernelOperations, whole: Collection[int]) -> Mapping[int, RegionPlace]:
-    """The memory of every region. Among the arguments, constants follow the tensors."""
+def _argument_numbers(kernel: KernelOperations) -> Mapping[int, int]:
+    """Numbers of the arguments once the constants that are read follow the tensors; -1: scratch."""
     count, constants = kernel.builder.builder.arguments, kernel.constants
-    tensors = count - len(constants)
-    others = (k for k in range(count) if k not in constants)
-    numbers = dict.fromkeys(constants, -1)
-    numbers |= {number: tensors + k for k, number in enumerate(read_constants(kernel))}
-    numbers |= {number: k for k, number in enumerate(others)}
-    places = {}
-    for region, memory in enumerate(kernel.regions):
-        number = numbers[memory.argument] if memory.argument >= 0 else -1
-        name = f"arg_{number}" if number >= 0 else f"tmp_{region}"
-        moves = number >= 0 or region in whole
-        places[region] = RegionPlace(name, number, memory.span_bytes, moves)
-    return places
+    others = [k for k in range(count) if k not in constants]
+    return {-1: -1} | {number: k for k, number in enumerate([*others, *read_constants(kernel)])}
 
 
 def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
@@ -256,26 +240,19 @@ def planned_kernel(
 # --- operations of a kernel: undivided, unplaced ----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RegionPlace:
-    """The memory of a region. ``argument``: number among the launch arguments, -1 for scratch.
-    ``moves``: loops advance through it; otherwise it holds one tile, reused in every iteration.
-    """
-
-    name: str
-    argument: int
-    size_bytes: int
-    moves: bool
-
-
 def kernel_op(
-    operation: DeviceOp, places: Mapping[int, RegionPlace], path: LoopPath
-) -> tuple[KernelOp, tuple[str, ...]]:
-    """The `KernelOp` of a device operation, its scratch memory still unplaced, and the names of its
-    tensors.
+    kernel: KernelOperations,
+    operation: DeviceOp,
+    path: LoopPath,
+    numbers: Mapping[int, int],
+    whole: Collection[int],
+) -> KernelOp:
+    """The `KernelOp` of a device operation, its scratch memory still unplaced.
 
-    ``places``: by region. ``path``: the loops around it. LoweringError for tiles that do not begin
-    with a stick, and for rows of a gather in several steps.
+    ``path``: the loops around it. ``numbers``: of the kernel's arguments, by number in the program.
+    Loops advance through arguments and the regions ``whole``; other regions hold one tile, reused
+    in every iteration. LoweringError for tiles that do not begin with a stick, and for rows of a
+    gather in several steps.
     """
     values = [*operation.inputs, operation.written]
     # Dims with the same pitches in all operands are joined, unless loops or hints refer to one
@@ -291,16 +268,19 @@ def kernel_op(
     for number, value in enumerate(values):
         factors = [dim.factors[number] for dim in dims]
         steps = dict(value.tile_pitches)
-        place = places[value.region]
+        memory, region = kernel.regions[value.region], value.region
+        argument = numbers[memory.argument]
+        moves = argument >= 0 or region in whole
         tensor = KernelTensor(
             walked.formats[number],
             (*(f.pitch_bytes for f in factors), *(steps.get(loop, 0) for loop in unit_loops)),
             next((k for k, factor in enumerate(factors) if factor.lane), -1),
-            place.argument,
-            HBM if place.argument >= 0 else POOL,
-            size_bytes=place.size_bytes,
+            argument,
+            HBM if argument >= 0 else POOL,
+            size_bytes=memory.span_bytes,
             offset_bytes=value.view.offset_bytes,
-            is_tile=bool(path) and not place.moves,
+            is_tile=bool(path) and not moves,
+            buffer=f"arg_{argument}" if argument >= 0 else f"tmp_{region}",
         )
         strides = () if tensor.is_tile else _strides(tensor, extents, loop_dims, path.counts)
         tensors.append(tensor if not any(strides) else replace(tensor, strides=strides))
@@ -309,7 +289,7 @@ def kernel_op(
         if is_gather
         else roles_of(operation.kind, tensors, len(extents))
     )
-    op = KernelOp(
+    return KernelOp(
         operation.name,
         operation.kind,
         tuple(extents),
@@ -321,7 +301,6 @@ def kernel_op(
         loop_dims=loop_dims,
         cores=_asked_cores(path, operation, dims, len(extents)),
     )
-    return op, tuple(places[value.region].name for value in values)
 
 
 def _walked_extent(dim: IterationDim, multiple: int, formats: Sequence[str]) -> int:

@@ -19,13 +19,7 @@ from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_ca
 from spyre.torch_backend.inductor.base.layouts import with_lane_layout
 from spyre.torch_backend.inductor.kernel.operands import OperandRead, reads_of, storage_order
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation, Load
-from spyre.torch_backend.inductor.passes.placement import (
-    LanePlacement,
-    place_greedily,
-    place_restickifies,
-)
 from spyre.torch_backend.inductor.passes.runs import (
-    OperationRun,
     RunOperation,
     memory_lane,
     runs_of,
@@ -35,6 +29,7 @@ from spyre.torch_backend.inductor.passes.stick_graph import (
     Move,
     StickGraph,
     has_free_lane,
+    place_restickifies,
     stick_graph,
 )
 from spyre.torch_backend.inductor.tiling.full_buffers import register
@@ -48,29 +43,25 @@ def restickify(graph: Any) -> None:
             sticks = stick_graph(run)
         except LoweringError:
             continue
-        _Inserter(graph, run, sticks, placement_of(sticks)).insert()
+        _Inserter(graph, sticks).insert()
 
 
-def placement_of(sticks: StickGraph) -> LanePlacement:
-    """The placement, by the search that GLOBAL_STICK_OPTIMIZER selects."""
-    searched = config.GLOBAL_STICK_OPTIMIZER.read() != "0"
-    place = place_restickifies if searched else place_greedily
-    return place(sticks.nodes, sticks.edges, sticks.inputs)
+def lanes_of(sticks: StickGraph) -> dict[str, int]:
+    """The lane of every buffer, by the search that GLOBAL_STICK_OPTIMIZER selects."""
+    beam = {} if config.GLOBAL_STICK_OPTIMIZER.read() != "0" else {"beam": 1}
+    return sticks.inputs | place_restickifies(sticks.nodes, sticks.uses, **beam)
 
 
 class _Inserter:
-    """Applies a placement, operation by operation.
+    """Applies the lanes of a run, operation by operation.
 
     ``_values``: by buffer, the name of the buffer that its operation computes, if that is another
     one because the memory has another lane. ``_copies``: names of copies by source, sizes and lane.
     """
 
-    def __init__(
-        self, graph: Any, run: OperationRun, sticks: StickGraph, placement: LanePlacement
-    ) -> None:
-        self.graph, self.run, self.sticks = graph, run, sticks
-        self.lanes = dict(placement.lanes)
-        self.lanes |= {value.name: value.lanes[0] for value in sticks.inputs}
+    def __init__(self, graph: Any, sticks: StickGraph) -> None:
+        self.graph, self.run, self.sticks = graph, sticks.run, sticks
+        self.lanes = lanes_of(sticks)
         self._values: dict[str, str] = {}
         self._copies: dict[tuple[CopySource, Ints, int], str] = {}
 
@@ -93,7 +84,7 @@ class _Inserter:
             return
         computed = split_memory(self.graph, step.operation, lane)
         self._values[step.name] = computed.get_name()
-        sizes = self.sticks.sizes[step.name]
+        sizes = self.sticks.sizes_of(step.name)
         whole = CopySource(str(computed.get_name()), _dense(sizes))
         order = storage_order(self.run.buffers[step.name].strides)
         lane = memory_lane(self.run, step.name)
@@ -133,7 +124,7 @@ class _Inserter:
             strides = _dense(read.sizes)
             return CopySource(self._copy(step, source, read.sizes, move.lane), strides)
         assert isinstance(read.operand, Load)
-        sizes = self.sticks.sizes[read.operand.buffer]
+        sizes = self.sticks.sizes_of(read.operand.buffer)
         whole = CopySource(source.buffer, _dense(sizes))
         return replace(source, buffer=self._copy(step, whole, sizes, move.lane))
 

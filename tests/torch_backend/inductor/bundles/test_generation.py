@@ -17,7 +17,6 @@ from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll
-from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
 from spyre.torch_backend.tensors.buffer import buffer_of
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
@@ -244,13 +243,6 @@ def test_a_gap_along_a_divided_dim_of_lx():
     ]
     specs = [op("neg", {"c1": (4, 1), "c0": (8, 2)}, args)]
     assert code_of(specs)[0] == "SPY961"
-
-
-def test_unimplemented_operations():
-    code, text = code_of([loop(2, UnimplementedOp("aten.fft"))])
-    assert code == "SPY962"
-    assert "there is no SDSC for aten.fft (in kernel)" in text
-    assert code_of(padded(name="wobble"))[0] == "SPY962"
 
 
 def test_symbolic_counts():

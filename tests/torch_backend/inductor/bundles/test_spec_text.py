@@ -6,7 +6,6 @@ import sympy
 from hypothesis import given, settings, strategies as st
 
 from spyre.torch_backend.inductor.bundles import op_spec_form
-from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
     DataFormats,
     LoopSpec,
@@ -153,10 +152,9 @@ OPERATIONS = st.builds(
     ),
     tiled_symbols=st.lists(st.one_of(SYMBOLS, st.just(sympy.Integer(0))), max_size=2),
 )
-LEAVES = st.one_of(OPERATIONS, st.builds(UnimplementedOp, st.text(max_size=5)))
 COUNTS = st.one_of(st.integers(1, 9).map(sympy.Integer), SYMBOLS)
 SPECS = st.recursive(
-    LEAVES,
+    OPERATIONS,
     lambda inner: st.builds(LoopSpec, COUNTS, st.lists(inner, min_size=1, max_size=3)),
     max_leaves=4,
 )

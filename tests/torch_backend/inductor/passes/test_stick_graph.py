@@ -13,8 +13,7 @@ from spyre.torch_backend.inductor.base.compat import ir
 from spyre.torch_backend.inductor.base.layouts import with_lane_layout
 from spyre.torch_backend.inductor.kernel.planning import HostBuffer
 from spyre.torch_backend.inductor.lowering.device_ir import Body, DeviceOperation, Load
-from spyre.torch_backend.inductor.passes.placement import SPARSE
-from spyre.torch_backend.inductor.passes.restickify import placement_of
+from spyre.torch_backend.inductor.passes.restickify import lanes_of
 from spyre.torch_backend.inductor.passes.runs import (
     PROPAGATED_LANES,
     OperationRun,
@@ -22,7 +21,12 @@ from spyre.torch_backend.inductor.passes.runs import (
     RunOperation,
     memory_lane,
 )
-from spyre.torch_backend.inductor.passes.stick_graph import in_memory, stick_graph, wanted_lanes
+from spyre.torch_backend.inductor.passes.stick_graph import (
+    SPARSE,
+    in_memory,
+    stick_graph,
+    wanted_lanes,
+)
 from spyre.torch_backend.program.op_spec import OpKind
 
 ADD = DeviceOperation(OpKind.POINTWISE, "add")
@@ -50,8 +54,7 @@ def sum_with_transpose(a, b, results=()):
 
 def moved(run):
     sticks = stick_graph(run)
-    placement = placement_of(sticks)
-    lane = placement.lanes["y"]
+    lane = lanes_of(sticks)["y"]
     return lane, {k: bool(sticks.moves["y", k][1, lane]) for k in (0, 1)}
 
 
@@ -67,7 +70,7 @@ def test_single_elements_count_as_what_they_hold():
     run = sum_with_transpose((128, 128), (128, 128))
     sparse = step("y", run.steps[0].body, PropagatedLanes(SPARSE, ()))
     (node,) = stick_graph(replace(run, steps=(sparse,))).nodes
-    assert node.output.lanes == (SPARSE, 0, 1)
+    assert node.lanes == (SPARSE, 0, 1)
     assert node.work == (128 * 128 * 63, 0, 0)
 
 
