@@ -20,7 +20,7 @@ from spyre.torch_backend.inductor.base.notes import (
     observing,
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp, operations_in
-from spyre.torch_backend.inductor.bundles.kernels import DynamicKernel, InductorKernel
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
     LoopSpec,
     OpSpec,
@@ -47,7 +47,7 @@ class CompileExplanation:
 
     graphs: tuple[str, ...]
     operations: tuple[str, ...]
-    kernels: tuple[InductorKernel | DynamicKernel, ...]
+    kernels: tuple[InductorKernel, ...]
 
     def __str__(self) -> str:
         return "\n".join(_sections(self))
@@ -69,7 +69,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
     explanation = CompileExplanation(
         _texts(observed, FX_GRAPH),
         _texts(observed, OPERATIONS),
-        tuple(item for item in observed if isinstance(item, (InductorKernel, DynamicKernel))),
+        tuple(item for item in observed if isinstance(item, InductorKernel)),
     )
     if not explanation.kernels:
         raise LaunchError(
@@ -96,7 +96,7 @@ def _sections(explanation: CompileExplanation) -> Iterator[str]:
         yield from _kernel_sections(kernel)
 
 
-def _kernel_sections(kernel: InductorKernel | DynamicKernel) -> Iterator[str]:
+def _kernel_sections(kernel: InductorKernel) -> Iterator[str]:
     specs = list(operations_of(kernel.specs))
     yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
     for number, spec in enumerate(specs):

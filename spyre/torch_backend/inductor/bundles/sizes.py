@@ -13,10 +13,9 @@ from typing import Any
 
 import sympy
 
-from spyre.errors import LaunchError
+from spyre.errors import LaunchError, UnsupportedError
 from spyre.mlir.builder import RuntimeSize, SizeValue
 from spyre.mlir.program import AffineConstant, AffineExpr, AffineSymbol
-from spyre.torch_backend.inductor.bundles.emission import unknown_number
 from spyre.torch_backend.inductor.bundles.op_spec_form import plain_expression
 
 
@@ -132,4 +131,24 @@ def _wrong_size(name: str, size: SizeSpec, found: str) -> LaunchError:
         f"{name} cannot be launched with this {size.name}",
         expected=f"one multiple of {size.granularity} from {size.granularity} to {size.maximum}",
         found=found,
+    )
+
+
+def integer(number: Any, role: str) -> int:
+    """``number`` as a positive int. UnsupportedError SPY964 for an expression of symbols."""
+    if isinstance(number, int) and number > 0:
+        return number
+    value = sympy.sympify(number)
+    if not (value.is_Integer and value > 0):
+        raise unknown_number(role, value)
+    return int(value)
+
+
+def unknown_number(role: str, value: Any) -> UnsupportedError:
+    """SPY964 about a number that no launch gives."""
+    return UnsupportedError(
+        "SPY964",
+        "a loop count or an extent depends on something that no launch says",
+        expected="positive integers; in loop counts and buffers, sizes of the kernel too",
+        found=f"{role} of {value}",
     )

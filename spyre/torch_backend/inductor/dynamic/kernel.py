@@ -26,7 +26,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelOp,
     KernelTensor,
 )
-from spyre.torch_backend.inductor.bundles.kernels import DynamicExtents, DynamicKernel
+from spyre.torch_backend.inductor.bundles.kernels import HostExtents, InductorKernel
 from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
 from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
 from spyre.torch_backend.inductor.kernel.operands import HostBuffer
@@ -65,7 +65,7 @@ class RowwiseKernel:
     first dim in elements per row.
     """
 
-    kernel: DynamicKernel
+    kernel: InductorKernel
     arguments: tuple[tuple[bool, int], ...]
     outputs: tuple[HostBuffer, ...]
 
@@ -91,13 +91,13 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
         )
         above = TILE_ROWS[k - 1] if k else 0
         loops.append(row_tile.loop(above, constants))
-    kernel = DynamicKernel(
+    kernel = InductorKernel(
         large.name,
         loops,
-        [SizeSpec("s0", [(positions[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
         {**large.kernel.notes, SIZES_FILE: _note(positions, tensors)},
+        [SizeSpec("s0", [(positions[large.inputs[k]], 0) for k in row_inputs])],
     )
     outputs = [tensors[name] for name in large.outputs]
     return RowwiseKernel(
@@ -175,7 +175,7 @@ def _renamed(
     return renamed
 
 
-def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:
+def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> HostExtents:
     buffer = row_tile.buffers[name]
     if name not in tensors:
         return buffer.extents

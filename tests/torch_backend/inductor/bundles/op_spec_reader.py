@@ -22,11 +22,10 @@ from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.hw.ops import Family, find_op
 from spyre.layout import DeviceView, Factor
 from spyre.mlir.builder import POOL
-from spyre.torch_backend.inductor.bundles.emission import (
+from spyre.torch_backend.inductor.bundles.generation import (
     UNKNOWN_COUNT,
     LoopCounts,
     inexpressible,
-    integer,
     not_divisible,
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import (
@@ -47,6 +46,7 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import (
     TensorArg,
     plain_expression,
 )
+from spyre.torch_backend.inductor.bundles.sizes import integer
 from spyre.torch_backend.program import IterationDim, LoweringError, OpKind, cut
 
 

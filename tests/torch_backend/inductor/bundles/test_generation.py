@@ -326,5 +326,4 @@ def test_arguments_and_pool():
     source, target = memory.arguments
     assert (source.is_input, source.is_output) == (True, False)
     assert (target.is_input, target.is_output) == (False, True)
-    assert source.device_sizes == ((8, 256, 64),)
     assert KernelMemory.of([]).arguments == ()
