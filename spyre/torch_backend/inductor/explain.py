@@ -16,7 +16,6 @@ from spyre.torch_backend.inductor.base.notes import (
     OPERATIONS,
     SIZES_FILE,
     TILING_FILE,
-    ObservedText,
     observing,
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp, operations_in
@@ -28,7 +27,7 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import (
     TensorArg,
     operations_of,
 )
-from spyre.torch_backend.inductor.division.plan import core_slices
+from spyre.torch_backend.inductor.division import core_slices
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -83,8 +82,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
 
 
 def _texts(observed: Sequence[Any], stage: str) -> tuple[str, ...]:
-    texts = (item for item in observed if isinstance(item, ObservedText))
-    return tuple(item.text for item in texts if item.stage == stage)
+    pairs = (item for item in observed if isinstance(item, tuple))
+    return tuple(text for at, text in pairs if at == stage)
 
 
 def _sections(explanation: CompileExplanation) -> Iterator[str]:

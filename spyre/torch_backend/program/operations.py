@@ -4,15 +4,20 @@ The rules are those of operations reference §4: elementwise operations need the
 along one dim, or one element per stick for a tensor without that dim; a matmul needs K along the
 lanes of its left operand and N along those of the right one, with K in whole sticks. An operand in
 another layout is copied to scratch memory by a restickify. Eager kernels and the compiler both use
-this module.
+this module. A recorder records operations instead of running them while the compiler decomposes
+aten; it is active for the thread that set it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
+
+import torch
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
@@ -468,3 +473,35 @@ def _is_joined(low: Operations, value: Value, goal: Value, is_operand: bool) -> 
     if len(last) != len(writers) or any(v.region == value.region for s in last for v in s.inputs):
         return False
     return all(s.part is not None and len(goal.view.dims[s.part[0]]) == 1 for s in last)
+
+
+# --- recorders ------------------------------------------------------------------------------------
+
+Recorder = Callable[
+    [str, Callable[..., Any], Sequence[Any], tuple[Any, ...], torch.Tensor | None],
+    tuple[torch.Tensor, ...],
+]
+"""(name, lowering, operands, parameters, target) → the results, as tensors of the recorder's kind.
+
+``target``: tensor that the only result would be written to; the result gets its strides.
+"""
+
+
+class NotRecorded(Exception):
+    """The call is not a device operation: it runs on the CPU or as other aten operations."""
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+current_recorder: Callable[[], Recorder | None] = _recorder.get
+"""The recorder of the calling thread. Every eager operation calls it, so it is a C function."""
+
+
+@contextmanager
+def recorded_by(recorder: Recorder | None) -> Iterator[None]:
+    """Pass this thread's operations in the block to ``recorder``; with None they run."""
+    token = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)

@@ -8,7 +8,7 @@ import torch
 import spyre
 from spyre.cli.run import main
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
+from spyre.torch_backend.inductor.base.notes import PassPrinter
 from spyre.torch_backend.inductor.bundles import kernels
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES

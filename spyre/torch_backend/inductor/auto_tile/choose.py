@@ -36,8 +36,7 @@ from spyre.torch_backend.inductor.auto_tile.candidates import (
     is_matmul,
 )
 from spyre.torch_backend.inductor.base.compat import V, ir
-from spyre.torch_backend.inductor.base.notes import TILING_REPORT
-from spyre.torch_backend.inductor.base.pass_printer import logger
+from spyre.torch_backend.inductor.base.notes import TILING_REPORT, logger
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle
 from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, operations_in
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of

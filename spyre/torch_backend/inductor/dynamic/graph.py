@@ -23,7 +23,7 @@ from spyre.torch_backend.inductor.base.compat import (
     free_unbacked_symbols,
     inductor_config,
 )
-from spyre.torch_backend.inductor.base.notes import ObservedText, is_observed, note, observing
+from spyre.torch_backend.inductor.base.notes import is_observed, note, observing
 from spyre.torch_backend.inductor.dynamic.kernel import (
     TILE_ROWS,
     RowwiseKernel,
@@ -237,7 +237,7 @@ class RowwiseGraph:
             # Errors at the sizes of the call are raised when it is compiled for these.
             raise NotRowwise(f"{rows} rows: {str(error).partition(chr(10))[0]}") from error
         for item in seen if rows == TILE_ROWS[0] else ():
-            if isinstance(item, ObservedText):
+            if isinstance(item, tuple):  # the text of a graph
                 note(item)
         if len(kernels.row_tiles) != 1 or kernels.others:
             raise NotRowwise(

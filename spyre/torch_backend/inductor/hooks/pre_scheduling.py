@@ -18,8 +18,13 @@ import torch
 from spyre.torch_backend.compat import is_fake
 from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
-from spyre.torch_backend.inductor.base.notes import OPERATIONS, ObservedText, is_observed, note
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter, format_operations
+from spyre.torch_backend.inductor.base.notes import (
+    OPERATIONS,
+    PassPrinter,
+    format_operations,
+    is_observed,
+    note,
+)
 from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.hints import DimNames, names_of_inputs
 from spyre.torch_backend.inductor.passes.restickify import restickify
@@ -114,7 +119,7 @@ def pre_scheduling(graph: Any) -> None:
     printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
     printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
     if is_observed():
-        note(ObservedText(OPERATIONS, format_operations(operations)))
+        note((OPERATIONS, format_operations(operations)))
 
 
 def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:

@@ -40,7 +40,7 @@ from spyre.torch_backend.inductor.base.compat import (
     select_decomp_table,
     symbols_allowed,
 )
-from spyre.torch_backend.inductor.base.notes import FX_GRAPH, ObservedText, is_observed, note
+from spyre.torch_backend.inductor.base.notes import FX_GRAPH, is_observed, note
 from spyre.torch_backend.inductor.base.settings import (
     cache_key,
     chosen_settings,
@@ -466,7 +466,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
         numbers_as_tensors(graph)
         mark_fallbacks(graph)
         if is_observed():
-            note(ObservedText(FX_GRAPH, str(graph)))
+            note((FX_GRAPH, str(graph)))
 
     def uuid(self) -> str | None:
         """A cache key of everything else that generated code depends on."""

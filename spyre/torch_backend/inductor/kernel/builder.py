@@ -11,8 +11,12 @@ from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir
 from spyre.torch_backend.inductor.base.layouts import lane_of
-from spyre.torch_backend.inductor.base.notes import TILING_FILE, TILING_REPORT, wants_notes
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
+from spyre.torch_backend.inductor.base.notes import (
+    TILING_FILE,
+    TILING_REPORT,
+    PassPrinter,
+    wants_notes,
+)
 from spyre.torch_backend.inductor.kernel.operands import (
     HostBuffer,
     OperandRead,

@@ -14,8 +14,13 @@ from typing import Any
 from spyre.dtypes import find_stored_format
 from spyre.errors import LaunchError
 from spyre.mlir.builder import POOL
-from spyre.torch_backend.inductor.base.notes import DIVISIONS_FILE, LX_FILE, Notes, wants_notes
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
+from spyre.torch_backend.inductor.base.notes import (
+    DIVISIONS_FILE,
+    LX_FILE,
+    Notes,
+    PassPrinter,
+    wants_notes,
+)
 from spyre.torch_backend.inductor.base.settings import Settings, settings
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory
 from spyre.torch_backend.inductor.bundles.kernel_op import (
@@ -28,7 +33,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     roles_of,
 )
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
-from spyre.torch_backend.inductor.division.plan import (
+from spyre.torch_backend.inductor.division import (
     DISTRIBUTION,
     MATMUL_COST,
     SPAN,
@@ -124,7 +129,7 @@ class KernelPlanning:
     # --- passes on specs -------------------------------------------------------------------------
 
     def span_reduction(self) -> None:
-        """Divide so that no core's span of a tensor is too large; see `division.span`."""
+        """Divide so that no core's span of a tensor is too large; see `reduce_spans`."""
         self._divisions = [_division(op, self._settings) for op in self._undivided]
         self._divide(SPAN)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from spyre.torch_backend.inductor.division.iteration import Iteration
-from spyre.torch_backend.inductor.division.matmul import MatmulDims
+from spyre.torch_backend.inductor.division import Iteration, MatmulDims
 
 PEAK, BANDWIDTH = 98.304e12 / 2 / 32 / 1e6, 204.8e3
 

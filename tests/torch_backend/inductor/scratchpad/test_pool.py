@@ -12,7 +12,7 @@ from spyre.torch_backend.inductor.scratchpad import (
     pool_offsets,
     with_offsets,
 )
-from spyre.torch_backend.program.packing import LiveBuffer
+from spyre.torch_backend.program.builder import LiveBuffer
 from tests.torch_backend.inductor.scratchpad.kernels import chain, loop, named, softmax
 from tests.torch_backend.inductor.scratchpad.test_plan import kernels, run
 

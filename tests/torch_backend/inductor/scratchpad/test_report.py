@@ -7,7 +7,7 @@ from spyre.torch_backend.inductor.scratchpad import (
     plan_scratchpad,
     report_text,
 )
-from spyre.torch_backend.program.packing import pack
+from spyre.torch_backend.program.builder import pack
 from tests.torch_backend.inductor.scratchpad.kernels import named, softmax
 from tests.torch_backend.inductor.scratchpad.test_plan import CAPACITY
 from tests.torch_backend.program.test_packing import FOUR
