@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from spyre.torch_backend.compat import is_fake
-from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
+from spyre.torch_backend.inductor.auto_tile import automatic_groups
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
 from spyre.torch_backend.inductor.base.notes import (
     OPERATIONS,

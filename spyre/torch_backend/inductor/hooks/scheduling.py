@@ -39,7 +39,7 @@ from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.base.settings import cache_key, settings
 from spyre.torch_backend.inductor.base.sources import NO_CALL, kernel_call, tags_of
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
-from spyre.torch_backend.inductor.dynamic.tiles import CollectedKernels, RowTile, collecting
+from spyre.torch_backend.inductor.dynamic.rows import RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
 from spyre.torch_backend.inductor.kernel.operands import HostBuffer
@@ -326,7 +326,7 @@ def _name_of_input(buffer: str) -> str:
 
 
 def _collect(
-    collected: CollectedKernels,
+    collected: list[RowTile],
     name: str,
     leaves: Sequence[Any],
     kernel: SpyreKernel,
@@ -336,7 +336,7 @@ def _collect(
     operations = [leaf.node for leaf in leaves]
     inside = {operation.get_name() for operation in operations}
     every = {operation.get_name() for operation in V.graph.operations}
-    collected.others = sorted(every - inside)
+    others = tuple(sorted(every - inside))
     buffers = _GraphBuffers()
     targets = [target_of(operation) for operation in operations]
     inputs = tuple(V.graph.graph_input_names)
@@ -345,9 +345,7 @@ def _collect(
     outputs = tuple(V.graph.get_output_names())
     names = tuple(kernel.arguments)
     views = tuple(_view(output) for output in V.graph.graph_outputs)
-    collected.row_tiles.append(
-        RowTile(name, finished, names, inputs, outputs, views, known, bodies)
-    )
+    collected.append(RowTile(name, finished, names, inputs, outputs, views, known, bodies, others))
 
 
 def _view(output: Any) -> tuple[Ints, Ints, int]:
