@@ -88,11 +88,11 @@ def _join_dims(operation: Any, classes: DisjointSets[_DimNode]) -> None:
     for position in range(len(operation.data.get_pointwise_size())):
         classes.join((ITERATION, name, position), (BUFFER, name, position))
     for read in accesses.reads:
-        layout = layout_of(read.buffer)
+        layout = layout_of(read.name)
         if layout is None:
             continue
         for position, dim in dims_by_variable(read, accesses, layout).items():
-            classes.join((ITERATION, name, position), (BUFFER, read.buffer, dim))
+            classes.join((ITERATION, name, position), (BUFFER, read.name, dim))
 
 
 def _named(

@@ -1,4 +1,5 @@
-"""`FixedTiledLayout`: the layout of a buffer for Inductor and on the card.
+"""Layouts of buffers: `FixedTiledLayout`, for Inductor and on the card; `HostBuffer`, of a kernel's
+tensor; and the views of memory that operands are on the card.
 
 Inductor indexes by ``size`` and ``stride`` (host elements); ``device_layout`` locates these
 elements in device memory. `tile_layout` restricts a layout to one tile of a coarse-tiling loop.
@@ -7,11 +8,20 @@ elements in device memory. `tile_layout` restricts a layout to one tile of a coa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spyre.errors import UnsupportedError
-from spyre.layout import SpyreTensorLayout
+from spyre.layout import (
+    DeviceView,
+    SpyreTensorLayout,
+    contiguous_strides,
+    device_view,
+    strided_subview,
+)
 from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.program import Ints, LoweringError, Value
+from spyre.torch_backend.tensors import argument_base
 
 
 class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
@@ -160,3 +170,66 @@ def _host_dim(full: FixedTiledLayout, stick: int | None, place: int) -> tuple[in
     if stick is not None and step == lanes * full.stride[stick]:
         return stick, lanes
     return None, 1
+
+
+# --- tensors of kernels ---------------------------------------------------------------------------
+
+DeviceDims = tuple[tuple[int, ...], tuple[int, ...]]
+"""Device size, and per device dim the host elements a step goes along."""
+HostExtents = (
+    tuple[tuple[Any, ...], tuple[Any, ...], str]
+    | tuple[tuple[Any, ...], tuple[Any, ...], str, DeviceDims]
+)
+"""Host sizes, strides (elements) and torch dtype name; its layout if it is not the default one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """A tensor argument of a kernel: host extents and strides (elements), torch dtype name.
+
+    ``layout``: on the card, None for the default one.
+    """
+
+    sizes: Ints
+    strides: Ints
+    dtype: str
+    layout: SpyreTensorLayout | None = None
+
+    @property
+    def extents(self) -> HostExtents:
+        """The form that generated code contains."""
+        known = (self.sizes, self.strides, self.dtype)
+        if self.layout is None:
+            return known
+        return *known, (self.layout.device_size, self.layout.stride_map)
+
+
+def argument_view(name: str, buffer: HostBuffer) -> DeviceView:
+    """The whole storage of a tensor argument, in the order of its host elements.
+
+    LoweringError if pitches cannot describe it.
+    """
+    base = argument_base(*buffer.extents)
+    whole = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
+    if whole is None:
+        raise LoweringError(f"the layout of {name}")
+    return whole
+
+
+def strided_view(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
+    """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
+    if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
+        return value
+    view = strided_subview(value.view, sizes, strides, offset)
+    return None if view is None else replace(value, view=view, order=None)
+
+
+def storage_order(strides: Sequence[int]) -> Ints:
+    """The dims of a dense buffer with ``strides``, the outermost in memory first."""
+    return tuple(sorted(range(len(strides)), key=lambda k: (-strides[k], k)))
+
+
+def other_lanes(value: Value) -> list[int]:
+    """Lane dims to try: the last dims first, finally -1 for one element per stick."""
+    lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]
+    return [*reversed(lanes), -1]

@@ -25,6 +25,7 @@ from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name
 from spyre.runtime.program import LAUNCH_SPEC_FILE, Role, format_launch_spec
 from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
 from spyre.torch_backend.inductor.base.compat import AsyncCompile
+from spyre.torch_backend.inductor.base.layouts import HostExtents
 from spyre.torch_backend.inductor.base.notes import LAYOUTS_FILE, NO_NOTES, Notes, note
 from spyre.torch_backend.inductor.base.sources import NO_CALL, KernelCall
 from spyre.torch_backend.inductor.bundles.generation import (
@@ -124,15 +125,6 @@ def layouts_text(memory: KernelMemory, tensors: Sequence[StorageLayout]) -> str:
 
 
 CardKey = tuple[int, int]
-DeviceDims = tuple[tuple[int, ...], tuple[int, ...]]
-"""Device size, and per device dim the host elements a step goes along."""
-HostExtents = (
-    tuple[tuple[Any, ...], tuple[Any, ...], str]
-    | tuple[tuple[Any, ...], tuple[Any, ...], str, DeviceDims]
-)
-"""Host sizes, strides (elements) and torch dtype name; its layout if it is not the default one."""
-
-
 MOST_SIZES = 256
 """Sets of sizes that a kernel caches."""
 

@@ -24,6 +24,7 @@ import sympy
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.mlir.builder import POOL
+from spyre.torch_backend.inductor.base.layouts import HostBuffer, HostExtents
 from spyre.torch_backend.inductor.base.notes import SIZES_FILE
 from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory
@@ -33,9 +34,8 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelOp,
     KernelTensor,
 )
-from spyre.torch_backend.inductor.bundles.kernels import HostExtents, InductorKernel
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer
 from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
 from spyre.torch_backend.program import Ints, OpKind

@@ -203,16 +203,16 @@ def _compiling(entry: Any) -> Callable[..., Any]:
             take_sizes(model)
         table = whole_operations() if symbolic else spyre_decompositions()
         table = named.pop("decompositions", None) or table
-        sources = sources_of(model)
-        known = known_inputs(example_inputs, sources.names)
-        mark_graph(model, dict(enumerate(known)), sources.identity, symbolic)
+        identity, names = sources_of(model)
+        known = known_inputs(example_inputs, names)
+        mark_graph(model, dict(enumerate(known)), identity, symbolic)
         in_context = _symbolic if symbolic else _in_context
         with spyre_context():
             return original(
                 model,
                 example_inputs,
                 *args,
-                inner_compile=in_context(inner, known, sources.identity),
+                inner_compile=in_context(inner, known, identity),
                 decompositions=table,
                 **named,
             )

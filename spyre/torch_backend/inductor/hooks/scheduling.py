@@ -35,6 +35,7 @@ from spyre.torch_backend.inductor.base.compat import (
     get_kernel_metadata,
     sympy_product,
 )
+from spyre.torch_backend.inductor.base.layouts import HostBuffer
 from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.base.settings import cache_key, settings
 from spyre.torch_backend.inductor.base.sources import NO_CALL, kernel_call, tags_of
@@ -42,7 +43,6 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_s
 from spyre.torch_backend.inductor.dynamic.rows import RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer
 from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import body_of
 from spyre.torch_backend.inductor.passes.runs import PROPAGATED_KERNELS, host_buffer

@@ -10,21 +10,19 @@ from typing import Any
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir
-from spyre.torch_backend.inductor.base.layouts import lane_of
+from spyre.torch_backend.inductor.base.layouts import (
+    HostBuffer,
+    argument_view,
+    lane_of,
+    other_lanes,
+    storage_order,
+    strided_view,
+)
 from spyre.torch_backend.inductor.base.notes import (
     TILING_FILE,
     TILING_REPORT,
     PassPrinter,
     wants_notes,
-)
-from spyre.torch_backend.inductor.kernel.operands import (
-    HostBuffer,
-    OperandRead,
-    argument_view,
-    other_lanes,
-    reads_of,
-    storage_order,
-    strided_view,
 )
 from spyre.torch_backend.inductor.kernel.passes import (
     NO_LOOPS,
@@ -37,7 +35,14 @@ from spyre.torch_backend.inductor.kernel.passes import (
 )
 from spyre.torch_backend.inductor.kernel.planning import PlannedKernel, planned_kernel
 from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
-from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load, body_of
+from spyre.torch_backend.inductor.lowering.device_ir import (
+    Body,
+    ConstantLoad,
+    Load,
+    OperandRead,
+    body_of,
+    reads_of,
+)
 from spyre.torch_backend.program import (
     DeviceOp,
     Ints,

@@ -7,13 +7,15 @@ of `KERNEL_PASSES` (hardware reference §4).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from spyre.dtypes import find_stored_format
 from spyre.errors import LaunchError
 from spyre.mlir.builder import POOL
+from spyre.torch_backend.inductor.base.layouts import HostBuffer
 from spyre.torch_backend.inductor.base.notes import (
     DIVISIONS_FILE,
     LX_FILE,
@@ -34,15 +36,12 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 )
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
 from spyre.torch_backend.inductor.division import (
-    DISTRIBUTION,
-    MATMUL_COST,
-    SPAN,
+    DIVISION_PASSES,
     WorkDivision,
     divide_op,
     divisions_text,
     with_division,
 )
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer
 from spyre.torch_backend.inductor.kernel.passes import (
     KernelOperations,
     LoopPath,
@@ -68,13 +67,10 @@ from spyre.torch_backend.program import (
     iterated,
 )
 
+OPERATION_PASSES = (remove_unread, insert_bmm_padding, dedup_and_promote_constants)
 KERNEL_PASSES = (
-    "remove_unread",
-    "insert_bmm_padding",
-    "dedup_and_promote_constants",
-    "span_reduction",
-    "cost_model_matmul_division",
-    "work_distribution",
+    *(change.__name__ for change in OPERATION_PASSES),
+    *DIVISION_PASSES,
     "scratchpad_planning",
     "hbm_pool_planning",
 )
@@ -96,10 +92,13 @@ class KernelPlanning:
         self._divisions: list[WorkDivision] = []
 
     def run(self, printer: PassPrinter) -> None:
-        for name in KERNEL_PASSES:
-            if name == SPAN:
-                self._write_kernel()
-            printer.run(name, getattr(self, name))
+        for change in OPERATION_PASSES:
+            printer.run(change.__name__, partial(self._apply, change))
+        self._write_kernel()
+        for name in DIVISION_PASSES:
+            printer.run(name, partial(self._divide, name))
+        printer.run("scratchpad_planning", self._place_in_lx)
+        printer.run("hbm_pool_planning", self._place_in_pool)
 
     def text(self) -> str:
         """The operations as text; from ``span_reduction`` on in the document's form."""
@@ -115,40 +114,21 @@ class KernelPlanning:
         self._undivided = [op if k_fast else replace(op, k_fast=False) for op in ops]
         self.kernel = looped(self._undivided, self.operations.paths)
 
-    # --- passes on operations --------------------------------------------------------------------
+    def _apply(self, change: Callable[[KernelOperations], KernelOperations]) -> None:
+        self.operations = change(self.operations)
 
-    def remove_unread(self) -> None:
-        self.operations = remove_unread(self.operations)
-
-    def insert_bmm_padding(self) -> None:
-        self.operations = insert_bmm_padding(self.operations)
-
-    def dedup_and_promote_constants(self) -> None:
-        self.operations = dedup_and_promote_constants(self.operations)
-
-    # --- passes on specs -------------------------------------------------------------------------
-
-    def span_reduction(self) -> None:
-        """Divide so that no core's span of a tensor is too large; see `reduce_spans`."""
-        self._divisions = [_division(op, self._settings) for op in self._undivided]
-        self._divide(SPAN)
-
-    def cost_model_matmul_division(self) -> None:
-        self._divide(MATMUL_COST)
-
-    def work_distribution(self) -> None:
-        divided = self._divide(DISTRIBUTION)
-        if self._wanted:
-            self.notes[DIVISIONS_FILE] = divisions_text(divided, self._divisions)
-
-    def _divide(self, name: str) -> Sequence[KernelOp]:
-        """The operations after the pass ``name`` of work division."""
+    def _divide(self, name: str) -> None:
+        """Divide work as after the pass ``name``; the first pass decides for all."""
+        self._divisions = self._divisions or [
+            _division(op, self._settings) for op in self._undivided
+        ]
         pairs = zip(self._undivided, self._divisions, strict=True)
         divided = [with_division(op, division.after(name)) for op, division in pairs]
         self.kernel = looped(divided, self.operations.paths)
-        return divided
+        if self._wanted and name == DIVISION_PASSES[-1]:
+            self.notes[DIVISIONS_FILE] = divisions_text(divided, self._divisions)
 
-    def scratchpad_planning(self) -> None:
+    def _place_in_lx(self) -> None:
         chosen = self._settings
         if not chosen.lx_planning:
             return
@@ -157,7 +137,7 @@ class KernelPlanning:
             self.notes[LX_FILE] = report_text(plan)
         self.kernel = with_offsets(self.kernel, LX, plan.placed)
 
-    def hbm_pool_planning(self) -> None:
+    def _place_in_pool(self) -> None:
         self.kernel = with_offsets(self.kernel, POOL, pool_offsets(self.kernel))
 
 

@@ -2,14 +2,15 @@
 
 A body loads the operands and names the operation; the rest is in its `DeviceOperation`, an
 attribute of the ir.ComputedBuffer. `body_of` traces a body with one symbol per dim of its ranges
-(c0, c1, …, then the reduced dims), so that their order does not depend on the scheduler.
+(c0, c1, …, then the reduced dims), so that their order does not depend on the scheduler. `reads_of`
+gives the dims that the operation walks in each operand.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -371,3 +372,53 @@ def _traced(data: Any, rank: int, reduced: int) -> _BodyReader:
         else:
             data.inner_fn(symbols)
     return reader
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRead:
+    """An operand with the dims that the operation walks: ``extents``, and one stride per dim.
+
+    ``axes``: per dim, the axis of the body's iteration.
+    """
+
+    operand: Load | ConstantLoad
+    extents: Ints
+    axes: Ints = ()
+
+    @property
+    def sizes(self) -> Ints:
+        """Extents, 1 along dims that repeat one element. ValueError for a number."""
+        if isinstance(self.operand, ConstantLoad):
+            raise ValueError("a number has no sizes")
+        strides = self.operand.strides
+        return tuple(n if s else 1 for n, s in zip(self.extents, strides, strict=True))
+
+
+def reads_of(body: Body) -> tuple[OperandRead, ...]:
+    """The operands of a body in order, with reduced dims at their position in the operand."""
+    rank, axes = len(body.ranges), list(range(len(body.ranges)))
+    if body.operation.program is not None:
+        shapes = enumerate(body.operation.program.shapes)
+        return tuple(
+            _operand_read(body, k, range(rank, rank + len(shape)), tuple(shape))
+            for k, shape in shapes
+        )
+    if body.operation.kind is OpKind.REDUCTION:
+        for k, dim in enumerate(body.operation.dims):
+            axes[dim] = rank + k
+        return (_operand_read(body, 0, axes),)
+    if body.operation.kind is OpKind.MATMUL:
+        *batch, row, column = axes
+        return _operand_read(body, 0, (*batch, row, rank)), _operand_read(
+            body, 1, (*batch, rank, column)
+        )
+    return tuple(_operand_read(body, number, axes) for number in range(len(body.operands)))
+
+
+def _operand_read(body: Body, number: int, axes: Sequence[int], extents: Ints = ()) -> OperandRead:
+    every = (*body.ranges, *body.reduced)
+    extents = extents or tuple(every[k] for k in axes)
+    operand = body.operands[number]
+    if isinstance(operand, Load):
+        operand = replace(operand, strides=tuple(operand.strides[k] for k in axes))
+    return OperandRead(operand, extents, tuple(axes))

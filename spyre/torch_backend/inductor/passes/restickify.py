@@ -7,6 +7,7 @@ restickify becomes a `ReStickifyOpHBM` operation, shared by all readers of the s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +16,15 @@ import sympy
 
 from spyre import config
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
-from spyre.torch_backend.inductor.base.layouts import with_lane_layout
-from spyre.torch_backend.inductor.kernel.operands import OperandRead, reads_of, storage_order
-from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation, Load
+from spyre.torch_backend.inductor.base.compat import clear_caches, ir, ops
+from spyre.torch_backend.inductor.base.layouts import storage_order, with_lane_layout
+from spyre.torch_backend.inductor.lowering.device_ir import (
+    DEVICE_OPERATION,
+    DeviceOperation,
+    Load,
+    OperandRead,
+    reads_of,
+)
 from spyre.torch_backend.inductor.passes.runs import (
     RunOperation,
     memory_lane,
@@ -32,7 +38,7 @@ from spyre.torch_backend.inductor.passes.stick_graph import (
     place_restickifies,
     stick_graph,
 )
-from spyre.torch_backend.inductor.tiling.full_buffers import register
+from spyre.torch_backend.inductor.tiling.full_buffers import LoadAt, change_loads, register
 from spyre.torch_backend.program import Ints, LoweringError, OpKind
 
 
@@ -206,32 +212,18 @@ def _place(graph: Any, operation: Any, before: Any) -> None:
     graph.operations.insert(places.index(id(before)), operation)
 
 
-class _RedirectedLoads(WrapperHandler):  # type: ignore[misc]
-    """Redirects loads by their number to new sources."""
-
-    def __init__(self, inner: Any, sources: Mapping[int, CopySource], index: Sequence[Any]) -> None:
-        super().__init__(inner)
-        self._sources, self._index, self._loads = sources, index, 0
-
-    def load(self, name: str, index: Any) -> Any:
-        source = self._sources.get(self._loads)
-        self._loads += 1
-        if source is None:
-            return self._inner.load(name, index)
-        return self._inner.load(source.buffer, source.at(self._index))
-
-
 def redirect_by_number(operation: Any, sources: Mapping[int, CopySource]) -> None:
     """Redirect the loads of a body, by their number, to ``sources``, whose strides are per axis of
     the iteration, the reduced ones last.
     """
-    body = operation.data.inner_fn
 
-    def inner_fn(*indices: Sequence[Any]) -> Any:
-        index = [symbol for part in indices for symbol in part]
-        with V.set_ops_handler(_RedirectedLoads(V.get_ops_handler(), sources, index)):
-            return body(*indices)
+    def change(iteration: list[Any]) -> LoadAt:
+        numbers = itertools.count()
 
-    object.__setattr__(operation.data, "inner_fn", inner_fn)
-    clear_caches(operation.data)
-    clear_caches(operation)
+        def load_at(name: str, index: Any) -> tuple[str, Any]:
+            source = sources.get(next(numbers))
+            return (name, index) if source is None else (source.buffer, source.at(iteration))
+
+        return load_at
+
+    change_loads(operation, change)

@@ -15,29 +15,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from spyre.torch_backend.inductor.base.compat import clear_caches, ir
-from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, with_lane_layout
+from spyre.torch_backend.inductor.base.layouts import (
+    FixedTiledLayout,
+    HostBuffer,
+    argument_view,
+    strided_view,
+    with_lane_layout,
+)
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer, argument_view, strided_view
 from spyre.torch_backend.inductor.lowering.device_ir import Body, body_of
 from spyre.torch_backend.program import Ints, LoweringError, Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunOperation:
     """An operation of a run, and its body."""
 
     operation: Any
     body: Body
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of its buffer."""
         return str(self.operation.get_name())
 
-    @property
+    @cached_property
     def target(self) -> str:
         """The buffer it writes: its result, or the buffer it mutates."""
         return target_of(self.operation)

@@ -24,15 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base.layouts import lane_of
-from spyre.torch_backend.inductor.kernel.operands import (
-    OperandRead,
+from spyre.torch_backend.inductor.base.layouts import (
     argument_view,
-    reads_of,
+    lane_of,
     storage_order,
     strided_view,
 )
-from spyre.torch_backend.inductor.lowering.device_ir import Load
+from spyre.torch_backend.inductor.lowering.device_ir import Load, OperandRead, reads_of
 from spyre.torch_backend.inductor.passes.runs import (
     PROPAGATED_LANES,
     OperationRun,

@@ -18,7 +18,6 @@ operation writes its tiles to the full buffer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -193,19 +192,6 @@ def _divides(extent: Any, tile: int, count: Any) -> bool:
     return bool(whole) if not whole.free_symbols else bool(V.graph.sizevars.expect_true(whole))
 
 
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """Readers of a buffer: operations of the same loop body that read its tile, and all others."""
-
-    inside: tuple[Any, ...]
-    outside: tuple[Any, ...]
-    is_output: bool
-
-    @property
-    def leaves_loop(self) -> bool:
-        return bool(self.outside) or self.is_output
-
-
 def insert_tiling_propagation(
     operations: list[Any],
     groups: Sequence[TileGroup],
@@ -231,20 +217,21 @@ def insert_tiling_propagation(
     for op in made:
         if isinstance(op.layout, (ir.MutationLayoutSHOULDREMOVE, ir.NonOwningLayout)):
             continue
-        uses = _uses(op, operations, loops, accesses, outputs)
-        _give_buffer(op, uses, operations, loops, redirects)
+        inside, outside = _readers(op, operations, loops, accesses)
+        leaves_loop = bool(outside) or op.get_name() in outputs
+        _give_buffer(op, inside, outside, leaves_loop, operations, loops, redirects)
     by_name = {op.get_name(): op for op in operations}
     for name, redirected in redirects.items():
         redirect_loads(by_name[name], redirected)
 
 
-def _uses(
+def _readers(
     operation: Any,
     operations: Sequence[Any],
     loops: Mapping[str, TilingLoops],
     accesses: Mapping[str, OperationAccesses],
-    outputs: set[str],
-) -> _Uses:
+) -> tuple[list[Any], list[Any]]:
+    """Return operations of the same loop body that read an operation's tile, and other readers."""
     name = operation.get_name()
     inside: list[Any] = []
     outside: list[Any] = []
@@ -253,7 +240,7 @@ def _uses(
             continue
         of_tile = _reads_tile(reader.get_name(), name, loops, accesses)
         (inside if of_tile else outside).append(reader)
-    return _Uses(tuple(inside), tuple(outside), name in outputs)
+    return inside, outside
 
 
 def _reads_tile(
@@ -266,40 +253,42 @@ def _reads_tile(
     if own is None or own.path != made.path:
         return False
     accessed = accesses[reader]
-    reads = [read for read in accessed.reads if read.buffer == name]
+    reads = [read for read in accessed.reads if read.name == name]
     return not any(list(advances(read, accessed, own, made)) for read in reads)
 
 
 def _give_buffer(
     operation: Any,
-    uses: _Uses,
+    inside: Sequence[Any],
+    outside: Sequence[Any],
+    leaves_loop: bool,
     operations: list[Any],
     loops: Mapping[str, TilingLoops],
     redirects: dict[str, dict[str, Redirect]],
 ) -> None:
     name = operation.get_name()
     if all(axis is None for axis in loops[name].axes):
-        _fix_memory(operation, not uses.leaves_loop)
+        _fix_memory(operation, not leaves_loop)
         return
     operation.decide_layout()
     full_layout = operation.get_layout()
     keep_indices(operation)
-    if not uses.leaves_loop:
+    if not leaves_loop:
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
     else:
         full = _insert_full_buffer(operation, full_layout, operations, loops)
         redirect_storage(operations, operation, full)
-        for reader in filter(is_loop_operation, uses.outside):
+        for reader in filter(is_loop_operation, outside):
             redirects.setdefault(reader.get_name(), {})[name] = Redirect(full.name)
-        if not uses.inside:
+        if not inside:
             operation.layout = _mutation(full)
             return
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
         _insert_copy(operation, full, operations)
     tile = Redirect(name, full_layout.size, full_layout.stride, operation.layout.stride)
-    for reader in uses.inside:
+    for reader in inside:
         redirects.setdefault(reader.get_name(), {})[name] = tile
 
 

@@ -107,29 +107,45 @@ class Redirect:
         return recombined(index, self.size, self.old, self.new) if self.new else index
 
 
+LoadAt = Callable[[str, Any], tuple[str, Any]]
+"""Of a load: (buffer, index) → those to load instead."""
+
+
 class _Redirected(WrapperHandler):  # type: ignore[misc]
-    def __init__(self, inner: Any, redirects: Mapping[str, Redirect]) -> None:
+    def __init__(self, inner: Any, redirected: LoadAt) -> None:
         super().__init__(inner)
-        self._redirects = redirects
+        self._redirected = redirected
 
     def load(self, name: str, index: Any) -> Any:
-        redirect = self._redirects.get(name)
-        if redirect is None:
-            return self._inner.load(name, index)
-        return self._inner.load(redirect.name, redirect.index(index))
+        return self._inner.load(*self._redirected(name, index))
 
 
-def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:
-    """Redirect loads in the body of a loop operation, by buffer name."""
+def change_loads(operation: Any, change: Callable[[list[Any]], LoadAt]) -> None:
+    """Change the loads in the body of a loop operation.
+
+    ``change``: index of the iteration, the reduced dims last → what each load reads instead; called
+    whenever the body is evaluated.
+    """
     body: Callable[..., Any] = operation.data.inner_fn
 
-    def inner_fn(*indices: Any) -> Any:
-        with V.set_ops_handler(_Redirected(V.get_ops_handler(), redirects)):
+    def inner_fn(*indices: Sequence[Any]) -> Any:
+        redirected = change([symbol for part in indices for symbol in part])
+        with V.set_ops_handler(_Redirected(V.get_ops_handler(), redirected)):
             return body(*indices)
 
     object.__setattr__(operation.data, "inner_fn", inner_fn)
     clear_caches(operation.data)
     clear_caches(operation)
+
+
+def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:
+    """Redirect loads in the body of a loop operation, by buffer name."""
+
+    def load_at(name: str, index: Any) -> tuple[str, Any]:
+        redirect = redirects.get(name)
+        return (name, index) if redirect is None else (redirect.name, redirect.index(index))
+
+    change_loads(operation, lambda _: load_at)
 
 
 def keep_indices(operation: Any) -> None:

@@ -10,8 +10,7 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir
-from spyre.torch_backend.inductor.base.layouts import with_lane_layout
-from spyre.torch_backend.inductor.kernel.planning import HostBuffer
+from spyre.torch_backend.inductor.base.layouts import HostBuffer, with_lane_layout
 from spyre.torch_backend.inductor.lowering.device_ir import Body, DeviceOperation, Load
 from spyre.torch_backend.inductor.passes.restickify import lanes_of
 from spyre.torch_backend.inductor.passes.runs import (
