@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -60,23 +60,8 @@ MOST_SPREAD_BYTES = 1 << 30
 """Memory for a copy of an operand with one element per stick."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operation that was added, its target, body, and the lane of its result at that time."""
-
-    operation: Any
-    target: str
-    body: Body
-    lane: int
-
-    def is_of(self, operation: Any) -> bool:
-        """Whether ``operation`` is the one that was added, unchanged and in no loop."""
-        return (
-            self.target == target_of(operation)
-            and self.body == body_of(operation)
-            and lane_of(operation.layout) in (None, self.lane)
-            and loop_path(operation) == NO_LOOPS
-        )
+_Step = tuple[Any, str, Body, int]
+"""An operation that was added, its target, body, and the lane of its result at that time."""
 
 
 class SpyreKernel:
@@ -164,7 +149,7 @@ class SpyreKernel:
             return False
         return (
             frozenset(results) == self._results
-            and all(map(_Step.is_of, self._steps, operations))
+            and all(map(_is_unchanged, self._steps, operations))
             and all(self._buffers[name] == buffers[name] for name in self._buffers)
         )
 
@@ -172,7 +157,7 @@ class SpyreKernel:
         """Number the device operations from ``first`` on by the operation they were made for."""
         self._fill_paths(self._path.undivided)
         number = len(self._steps)
-        self._steps.append(_Step(operation, target_of(operation), body, lane))
+        self._steps.append((operation, target_of(operation), body, lane))
         self.specs[first:] = [replace(spec, made_for=number) for spec in self.specs[first:]]
 
     def _fill_paths(self, path: LoopPath) -> None:
@@ -228,7 +213,7 @@ class SpyreKernel:
         arguments = [self._buffers[name] for name in self.arguments]
         operations = KernelOperations(self.builder, tuple(self.specs), tuple(self.paths))
         planned = planned_kernel(operations, arguments, self._whole, printer)
-        attributes = (getattr(step.operation, TILING_REPORT, "") for step in self._steps)
+        attributes = (getattr(operation, TILING_REPORT, "") for operation, *_ in self._steps)
         reports = [report for report in attributes if report]
         if not wants_notes() or not reports:
             return planned
@@ -375,6 +360,17 @@ class SpyreKernel:
         right = self.builder.right_factor(right, rank)
         self._fill_paths(path.with_renumbered_dims({rank - 2: None, rank: rank - 2}))
         return self.builder.product(left, right)
+
+
+def _is_unchanged(step: _Step, operation: Any) -> bool:
+    """Whether ``operation`` is the one that was added, unchanged and in no loop."""
+    _, target, body, lane = step
+    return (
+        target == target_of(operation)
+        and body == body_of(operation)
+        and lane_of(operation.layout) in (None, lane)
+        and loop_path(operation) == NO_LOOPS
+    )
 
 
 def target_of(operation: Any) -> str:

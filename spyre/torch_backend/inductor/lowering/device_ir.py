@@ -281,7 +281,12 @@ class Load:
 
     buffer: str
     strides: Ints
-    offset: int
+    offset: int = 0
+
+    def at(self, index: Sequence[Any]) -> Any:
+        """The element's index in the buffer at an index of the iteration."""
+        steps = (s * i for s, i in zip(self.strides, index, strict=True))
+        return sympy.Add(self.offset, *steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import sympy
 
 from spyre import config
 from spyre.layout import contiguous_strides
@@ -69,7 +67,7 @@ class _Inserter:
         self.graph, self.run, self.sticks = graph, sticks.run, sticks
         self.lanes = lanes_of(sticks)
         self._values: dict[str, str] = {}
-        self._copies: dict[tuple[CopySource, Ints, int], str] = {}
+        self._copies: dict[tuple[Load, Ints, int], str] = {}
 
     def insert(self) -> None:
         """Set the lane and the operands of every operation."""
@@ -91,7 +89,7 @@ class _Inserter:
         computed = split_memory(self.graph, step.operation, lane)
         self._values[step.name] = computed.get_name()
         sizes = self.sticks.sizes_of(step.name)
-        whole = CopySource(str(computed.get_name()), _dense(sizes))
+        whole = Load(str(computed.get_name()), _dense(sizes))
         order = storage_order(self.run.buffers[step.name].strides)
         lane = memory_lane(self.run, step.name)
         self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
@@ -106,13 +104,13 @@ class _Inserter:
         if sources:
             redirect_by_number(step.operation, sources)
 
-    def _source(self, step: RunOperation, number: int, read: OperandRead) -> CopySource | None:
+    def _source(self, step: RunOperation, number: int, read: OperandRead) -> Load | None:
         """The source that a load is redirected to; None if it stays."""
         load = read.operand
         assert isinstance(load, Load)
         key = self.lanes[load.buffer], self.lanes[step.name]
         moves = self.sticks.moves[step.name, number][key] or ()
-        source = CopySource(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
+        source = Load(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
         for move in moves:
             source = self._moved(step, source, read, move)
         if source.buffer == load.buffer:
@@ -120,21 +118,19 @@ class _Inserter:
         strides = [0] * (len(step.body.ranges) + len(step.body.reduced))
         for axis, stride in zip(read.axes, source.strides, strict=True):
             strides[axis] = stride
-        return CopySource(source.buffer, tuple(strides), source.offset)
+        return Load(source.buffer, tuple(strides), source.offset)
 
-    def _moved(
-        self, step: RunOperation, source: CopySource, read: OperandRead, move: Move
-    ) -> CopySource:
+    def _moved(self, step: RunOperation, source: Load, read: OperandRead, move: Move) -> Load:
         """The source after one restickify, which exists already or is inserted before ``step``."""
         if not move.whole:
             strides = _dense(read.sizes)
-            return CopySource(self._copy(step, source, read.sizes, move.lane), strides)
+            return Load(self._copy(step, source, read.sizes, move.lane), strides)
         assert isinstance(read.operand, Load)
         sizes = self.sticks.sizes_of(read.operand.buffer)
-        whole = CopySource(source.buffer, _dense(sizes))
+        whole = Load(source.buffer, _dense(sizes))
         return replace(source, buffer=self._copy(step, whole, sizes, move.lane))
 
-    def _copy(self, step: RunOperation, source: CopySource, sizes: Ints, lane: int) -> str:
+    def _copy(self, step: RunOperation, source: Load, sizes: Ints, lane: int) -> str:
         key = (source, sizes, lane)
         if key not in self._copies:
             made = insert_restickify(self.graph, step.operation, source, sizes, lane)
@@ -151,21 +147,7 @@ def _dense(sizes: Ints) -> Ints:
 RESTICKIFY = DeviceOperation(OpKind.RESTICKIFY, "ReStickifyOpHBM")
 
 
-@dataclass(frozen=True, slots=True)
-class CopySource:
-    """Elements of a buffer: ``strides`` (elements) per index, from ``offset`` on."""
-
-    buffer: str
-    strides: Ints
-    offset: int = 0
-
-    def at(self, index: Sequence[Any]) -> Any:
-        """The element's index in the buffer."""
-        steps = (s * i for s, i in zip(self.strides, index, strict=True))
-        return sympy.Add(self.offset, *steps)
-
-
-def insert_restickify(graph: Any, before: Any, source: CopySource, sizes: Ints, lane: int) -> Any:
+def insert_restickify(graph: Any, before: Any, source: Load, sizes: Ints, lane: int) -> Any:
     """A copy of ``source``, a tensor of ``sizes`` and the dtype of its buffer, with sticks along
     ``lane``: a ComputedBuffer in front of operation ``before``, with its origins.
     """
@@ -190,7 +172,7 @@ def split_memory(graph: Any, operation: Any, lane: int) -> Any:
     with ir.IRNode.current_origins(operation.get_origins()):
         computed = ir.ComputedBuffer(name=None, layout=with_lane_layout(layout, lane), data=data)
         _place(graph, computed, operation)
-        source = CopySource(computed.get_name(), strides)
+        source = Load(computed.get_name(), strides)
         operation.data = _copy_of(source, sizes, data.dtype, data.device)
     if (known := getattr(operation, DEVICE_OPERATION, None)) is not None:
         setattr(computed, DEVICE_OPERATION, known)
@@ -199,7 +181,7 @@ def split_memory(graph: Any, operation: Any, lane: int) -> Any:
     return computed
 
 
-def _copy_of(source: CopySource, sizes: Ints, dtype: Any, device: Any) -> Any:
+def _copy_of(source: Load, sizes: Ints, dtype: Any, device: Any) -> Any:
     def body(index: Sequence[Any]) -> Any:
         return ops.load(source.buffer, source.at(index))
 
@@ -212,7 +194,7 @@ def _place(graph: Any, operation: Any, before: Any) -> None:
     graph.operations.insert(places.index(id(before)), operation)
 
 
-def redirect_by_number(operation: Any, sources: Mapping[int, CopySource]) -> None:
+def redirect_by_number(operation: Any, sources: Mapping[int, Load]) -> None:
     """Redirect the loads of a body, by their number, to ``sources``, whose strides are per axis of
     the iteration, the reduced ones last.
     """

@@ -28,7 +28,7 @@ from spyre.torch_backend.inductor.base.layouts import (
 )
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
 from spyre.torch_backend.inductor.lowering.device_ir import Body, body_of
-from spyre.torch_backend.program import Ints, LoweringError, Value
+from spyre.torch_backend.program import LoweringError, Value
 
 
 @dataclass(frozen=True)
@@ -161,19 +161,11 @@ def remove_dead_code(graph: Any) -> None:
 PROPAGATED_KERNELS = "spyre_kernels"
 """Attribute of a graph: the kernels that layout propagation made of its runs."""
 PROPAGATED_LANES = "own_lanes"
-"""Attribute of an operation whose lanes were propagated."""
+"""Attribute of an operation whose lanes were propagated: the lanes before placement, -1 for none,
+of its result and, in their own dims, of its operands (none for later results of a program).
 
-
-@dataclass(frozen=True, slots=True)
-class PropagatedLanes:
-    """Lanes before placement, -1 for none: of the ``result`` and, in their own dims, of the
-    ``operands``, which are empty for later results of a program.
-
-    The rounding of sums depends on the lane, so placement must not change those of a reduction.
-    """
-
-    result: int
-    operands: Ints
+The rounding of sums depends on the lane, so placement must not change those of a reduction.
+"""
 
 
 def propagate_layouts(graph: Any) -> None:
@@ -185,11 +177,11 @@ def _propagate(run: OperationRun) -> SpyreKernel:
     kernel = SpyreKernel(run.buffers, sorted(run.results))
     for step in run.steps:
         try:
-            own = PropagatedLanes(*kernel.propagate(step.operation, step.body))
+            own = kernel.propagate(step.operation, step.body)
         except LoweringError:
             continue
         setattr(step.operation, PROPAGATED_LANES, own)
-        set_lane(run, step.operation, own.result)
+        set_lane(run, step.operation, own[0])
     return kernel
 
 

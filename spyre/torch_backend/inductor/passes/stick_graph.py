@@ -34,7 +34,6 @@ from spyre.torch_backend.inductor.lowering.device_ir import Load, OperandRead, r
 from spyre.torch_backend.inductor.passes.runs import (
     PROPAGATED_LANES,
     OperationRun,
-    PropagatedLanes,
     RunOperation,
     memory_lane,
 )
@@ -233,20 +232,15 @@ def _per_stick(dtype: str) -> int:
 
 def _candidates(step: RunOperation) -> Ints:
     """Lanes that the result may have, the propagated one first."""
-    known, sizes = propagated_lanes(step), step.body.ranges
+    known = getattr(step.operation, PROPAGATED_LANES, None)
+    sizes = step.body.ranges
     if known is None:
         return (max((k for k, n in enumerate(sizes) if n > 1), default=SPARSE),)
-    own = known.result
+    own: int = known[0]
     kind = step.body.operation.kind
     if kind is not OpKind.POINTWISE or not has_free_lane(step):
         return (own,)
     return (own, *_others(sizes, own, step.body.dtype))
-
-
-def propagated_lanes(step: RunOperation) -> PropagatedLanes | None:
-    """The result of layout propagation, None if it failed for the operation."""
-    lanes: PropagatedLanes | None = getattr(step.operation, PROPAGATED_LANES, None)
-    return lanes
 
 
 def _others(sizes: Ints, own: int, dtype: str) -> Iterator[int]:
@@ -261,8 +255,8 @@ def wanted_lanes(step: RunOperation, number: int, sizes: Ints, own: int) -> Ints
     """Lanes that load ``number``, of ``sizes``, may have if the result has lane ``own``."""
     operation = step.body.operation
     if operation.program is not None or operation.kind is OpKind.REDUCTION:
-        known = propagated_lanes(step)
-        fixed = known.operands[number : number + 1] if known else ()
+        _, operands = getattr(step.operation, PROPAGATED_LANES, (SPARSE, ()))
+        fixed: Ints = operands[number : number + 1]
         return fixed or tuple(range(SPARSE, len(sizes)))
     lane = len(sizes) - 1 if operation.kind is OpKind.MATMUL else own
     return (lane if lane >= 0 and sizes[lane] > 1 else SPARSE,)

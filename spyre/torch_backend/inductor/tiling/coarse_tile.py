@@ -32,16 +32,18 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     extents_of,
     is_loop_operation,
     names_read,
+    recombined,
 )
 from spyre.torch_backend.inductor.tiling.full_buffers import (
     FullBuffer,
-    Redirect,
+    LoadAt,
     insert_accumulators,
     keep_indices,
     make_full_buffer,
     redirect_loads,
     redirect_storage,
     register,
+    to_buffer,
 )
 from spyre.torch_backend.inductor.tiling.groups import (
     TileGroup,
@@ -212,7 +214,7 @@ def insert_tiling_propagation(
     new = [op for op in operations if is_loop_operation(op) and op.get_name() not in untiled]
     accesses = {**untiled, **{op.get_name(): accesses_of(op) for op in new}}
     outputs = set(V.graph.get_output_names())
-    redirects: dict[str, dict[str, Redirect]] = {}
+    redirects: dict[str, dict[str, LoadAt]] = {}
     made = [op for group in groups for op in group.operations]
     for op in made:
         if isinstance(op.layout, (ir.MutationLayoutSHOULDREMOVE, ir.NonOwningLayout)):
@@ -264,7 +266,7 @@ def _give_buffer(
     leaves_loop: bool,
     operations: list[Any],
     loops: Mapping[str, TilingLoops],
-    redirects: dict[str, dict[str, Redirect]],
+    redirects: dict[str, dict[str, LoadAt]],
 ) -> None:
     name = operation.get_name()
     if all(axis is None for axis in loops[name].axes):
@@ -280,14 +282,18 @@ def _give_buffer(
         full = _insert_full_buffer(operation, full_layout, operations, loops)
         redirect_storage(operations, operation, full)
         for reader in filter(is_loop_operation, outside):
-            redirects.setdefault(reader.get_name(), {})[name] = Redirect(full.name)
+            redirects.setdefault(reader.get_name(), {})[name] = to_buffer(full.name)
         if not inside:
             operation.layout = _mutation(full)
             return
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
         _insert_copy(operation, full, operations)
-    tile = Redirect(name, full_layout.size, full_layout.stride, operation.layout.stride)
+    strides = full_layout.size, full_layout.stride, operation.layout.stride
+
+    def tile(_: str, index: Any) -> tuple[str, Any]:
+        return name, recombined(index, *strides)
+
     for reader in inside:
         redirects.setdefault(reader.get_name(), {})[name] = tile
 

@@ -13,13 +13,13 @@ outside of the loop read. A sum is rounded once per tile, as in a tiled launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spyre.errors import SpyreError
 from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation
-from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read, recombined
+from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
 from spyre.torch_backend.inductor.tiling.groups import TileGroup
 from spyre.torch_backend.inductor.tiling.safety import COMBINED
 from spyre.torch_backend.program import OpKind
@@ -91,22 +91,6 @@ def _replaced(node: Any, old: Any, new: Any) -> Any:
     return node
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """Redirects loads of a buffer to buffer ``name``, with strides ``new`` instead of ``old`` if
-    they are given.
-    """
-
-    name: str
-    size: Sequence[Any] = ()
-    old: Sequence[Any] = ()
-    new: Sequence[Any] = ()
-
-    def index(self, index: Any) -> Any:
-        """Return the index in the new buffer."""
-        return recombined(index, self.size, self.old, self.new) if self.new else index
-
-
 LoadAt = Callable[[str, Any], tuple[str, Any]]
 """Of a load: (buffer, index) → those to load instead."""
 
@@ -138,14 +122,18 @@ def change_loads(operation: Any, change: Callable[[list[Any]], LoadAt]) -> None:
     clear_caches(operation)
 
 
-def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:
+def redirect_loads(operation: Any, redirects: Mapping[str, LoadAt]) -> None:
     """Redirect loads in the body of a loop operation, by buffer name."""
 
     def load_at(name: str, index: Any) -> tuple[str, Any]:
-        redirect = redirects.get(name)
-        return (name, index) if redirect is None else (redirect.name, redirect.index(index))
+        return redirects[name](name, index) if name in redirects else (name, index)
 
     change_loads(operation, lambda _: load_at)
+
+
+def to_buffer(name: str) -> LoadAt:
+    """Redirect loads to buffer ``name``, which has the same strides."""
+    return lambda _, index: (name, index)
 
 
 def keep_indices(operation: Any) -> None:
@@ -193,7 +181,7 @@ def _accumulate(
     redirect_storage(operations, operation, total)
     for reader in operations:
         if is_loop_operation(reader) and name in names_read(reader):
-            redirect_loads(reader, {name: Redirect(total.get_name())})
+            redirect_loads(reader, {name: to_buffer(total.get_name())})
     operations.insert(_outermost(operation, operations), total)
     combine = _combine(operation, total, how)
     operations.insert(operations.index(operation) + 1, combine)
