@@ -225,18 +225,13 @@ def hoisted(operations: Sequence[Any], dims: Mapping[str, Dims]) -> list[Any]:
         k, reads = order.index(op), names_read(op)
         if not 0 < k < len(order) - 1 or op.get_name() in mutated or reads & mutated:
             continue
-        if target_of(op) != op.get_name() or not _interrupts(order, k, dims):
+        before, own, after = (set(dims[o.get_name()]) for o in order[k - 1 : k + 2])
+        if target_of(op) != op.get_name() or not (before & after) - own:
             continue
         order.pop(k)
         behind = (n + 1 for n, other in enumerate(order[:k]) if other.get_name() in reads)
         order.insert(max(behind, default=0), op)
     return order
-
-
-def _interrupts(operations: Sequence[Any], k: int, dims: Mapping[str, Dims]) -> bool:
-    """Return True if operation ``k`` lacks a dim that both its neighbours have."""
-    before, op, after = (set(dims[op.get_name()]) for op in operations[k - 1 : k + 2])
-    return bool((before & after) - op)
 
 
 # --- the best loops of one range ------------------------------------------------------------------
@@ -295,8 +290,12 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
             outcomes[levels] = trial(levels)
         return outcomes[levels]
 
-    one_loop = [_best_count(name, extent, try_once) for name, extent in extents.items()]
-    ordered = sorted(filter(None, one_loop), key=lambda outcome: outcome.time_ns)
+    one_loop = []
+    for name, extent in extents.items():
+        counts = ((TileLevel(n, name),) for n in counts_of(extent))
+        if tried := list(_climb(counts, try_once)):
+            one_loop.append(best_of(tried))
+    ordered = sorted(one_loop, key=lambda outcome: outcome.time_ns)
     _nest(ordered[:NESTED_DIMS], extents, try_once)
     return list(outcomes.values())
 
@@ -304,11 +303,6 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
 def best_of(outcomes: Sequence[Outcome]) -> Outcome:
     """Return the fastest outcome; of equal ones the first, which has the fewest iterations."""
     return min(outcomes, key=lambda outcome: outcome.time_ns)
-
-
-def _best_count(name: str, extent: int, trial: Trial) -> Outcome | None:
-    outcomes = list(_climb(((TileLevel(n, name),) for n in counts_of(extent)), trial))
-    return best_of(outcomes) if outcomes else None
 
 
 def _climb(candidates: Iterator[Levels], trial: Trial) -> Iterator[Outcome]:
@@ -371,7 +365,11 @@ def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels
     shown = possible[:MOST_SHOWN]
     if whole.is_possible and whole not in shown:
         shown.append(whole)
-    lines += [f"    {_outcome_text(outcome)}" for outcome in shown]
+    lines += [
+        f"    {levels_text(outcome.levels)}: {outcome.time_ns / 1e3:,.1f} us, "
+        f"{outcome.hbm_bytes:,} bytes in HBM, {outcome.lx_bytes:,} of LX"
+        for outcome in shown
+    ]
     if len(possible) > len(shown):
         lines.append(f"    {len(possible) - len(shown)} more, slower ones")
     refused = [outcome for outcome in outcomes if not outcome.is_possible]
@@ -379,13 +377,6 @@ def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels
     if len(refused) > MOST_SHOWN:
         lines.append(f"    {len(refused) - MOST_SHOWN} more that are not possible")
     return "\n".join(lines) + "\n"
-
-
-def _outcome_text(outcome: Outcome) -> str:
-    return (
-        f"{levels_text(outcome.levels)}: {outcome.time_ns / 1e3:,.1f} us, "
-        f"{outcome.hbm_bytes:,} bytes in HBM, {outcome.lx_bytes:,} of LX"
-    )
 
 
 # --- the best ranges of a graph ---------------------------------------------------------------
@@ -556,7 +547,9 @@ def _choices(
         members = operations[slice(*ends)]
         left = _read_elsewhere(members, operations, results)
         trial = functools.cache(functools.partial(trials.outcome, members, left))
-        if _may_gain(members, trial(UNTILED)):
+        whole = trial(UNTILED)
+        # loops pay where they keep intermediate results in LX, or accumulators of matmuls small
+        if whole.is_possible and (whole.spills or any(map(is_matmul, members))):
             names = tuple(op.get_name() for op in members)
             choices[ends] = _Choice(ends[0], names, best_levels(extents, trial))
     taken: set[int] = set()
@@ -564,13 +557,6 @@ def _choices(
         if taken.isdisjoint(range(*ends)):
             taken.update(range(*ends))
             yield choice
-
-
-def _may_gain(members: Sequence[Any], whole: Outcome) -> bool:
-    """Return False if loops can only cost time: they pay where they keep intermediate results in
-    the scratchpads, or accumulators of matmuls small.
-    """
-    return whole.is_possible and (whole.spills or any(is_matmul(op) for op in members))
 
 
 def _read_elsewhere(

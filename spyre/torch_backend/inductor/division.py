@@ -88,21 +88,15 @@ def read_iteration(op: KernelOp) -> Iteration:
     known = find_op(op.name)
     family = known.family if known is not None else None
     is_matmul = known is not None and known.category is Category.MATMUL
-    outputs, dims = _output_dims(op), []
+    # dims of the result: all, or those that a reduction's output moves along above its stick
+    outputs, dims = set(range(len(op.extents))), []
+    if op.kind in (OpKind.REDUCTION, OpKind.MATMUL):
+        outputs = {k for dim in op.device_dims(len(op.tensors) - 1) for k, _ in dim.walked}
     for k, (symbol, extent) in enumerate(zip(op.symbols, op.extents, strict=True)):
         lanes = [tensor.lanes for tensor in op.tensors if tensor.lane == k]
         dim = DivisibleDim(symbol, extent, lcm(*lanes), k in outputs, bool(lanes))
         dims.append(replace(dim, undivided_reason=_undivided_reason(dim, op, k, family)))
     return Iteration(op, is_matmul, tuple(dims))
-
-
-def _output_dims(op: KernelOp) -> set[int]:
-    """Return the dims of the result: all dims, or those a reduction's output moves along, above its
-    stick.
-    """
-    if op.kind not in (OpKind.REDUCTION, OpKind.MATMUL):
-        return set(range(len(op.extents)))
-    return {k for dim in op.device_dims(len(op.tensors) - 1) for k, _ in dim.walked}
 
 
 def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Family | None) -> str:

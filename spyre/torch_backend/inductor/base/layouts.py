@@ -70,7 +70,9 @@ def stick_dim(layout: FixedTiledLayout) -> int | None:
     Sizes and strides are concrete.
     """
     step = layout.device_layout.stride_map[-1]
-    return _dim_with(layout, step) if step > 0 else None
+    strides = zip(layout.size, layout.stride, strict=True)
+    dims = (d for d, (n, stride) in enumerate(strides) if n != 1 and stride == step)
+    return next(dims, None) if step > 0 else None
 
 
 def lane_of(layout: Any) -> int | None:
@@ -98,11 +100,6 @@ def with_lane_layout(layout: Any, lane: int) -> FixedTiledLayout:
     return FixedTiledLayout(
         layout.device, layout.dtype, list(size), list(stride), device, offset=layout.offset
     )
-
-
-def _dim_with(layout: FixedTiledLayout, stride: int) -> int | None:
-    strides = zip(layout.size, layout.stride, strict=True)
-    return next((d for d, (n, s) in enumerate(strides) if n != 1 and s == stride), None)
 
 
 def tile_layout(full: Any, tile_size: Sequence[Any]) -> Any:

@@ -49,7 +49,8 @@ def sources_of(model: Any) -> tuple[str, tuple[str, ...]]:
     traces = [str(node.meta.get("stack_trace") or "") for _, node in nodes]
     # the locals of a function resumed after a graph break are not its arguments
     is_whole = not any(_RESUMED in trace for trace in traces)
-    names = tuple(_argument_name(node) if is_whole else "" for node in _placeholders(model.graph))
+    origins = [getattr(n.meta.get("grapharg"), "source", None) for n in _placeholders(model.graph)]
+    names = tuple(readable(str(o.name)) if o is not None and is_whole else "" for o in origins)
     modules = [_module_path(node) for _, node in nodes]
     called = [name for name, _ in nodes]
     code = [part.code for part in _graphs(model).values()]
@@ -83,11 +84,6 @@ def _graphs(model: torch.fx.GraphModule) -> dict[str, torch.fx.GraphModule]:
     """A graph and its subgraphs, by path."""
     parts = model.named_modules()
     return {path: part for path, part in parts if isinstance(part, torch.fx.GraphModule)}
-
-
-def _argument_name(placeholder: torch.fx.Node) -> str:
-    source = getattr(placeholder.meta.get("grapharg"), "source", None)
-    return "" if source is None else readable(str(source.name))
 
 
 def readable(source: str) -> str:

@@ -302,8 +302,5 @@ def _keywords(value: KernelOp | KernelTensor, leave_out: str = "") -> str:
         (f, getattr(value, f.name)) for f in fields(value) if f.compare and f.name != leave_out
     )
     chosen = ((f.name, v) for f, v in pairs if f.default is MISSING or v != f.default)
-    return ", ".join(f"{name}={_value_text(v)}" for name, v in chosen)
-
-
-def _value_text(value: Any) -> str:
-    return f"OpKind.{value.name}" if isinstance(value, OpKind) else repr(value)
+    texts = ((n, f"OpKind.{v.name}" if isinstance(v, OpKind) else repr(v)) for n, v in chosen)
+    return ", ".join(f"{name}={text}" for name, text in texts)

@@ -105,13 +105,12 @@ Lines = Iterator[str]
 
 def to_op_specs(kernel: Kernel) -> tuple[Spec, ...]:
     """The operations and loops of ``kernel`` in the document's form."""
-    return tuple(map(_spec, kernel))
-
-
-def _spec(op: KernelOp | KernelLoop) -> Spec:
-    if isinstance(op, KernelLoop):
-        return LoopSpec(sympy.sympify(op.count), list(to_op_specs(op.body)))
-    return _op_spec(op)
+    return tuple(
+        LoopSpec(sympy.sympify(op.count), list(to_op_specs(op.body)))
+        if isinstance(op, KernelLoop)
+        else _op_spec(op)
+        for op in kernel
+    )
 
 
 def _op_spec(op: KernelOp) -> OpSpec:
@@ -144,7 +143,9 @@ def _argument(op: KernelOp, number: int) -> TensorArg:
     lane = sympy.Symbol(op.symbols[tensor.lane]) if tensor.lane >= 0 else None
     whole = [*(dim.size for dim in dims), tensor.lanes]
     is_part = bool(op.loop_dims) and not tensor.is_tile and not is_input
-    tile = [*(_steps_within(op, dim) for dim in dims), tensor.lanes] if is_part else whole
+    # steps that the operation takes along each dim within one iteration of the loops
+    steps = (1 + sum((op.extents[k] - 1) // unit for k, unit in dim.walked) for dim in dims)
+    tile = [*steps, tensor.lanes] if is_part else whole
     start = tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)
     return TensorArg(
         is_input,
@@ -196,11 +197,6 @@ def _divides(pitch: sympy.Expr, step: Any) -> bool:
     """Whether ``step`` bytes are a whole number of steps of ``pitch``, whatever the sizes are."""
     quotient = sympy.cancel(step / pitch)
     return bool(step != 0 and sympy.denom(quotient) == 1)
-
-
-def _steps_within(op: KernelOp, dim: DeviceDim) -> int:
-    """Steps of a device dim that an operation takes within one iteration of the loops."""
-    return 1 + sum((op.extents[k] - 1) // unit for k, unit in dim.walked)
 
 
 def _coordinate(op: KernelOp, number: int, dim: DeviceDim) -> sympy.Expr:
@@ -297,33 +293,27 @@ def _op_lines(spec: OpSpec) -> Lines:
         _line(f"op_info={dict(spec.op_info)!r}"),
     ]
     if spec.tiled_symbols:
-        entries.append(_line(f"tiled_symbols={_expressions(spec.tiled_symbols)}"))
+        tiled = ", ".join(map(expression_text, spec.tiled_symbols))
+        entries.append(_line(f"tiled_symbols=[{tiled}]"))
     entries.append(_block("args=[", map(_arg_lines, spec.args), "]"))
     return _keywords("OpSpec", entries)
 
 
 def _arg_lines(arg: TensorArg) -> Lines:
     coordinates = (_line(expression_text(e)) for e in arg.device_coordinates)
+    allocation = {kind: int(number) for kind, number in arg.allocation.items()}
     entries = [
         _line(f"is_input={bool(arg.is_input)}, arg_index={arg.arg_index}"),
         _line(f"device_dtype={arg.device_dtype!r}"),
         _line(f"device_size={_numbers(arg.device_size)}"),
         _block("device_coordinates=[", coordinates, "]"),
-        _line(f"allocation={_allocation(arg)}"),
+        _line(f"allocation={allocation!r}"),
     ]
     if arg.per_tile_fixed:
         entries.append(_line("per_tile_fixed=True"))
     if arg.within:
         entries.append(_line(f"within={_numbers(arg.within)}"))
     return _keywords("TensorArg", entries)
-
-
-def _allocation(arg: TensorArg) -> str:
-    return repr({kind: int(number) for kind, number in arg.allocation.items()})
-
-
-def _expressions(expressions: Sequence[Any]) -> str:
-    return f"[{', '.join(map(expression_text, expressions))}]"
 
 
 def _numbers(numbers: Sequence[Any]) -> str:

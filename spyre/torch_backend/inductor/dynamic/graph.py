@@ -197,7 +197,8 @@ class RowwiseGraph:
     def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> RowwiseKernel | NotRowwise:
         assert self._symbol is not None
         try:
-            places = _row_inputs(self._module, self._symbol)
+            pairs = enumerate(_tensors(self._module))
+            places = [k for k, t in pairs if t.dim() and self._symbol in symbols_of(t.shape[0])]
             row_tiles = {}
             for rows in TILE_ROWS:
                 row_tiles[rows] = self._row_tile(rows, sizes, tensors, places)
@@ -317,11 +318,6 @@ def _is_row_of(symbol: sympy.Symbol, tensor: torch.Tensor) -> bool:
     return symbol not in symbols_of(first) or bool(expression == symbol)
 
 
-def _row_inputs(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> list[int]:
-    tensors = enumerate(_tensors(module))
-    return [k for k, t in tensors if t.dim() and symbol in symbols_of(t.shape[0])]
-
-
 def _used_as_number(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> bool:
     """Whether an operation computes with the size, or makes a tensor from it."""
     for node in module.graph.nodes:
@@ -377,14 +373,10 @@ class DynamicGraph(OutputCode):  # type: ignore[misc]
             compiled = self._compiled.get(key)
             if compiled is None:
                 sizes = values_of(self._module, given)
-                _log.info("compiled for sizes %s", _sizes_text(sizes))
+                _log.info("compiled for sizes %s", ", ".join(f"{k}={n}" for k, n in sizes.items()))
                 compiled = compiled_at(self._module, sizes, given, self._compile_at)
                 self._compiled.put(key, compiled)
         return compiled
-
-
-def _sizes_text(sizes: Values) -> str:
-    return ", ".join(f"{symbol}={number}" for symbol, number in sizes.items())
 
 
 def compiled_at(

@@ -262,7 +262,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
     def codegen_node(self, node: Any) -> None:
         """Generate one bundle and its launch."""
-        leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
+        removed = self.scheduler.removed_ops
+        leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in removed]
         kernel = _propagated_kernel(leaves) or _kernel_of(leaves)
         internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
         V.graph.removed_buffers |= internal
@@ -276,10 +277,6 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         arguments = ", ".join([*kernel.arguments, *call])
         V.graph.wrapper_code.writeline(f"{name}.run({arguments})")
         self.free_buffers_in_scheduler()
-
-    @property
-    def _removed(self) -> Any:
-        return self.scheduler.removed_ops
 
     def _define(self, leaves: Sequence[Any], finished: PlannedKernel) -> str:
         wrapper = V.graph.wrapper_code
@@ -302,8 +299,11 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
     ) -> list[str]:
         """The ``call`` argument of a kernel call: argument names, and source of each execute."""
         tags = [tags_of(leaf.node) for leaf in leaves]
-        names = [_name_of_input(name) for name in arguments]
-        call = kernel_call(names, [tags[k] if k >= 0 else () for k in made_for], _is_backward())
+        # an input that the graph writes may have another value then
+        written = V.graph.mutated_inputs
+        names = ["" if name in written else name_of_input(name) for name in arguments]
+        executes = [tags[k] if k >= 0 else () for k in made_for]
+        call = kernel_call(names, executes, bool(V.graph.is_backward))
         if call == NO_CALL:
             return []
         wrapper, source = V.graph.wrapper_code, repr(call)
@@ -312,17 +312,6 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
             wrapper.src_to_kernel[source] = name = f"call_{digest}"
             wrapper.define_kernel(name, source, None)
         return [f"call={wrapper.src_to_kernel[source]}"]
-
-
-def _is_backward() -> bool:
-    return bool(V.graph.is_backward)
-
-
-def _name_of_input(buffer: str) -> str:
-    """The parameter name of an input; "" for other buffers, and for inputs that the graph writes,
-    whose values may have changed.
-    """
-    return "" if buffer in V.graph.mutated_inputs else name_of_input(buffer)
 
 
 def _collect(
@@ -413,7 +402,14 @@ def cut_to_segments(
     while rest:
         count = _longest(rest, segments, limit)
         if not count:
-            raise _too_many(rest[0], segments(rest[:1]), limit)
+            raise UnsupportedError(
+                "SPY967",
+                f"{rest[0].get_name()} takes more tensors and numbers than a bundle of baked "
+                "addresses can",
+                expected=f"at most {limit}, the pool of intermediate results among them",
+                found=str(segments(rest[:1])),
+                hint="leave bundle_symbolic_args (BUNDLE_SYMBOLIC_ARGS) on",
+            )
         pieces.append(rest[:count])
         rest = rest[count:]
     return pieces
@@ -434,16 +430,6 @@ def _longest(nodes: Sequence[Any], segments: Callable[[Sequence[Any]], int], lim
         if segments(nodes[:count]) <= limit:
             longest = count
     return longest
-
-
-def _too_many(node: Any, found: int, limit: int) -> UnsupportedError:
-    return UnsupportedError(
-        "SPY967",
-        f"{node.get_name()} takes more tensors and numbers than a bundle of baked addresses can",
-        expected=f"at most {limit}, the pool of intermediate results among them",
-        found=str(found),
-        hint="leave bundle_symbolic_args (BUNDLE_SYMBOLIC_ARGS) on",
-    )
 
 
 HEADER = """

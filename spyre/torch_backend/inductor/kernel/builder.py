@@ -174,8 +174,8 @@ class SpyreKernel:
         lane = value.lane_dim
         if name in self._results:
             value = self._stored(name, value)
-        else:
-            value = self._in_storage_order(name, value)
+        elif (strides := self._buffers[name].strides) != contiguous_strides(value.sizes):
+            value = value.permuted(storage_order(strides))  # as readers index it
         self._values[name] = value
         if getattr(operation.layout, "per_tile_fixed", False):
             self._tiles.add(name)
@@ -189,13 +189,6 @@ class SpyreKernel:
         operations = KernelOperations(self.builder, specs, (NO_LOOPS,) * len(specs))
         for spec in insert_bmm_padding(operations).specs:
             require_sdsc(spec)
-
-    def _in_storage_order(self, name: str, value: Value) -> Value:
-        """``value`` with its dims in the order of the buffer's strides, as readers index it."""
-        strides = self._buffers[name].strides
-        if strides == contiguous_strides(value.sizes):
-            return value
-        return value.permuted(storage_order(strides))
 
     def _stored(self, name: str, value: Value) -> Value:
         """Store ``value`` in buffer ``name``, in a loop as its first tile; returns the buffer."""
@@ -238,8 +231,10 @@ class SpyreKernel:
         if self._spread:
             value = self._spread_out(value, *_spread_form(value, read, operand))
         operand_view = self._found(value, read, operand)
-        if self._spread:
-            operand_view = self._gathered(operand_view)
+        if self._spread:  # a copy in the default layout
+            lanes = [k for k, n in enumerate(operand_view.sizes) if n > 1]
+            copied = self.builder.copy(operand_view)
+            operand_view = self.builder.with_lane(copied, lanes[-1] if lanes else -1)
         return operand_view if operand_view.sizes == extents else operand_view.expanded(extents)
 
     def _found(self, value: Value, read: OperandRead, load: Load) -> Value:
@@ -275,11 +270,6 @@ class SpyreKernel:
         elif spread is turned:
             spread = self.builder.copy(turned)
         return _turned_back(spread, order)
-
-    def _gathered(self, value: Value) -> Value:
-        """A copy of a view of spread elements, in the default layout."""
-        lanes = [k for k, n in enumerate(value.sizes) if n > 1]
-        return self.builder.with_lane(self.builder.copy(value), lanes[-1] if lanes else -1)
 
     def _other_lanes(self, value: Value) -> list[int]:
         """Other lanes to try; none in a loop, where each tile would restickify the whole tensor."""

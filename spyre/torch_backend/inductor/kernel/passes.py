@@ -257,9 +257,8 @@ def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:
         constant = kernel.constants.get(memory.argument)
         if constant is not None:
             same[region] = first.setdefault(constant.key, region)
-    return replace(kernel, specs=tuple(_reading(spec, same) for spec in kernel.specs))
-
-
-def _reading(spec: DeviceOp, regions: Mapping[int, int]) -> DeviceOp:
-    inputs = tuple(replace(v, region=regions.get(v.region, v.region)) for v in spec.inputs)
-    return spec if inputs == spec.inputs else replace(spec, inputs=inputs)
+    specs = []
+    for spec in kernel.specs:
+        inputs = tuple(replace(v, region=same.get(v.region, v.region)) for v in spec.inputs)
+        specs.append(spec if inputs == spec.inputs else replace(spec, inputs=inputs))
+    return replace(kernel, specs=tuple(specs))

@@ -63,7 +63,6 @@ from spyre.torch_backend.program import (
     IterationDim,
     LoweringError,
     OpKind,
-    Value,
     iterated,
 )
 
@@ -246,7 +245,8 @@ def kernel_op(
     if is_gather and sum(dim.role == 1 for dim in dims) > 1:
         raise LoweringError("rows of a gather in several steps")
     extents = [_walked_extent(dim, operation.lane_multiple, walked.formats) for dim in dims]
-    unit_loops = _unit_loops(values)
+    # loops over tiles of one element, for which the views have no dim
+    unit_loops = sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
     loop_dims = _loop_dims(path, dims, unit_loops)
     extents += [1] * len(unit_loops)
     tensors = []
@@ -298,11 +298,6 @@ def _walked_extent(dim: IterationDim, multiple: int, formats: Sequence[str]) -> 
         return dim.extent
     multiple = multiple or max(lanes)
     return -(-dim.extent // multiple) * multiple
-
-
-def _unit_loops(values: Sequence[Value]) -> list[int]:
-    """Loops over tiles of one element, for which the views have no dim."""
-    return sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
 
 
 def _asked_cores(

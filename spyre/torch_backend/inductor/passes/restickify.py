@@ -72,7 +72,10 @@ class _Inserter:
     def insert(self) -> None:
         """Set the lane and the operands of every operation."""
         for step in self.run.steps:
-            self._redirect(step)
+            loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
+            sources = {k: self._source(step, k, read) for k, read in enumerate(loads)}
+            if changed := {k: source for k, source in sources.items() if source is not None}:
+                redirect_by_number(step.operation, changed)
             self._lay_out(step)
 
     def _lay_out(self, step: RunOperation) -> None:
@@ -93,16 +96,6 @@ class _Inserter:
         order = storage_order(self.run.buffers[step.name].strides)
         lane = memory_lane(self.run, step.name)
         self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
-
-    def _redirect(self, step: RunOperation) -> None:
-        loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
-        sources = {
-            number: source
-            for number, read in enumerate(loads)
-            if (source := self._source(step, number, read)) is not None
-        }
-        if sources:
-            redirect_by_number(step.operation, sources)
 
     def _source(self, step: RunOperation, number: int, read: OperandRead) -> Load | None:
         """The source that a load is redirected to; None if it stays."""

@@ -91,7 +91,12 @@ def coarse_tile(
     sizes = {op.get_name(): list(op.data.ranges) for g in tile_groups for op in g.operations}
     accesses = {op.get_name(): accesses_of(op) for op in operations if is_loop_operation(op)}
     for group in tile_groups:
-        _stamp_group(group)
+        for op in group.operations:
+            ranges = _divided(op, group)
+            op.loop_group_id = group.path
+            op.loop_count = [level.count for level in group.levels]
+            op.loop_tiled_dims = tiled_dims_of(op, group.levels)
+            _divide_ranges(op, ranges)
     tile_groups = insert_accumulators(operations, tile_groups, sizes)
     insert_tiling_propagation(operations, tile_groups, accesses)
 
@@ -136,17 +141,6 @@ def _check_concrete(operation: Any, ranges: Sequence[Any]) -> None:
             found=", ".join(map(str, symbolic)),
             hint="tile these dims too, or compile with dynamic=False",
         )
-
-
-def _stamp_group(group: TileGroup) -> None:
-    """Set the loop attributes and the ranges of one tile on all operations of a group."""
-    for op in group.operations:
-        dims = tiled_dims_of(op, group.levels)
-        ranges = _divided(op, group)
-        op.loop_group_id = group.path
-        op.loop_count = [level.count for level in group.levels]
-        op.loop_tiled_dims = dims
-        _divide_ranges(op, ranges)
 
 
 def _divide_ranges(operation: Any, ranges: Sequence[Any]) -> None:
