@@ -41,7 +41,7 @@ from spyre.torch_backend.inductor.base.notes import TILING_REPORT, logger
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle
 from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, operations_in
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.passes.runs import OperationRun, host_buffer, runs_of
 from spyre.torch_backend.inductor.tiling.accesses import (
     accesses_of,

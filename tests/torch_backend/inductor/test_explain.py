@@ -12,7 +12,7 @@ from spyre.torch_backend.inductor.base.notes import PassPrinter
 from spyre.torch_backend.inductor.bundles import kernels
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
-from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
+from spyre.torch_backend.inductor.kernel.passes import KERNEL_PASSES
 from tests.torch_backend.processes import run_anew
 
 

@@ -33,8 +33,6 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     Kernel,
     KernelLoop,
     KernelOp,
-)
-from spyre.torch_backend.inductor.bundles.sizes import (
     Sizes,
     SizeSpec,
     integer,

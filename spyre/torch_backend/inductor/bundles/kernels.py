@@ -33,14 +33,15 @@ from spyre.torch_backend.inductor.bundles.generation import (
     KernelMemory,
     generate_bundle,
 )
-from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, kernel_text
-from spyre.torch_backend.inductor.bundles.op_spec_form import Spec, spec_text, to_op_specs
-from spyre.torch_backend.inductor.bundles.sizes import (
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    Kernel,
     SizeSpec,
     evaluated,
+    kernel_text,
     sizes_of_launch,
     smallest,
 )
+from spyre.torch_backend.inductor.bundles.op_spec_form import Spec, spec_text, to_op_specs
 from spyre.torch_backend.program import CompiledProgram, show_program, shows_programs
 from spyre.torch_backend.tensors import (
     DeviceBuffer,

@@ -24,6 +24,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     Kernel,
     KernelLoop,
     KernelOp,
+    plain_expression,
 )
 from spyre.torch_backend.program import OpKind
 
@@ -233,24 +234,6 @@ def expression_text(expression: Any) -> str:
     if isinstance(expression, (int, sympy.Integer)):  # as most are; sympy's printer is slow
         return f"sympify({str(int(expression))!r})"
     return f"sympify({str(plain_expression(expression))!r})"
-
-
-def plain_expression(expression: Any) -> sympy.Expr:
-    """The expression over symbols without assumptions, with sympy's own floor and Mod."""
-    plain = sympy.sympify(expression)
-    if plain.is_Symbol:
-        return sympy.Symbol(plain.name)
-    if not plain.args:
-        return plain
-    arguments = [plain_expression(argument) for argument in plain.args]
-    match type(plain).__name__:
-        case "FloorDiv" | "CleanDiv":
-            return sympy.floor(arguments[0] / arguments[1])
-        case "ModularIndexing":
-            return sympy.Mod(sympy.floor(arguments[0] / arguments[1]), arguments[2])
-        case "PythonMod":
-            return sympy.Mod(*arguments)
-    return plain.func(*arguments)
 
 
 def _block(head: str, entries: Iterator[Lines], tail: str) -> Lines:

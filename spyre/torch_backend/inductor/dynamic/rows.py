@@ -33,10 +33,10 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelLoop,
     KernelOp,
     KernelTensor,
+    SizeSpec,
 )
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
-from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
 from spyre.torch_backend.program import Ints, OpKind
 from spyre.torch_backend.tensors import default_base

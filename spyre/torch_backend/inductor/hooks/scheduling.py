@@ -43,7 +43,7 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_s
 from spyre.torch_backend.inductor.dynamic.rows import RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import body_of
 from spyre.torch_backend.inductor.passes.runs import PROPAGATED_KERNELS, host_buffer
 from spyre.torch_backend.program import Ints

@@ -29,11 +29,12 @@ from spyre.torch_backend.inductor.kernel.passes import (
     KernelLowering,
     KernelOperations,
     LoopPath,
+    PlannedKernel,
     first_tile,
     insert_bmm_padding,
     loop_path,
+    planned_kernel,
 )
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel, planned_kernel
 from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
 from spyre.torch_backend.inductor.lowering.device_ir import (
     Body,

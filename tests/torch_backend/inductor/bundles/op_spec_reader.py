@@ -35,6 +35,8 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelLoop,
     KernelOp,
     KernelTensor,
+    integer,
+    plain_expression,
     roles_of,
 )
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
@@ -44,9 +46,7 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import (
     OpSpec,
     Spec,
     TensorArg,
-    plain_expression,
 )
-from spyre.torch_backend.inductor.bundles.sizes import integer
 from spyre.torch_backend.program import IterationDim, LoweringError, OpKind, cut
 
 

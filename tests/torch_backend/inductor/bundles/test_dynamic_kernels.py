@@ -14,6 +14,7 @@ from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
+from spyre.torch_backend.inductor.bundles.kernel_op import SizeSpec
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, SpyreAsyncCompile
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
     DataFormats,
@@ -22,7 +23,6 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import (
     TensorArg,
     spec_text,
 )
-from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import arg, loop, op
 

@@ -6,13 +6,13 @@ import sympy
 from hypothesis import given, settings, strategies as st
 
 from spyre.torch_backend.inductor.bundles import op_spec_form
+from spyre.torch_backend.inductor.bundles.kernel_op import plain_expression
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
     DataFormats,
     LoopSpec,
     OpSpec,
     TensorArg,
     expression_text,
-    plain_expression,
     spec_text,
 )
 from tests.torch_backend.inductor.bundles.spec_cases import arg, op, tiled_example

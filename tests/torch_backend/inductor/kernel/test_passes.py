@@ -7,6 +7,7 @@ import torch
 
 from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
 from spyre.torch_backend.inductor.kernel.passes import (
+    KERNEL_PASSES,
     NO_LOOPS,
     KernelLowering,
     KernelOperations,
@@ -14,7 +15,6 @@ from spyre.torch_backend.inductor.kernel.passes import (
     dedup_and_promote_constants,
     insert_bmm_padding,
 )
-from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
 from spyre.torch_backend.program.op_spec import OpKind
 from tests.torch_backend.inductor.compiled_code import compiled
 
