@@ -362,9 +362,9 @@ def _bytes_per_core(access: BufferAccess) -> int:
     return view.size_bytes
 
 
-def pool_offsets(kernel: Kernel, limit_bytes: int = REGION_BYTES) -> dict[str, int]:
+def pool_offsets(kernel: Kernel) -> dict[str, int]:
     """Return the offset in the pool, in bytes, of each buffer that is made in the kernel and not
-    placed in LX. DeviceOutOfMemory SPY987 beyond ``limit_bytes``.
+    placed in LX. DeviceOutOfMemory SPY987 beyond one segment.
     """
     accesses, loops = accesses_of(kernel)
     buffers = [
@@ -372,28 +372,26 @@ def pool_offsets(kernel: Kernel, limit_bytes: int = REGION_BYTES) -> dict[str, i
         for name, uses in accesses.items()
         if uses[0].tensor.argument < 0 and uses[0].tensor.memory != LX and first_is_write(uses)
     ]
-    return pack_pool(buffers, limit_bytes)
+    return pack_pool(buffers)
 
 
-def pack_pool(
-    buffers: Sequence[LiveBuffer[str]], limit_bytes: int = REGION_BYTES
-) -> dict[str, int]:
+def pack_pool(buffers: Sequence[LiveBuffer[str]]) -> dict[str, int]:
     """Return the offset of every buffer; DeviceOutOfMemory SPY987 if one does not fit."""
     offsets: dict[str, int] = {}
-    for name, offset in pack(buffers, limit_bytes).items():
+    for name, offset in pack(buffers, REGION_BYTES).items():
         if offset is None:
-            raise _overflow(name, buffers, limit_bytes)
+            raise _overflow(name, buffers)
         offsets[name] = offset
     return offsets
 
 
-def _overflow(name: str, buffers: Sequence[LiveBuffer[str]], limit_bytes: int) -> DeviceOutOfMemory:
+def _overflow(name: str, buffers: Sequence[LiveBuffer[str]]) -> DeviceOutOfMemory:
     buffer = next(b for b in buffers if b.name == name)
     others = sum(b.size_bytes for b in buffers if b.start <= buffer.start < b.end and b != buffer)
     return DeviceOutOfMemory(
         "SPY987",
         f"{name} does not fit into the pool of intermediate results",
-        expected=f"at most {limit_bytes} bytes alive at operation {buffer.start}",
+        expected=f"at most {REGION_BYTES} bytes alive at operation {buffer.start}",
         found=f"{buffer.size_bytes} bytes besides {others} of others",
         hint="use smaller batches, or tile the kernel",
     )
@@ -404,7 +402,7 @@ def with_offsets(kernel: Kernel, memory: str, offsets: Mapping[str, int]) -> Ker
     placed: list[KernelOp | KernelLoop] = []
     for op in kernel:
         if isinstance(op, KernelLoop):
-            placed.append(replace(op, body=with_offsets(op.body, memory, offsets)))
+            placed.append(replace(op, body=tuple(with_offsets(op.body, memory, offsets))))
             continue
         tensors = tuple(
             replace(tensor, argument=-1, memory=memory, start_bytes=offsets[tensor.buffer])

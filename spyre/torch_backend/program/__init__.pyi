@@ -19,7 +19,6 @@ from .emit import (
     require_sdsc as require_sdsc,
 )
 from .emitter import (
-    Bases as Bases,
     CoreDivision as CoreDivision,
     IteratedOp as IteratedOp,
     IterationDim as IterationDim,

@@ -217,7 +217,8 @@ def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
         lane = len(dims) - 1
     multiple = op.lane_multiple or op.most_lanes
     operands = _operands(op, [lane] * (last + 1))
-    constants, masks = dict(op.constants), {}
+    constants = dict(op.constants)
+    masks: dict[str, list[tuple[int, int]]] = {}
     outline = Outline(
         op.name, dims, {lane: multiple}, operands, constants, masks, division=division
     )
@@ -239,7 +240,8 @@ def _reduction(op: IteratedOp, division: CoreDivision | None) -> Outline:
     over_lanes, extent = dims[lane].role == 1, dims[lane].extent
     name = op.name if over_lanes else f"{op.name}nonstick"
     multiples, operands = {lane: op.lanes(0)}, _operands(op, [lane, lane])
-    constants, masks = dict(op.constants), {}
+    constants = dict(op.constants)
+    masks: dict[str, list[tuple[int, int]]] = {}
     whole = [k for k, dim in enumerate(dims) if dim.role]
     outline = Outline(name, dims, multiples, operands, constants, masks, whole, division=division)
     lanes = outline.names[lane]

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import sympy
@@ -229,6 +229,7 @@ class RowwiseGraph:
                 self._compile_at(known, some)
             return row_tiles, seen
 
+        watched: AbstractContextManager[list[Any]]
         watched = observing() if is_observed() else nullcontext([])
         try:
             row_tiles, seen = in_fresh_thread(compile_it, observed=False)

@@ -36,13 +36,6 @@ from spyre.torch_backend.tensors import factor_layout, is_factor
 
 LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)
 """Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""
-GRAPH_PASSES = (
-    *(change.__name__ for change in LAYOUT_PASSES),
-    "propagate_named_dims",
-    "assign_dim_hints",
-    "coarse_tile",
-)
-"""Passes on the ir.Operations of a graph before scheduling (coarse-tiling document)."""
 PASSES_DONE = "spyre_passes_done"
 PRINTER = "spyre_printer"
 

@@ -309,13 +309,7 @@ def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:
 # --- all passes of one kernel ---------------------------------------------------------------------
 
 OPERATION_PASSES = (remove_unread, insert_bmm_padding, dedup_and_promote_constants)
-KERNEL_PASSES = (
-    *(change.__name__ for change in OPERATION_PASSES),
-    *DIVISION_PASSES,
-    "scratchpad_planning",
-    "hbm_pool_planning",
-)
-"""Passes on the operations of a bundle; from ``span_reduction`` on these are `KernelOp`s."""
+"""Passes before the operations of a bundle become `KernelOp`s."""
 
 
 class KernelPlanning:
