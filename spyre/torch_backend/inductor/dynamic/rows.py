@@ -37,8 +37,8 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
 )
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
-from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load
-from spyre.torch_backend.program import Ints, OpKind
+from spyre.torch_backend.inductor.lowering.device_ir import Body, Load
+from spyre.torch_backend.program import ConstantArgument, Ints, OpKind
 from spyre.torch_backend.tensors import default_base
 
 # --- kernels of tiles -----------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _signature(row_tile: RowTile) -> list[Any]:
         operation = body.operation
         if operation.kind is OpKind.RESTICKIFY or operation.name == "identity":
             continue
-        numbers = tuple(o for o in body.operands if isinstance(o, ConstantLoad))
+        numbers = tuple(o for o in body.operands if isinstance(o, ConstantArgument))
         constants = tuple(sorted(operation.constants.items()))
         signature.append((operation.kind, operation.name, operation.dims, constants, numbers))
     return signature

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,35 +92,26 @@ def leaf_nodes(node: Any) -> Iterator[Any]:
         yield from leaf_nodes(part)
 
 
-def build_loop_scheduler_nodes(nodes: Sequence[Any]) -> list[Any]:
+def build_loop_scheduler_nodes(nodes: Iterable[Any], depth: int = 0) -> list[Any]:
     """``nodes`` with every run of one loop group in a CountedLoopSchedulerNode, loops nested.
 
+    ``nodes``: of the body of a loop at ``depth``; those with a longer path are in inner loops.
     SpyreError SPY971 if the nodes of a group do not follow each other, SPY972 if nodes of a loop
     disagree on its count.
     """
-    return _build(list(nodes), 0)
-
-
-def _build(nodes: list[Any], depth: int) -> list[Any]:
-    """The nodes of one loop body; those with a longer path than ``depth`` are in inner loops."""
-    built: list[Any] = []
+    every, built = list(nodes), list[Any]()
     seen: set[int] = set()
-    place = 0
-    while place < len(nodes):
-        key = _key(nodes[place], depth)
+    for key, members in groupby(every, lambda node: _key(node, depth)):
+        run = list(members)
         if key is None:
-            built.append(nodes[place])
-            place += 1
+            built += run
             continue
         if key in seen:
-            raise _interrupted(nodes, depth, key)
+            raise _interrupted(every, depth, key)
         seen.add(key)
-        run = [nodes[place]]
-        while place + len(run) < len(nodes) and _key(nodes[place + len(run)], depth) == key:
-            run.append(nodes[place + len(run)])
-        place += len(run)
         count = _count(run, depth)
-        built.append(CountedLoopSchedulerNode.create(_build(run, depth + 1), count))
+        inner = build_loop_scheduler_nodes(run, depth + 1)
+        built.append(CountedLoopSchedulerNode.create(inner, count))
     return built
 
 

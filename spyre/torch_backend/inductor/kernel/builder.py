@@ -38,13 +38,13 @@ from spyre.torch_backend.inductor.kernel.passes import (
 from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
 from spyre.torch_backend.inductor.lowering.device_ir import (
     Body,
-    ConstantLoad,
     Load,
     OperandRead,
     body_of,
     reads_of,
 )
 from spyre.torch_backend.program import (
+    ConstantArgument,
     DeviceOp,
     Ints,
     LoweringError,
@@ -226,8 +226,8 @@ class SpyreKernel:
 
     def _operand(self, read: OperandRead) -> Value:
         operand, extents = read.operand, read.extents
-        if isinstance(operand, ConstantLoad):
-            return self.builder.constant(operand.value, operand.dtype)
+        if isinstance(operand, ConstantArgument):
+            return self.builder.constant(operand.number, operand.dtype)
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value, *_spread_form(value, read, operand))

@@ -24,7 +24,7 @@ from spyre.torch_backend.inductor.lowering.device_graph import (
     GraphValue,
     GraphView,
 )
-from spyre.torch_backend.program import Ints, LoweringError, OpKind
+from spyre.torch_backend.program import ConstantArgument, Ints, LoweringError, OpKind
 
 Index = Sequence[sympy.Expr]
 Loader = Callable[[Index], Any]
@@ -290,21 +290,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantLoad:
-    """A number; ``dtype``: torch dtype name."""
-
-    value: float
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
 class Body:
     """``ranges``: extents of the result; ``reduced``: of the reduced dims. ``dtype``: torch dtype
     name of the result.
     """
 
     operation: DeviceOperation
-    operands: tuple[Load | ConstantLoad, ...]
+    operands: tuple[Load | ConstantArgument, ...]
     ranges: Ints
     reduced: Ints
     dtype: str
@@ -320,7 +312,7 @@ class _BodyReader(DefaultHandler):  # type: ignore[misc]
 
     def __init__(self, symbols: Sequence[sympy.Symbol]) -> None:
         self.symbols = symbols
-        self.found: list[Load | ConstantLoad] = []
+        self.found: list[Load | ConstantArgument] = []
         self.called: list[str] = []
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -330,7 +322,7 @@ class _BodyReader(DefaultHandler):  # type: ignore[misc]
         self.found.append(_strided_load(name, index, self.symbols))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Any:
-        self.found.append(ConstantLoad(float(value), str(dtype).removeprefix("torch.")))
+        self.found.append(ConstantArgument(float(value), str(dtype).removeprefix("torch.")))
 
 
 def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Load:
@@ -386,14 +378,14 @@ class OperandRead:
     ``axes``: per dim, the axis of the body's iteration.
     """
 
-    operand: Load | ConstantLoad
+    operand: Load | ConstantArgument
     extents: Ints
     axes: Ints = ()
 
     @property
     def sizes(self) -> Ints:
         """Extents, 1 along dims that repeat one element. ValueError for a number."""
-        if isinstance(self.operand, ConstantLoad):
+        if isinstance(self.operand, ConstantArgument):
             raise ValueError("a number has no sizes")
         strides = self.operand.strides
         return tuple(n if s else 1 for n, s in zip(self.extents, strides, strict=True))
