@@ -76,7 +76,7 @@ def test_passes_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPYRE_DUMP_PASSES", str(tmp_path / "file"))
     with pytest.raises(SpyreError) as caught:
-        PassPrinter(str).run("nothing", lambda: None)
+        PassPrinter(str).run("nothing", lambda graph: None, "")
     assert caught.value.code == "SPY951"
 
 

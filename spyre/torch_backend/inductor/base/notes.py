@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import sympy
 
@@ -85,40 +85,49 @@ INFIX = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
 INDENT = "    "
 
 
+Graph = TypeVar("Graph")
+Text = Callable[[Any], str]
+
+
 class PassPrinter:
     """Runs the passes of one graph, and prints the graph before and after each if requested.
 
-    ``text``: the current text of the graph; None prints nothing. One per graph, in one thread.
+    ``text``: of the graph; None prints nothing. One per graph, in one thread.
     """
 
-    def __init__(self, text: Callable[[], str] | None, around: PassPrinter | None = None) -> None:
+    def __init__(self, text: Text | None, around: PassPrinter | None = None) -> None:
         self._text = text
         self._passes: int = 0 if around is None else around._passes
         self._around = around
         self._place: Path | None = None
         self._is_first = True
 
-    def of_kernel(self, text: Callable[[], str]) -> PassPrinter:
+    def of_kernel(self, text: Text) -> PassPrinter:
         """A printer of the passes of one of the graph's kernels, which follow its own."""
         return PassPrinter(text, self)
 
-    def run(self, name: str, change: Callable[[], None]) -> None:
-        """Run a pass. LaunchError SPY951 if SPYRE_DUMP_PASSES cannot be written."""
+    def run(self, name: str, change: Callable[[Graph], Graph | None], graph: Graph) -> Graph:
+        """Run a pass, which returns another graph, or None if it changes ``graph`` in place.
+
+        LaunchError SPY951 if SPYRE_DUMP_PASSES cannot be written.
+        """
         directory = config.dump_passes_directory()
         if self._text is None or (directory is None and not logger.isEnabledFor(logging.DEBUG)):
-            change()
-            return
+            changed = change(graph)
+            return graph if changed is None else changed
         self._passes += 1
-        before = self._text()
+        before = self._text(graph)
         self._write(directory, f"{self._passes:02d}-{name}.before.txt", before)
         if self._is_first:
             logger.debug("before %s:\n%s", name, before)
         self._is_first = False
-        change()
-        after = self._text()
+        changed = change(graph)
+        graph = graph if changed is None else changed
+        after = self._text(graph)
         self._write(directory, f"{self._passes:02d}-{name}.after.txt", after)
-        changed = "no change" if after == before else f"\n{after}"
-        logger.debug("after %s: %s", name, changed)
+        shown = "no change" if after == before else f"\n{after}"
+        logger.debug("after %s: %s", name, shown)
+        return graph
 
     def _write(self, directory: Path | None, name: str, text: str) -> None:
         if directory is None:

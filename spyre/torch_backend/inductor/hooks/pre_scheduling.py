@@ -6,7 +6,6 @@ Names of dims and layouts belong to the tensors that a compiled function is call
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -101,18 +100,17 @@ def pre_scheduling(graph: Any) -> None:
     if getattr(graph, PASSES_DONE, False):
         return
     setattr(graph, PASSES_DONE, True)
-    operations = graph.operations
-    inputs, printer = _inputs.get(), PassPrinter(lambda: format_operations(operations))
+    inputs, printer = _inputs.get(), PassPrinter(lambda g: format_operations(g.operations))
     names = {name: known.names for name, known in inputs.items() if known.names is not None}
     _lay_out_inputs(graph, {name for name, known in inputs.items() if known.is_factor})
     setattr(graph, PRINTER, printer)
     for change in LAYOUT_PASSES:
-        printer.run(change.__name__, functools.partial(change, graph))
-    printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
-    printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
-    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
+        printer.run(change.__name__, change, graph)
+    printer.run("propagate_named_dims", lambda g: propagate_named_dims(g.operations, names), graph)
+    printer.run("assign_dim_hints", lambda g: assign_dim_hints(g.operations), graph)
+    printer.run("coarse_tile", lambda g: coarse_tile(g.operations, _groups(g)), graph)
     if is_observed():
-        note((OPERATIONS, format_operations(operations)))
+        note((OPERATIONS, format_operations(graph.operations)))
 
 
 def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:

@@ -10,7 +10,7 @@ ir.Operations before scheduling; here layouts and memory are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -312,70 +312,6 @@ OPERATION_PASSES = (remove_unread, insert_bmm_padding, dedup_and_promote_constan
 """Passes before the operations of a bundle become `KernelOp`s."""
 
 
-class KernelPlanning:
-    """The passes on one kernel, and their state. ``whole``: regions that hold results of full size
-    even in loops. Belongs to the thread that compiles the kernel.
-    """
-
-    def __init__(self, operations: KernelOperations, whole: Collection[int]) -> None:
-        self.operations = operations
-        self.kernel: Kernel = ()
-        self.notes: dict[str, str] = {}
-        self._whole = whole
-        self._settings, self._wanted = settings(), wants_notes()
-        self._undivided: list[KernelOp] = []
-        self._divisions: list[WorkDivision] = []
-
-    def run(self, printer: PassPrinter) -> None:
-        for change in OPERATION_PASSES:
-            printer.run(change.__name__, partial(self._apply, change))
-        self._write_kernel()
-        for name in DIVISION_PASSES:
-            printer.run(name, partial(self._divide, name))
-        printer.run("scratchpad_planning", self._place_in_lx)
-        printer.run("hbm_pool_planning", self._place_in_pool)
-
-    def text(self) -> str:
-        """The operations as text; from ``span_reduction`` on in the document's form."""
-        return (
-            f"{spec_text(to_op_specs(self.kernel))}\n" if self._undivided else str(self.operations)
-        )
-
-    def _write_kernel(self) -> None:
-        kernel, numbers = self.operations, _argument_numbers(self.operations)
-        pairs = zip(kernel.specs, kernel.paths, strict=True)
-        ops = (kernel_op(kernel, spec, path, numbers, self._whole) for spec, path in pairs)
-        k_fast = self._settings.core_id_k_fast_emission
-        self._undivided = [op if k_fast else replace(op, k_fast=False) for op in ops]
-        self.kernel = looped(self._undivided, self.operations.paths)
-
-    def _apply(self, change: Callable[[KernelOperations], KernelOperations]) -> None:
-        self.operations = change(self.operations)
-
-    def _divide(self, name: str) -> None:
-        """Divide work as after the pass ``name``; the first pass decides for all."""
-        self._divisions = self._divisions or [
-            _division(op, self._settings) for op in self._undivided
-        ]
-        pairs = zip(self._undivided, self._divisions, strict=True)
-        divided = [with_division(op, division.after(name)) for op, division in pairs]
-        self.kernel = looped(divided, self.operations.paths)
-        if self._wanted and name == DIVISION_PASSES[-1]:
-            self.notes[DIVISIONS_FILE] = divisions_text(divided, self._divisions)
-
-    def _place_in_lx(self) -> None:
-        chosen = self._settings
-        if not chosen.lx_planning:
-            return
-        plan = plan_scratchpad(self.kernel, chosen.lx_capacity_bytes)
-        if self._wanted:
-            self.notes[LX_FILE] = report_text(plan)
-        self.kernel = with_offsets(self.kernel, LX, plan.placed)
-
-    def _place_in_pool(self) -> None:
-        self.kernel = with_offsets(self.kernel, POOL, pool_offsets(self.kernel))
-
-
 def _argument_numbers(kernel: KernelOperations) -> Mapping[int, int]:
     """Numbers of the arguments once the constants that are read follow the tensors; -1: scratch."""
     count, constants = kernel.builder.builder.arguments, kernel.constants
@@ -448,13 +384,50 @@ def planned_kernel(
     """The kernel of ``operations``. ``whole``: regions that hold results of full size even in
     loops. ``printer``: shows the passes; None for none.
     """
-    stages = KernelPlanning(operations, whole)
-    stages.run(PassPrinter(None) if printer is None else printer.of_kernel(stages.text))
+    chosen, notes, is_noted = settings(), dict[str, str](), wants_notes()
+    shown = PassPrinter(None) if printer is None else printer.of_kernel(_text)
     constants = operations.constants
-    read = [constants[number] for number in read_constants(stages.operations)]
-    numbers = tuple((c.number, c.dtype) for c in read)
-    made_for = tuple(spec.made_for for spec in stages.operations.specs)
-    return PlannedKernel(stages.kernel, tuple(arguments), numbers, stages.notes, made_for)
+    for change in OPERATION_PASSES:
+        operations = shown.run(change.__name__, change, operations)
+    numbers = _argument_numbers(operations)
+    pairs = zip(operations.specs, operations.paths, strict=True)
+    ops = (kernel_op(operations, spec, path, numbers, whole) for spec, path in pairs)
+    k_fast = chosen.core_id_k_fast_emission
+    undivided = [op if k_fast else replace(op, k_fast=False) for op in ops]
+    divisions: list[WorkDivision] = []
+
+    def divide(name: str, _: Kernel) -> Kernel:
+        divisions[:] = divisions or [_division(op, chosen) for op in undivided]
+        rows = zip(undivided, divisions, strict=True)
+        divided = [with_division(op, division.after(name)) for op, division in rows]
+        if is_noted and name == DIVISION_PASSES[-1]:
+            notes[DIVISIONS_FILE] = divisions_text(divided, divisions)
+        return looped(divided, operations.paths)
+
+    def place_in_lx(kernel: Kernel) -> Kernel:
+        if not chosen.lx_planning:
+            return kernel
+        plan = plan_scratchpad(kernel, chosen.lx_capacity_bytes)
+        if is_noted:
+            notes[LX_FILE] = report_text(plan)
+        return with_offsets(kernel, LX, plan.placed)
+
+    def place_in_pool(kernel: Kernel) -> Kernel:
+        return with_offsets(kernel, POOL, pool_offsets(kernel))
+
+    kernel: Kernel = looped(undivided, operations.paths)
+    for name in DIVISION_PASSES:
+        kernel = shown.run(name, partial(divide, name), kernel)
+    kernel = shown.run("scratchpad_planning", place_in_lx, kernel)
+    kernel = shown.run("hbm_pool_planning", place_in_pool, kernel)
+    read = tuple((constants[k].number, constants[k].dtype) for k in read_constants(operations))
+    made_for = tuple(spec.made_for for spec in operations.specs)
+    return PlannedKernel(kernel, tuple(arguments), read, notes, made_for)
+
+
+def _text(kernel: KernelOperations | Kernel) -> str:
+    is_written = not isinstance(kernel, KernelOperations)
+    return f"{spec_text(to_op_specs(kernel))}\n" if is_written else str(kernel)
 
 
 # --- operations of a kernel: undivided, unplaced ----------------------------------------------
