@@ -3,7 +3,8 @@
 An operation has an iteration space of symbols, and every tensor one coordinate expression per
 device dim. The form is for reading only: `to_op_specs` makes it of a kernel and `spec_text` prints
 it, where SPYRE_KEEP, a pass dump or `spyre.explain` asks for it. The text is Python that makes the
-same objects, with ``sympify`` and the classes of this module in its namespace. Symbols are plain
+same objects, with ``sympify``, the classes of this module and an enumeration ``DataFormats`` of
+format names in its namespace. Symbols are plain
 ones, and Inductor's floor divisions and remainders become those of sympy. Pure functions, for any
 thread.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import sympy
@@ -34,22 +34,6 @@ ROW = sympy.Symbol("i0")
 """The row that an index names, in the coordinates of a gather's table."""
 
 
-class DataFormats(StrEnum):
-    """Formats of elements on the card, by their SDSC names."""
-
-    SEN169_FP16 = "SEN169_FP16"
-    IEEE_FP32 = "IEEE_FP32"
-    IEEE_INT32 = "IEEE_INT32"
-    SENUINT32 = "SENUINT32"
-    SENINT8 = "SENINT8"
-    SENINT16 = "SENINT16"
-    SEN143_FP8 = "SEN143_FP8"
-    SEN152_FP8 = "SEN152_FP8"
-
-    def __repr__(self) -> str:
-        return f"DataFormats.{self.name}"
-
-
 @dataclass(frozen=True, slots=True)
 class TensorArg:
     """One tensor of an operation.
@@ -64,7 +48,7 @@ class TensorArg:
 
     is_input: bool
     arg_index: int
-    device_dtype: DataFormats
+    device_dtype: str
     device_size: Sequence[int]
     device_coordinates: Sequence[sympy.Expr]
     allocation: Mapping[str, int]
@@ -151,7 +135,7 @@ def _argument(op: KernelOp, number: int) -> TensorArg:
     return TensorArg(
         is_input,
         tensor.argument,
-        DataFormats(tensor.format),
+        tensor.format,
         tile,
         [
             *(_coordinate(op, number, dim) for dim in dims),
@@ -186,7 +170,7 @@ def _sized_argument(op: KernelOp, number: int) -> TensorArg:
     return TensorArg(
         number < len(op.tensors) - 1,
         tensor.argument,
-        DataFormats(tensor.format),
+        tensor.format,
         [*size, tensor.lanes],
         [*coordinates, sympy.Mod(lane, tensor.lanes)],
         {tensor.memory: tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)},
@@ -287,7 +271,7 @@ def _arg_lines(arg: TensorArg) -> Lines:
     allocation = {kind: int(number) for kind, number in arg.allocation.items()}
     entries = [
         _line(f"is_input={bool(arg.is_input)}, arg_index={arg.arg_index}"),
-        _line(f"device_dtype={arg.device_dtype!r}"),
+        _line(f"device_dtype=DataFormats.{arg.device_dtype}"),
         _line(f"device_size={_numbers(arg.device_size)}"),
         _block("device_coordinates=[", coordinates, "]"),
         _line(f"allocation={allocation!r}"),

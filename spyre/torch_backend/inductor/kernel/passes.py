@@ -184,7 +184,8 @@ class KernelLowering(Lowering):
         """``right[.., K, N]`` of ``rank`` dims with N along the lanes."""
         return self.unpadded_right(right, rank)
 
-    def _constant(self, number: float, dtype: str) -> Value:
+    def constant(self, number: float, dtype: str) -> Value:
+        """A number, as a value of rank 0 in another launch argument."""
         self.constants[self.builder.arguments] = ConstantArgument(float(number), dtype)
         return self.builder.argument(scalar_view(dtype), dtype, True)
 

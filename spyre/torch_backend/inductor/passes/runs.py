@@ -4,7 +4,7 @@ The scheduler makes bundles of the same runs, unless it moves operations. Then a
 another run may cost one more restickify, but results stay right.
 
 Layout propagation goes through a run operation by operation. Inputs have the default layout, a
-result has the lane that `Operations` derives from its operands, and a buffer that is read outside
+result has the lane that `Lowering` derives from its operands, and a buffer that is read outside
 of its bundle has the default layout again. Every ComputedBuffer on spyre gets a FixedTiledLayout;
 `restickify` chooses better ones for the graph as a whole. An operation whose operands pitches
 cannot describe keeps its layout, and later operations of the run read its result in the default
