@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import isqrt, lcm, log2, prod
 from numbers import Integral
 
@@ -28,7 +28,7 @@ from spyre.torch_backend.program import OpKind
 # --- dims that can be divided ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DivisibleDim:
     """One dim of an operation's iteration space.
 
@@ -45,7 +45,7 @@ class DivisibleDim:
     along_sticks: bool
     undivided_reason: str = ""
 
-    @property
+    @cached_property
     def units(self) -> int:
         """Number of units; splits are divisors of it."""
         return -(-self.elements // self.unit)
@@ -61,7 +61,7 @@ class DivisibleDim:
         return np.minimum(self.units // splits * self.unit, self.elements)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Iteration:
     """The dims of an operation, in iteration order."""
 
@@ -73,7 +73,7 @@ class Iteration:
     def name(self) -> str:
         return self.op.name
 
-    @property
+    @cached_property
     def symbols(self) -> tuple[str, ...]:
         return tuple(dim.symbol for dim in self.dims)
 
@@ -91,7 +91,7 @@ def read_iteration(op: KernelOp) -> Iteration:
     # dims of the result: all, or those that a reduction's output moves along above its stick
     outputs, dims = set(range(len(op.extents))), []
     if op.kind in (OpKind.REDUCTION, OpKind.MATMUL):
-        outputs = {k for dim in op.device_dims(len(op.tensors) - 1) for k, _ in dim.walked}
+        outputs = {k for dim in op.device_dims[len(op.tensors) - 1] for k, _ in dim.walked}
     for k, (symbol, extent) in enumerate(zip(op.symbols, op.extents, strict=True)):
         lanes = [tensor.lanes for tensor in op.tensors if tensor.lane == k]
         dim = DivisibleDim(symbol, extent, lcm(*lanes), k in outputs, bool(lanes))
@@ -159,7 +159,7 @@ def spans_bytes(iteration: Iteration, number: int, splits: Splits) -> npt.NDArra
     per dim): the steps along the outermost device dim that a core moves along, times its pitch.
     """
     spans = np.full(len(splits), STICK_BYTES, np.int64)
-    for dim in reversed(iteration.op.device_dims(number)):
+    for dim in reversed(iteration.op.device_dims[number]):
         steps = _steps_along(iteration, number, dim, splits)
         spans = np.where(steps > 1, steps * dim.pitch_bytes, spans)
     return spans
@@ -192,7 +192,7 @@ def reduce_spans(
     """
     splits = dict.fromkeys(iteration.symbols, 1)
     for number in device_tensors(iteration):
-        for dim in iteration.op.device_dims(number):
+        for dim in iteration.op.device_dims[number]:
             if _span(iteration, number, splits) <= limit_bytes:
                 break
             splits |= _best_splits(iteration, number, dim, splits, cores, limit_bytes)

@@ -160,7 +160,7 @@ def core_view(op: KernelOp, number: int) -> CoreView | str:
 
     LX can hold it if one dim of the operation walks each device dim from end to end.
     """
-    device_dims = op.device_dims(number)
+    device_dims = op.device_dims[number]
     if (why := _cut_stick(op, number, device_dims)) is not None:
         return why
     strides = core_strides(op)
@@ -308,7 +308,7 @@ def _match(op: KernelOp, parent: str, child: str) -> bool:
         (
             core_view(op, number),
             tensor.format,
-            tuple((dim.walked, dim.first) for dim in op.device_dims(number)),
+            tuple((dim.walked, dim.first) for dim in op.device_dims[number]),
             tensor.lane,
             op.buffer_bytes(number),
         )

@@ -176,7 +176,7 @@ _CONSTANT_FORMAT = "IEEE_FP32"
 """Constants are written as float32, so that rounding them to 16 bits does not show in results."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorOperand:
     """One tensor of an operation.
 
@@ -190,7 +190,7 @@ class TensorOperand:
     role: str = ""
     rows: tuple[int, int] | None = None
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Elements of a stick."""
         return find_stored_format(self.format).elements_per_stick

@@ -45,7 +45,7 @@ class DeviceDim:
     walked: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelTensor:
     """One tensor of an operation, and the layout of its elements in memory.
 
@@ -75,7 +75,7 @@ class KernelTensor:
     device_size: Ints = ()
     buffer: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Elements of a stick."""
         return find_stored_format(self.format).elements_per_stick
@@ -116,7 +116,7 @@ class KernelOp:
     loop_dims: Ints = ()
     numbering: Ints = ()
 
-    @property
+    @cached_property
     def symbols(self) -> tuple[str, ...]:
         """Names of the dims for display."""
         return tuple(f"c{k}" for k in range(len(self.extents)))
@@ -129,12 +129,12 @@ class KernelOp:
     def output(self) -> KernelTensor:
         return self.tensors[-1]
 
-    @property
+    @cached_property
     def splits(self) -> Ints:
         """Number of cores that share each dim; 1 for all before work is divided."""
         return self.cores or (1,) * len(self.extents)
 
-    @property
+    @cached_property
     def core_order(self) -> Ints:
         """Dims in the order in which core numbers run through them, the fastest first.
 
@@ -148,7 +148,7 @@ class KernelOp:
     def _order(self) -> Ints:
         return self.numbering or tuple(range(len(self.extents)))
 
-    @property
+    @cached_property
     def split_reductions(self) -> Ints:
         """Dims that are split although the output lacks them, so that cores add up partial sums."""
         return tuple(k for k in self._order if self.splits[k] > 1 and not self.output.has(k))
@@ -198,16 +198,13 @@ class KernelOp:
         """The dim along which an index selects elements of tensor ``number``, -1 for none."""
         return self.roles.index(1) if self.rows and number == 0 else -1
 
-    def device_dims(self, number: int) -> tuple[DeviceDim, ...]:
-        """The device dims of a tensor's buffer, the outermost first, without the stick.
+    @cached_property
+    def device_dims(self) -> tuple[tuple[DeviceDim, ...], ...]:
+        """Per tensor, the device dims of its buffer, the outermost first, without the stick.
 
         They are derived from its pitches: every pitch is the step of one device dim, and the next
         larger pitch gives its size. For a tensor in default layout they are those of that layout.
         """
-        return self._device_dims[number]
-
-    @cached_property
-    def _device_dims(self) -> tuple[tuple[DeviceDim, ...], ...]:
         return tuple(tuple(self._dims_by_pitch(k)) for k in range(len(self.tensors)))
 
     def _dims_by_pitch(self, number: int) -> Iterator[DeviceDim]:
@@ -226,7 +223,7 @@ class KernelOp:
         """Bytes of the buffer of tensor ``number``, in whole steps of its outermost device dim."""
         if not isinstance(self.tensors[number].size_bytes, int):
             return self.tensors[number].size_bytes
-        outermost = self.device_dims(number)[0]
+        outermost = self.device_dims[number][0]
         return outermost.size * outermost.pitch_bytes
 
     def coordinate(self, number: int, dim: DeviceDim) -> str:

@@ -123,7 +123,7 @@ def _argument(op: KernelOp, number: int) -> TensorArg:
     tensor = op.tensors[number]
     if not isinstance(tensor.size_bytes, int):
         return _sized_argument(op, number)
-    dims = op.device_dims(number)
+    dims = op.device_dims[number]
     is_input = number < len(op.tensors) - 1
     lane = sympy.Symbol(op.symbols[tensor.lane]) if tensor.lane >= 0 else None
     whole = [*(dim.size for dim in dims), tensor.lanes]

@@ -371,7 +371,7 @@ def _traced(data: Any, rank: int, reduced: int) -> _BodyReader:
     return reader
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OperandRead:
     """An operand with the dims that the operation walks: ``extents``, and one stride per dim.
 
@@ -382,7 +382,7 @@ class OperandRead:
     extents: Ints
     axes: Ints = ()
 
-    @property
+    @functools.cached_property
     def sizes(self) -> Ints:
         """Extents, 1 along dims that repeat one element. ValueError for a number."""
         if isinstance(self.operand, ConstantArgument):
