@@ -37,12 +37,13 @@ from spyre.torch_backend.inductor.tiling.accesses import (
 from spyre.torch_backend.inductor.tiling.full_buffers import (
     FullBuffer,
     LoadAt,
+    in_same_loops,
     insert_accumulators,
     keep_indices,
     make_full_buffer,
+    mutation_of,
     redirect_loads,
     redirect_storage,
-    register,
     to_buffer,
 )
 from spyre.torch_backend.inductor.tiling.groups import (
@@ -278,7 +279,7 @@ def _give_buffer(
         for reader in filter(is_loop_operation, outside):
             redirects.setdefault(reader.get_name(), {})[name] = to_buffer(full.name)
         if not inside:
-            operation.layout = _mutation(full)
+            operation.layout = mutation_of(full)
             return
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
@@ -295,10 +296,6 @@ def _give_buffer(
 def _fix_memory(operation: Any, fixed: bool) -> None:
     if isinstance(operation.layout, FixedTiledLayout):
         operation.layout.per_tile_fixed = fixed
-
-
-def _mutation(full: FullBuffer) -> Any:
-    return ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(full)))
 
 
 def _insert_full_buffer(
@@ -321,17 +318,5 @@ def _insert_copy(operation: Any, full: FullBuffer, operations: list[Any]) -> Non
     def load(index: Sequence[Any]) -> Any:
         return V.ops.load(name, tile(index))
 
-    ranges = list(operation.data.ranges)
-    device, dtype = operation.get_device(), operation.get_dtype()
-    with ir.IRNode.current_origins(operation.get_origins()):
-        data = ir.Pointwise(device=device, dtype=dtype, inner_fn=load, ranges=ranges)
-        copy = ir.ComputedBuffer(name=None, layout=_mutation(full), data=data)
-    register(copy)
-    copy.origin_node = operation.origin_node
-    copy.loop_group_id = operation.loop_group_id
-    copy.loop_count = list(operation.loop_count)
-    copy.loop_tiled_dims = [
-        [d for d in entry if d < len(ranges)] for entry in operation.loop_tiled_dims
-    ]
-    copy.named_dims = tuple(getattr(operation, "named_dims", ()))[: len(ranges)]
+    copy = in_same_loops(operation, load, full, "identity")
     operations.insert(operations.index(operation) + 1, copy)

@@ -237,18 +237,27 @@ def _combine(operation: Any, total: Any, how: str) -> Any:
         partial = V.ops.load(name, tile(index))
         return getattr(ops, how)(before, partial)
 
+    return in_same_loops(operation, join, total, how)
+
+
+def in_same_loops(operation: Any, body: Callable[..., Any], target: Any, name: str) -> Any:
+    """Return a pointwise operation in the loops of ``operation``, over its ranges, that writes into
+    buffer ``target``.
+    """
     ranges = list(operation.data.ranges)
-    data = ir.Pointwise(
-        device=operation.get_device(), dtype=operation.get_dtype(), inner_fn=join, ranges=ranges
-    )
-    target = ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(total)))
-    combine = _registered(operation, data, target, how)
-    combine.loop_group_id = operation.loop_group_id
-    combine.loop_count = list(operation.loop_count)
-    combine.loop_tiled_dims = [
-        [d for d in entry if d < len(ranges)] for entry in operation.loop_tiled_dims
-    ]
-    return combine
+    device, dtype = operation.get_device(), operation.get_dtype()
+    with ir.IRNode.current_origins(operation.get_origins()):
+        data = ir.Pointwise(device=device, dtype=dtype, inner_fn=body, ranges=ranges)
+    made = _registered(operation, data, mutation_of(target), name)
+    made.loop_group_id = operation.loop_group_id
+    made.loop_count = list(operation.loop_count)
+    made.loop_tiled_dims = [[d for d in e if d < len(ranges)] for e in operation.loop_tiled_dims]
+    return made
+
+
+def mutation_of(target: Any) -> Any:
+    """Return the layout of an operation that writes into buffer ``target``."""
+    return ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(target)))
 
 
 def _registered(operation: Any, data: Any, layout: Any, name: str) -> Any:
