@@ -16,11 +16,10 @@ from spyre.torch_backend.inductor.base.notes import (
     OPERATIONS,
     SIZES_FILE,
     TILING_FILE,
-    ObservedText,
     observing,
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelOp, operations_in
-from spyre.torch_backend.inductor.bundles.kernels import DynamicKernel, InductorKernel
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
     LoopSpec,
     OpSpec,
@@ -28,7 +27,7 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import (
     TensorArg,
     operations_of,
 )
-from spyre.torch_backend.inductor.division.plan import core_slices
+from spyre.torch_backend.inductor.division import core_slices
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +46,7 @@ class CompileExplanation:
 
     graphs: tuple[str, ...]
     operations: tuple[str, ...]
-    kernels: tuple[InductorKernel | DynamicKernel, ...]
+    kernels: tuple[InductorKernel, ...]
 
     def __str__(self) -> str:
         return "\n".join(_sections(self))
@@ -69,7 +68,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
     explanation = CompileExplanation(
         _texts(observed, FX_GRAPH),
         _texts(observed, OPERATIONS),
-        tuple(item for item in observed if isinstance(item, (InductorKernel, DynamicKernel))),
+        tuple(item for item in observed if isinstance(item, InductorKernel)),
     )
     if not explanation.kernels:
         raise LaunchError(
@@ -83,8 +82,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> CompileE
 
 
 def _texts(observed: Sequence[Any], stage: str) -> tuple[str, ...]:
-    texts = (item for item in observed if isinstance(item, ObservedText))
-    return tuple(item.text for item in texts if item.stage == stage)
+    pairs = (item for item in observed if isinstance(item, tuple))
+    return tuple(text for at, text in pairs if at == stage)
 
 
 def _sections(explanation: CompileExplanation) -> Iterator[str]:
@@ -96,7 +95,7 @@ def _sections(explanation: CompileExplanation) -> Iterator[str]:
         yield from _kernel_sections(kernel)
 
 
-def _kernel_sections(kernel: InductorKernel | DynamicKernel) -> Iterator[str]:
+def _kernel_sections(kernel: InductorKernel) -> Iterator[str]:
     specs = list(operations_of(kernel.specs))
     yield f"=== kernel {kernel.name}: {len(specs)} operations ===\n{_outline(kernel.specs)}\n"
     for number, spec in enumerate(specs):

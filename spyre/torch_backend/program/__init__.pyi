@@ -1,13 +1,14 @@
 from . import op_spec as op_spec
 from .builder import (
     SCRATCH as SCRATCH,
+    LiveBuffer as LiveBuffer,
     ProgramBuilder as ProgramBuilder,
+    aligned as aligned,
+    pack as pack,
 )
 from .compiled import (
     CompiledProgram as CompiledProgram,
     launches_reported_to as launches_reported_to,
-)
-from .debug import (
     new_numbered_directory as new_numbered_directory,
     show_program as show_program,
     shows_programs as shows_programs,
@@ -18,7 +19,6 @@ from .emit import (
     require_sdsc as require_sdsc,
 )
 from .emitter import (
-    Bases as Bases,
     CoreDivision as CoreDivision,
     IteratedOp as IteratedOp,
     IterationDim as IterationDim,
@@ -62,19 +62,12 @@ from .operations import (
     WORD as WORD,
     ConstantArgument as ConstantArgument,
     Lowering as Lowering,
+    NotRecorded as NotRecorded,
+    current_recorder as current_recorder,
     finite_for_int64 as finite_for_int64,
     is_padded as is_padded,
+    recorded_by as recorded_by,
     scalar_view as scalar_view,
     store_result as store_result,
     with_constants as with_constants,
-)
-from .packing import (
-    LiveBuffer as LiveBuffer,
-    aligned as aligned,
-    pack as pack,
-)
-from .recording import (
-    NotRecorded as NotRecorded,
-    current_recorder as current_recorder,
-    recorded_by as recorded_by,
 )

@@ -2,25 +2,28 @@
 
 Results are in scratch memory; `output` makes a result's memory a launch argument, `output_into`
 moves the result to memory of the caller. Results that are not needed at the same time share scratch
-memory.
+memory. `pack` places them, and buffers in each core's scratchpad and in the pool of a compiled
+kernel: in the order of their first operation, each at the lowest offset that is free; none is moved
+afterwards (hardware reference §4.3, greedy).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import Generic, TypeVar
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, row_major_view
 from spyre.mlir.builder import BufferAddress, BuiltBundle, BundleBuilder
 from spyre.torch_backend.program.emit import emit
 from spyre.torch_backend.program.op_spec import DeviceOp, Value, device_format
-from spyre.torch_backend.program.packing import LiveBuffer, pack
 
 SCRATCH = "scratch"
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +34,17 @@ class MemoryRegion:
     argument: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramLoop:
-    """The operations ``begin`` to ``end`` (excluded) of a program, in order, ``count`` times."""
-
-    begin: int
-    end: int
-    count: int
-
-
 @dataclass(slots=True)
 class ProgramBuilder:
-    """A program under construction. ``loops``: in program order, not nested."""
+    """A program under construction.
+
+    ``loops``: (begin, end, count): operations ``begin`` to ``end`` (excluded) run ``count`` times;
+    in program order, not nested.
+    """
 
     regions: list[MemoryRegion] = field(default_factory=list)
     specs: list[DeviceOp] = field(default_factory=list)
-    loops: list[ProgramLoop] = field(default_factory=list)
+    loops: list[tuple[int, int, int]] = field(default_factory=list)
     arguments: int = 0
     scratch_bytes: int = 0
 
@@ -93,7 +91,7 @@ class ProgramBuilder:
         """
         begin = len(self.specs)
         yield
-        self.loops.append(ProgramLoop(begin, len(self.specs), count))
+        self.loops.append((begin, len(self.specs), count))
 
     def output(self, value: Value) -> Value:
         """Make the memory of a result the next launch argument."""
@@ -139,12 +137,12 @@ class ProgramBuilder:
 
     def _pieces(self) -> Iterator[tuple[Sequence[DeviceOp], int]]:
         """Runs of operations in order, each with its number of iterations; 0 outside loops."""
-        begin = 0
-        for loop in self.loops:
-            yield self.specs[begin : loop.begin], 0
-            yield self.specs[loop.begin : loop.end], loop.count
-            begin = loop.end
-        yield self.specs[begin:], 0
+        done = 0
+        for begin, end, count in self.loops:
+            yield self.specs[done:begin], 0
+            yield self.specs[begin:end], count
+            done = end
+        yield self.specs[done:], 0
 
     def _uses(self) -> list[tuple[int, ...]]:
         """Regions that each operation needs.
@@ -153,11 +151,11 @@ class ProgramBuilder:
         operations outside it, so that these stay allocated during the whole loop.
         """
         uses = [spec.regions() for spec in self.specs]
-        for loop in self.loops:
-            inside = {*chain(*uses[loop.begin : loop.end])}
-            outside = {*chain(*uses[: loop.begin], *uses[loop.end :])}
-            for end in (loop.begin, loop.end - 1):
-                uses[end] = (*uses[end], *(inside & outside))
+        for begin, end, _ in self.loops:
+            inside = {*chain(*uses[begin:end])}
+            outside = {*chain(*uses[:begin], *uses[end:])}
+            for place in (begin, end - 1):
+                uses[place] = (*uses[place], *(inside & outside))
         return uses
 
     def spans_bytes(self) -> list[int]:
@@ -192,3 +190,61 @@ def place_scratch(
     placed = {region: offset for region, offset in offsets.items() if offset is not None}
     total = max((offset + sizes_bytes[region] for region, offset in placed.items()), default=0)
     return placed, total
+
+
+# --- the packer -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBuffer(Generic[Name]):
+    """A buffer to place, alive from operation ``start`` up to, and without, ``end``.
+
+    ``in_place_of``: a buffer of the same size whose last operation is ``start``, and whose memory
+    this one may take over.
+    """
+
+    name: Name
+    size_bytes: int
+    start: int
+    end: int
+    in_place_of: Name | None = None
+
+
+def pack(
+    buffers: Sequence[LiveBuffer[Name]], capacity_bytes: int | None = None
+) -> dict[Name, int | None]:
+    """Return the offset of every buffer in bytes, a multiple of a stick, or None if it does not
+    fit into ``capacity_bytes`` (None: unlimited). Buffers alive at one operation do not overlap,
+    unless one is in place of the other.
+    """
+    offsets: dict[Name, int | None] = {}
+    live: dict[Name | None, tuple[int, LiveBuffer[Name]]] = {}
+    for buffer in sorted(buffers, key=lambda b: b.start):
+        live = {name: entry for name, entry in live.items() if entry[1].end > buffer.start}
+        replaced = live.pop(buffer.in_place_of, None)
+        if replaced is not None:
+            offset: int | None = replaced[0]
+        else:
+            taken = ((begin, begin + other.size_bytes) for begin, other in live.values())
+            offset = _lowest_free(taken, buffer.size_bytes, capacity_bytes)
+        offsets[buffer.name] = offset
+        if offset is not None:
+            live[buffer.name] = (offset, buffer)
+    return {buffer.name: offsets[buffer.name] for buffer in buffers}
+
+
+def _lowest_free(
+    taken: Iterable[tuple[int, int]], size_bytes: int, capacity_bytes: int | None
+) -> int | None:
+    offset = 0
+    for begin, end in sorted(taken):
+        if begin - offset >= size_bytes:
+            return offset
+        offset = max(offset, aligned(end))
+    fits = capacity_bytes is None or offset + size_bytes <= capacity_bytes
+    return offset if fits else None
+
+
+def aligned(offset_bytes: int) -> int:
+    """Round up to a multiple of a stick."""
+    return -(-offset_bytes // STICK_BYTES) * STICK_BYTES

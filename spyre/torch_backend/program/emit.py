@@ -8,8 +8,8 @@ dim, it selects each lane separately.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
@@ -18,9 +18,9 @@ from spyre.mlir.operation import INDEX_LIMIT_CONSTANT, MASK_CONSTANT, OVERFLOW_C
 from spyre.torch_backend.program.emitter import (
     Bases,
     CoreDivision,
-    Emitter,
     IteratedOp,
     IterationDim,
+    Outline,
     TensorOperand,
     common_iteration,
     lane_index,
@@ -53,7 +53,7 @@ def require_sdsc(spec: DeviceOp) -> None:
     """Raise LoweringError if `emit` would."""
     outline = outline_of(iterated(spec))
     for operand in outline.operands:
-        outline.emitter.stored(operand)
+        outline.stored(operand)
 
 
 def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
@@ -62,19 +62,23 @@ def iterated(spec: DeviceOp, joined: bool = True) -> IteratedOp:
     If not ``joined``, host dims are kept separate by using their number as role; gathers and top-k
     always use their specific roles.
     """
-    walk = _WALKS[spec.kind](spec)
-    roles: Sequence[int] | None = walk.roles
+    views, roles = _WALKS[spec.kind](spec)
     if not joined and spec.kind not in (OpKind.TOPK, OpKind.GATHER):
-        roles = range(len(walk.views[0].sizes))
+        roles = range(len(views[0].sizes))
+    dims, rows = common_iteration(views, roles), 0
+    if spec.kind is OpKind.GATHER:
+        row_pitch, rows = _rows_of(spec.inputs[_TABLE], spec.dims[0])
+        if spec.written.sizes[spec.dims[0]] == 1:
+            dims.append(single_row(row_pitch))
     return IteratedOp(
         spec.kind,
         spec.name,
-        [*common_iteration(walk.views, roles), *walk.more],
-        [view.device_format for view in walk.views],
+        dims,
+        [view.device_format for view in views],
         spec.constants,
         spec.mask_from,
         spec.lane_multiple,
-        walk.rows,
+        rows,
     )
 
 
@@ -87,52 +91,35 @@ def emit_over(op: IteratedOp, bases: Bases, division: CoreDivision | None = None
     divisions that do not fit.
     """
     outline = outline_of(op, division)
-    emitter, pairs = outline.emitter, zip(outline.operands, bases, strict=True)
-    *inputs, output = [emitter.tensor(operand, base) for operand, base in pairs]
+    pairs = zip(outline.operands, bases, strict=True)
+    *inputs, output = [outline.tensor(operand, base) for operand, base in pairs]
     index_inputs: list[OperandSpec] = []
     if op.kind is OpKind.GATHER:
         (table, index), rows = inputs, outline.operands[_TABLE].rows
         assert rows is not None
-        sizes = {emitter.names[rows[0]]: 1}
+        sizes = {outline.names[rows[0]]: 1}
         inputs = [replace(table, indirection=Indirection.VALUE, max_dim_sizes=sizes)]
         index_inputs = [replace(index, indirection=Indirection.INDEX, data_format=INDEX_FORMAT)]
-    return emitter.operation(
-        outline.name,
-        inputs,
-        [output],
-        undivided=outline.undivided,
-        constants=outline.constants,
-        masks=outline.masks,
-        unit="pt" if op.kind is OpKind.MATMUL else "sfp",
-        index_inputs=index_inputs,
-    )
+    unit = "pt" if op.kind is OpKind.MATMUL else "sfp"
+    return outline.operation(inputs, [output], unit, index_inputs)
 
 
 # --- tensors over the dims of the iteration -----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """The tensors of an operation as views of equal sizes, the output last.
-
-    ``roles``: per dim of the views. ``more``: additional dims. ``rows``: rows of a gather's table.
-    """
-
-    views: Sequence[DeviceView]
-    roles: Sequence[int] | None = None
-    more: Sequence[IterationDim] = ()
-    rows: int = 0
+_Walk = tuple[Sequence[DeviceView], Sequence[int] | None]
+"""The tensors of an operation as views of equal sizes, the output last, and roles of their dims."""
 
 
 def _pointwise_walk(spec: DeviceOp) -> _Walk:
     output = spec.written
-    return _Walk([*(v.expanded(output.sizes).view for v in spec.inputs), output.view])
+    return [*(v.expanded(output.sizes).view for v in spec.inputs), output.view], None
 
 
 def _reduction_walk(spec: DeviceOp) -> _Walk:
     (source,) = spec.inputs
     roles = [int(k in spec.dims) for k in range(len(source.sizes))]
-    return _Walk([source.view, spec.output.expanded(source.sizes).view], roles)
+    return [source.view, spec.output.expanded(source.sizes).view], roles
 
 
 def _matmul_walk(spec: DeviceOp) -> _Walk:
@@ -145,11 +132,11 @@ def _matmul_walk(spec: DeviceOp) -> _Walk:
         right.transposed(rank - 2, rank - 1).unsqueezed(rank - 2).expanded(sizes),
         spec.output.unsqueezed(rank).expanded(sizes),
     )
-    return _Walk([v.view for v in values], [*([0] * (rank - 2)), 1, 2, 3])
+    return [v.view for v in values], [*([0] * (rank - 2)), 1, 2, 3]
 
 
 def _restickify_walk(spec: DeviceOp) -> _Walk:
-    return _Walk([v.view for v in (*spec.inputs, spec.output)])
+    return [v.view for v in (*spec.inputs, spec.output)], None
 
 
 def _topk_walk(spec: DeviceOp) -> _Walk:
@@ -160,7 +147,7 @@ def _topk_walk(spec: DeviceOp) -> _Walk:
     order = [rank if k == along else k for k in range(rank)]
     ranked = spec.output.unsqueezed(rank).permuted([*order, along])
     views = [source.unsqueezed(rank).expanded(sizes).view, ranked.expanded(sizes).view]
-    return _Walk(views, [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)])
+    return views, [1 if k == along else 2 if k == rank else 0 for k in range(rank + 1)]
 
 
 def _gather_walk(spec: DeviceOp) -> _Walk:
@@ -170,12 +157,14 @@ def _gather_walk(spec: DeviceOp) -> _Walk:
     table, index = spec.inputs
     (along,) = spec.dims
     output = spec.written
-    row_pitch, rows = _rows_of(table, along)
+    row_pitch, _ = _rows_of(table, along)
     sizes = output.sizes
-    stepped = _stepped(table.view, along, sizes[along], row_pitch)
+    # the table with as many rows as the output has
+    rows = (Factor(sizes[along], row_pitch),) if sizes[along] > 1 else ()
+    dims = (*table.view.dims[:along], rows, *table.view.dims[along + 1 :])
+    stepped = replace(table.view, dims=dims)
     views = [stepped.expanded(sizes), index.expanded(sizes).view, output.view]
-    more = [single_row(row_pitch)] if sizes[along] == 1 else []
-    return _Walk(views, [int(k == along) for k in range(len(sizes))], more, rows)
+    return views, [int(k == along) for k in range(len(sizes))]
 
 
 def single_row(pitch_bytes: int) -> IterationDim:
@@ -194,12 +183,6 @@ def _rows_of(table: Value, along: int) -> tuple[int, int]:
     return factors[0].pitch_bytes, factors[0].extent
 
 
-def _stepped(view: DeviceView, along: int, extent: int, pitch: int) -> DeviceView:
-    """The table with as many rows as the output has."""
-    rows = (Factor(extent, pitch),) if extent > 1 else ()
-    return replace(view, dims=(*view.dims[:along], rows, *view.dims[along + 1 :]))
-
-
 _WALKS: dict[OpKind, Callable[[DeviceOp], _Walk]] = {
     OpKind.POINTWISE: _pointwise_walk,
     OpKind.REDUCTION: _reduction_walk,
@@ -210,23 +193,7 @@ _WALKS: dict[OpKind, Callable[[DeviceOp], _Walk]] = {
 }
 
 
-# --- outlines: SDSCs without the addresses of their tensors -------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """An SDSC without addresses.
-
-    ``operands``: the output last. ``undivided``: dims that the emitter's default division leaves
-    whole. ``masks``: as of an `OperationSpec`.
-    """
-
-    name: str
-    emitter: Emitter
-    operands: Sequence[TensorOperand]
-    constants: Mapping[str, int] = field(default_factory=dict)
-    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    undivided: Sequence[int] = ()
+# --- outlines -----------------------------------------------------------------------------------
 
 
 def outline_of(op: IteratedOp, division: CoreDivision | None = None) -> Outline:
@@ -249,15 +216,19 @@ def _pointwise(op: IteratedOp, division: CoreDivision | None) -> Outline:
         dims.append(unit_lane(len(op.formats)))
         lane = len(dims) - 1
     multiple = op.lane_multiple or op.most_lanes
-    emitter = Emitter(dims, {lane: multiple}, division=division)
-    constants, masks = dict(op.constants), {}
-    name, known = emitter.names[lane], op.mask_from
+    operands = _operands(op, [lane] * (last + 1))
+    constants = dict(op.constants)
+    masks: dict[str, list[tuple[int, int]]] = {}
+    outline = Outline(
+        op.name, dims, {lane: multiple}, operands, constants, masks, division=division
+    )
+    name, known = outline.names[lane], op.mask_from
     if OVERFLOW_CONSTANT in constants:
         known = dims[lane].extent  # later lanes hold no results
-    if known and (padding := emitter.extents[name] - known):
+    if known and (padding := outline.extents[name] - known):
         constants[MASK_CONSTANT] = 0
         masks[name] = [(known, padding)]
-    return Outline(op.name, emitter, _operands(op, [lane] * (last + 1)), constants, masks)
+    return outline
 
 
 def _reduction(op: IteratedOp, division: CoreDivision | None) -> Outline:
@@ -266,28 +237,26 @@ def _reduction(op: IteratedOp, division: CoreDivision | None) -> Outline:
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    emitter = Emitter(dims, {lane: op.lanes(0)}, division=division)
-    constants, masks = dict(op.constants), {}
-    name, extent = emitter.names[lane], dims[lane].extent
-    over_lanes = dims[lane].role == 1
-    if over_lanes and (padding := emitter.extents[name] - extent):
-        masks[name] = [(extent, padding)]
+    over_lanes, extent = dims[lane].role == 1, dims[lane].extent
+    name = op.name if over_lanes else f"{op.name}nonstick"
+    multiples, operands = {lane: op.lanes(0)}, _operands(op, [lane, lane])
+    constants = dict(op.constants)
+    masks: dict[str, list[tuple[int, int]]] = {}
+    whole = [k for k, dim in enumerate(dims) if dim.role]
+    outline = Outline(name, dims, multiples, operands, constants, masks, whole, division=division)
+    lanes = outline.names[lane]
+    if over_lanes and (padding := outline.extents[lanes] - extent):
+        masks[lanes] = [(extent, padding)]
         constants[MASK_CONSTANT] = float_bits(_NEUTRAL.get(op.name, 0.0))
-    full = op.name if over_lanes else f"{op.name}nonstick"
-    return Outline(full, emitter, _operands(op, [lane, lane]), constants, masks, _with_role(dims))
-
-
-def _with_role(dims: Sequence[IterationDim]) -> list[int]:
-    return [k for k, dim in enumerate(dims) if dim.role]
+    return outline
 
 
 def _matmul(op: IteratedOp, division: CoreDivision | None) -> Outline:
     dims = list(op.dims)
     inner, column = _matmul_lanes(dims)
     multiples = {column: MATMUL_STICK, inner: MATMUL_STICK}
-    emitter = Emitter(dims, multiples, division=division)
     operands = _operands(op, (inner, column, column), ("INPUT", "KERNEL", "OUTPUT"))
-    return Outline(op.name, emitter, operands, undivided=[inner])
+    return Outline(op.name, dims, multiples, operands, undivided=[inner], division=division)
 
 
 def _matmul_lanes(dims: list[IterationDim]) -> tuple[int, int]:
@@ -314,8 +283,7 @@ def _restickify(op: IteratedOp, division: CoreDivision | None) -> Outline:
             stick, row = Factor(1, STICK_BYTES, True), Factor(1, STICK_BYTES)
             dims.append(IterationDim(1, (stick, row) if k == 0 else (row, stick)))
     multiples = dict.fromkeys(lanes, op.lanes(0))
-    emitter = Emitter(dims, multiples, exact=True, division=division)
-    return Outline(op.name, emitter, _operands(op, lanes))
+    return Outline(op.name, dims, multiples, _operands(op, lanes), exact=True, division=division)
 
 
 def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
@@ -326,9 +294,9 @@ def _topk(op: IteratedOp, division: CoreDivision | None) -> Outline:
     if lane < 0:
         dims.append(unit_lane(2))
         lane = len(dims) - 1
-    emitter = Emitter(dims, {lane: op.most_lanes}, division=division)
-    operands = _operands(op, [lane, lane])
-    return Outline(op.name, emitter, operands, undivided=_with_role(dims))
+    multiples, operands = {lane: op.most_lanes}, _operands(op, [lane, lane])
+    whole = [k for k, dim in enumerate(dims) if dim.role]
+    return Outline(op.name, dims, multiples, operands, undivided=whole, division=division)
 
 
 def _missing_roles(dims: Sequence[IterationDim]) -> list[IterationDim]:
@@ -359,8 +327,8 @@ def _gather(op: IteratedOp, division: CoreDivision | None) -> Outline:
         TensorOperand(_INDEX, op.formats[_INDEX], index_lane, "KERNEL_IDX"),
         TensorOperand(_OUTPUT, op.formats[_OUTPUT], lane),
     ]
-    emitter = Emitter(dims, multiples, division=division)
-    return Outline(op.name, emitter, operands, {INDEX_LIMIT_CONSTANT: op.rows})
+    constants = {INDEX_LIMIT_CONSTANT: op.rows}
+    return Outline(op.name, dims, multiples, operands, constants, division=division)
 
 
 def _gather_multiples(

@@ -176,7 +176,7 @@ _CONSTANT_FORMAT = "IEEE_FP32"
 """Constants are written as float32, so that rounding them to 16 bits does not show in results."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorOperand:
     """One tensor of an operation.
 
@@ -190,23 +190,30 @@ class TensorOperand:
     role: str = ""
     rows: tuple[int, int] | None = None
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Elements of a stick."""
         return find_stored_format(self.format).elements_per_stick
 
 
 @dataclass(frozen=True)
-class Emitter:
-    """One operation over ``dims``.
+class Outline:
+    """An SDSC without the addresses of its tensors: operation ``name`` over ``dims``.
 
     ``multiples``: for each lane dim, by index, the multiple (elements) its extent is rounded up to.
-    ``exact``: in memory, dims other than an operand's lane dim have their exact extents, not the
-    rounded ones. ``division``: by default, all dims that can be divided are.
+    ``operands``: the output last. ``constants``, ``masks``: as of an `OperationSpec`.
+    ``undivided``: dims that the default division leaves whole. ``exact``: in memory, dims other
+    than an operand's lane dim have their exact extents, not the rounded ones. ``division``: by
+    default, all dims that can be divided are.
     """
 
+    name: str
     dims: Sequence[IterationDim]
     multiples: Mapping[int, int]
+    operands: Sequence[TensorOperand]
+    constants: Mapping[str, int] = field(default_factory=dict)
+    masks: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    undivided: Sequence[int] = ()
     exact: bool = False
     division: CoreDivision | None = None
 
@@ -323,54 +330,45 @@ class Emitter:
 
     def operation(
         self,
-        name: str,
         inputs: Sequence[OperandSpec],
         outputs: Sequence[OperandSpec],
-        *,
-        undivided: Sequence[int] = (),
-        constants: Mapping[str, int] | None = None,
-        masks: Mapping[str, Sequence[tuple[int, int]]] | None = None,
-        unit: str = "sfp",
-        index_inputs: Sequence[OperandSpec] = (),
+        unit: str,
+        index_inputs: Sequence[OperandSpec],
     ) -> OperationSpec:
-        """The complete operation, with all dims but ``undivided`` divided over the cores.
-
-        UnevenDivision if the given division splits a step of a dim.
-        """
+        """The complete operation. UnevenDivision if its division splits a step of a dim."""
         extents = dict(self.extents)
-        splits = self._splits(undivided)
+        splits = self._splits()
         if any(UNIT in tensor.dims for tensor in (*inputs, *outputs, *index_inputs)):
             extents[UNIT] = 1
             inputs, outputs = [_with_unit(t) for t in inputs], [_with_unit(t) for t in outputs]
             index_inputs = [_with_unit(t) for t in index_inputs]
         return OperationSpec(
-            name=name,
+            name=self.name,
             extents=extents,
             inputs=inputs,
             outputs=outputs,
             splits=splits,
-            core_order=self._core_order(),
-            constants=constants or {},
-            masks=masks or {},
+            core_order=tuple(self.names[k] for k in self.division.order) if self.division else (),
+            constants=self.constants,
+            masks=self.masks,
             data_format=inputs[0].data_format,
             constant_format=_CONSTANT_FORMAT,
             unit=unit,
             index_inputs=index_inputs,
         )
 
-    def _splits(self, undivided: Sequence[int]) -> dict[str, int]:
+    def _splits(self) -> dict[str, int]:
         names, extents = self.names, self.extents
         steps = {names[k]: extents[names[k]] // self.multiples.get(k, 1) for k in range(len(names))}
         if self.division is None:
-            return divide({n: c for k, (n, c) in enumerate(steps.items()) if k not in undivided})
+            return divide(
+                {n: c for k, (n, c) in enumerate(steps.items()) if k not in self.undivided}
+            )
         splits = {names[k]: slices for k, slices in self.division.splits.items() if slices > 1}
         for name, slices in splits.items():
             if steps[name] % slices:
                 raise UnevenDivision(f"{slices} slices of {steps[name]} steps")
         return splits
-
-    def _core_order(self) -> tuple[str, ...]:
-        return () if self.division is None else tuple(self.names[k] for k in self.division.order)
 
 
 def _with_unit(tensor: OperandSpec) -> OperandSpec:

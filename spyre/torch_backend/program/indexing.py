@@ -1,7 +1,7 @@
 """Operations along one dim that are not elementwise: joins, gathers, top-k, running sums.
 
 All of them need the dim outside the sticks; these functions change the layout of their operands
-accordingly, with `Operations`.
+accordingly, with `Lowering`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spyre.torch_backend.program.op_spec import (
     narrowed,
     range_constants,
 )
-from spyre.torch_backend.program.operations import INTEGER, WIDE, Operations, wide_multiple
+from spyre.torch_backend.program.operations import INTEGER, WIDE, Lowering, wide_multiple
 
 MAX_ROWS = 1 << 24
 """Rows whose numbers float32 holds exactly."""
@@ -35,7 +35,7 @@ def other_lane(sizes: Sequence[int], dim: int, preferred: int = -1) -> int:
     return max(free, key=lambda k: (sizes[k], k)) if free else -1
 
 
-def off_lanes(low: Operations, value: Value, dim: int) -> Value:
+def off_lanes(low: Lowering, value: Value, dim: int) -> Value:
     """``value`` with sticks along a dim other than ``dim``, and memory for every element."""
     value = low.materialized(value)
     if value.lane_dim != dim or value.sizes[dim] == 1:
@@ -43,7 +43,7 @@ def off_lanes(low: Operations, value: Value, dim: int) -> Value:
     return low.with_lane(value, other_lane(value.sizes, dim))
 
 
-def cut_lanes(low: Operations, value: Value, dim: int, start: int, length: int) -> Value:
+def cut_lanes(low: Lowering, value: Value, dim: int, start: int, length: int) -> Value:
     """``length`` elements of lane dim ``dim`` from ``start`` on, which may be within a stick.
 
     The result has sticks along ``dim`` too.
@@ -68,7 +68,7 @@ def join_lane(sizes: Sequence[int], starts: Sequence[int], dim: int, lanes: int)
     return other_lane(sizes, dim)
 
 
-def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Value:
+def joined(low: Lowering, pieces: Sequence[Value], dim: int, dtype: str) -> Value:
     """``pieces`` of one dtype, concatenated along ``dim``."""
     starts = [sum(p.sizes[dim] for p in pieces[:k]) for k in range(len(pieces))]
     sizes = list(pieces[0].sizes)
@@ -84,7 +84,7 @@ def joined(low: Operations, pieces: Sequence[Value], dim: int, dtype: str) -> Va
     return into
 
 
-def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints) -> Value:
+def gathered(low: Lowering, table: Value, dim: int, index: Value, sizes: Ints) -> Value:
     """``output[…, i, …] = table[…, index[…], …]`` along ``dim``, with ``sizes``.
 
     ``index``: of the output's rank, size 1 along dims it does not depend on. Indices out of range
@@ -109,7 +109,7 @@ def gathered(low: Operations, table: Value, dim: int, index: Value, sizes: Ints)
     return into
 
 
-def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
+def _words(low: Lowering, index: Value, table: Value, dim: int) -> Value:
     """``index`` in a layout that gathers read: sticks along the table's lane dim if the index has
     it, else along any dim of the index.
     """
@@ -123,7 +123,7 @@ def _words(low: Operations, index: Value, table: Value, dim: int) -> Value:
     return low.convert(low.convert(index, "float32"), "int32")
 
 
-def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
+def wrapped_positions(low: Lowering, index: Value, rows: int) -> Value:
     """Indices as float32, with negative ones counted from the end; below -``rows`` unchanged."""
     numbers = low.convert(index, "float32")
     zero, count = low.constant(0.0, "float32"), low.constant(rows, "float32")
@@ -132,7 +132,7 @@ def wrapped_positions(low: Operations, index: Value, rows: int) -> Value:
     return low.pointwise("where3", low.pointwise("lesserthan", wrapped, zero), numbers, wrapped)
 
 
-def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> Value:
+def _padded_words(low: Lowering, numbers: Value, lane: int, multiple: int) -> Value:
     """float32 indices as words, with zeros up to ``multiple`` along ``lane``."""
     extent = numbers.sizes[lane]
     padded, sticks = -(-extent // multiple) * multiple, -(-extent // INDEX_STICK) * INDEX_STICK
@@ -156,7 +156,7 @@ def _padded_words(low: Operations, numbers: Value, lane: int, multiple: int) -> 
     return narrowed(low.convert(into, "int32"), lane, 0, extent)
 
 
-def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) -> Value:
+def largest(low: Lowering, value: Value, dim: int, count: int, indices: bool) -> Value:
     """The ``count`` largest elements along ``dim`` in falling order, or their indices (int64)."""
     value = off_lanes(low, value, dim)
     sizes = tuple(count if k == dim else n for k, n in enumerate(value.sizes))
@@ -171,7 +171,7 @@ def largest(low: Operations, value: Value, dim: int, count: int, indices: bool) 
     return replace(positions, order=None) if multiple else positions
 
 
-def running_sum(low: Operations, value: Value, dim: int) -> Value:
+def running_sum(low: Lowering, value: Value, dim: int) -> Value:
     """Sums of all elements up to each one along ``dim``, in log2(extent) steps."""
     value = off_lanes(low, value, dim)
     name = "addi32toi32" if value.format == INTEGER else "add"

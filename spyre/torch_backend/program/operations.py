@@ -4,15 +4,20 @@ The rules are those of operations reference §4: elementwise operations need the
 along one dim, or one element per stick for a tensor without that dim; a matmul needs K along the
 lanes of its left operand and N along those of the right one, with K in whole sticks. An operand in
 another layout is copied to scratch memory by a restickify. Eager kernels and the compiler both use
-this module.
+this module. A recorder records operations instead of running them while the compiler decomposes
+aten; it is active for the thread that set it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
+
+import torch
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
@@ -30,9 +35,6 @@ from spyre.torch_backend.program.op_spec import (
     range_constants,
 )
 
-ConstantOf = Callable[[float, str], Value]
-"""(number, dtype) → a value of rank 0 that holds it."""
-
 
 def with_constants(constant: Callable[[float, str], Any], operands: Sequence[Any]) -> list[Any]:
     """Operands with numbers replaced by constants in the dtype of the last operand that is none."""
@@ -48,13 +50,25 @@ MATMUL_STICK = 64
 HALF, WORD, INTEGER = "SEN169_FP16", "IEEE_FP32", "IEEE_INT32"
 
 
-class Operations:
-    """Adds operations to a program; every method returns its result, in scratch memory."""
+class Lowering:
+    """Adds operations to a program; every method returns its result, in scratch memory.
 
-    def __init__(self, builder: ProgramBuilder, constant: ConstantOf) -> None:
-        self.builder = builder
-        self.constant = constant
+    ``constants``: numbers among the program's arguments, by argument number.
+    """
+
+    def __init__(self) -> None:
+        self.builder = builder = ProgramBuilder()
         self.scratch, self.add, self.loop = builder.scratch, builder.add, builder.loop
+        self.constants: dict[int, ConstantArgument] = {}
+        self._known: dict[tuple[str, str], Value] = {}
+
+    def constant(self, number: float, dtype: str) -> Value:
+        """A number, as a value of rank 0 in a launch argument."""
+        constant = ConstantArgument(float(number), dtype)
+        if constant.key not in self._known:
+            self.constants[self.builder.arguments] = constant
+            self._known[constant.key] = self.builder.argument(scalar_view(dtype), dtype, True)
+        return self._known[constant.key]
 
     # --- elementwise -----------------------------------------------------------------------------
 
@@ -330,7 +344,7 @@ def finite_for_int64(low: Any, value: Any) -> Any:
     """Replace infinities by the least int32, for conversion to int64.
 
     On a CPU, torch converts infinities to the least int64. ``value``: float32; ``low``:
-    `Operations` or a recorder of them.
+    `Lowering` or a recorder of them.
     """
     infinite = low.pointwise("equal", low.pointwise("abs", value), low.constant(inf, "float32"))
     return low.pointwise("where3", infinite, low.constant(-(2.0**31), "float32"), value)
@@ -406,32 +420,13 @@ class ConstantArgument:
         return self.number.hex(), self.dtype
 
 
-class Lowering(Operations):
-    """Operations of a program under construction, with its constant arguments.
-
-    ``constants``: by argument number.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(ProgramBuilder(), self._constant)
-        self.constants: dict[int, ConstantArgument] = {}
-        self._known: dict[tuple[str, str], Value] = {}
-
-    def _constant(self, number: float, dtype: str) -> Value:
-        constant = ConstantArgument(float(number), dtype)
-        if constant.key not in self._known:
-            self.constants[self.builder.arguments] = constant
-            self._known[constant.key] = self.builder.argument(scalar_view(dtype), dtype, True)
-        return self._known[constant.key]
-
-
 def scalar_view(dtype: str) -> DeviceView:
     """The view of a tensor of rank 0."""
     return DeviceView((), device_format(dtype))
 
 
 def store_result(
-    low: Operations, value: Value, goal: Value, *, is_operand: bool = False, overlaps: bool = False
+    low: Lowering, value: Value, goal: Value, *, is_operand: bool = False, overlaps: bool = False
 ) -> None:
     """Write ``value`` to ``goal``, which has the same sizes and format.
 
@@ -447,7 +442,7 @@ def store_result(
         low.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), goal))
 
 
-def _is_last(low: Operations, value: Value, is_operand: bool) -> bool:
+def _is_last(low: Lowering, value: Value, is_operand: bool) -> bool:
     """True if only the last operation writes ``value``, and elementwise if ``is_operand``."""
     last = low.builder.specs[-1] if low.builder.specs else None
     if last is None or value.order is None or last.output.region != value.region:
@@ -456,7 +451,7 @@ def _is_last(low: Operations, value: Value, is_operand: bool) -> bool:
     return written == 1 and (last.kind is OpKind.POINTWISE or not is_operand)
 
 
-def _is_joined(low: Operations, value: Value, goal: Value, is_operand: bool) -> bool:
+def _is_joined(low: Lowering, value: Value, goal: Value, is_operand: bool) -> bool:
     """True if the last operations write ``value`` in parts without reading it, and the goal can
     be written in the same parts.
     """
@@ -468,3 +463,35 @@ def _is_joined(low: Operations, value: Value, goal: Value, is_operand: bool) -> 
     if len(last) != len(writers) or any(v.region == value.region for s in last for v in s.inputs):
         return False
     return all(s.part is not None and len(goal.view.dims[s.part[0]]) == 1 for s in last)
+
+
+# --- recorders ------------------------------------------------------------------------------------
+
+Recorder = Callable[
+    [str, Callable[..., Any], Sequence[Any], tuple[Any, ...], torch.Tensor | None],
+    tuple[torch.Tensor, ...],
+]
+"""(name, lowering, operands, parameters, target) → the results, as tensors of the recorder's kind.
+
+``target``: tensor that the only result would be written to; the result gets its strides.
+"""
+
+
+class NotRecorded(Exception):
+    """The call is not a device operation: it runs on the CPU or as other aten operations."""
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+
+current_recorder: Callable[[], Recorder | None] = _recorder.get
+"""The recorder of the calling thread. Every eager operation calls it, so it is a C function."""
+
+
+@contextmanager
+def recorded_by(recorder: Recorder | None) -> Iterator[None]:
+    """Pass this thread's operations in the block to ``recorder``; with None they run."""
+    token = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)

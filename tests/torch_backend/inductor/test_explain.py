@@ -8,11 +8,10 @@ import torch
 import spyre
 from spyre.cli.run import main
 from spyre.errors import SpyreError
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
+from spyre.torch_backend.inductor.base.notes import PassPrinter
 from spyre.torch_backend.inductor.bundles import kernels
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
-from spyre.torch_backend.inductor.hooks.pre_scheduling import GRAPH_PASSES
-from spyre.torch_backend.inductor.kernel.planning import KERNEL_PASSES
+from tests.torch_backend.inductor.kernel.test_passes import PASSES
 from tests.torch_backend.processes import run_anew
 
 
@@ -47,7 +46,7 @@ def test_operations_before_and_after_each_pass(tmp_path, monkeypatch, tensors):
     names = sorted(path.name for path in place.rglob("*.txt"))
     assert names == sorted(
         f"{k:02d}-{name}.{when}.txt"
-        for k, name in enumerate((*GRAPH_PASSES, *KERNEL_PASSES), 1)
+        for k, name in enumerate(PASSES, 1)
         for when in ("before", "after")
     )
     (kernel,) = (place / "kernels").iterdir()
@@ -77,7 +76,7 @@ def test_passes_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPYRE_DUMP_PASSES", str(tmp_path / "file"))
     with pytest.raises(SpyreError) as caught:
-        PassPrinter(str).run("nothing", lambda: None)
+        PassPrinter(str).run("nothing", lambda graph: None, "")
     assert caught.value.code == "SPY951"
 
 

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from spyre.torch_backend.program.packing import LiveBuffer, aligned
+from spyre.torch_backend.program.builder import LiveBuffer, aligned
 
 Ints = NDArray[np.int64]
 

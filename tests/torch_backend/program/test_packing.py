@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from spyre.torch_backend.program.packing import LiveBuffer, pack
+from spyre.torch_backend.program.builder import LiveBuffer, pack
 from tests.torch_backend.program.optimal import peak_bound, solve_optimal
 
 KIB = 1024

@@ -1,4 +1,5 @@
-"""`FixedTiledLayout`: the layout of a buffer for Inductor and on the card.
+"""Layouts of buffers: `FixedTiledLayout`, for Inductor and on the card; `HostBuffer`, of a kernel's
+tensor; and the views of memory that operands are on the card.
 
 Inductor indexes by ``size`` and ``stride`` (host elements); ``device_layout`` locates these
 elements in device memory. `tile_layout` restricts a layout to one tile of a coarse-tiling loop.
@@ -6,21 +7,28 @@ elements in device memory. `tile_layout` restricts a layout to one tile of a coa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spyre.errors import UnsupportedError
-from spyre.layout import SpyreTensorLayout
+from spyre.layout import (
+    DeviceView,
+    SpyreTensorLayout,
+    contiguous_strides,
+    device_view,
+    strided_subview,
+)
 from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.program import Ints, LoweringError, Value
+from spyre.torch_backend.tensors import argument_base
 
 
 class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
     """A FixedLayout with the layout in device memory.
 
-    ``per_tile_fixed``: a loop-internal buffer, the same memory in every iteration. ``within``: the
-    layout of the full buffer that a tile is written into, which gives the pitches; None if the
-    buffer has separate memory. ``allocation``: ``{"hbm" | "pool" | "lx": bytes}``, empty until
-    planned. Belongs to one graph, so to the thread that compiles it.
+    ``per_tile_fixed``: a loop-internal buffer, the same memory in every iteration. Belongs to one
+    graph, so to the thread that compiles it.
     """
 
     def __init__(
@@ -33,14 +41,10 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
         *,
         offset: Any = 0,
         per_tile_fixed: bool = False,
-        within: SpyreTensorLayout | None = None,
-        allocation: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(device, dtype, size, stride, offset)
         self.device_layout = device_layout
         self.per_tile_fixed = per_tile_fixed
-        self.within = within
-        self.allocation = dict(allocation or {})
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -48,8 +52,6 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
             and bool(super().__eq__(other))
             and self.device_layout == other.device_layout
             and self.per_tile_fixed == other.per_tile_fixed
-            and self.within == other.within
-            and self.allocation == other.allocation
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -57,11 +59,7 @@ class FixedTiledLayout(ir.FixedLayout):  # type: ignore[misc]
     def __str__(self) -> str:
         sizes = f"size={list(self.size)}, stride={list(self.stride)}"
         text = f"{type(self).__name__}({sizes}, device_size={list(self.device_layout.device_size)}"
-        if self.within is not None:
-            text += f", within={list(self.within.device_size)}"
-        if self.per_tile_fixed:
-            text += ", per_tile_fixed=True"
-        return text + (f", allocation={self.allocation})" if self.allocation else ")")
+        return text + (", per_tile_fixed=True)" if self.per_tile_fixed else ")")
 
     __repr__ = __str__
 
@@ -72,7 +70,9 @@ def stick_dim(layout: FixedTiledLayout) -> int | None:
     Sizes and strides are concrete.
     """
     step = layout.device_layout.stride_map[-1]
-    return _dim_with(layout, step) if step > 0 else None
+    strides = zip(layout.size, layout.stride, strict=True)
+    dims = (d for d, (n, stride) in enumerate(strides) if n != 1 and stride == step)
+    return next(dims, None) if step > 0 else None
 
 
 def lane_of(layout: Any) -> int | None:
@@ -102,29 +102,17 @@ def with_lane_layout(layout: Any, lane: int) -> FixedTiledLayout:
     )
 
 
-def _dim_with(layout: FixedTiledLayout, stride: int) -> int | None:
-    strides = zip(layout.size, layout.stride, strict=True)
-    return next((d for d, (n, s) in enumerate(strides) if n != 1 and s == stride), None)
+def tile_layout(full: Any, tile_size: Sequence[Any]) -> Any:
+    """The layout of one dense tile of ``tile_size`` of a buffer with layout ``full`` (a
+    FixedLayout), the dims in the order of ``full``.
 
-
-def tile_layout(full: Any, tile_size: Sequence[Any], *, own_memory: bool = True) -> Any:
-    """The layout of one tile of ``tile_size`` of a buffer with layout ``full`` (a FixedLayout).
-
-    ``own_memory``: the tile is dense, with the dims in the order of ``full``; otherwise it has the
-    strides of ``full`` and is located ``within`` it. UnsupportedError SPY976 if no device dim
-    corresponds to a tiled dim.
+    UnsupportedError SPY976 if no device dim corresponds to a tiled dim.
     """
-    stride = dense_stride(full, tile_size) if own_memory else list(full.stride)
+    stride = dense_stride(full, tile_size)
     if not isinstance(full, FixedTiledLayout):
         return ir.FixedLayout(full.device, full.dtype, list(tile_size), stride)
-    return FixedTiledLayout(
-        full.device,
-        full.dtype,
-        list(tile_size),
-        stride,
-        _tile_device_layout(full, tile_size, stride),
-        within=None if own_memory else full.device_layout,
-    )
+    device = _tile_device_layout(full, tile_size, stride)
+    return FixedTiledLayout(full.device, full.dtype, list(tile_size), stride, device)
 
 
 def dense_stride(full: Any, size: Sequence[Any]) -> list[Any]:
@@ -179,3 +167,66 @@ def _host_dim(full: FixedTiledLayout, stick: int | None, place: int) -> tuple[in
     if stick is not None and step == lanes * full.stride[stick]:
         return stick, lanes
     return None, 1
+
+
+# --- tensors of kernels ---------------------------------------------------------------------------
+
+DeviceDims = tuple[tuple[int, ...], tuple[int, ...]]
+"""Device size, and per device dim the host elements a step goes along."""
+HostExtents = (
+    tuple[tuple[Any, ...], tuple[Any, ...], str]
+    | tuple[tuple[Any, ...], tuple[Any, ...], str, DeviceDims]
+)
+"""Host sizes, strides (elements) and torch dtype name; its layout if it is not the default one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffer:
+    """A tensor argument of a kernel: host extents and strides (elements), torch dtype name.
+
+    ``layout``: on the card, None for the default one.
+    """
+
+    sizes: Ints
+    strides: Ints
+    dtype: str
+    layout: SpyreTensorLayout | None = None
+
+    @property
+    def extents(self) -> HostExtents:
+        """The form that generated code contains."""
+        known = (self.sizes, self.strides, self.dtype)
+        if self.layout is None:
+            return known
+        return *known, (self.layout.device_size, self.layout.stride_map)
+
+
+def argument_view(name: str, buffer: HostBuffer) -> DeviceView:
+    """The whole storage of a tensor argument, in the order of its host elements.
+
+    LoweringError if pitches cannot describe it.
+    """
+    base = argument_base(*buffer.extents)
+    whole = device_view(base.layout, base.shape, base.strides, base.shape, base.strides, 0)
+    if whole is None:
+        raise LoweringError(f"the layout of {name}")
+    return whole
+
+
+def strided_view(value: Value, sizes: Ints, strides: Ints, offset: int) -> Value | None:
+    """A tensor of ``sizes`` and ``strides`` over the elements of ``value`` in row-major order."""
+    if offset == 0 and sizes == value.sizes and strides == contiguous_strides(sizes):
+        return value
+    view = strided_subview(value.view, sizes, strides, offset)
+    return None if view is None else replace(value, view=view, order=None)
+
+
+def storage_order(strides: Sequence[int]) -> Ints:
+    """The dims of a dense buffer with ``strides``, the outermost in memory first."""
+    return tuple(sorted(range(len(strides)), key=lambda k: (-strides[k], k)))
+
+
+def other_lanes(value: Value) -> list[int]:
+    """Lane dims to try: the last dims first, finally -1 for one element per stick."""
+    lanes = [k for k, n in enumerate(value.sizes) if n > 1 and k != value.lane_dim]
+    return [*reversed(lanes), -1]

@@ -34,28 +34,23 @@ _lines: dict[str, list[Mapping[str, SourcePlace]]] = {}
 """By identity of a graph, the lines of its nodes in each function that has it; threads only add."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSources:
-    """``identity``: the same for equal graphs, and for graphs derived from them. ``names``: of the
-    arguments of ``compile_fx`` in the user's function, "" for an argument without one.
+def sources_of(model: Any) -> tuple[str, tuple[str, ...]]:
+    """Tag the nodes of a graph made by Dynamo and record their source lines.
+
+    Returns its identity, the same for equal graphs and for graphs derived from them, and the names
+    of the arguments of ``compile_fx`` in the user's function, "" for an argument without one.
     """
-
-    identity: str = ""
-    names: tuple[str, ...] = ()
-
-
-def sources_of(model: Any) -> GraphSources:
-    """The names of a graph made by Dynamo. Tags its nodes and records their source lines."""
     if not isinstance(model, torch.fx.GraphModule):
-        return GraphSources()
-    if not _is_from_dynamo(model.graph):
+        return "", ()
+    if not any("grapharg" in node.meta for node in _placeholders(model.graph)):
         known = {tag[0] for node in model.graph.nodes if (tag := _tag(node)) is not None}
-        return GraphSources("+".join(sorted(known)))
+        return "+".join(sorted(known)), ()
     nodes = list(_operations(model))
     traces = [str(node.meta.get("stack_trace") or "") for _, node in nodes]
     # the locals of a function resumed after a graph break are not its arguments
     is_whole = not any(_RESUMED in trace for trace in traces)
-    names = tuple(_argument_name(node) if is_whole else "" for node in _placeholders(model.graph))
+    origins = [getattr(n.meta.get("grapharg"), "source", None) for n in _placeholders(model.graph)]
+    names = tuple(readable(str(o.name)) if o is not None and is_whole else "" for o in origins)
     modules = [_module_path(node) for _, node in nodes]
     called = [name for name, _ in nodes]
     code = [part.code for part in _graphs(model).values()]
@@ -68,11 +63,7 @@ def sources_of(model: Any) -> GraphSources:
     if lines not in functions:
         functions.append(lines)
         _places.cache_clear()
-    return GraphSources(digest, names)
-
-
-def _is_from_dynamo(graph: torch.fx.Graph) -> bool:
-    return any("grapharg" in node.meta for node in _placeholders(graph))
+    return digest, names
 
 
 def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -93,11 +84,6 @@ def _graphs(model: torch.fx.GraphModule) -> dict[str, torch.fx.GraphModule]:
     """A graph and its subgraphs, by path."""
     parts = model.named_modules()
     return {path: part for path, part in parts if isinstance(part, torch.fx.GraphModule)}
-
-
-def _argument_name(placeholder: torch.fx.Node) -> str:
-    source = getattr(placeholder.meta.get("grapharg"), "source", None)
-    return "" if source is None else readable(str(source.name))
 
 
 def readable(source: str) -> str:

@@ -8,55 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import UnsupportedError
+from spyre.hw.spec import CORES
 from spyre.mlir.builder import (
     POOL,
     BufferAddress,
     BuiltBundle,
     BundleBuilder,
+    OperationSpec,
     RuntimeSize,
     SizeValue,
 )
-from spyre.torch_backend.inductor.bundles.emission import (
-    UNKNOWN_COUNT,
-    LoopCounts,
-    LxShare,
-    emit_op,
-    inexpressible,
-    integer,
-    not_divisible,
-    tensor_name,
-    unimplemented,
-)
+from spyre.mlir.operation import RESTICKIFY
 from spyre.torch_backend.inductor.bundles.kernel_op import (
+    K_ROLE,
     LX,
+    REDUCED,
     Kernel,
     KernelLoop,
     KernelOp,
-    UnimplementedOp,
-)
-from spyre.torch_backend.inductor.bundles.sizes import (
     Sizes,
     SizeSpec,
+    integer,
     size_value,
     smallest,
     value_at,
 )
-from spyre.torch_backend.program import SCRATCH, Ints, ScratchpadPlace
+from spyre.torch_backend.program import (
+    SCRATCH,
+    CoreDivision,
+    Ints,
+    IterationDim,
+    LoweringError,
+    OpKind,
+    ScratchpadPlace,
+    UnevenDivision,
+    emit_over,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentMemory:
-    """The memory of one kernel argument. ``device_sizes``: of the whole buffer, one per distinct
-    use, none if no operation touches it. ``is_input``: the first operation to touch it reads it.
-    """
+    """The memory of one kernel argument. ``is_input``: the first operation to touch it reads it."""
 
     size_bytes: int = STICK_BYTES
-    device_sizes: tuple[Ints, ...] = ()
-    device_format: str = ""
     is_input: bool = True
     is_output: bool = False
 
@@ -106,18 +107,9 @@ def _memory(uses: Sequence[_Use], sizes: Sizes) -> ArgumentMemory:
     first, number = uses[0]
     return ArgumentMemory(
         max(value_at(op.buffer_bytes(k), sizes) for op, k in uses),
-        tuple(dict.fromkeys(_device_size(op, k, sizes) for op, k in uses)),
-        first.tensors[number].format,
         not first.is_output(number),
         any(op.is_output(k) for op, k in uses),
     )
-
-
-def _device_size(op: KernelOp, number: int, sizes: Sizes) -> Ints:
-    tensor = op.tensors[number]
-    named = tensor.device_size
-    known = named or (*(dim.size for dim in op.device_dims(number)), tensor.lanes)
-    return tuple(value_at(n, sizes) for n in known)
 
 
 def generate_bundle(
@@ -135,7 +127,7 @@ def generate_bundle(
     or in k + 1 if the pool takes segment 0. ``unrolled``: no loops, one operation per iteration.
     ``pool_argument``: the pool is the last argument of a symbolic bundle, and not added by the
     runtime. ``sizes``: parameters after the addresses; they need loops and symbolic addresses.
-    UnsupportedError SPY960, SPY961, SPY962, SPY964 or SPY966 for kernels without a bundle.
+    UnsupportedError SPY960, SPY961, SPY964 or SPY966 for kernels without a bundle.
     """
     if sizes and (unrolled or not symbolic):
         raise UnsupportedError(
@@ -158,17 +150,23 @@ def generate_bundle(
     return builder.build()
 
 
+LoopCounts = tuple[tuple[str, int], ...]
+"""(name, count) of the loops around an operation, the outermost first; UNKNOWN_COUNT for counts
+that only a launch knows."""
+UNKNOWN_COUNT = 1 << 40
+
+
 @dataclass(slots=True)
 class _BundleWriter:
     """Adds the operations of a kernel to ``builder``. ``shares``: how the cores share the tensor
-    last written at each LX address.
+    last written at each LX address: its size, and the start of each core's part in it, in bytes.
     """
 
     name: str
     builder: BundleBuilder
     pool: str
     sizes: Mapping[str, RuntimeSize] = field(default_factory=dict)
-    shares: dict[int, LxShare] = field(default_factory=dict)
+    shares: dict[int, tuple[int, Ints]] = field(default_factory=dict)
 
     def add(self, kernel: Kernel, loops: LoopCounts) -> None:
         for op in kernel:
@@ -178,8 +176,6 @@ class _BundleWriter:
                     known = count if isinstance(count, int) else UNKNOWN_COUNT
                     with self.builder.loop(count) as loop:
                         self.add(op.body, (*loops, (loop, known)))
-                case UnimplementedOp():
-                    raise unimplemented(f"{op.op} (in {self.name})")
                 case KernelOp():
                     self._add_operation(op, loops)
 
@@ -193,9 +189,18 @@ class _BundleWriter:
 
     def _add_operation(self, op: KernelOp, loops: LoopCounts) -> None:
         bases = [self._base(op, number, loops) for number in range(len(op.tensors))]
-        operation, shares = emit_op(op, loops, bases)
-        for number, share in shares.items():
-            self._check_share(op, number, share)
+        dims, division = op.iterated.dims, _division(op)
+        try:
+            operation = emit_over(op.iterated, bases, division)
+        except UnevenDivision as error:
+            raise not_divisible(op.name, error.finding.found) from error
+        except LoweringError as error:
+            raise inexpressible(op.name, "its tensors", error.finding.found) from error
+        for number in range(len(op.tensors)):
+            _check_reach(op, number, _reach_bytes(operation, dims, number), loops)
+        for number, tensor in enumerate(op.tensors):
+            if tensor.memory == LX:
+                self._check_share(op, number, _begins_bytes(operation, dims, division, number))
         self.builder.add(operation)
 
     def _base(
@@ -218,15 +223,78 @@ class _BundleWriter:
             return BufferAddress(name, begin + shift, strides)
         return BufferAddress(name, begin, strides, (), shift)
 
-    def _check_share(self, op: KernelOp, number: int, share: LxShare) -> None:
+    def _check_share(self, op: KernelOp, number: int, begins_bytes: Ints) -> None:
         """SPY961 if a tensor is read from LX with another division than it was written with."""
-        start = op.tensors[number].start_bytes
+        start, share = op.tensors[number].start_bytes, (op.buffer_bytes(number), begins_bytes)
         if op.is_output(number):
             self.shares[start] = share
         elif (written := self.shares.get(start, share)) != share:
-            text = f"{tensor_name(op, number)} written by {len(written.begins_bytes)} cores, from "
-            text += f"{written.begins_bytes[:4]}… on, and read from {share.begins_bytes[:4]}… on"
+            _, begins = written
+            text = f"{tensor_name(op, number)} written by {len(begins)} cores, from {begins[:4]}… "
+            text += f"on, and read from {begins_bytes[:4]}… on"
             raise not_divisible(op.name, text)
+
+
+def _division(op: KernelOp) -> CoreDivision:
+    """The slices of the dims that are walked. Of reduced dims only K of a matmul may be divided."""
+    walked = [dim for dim in range(len(op.extents)) if op.is_walked(dim)]
+    splits = {k: op.splits[dim] for k, dim in enumerate(walked) if op.splits[dim] > 1}
+    summed = {OpKind.REDUCTION: REDUCED, OpKind.MATMUL: K_ROLE}.get(op.kind, -1)
+    reduced = [walked[k] for k in splits if op.roles[walked[k]] == summed]
+    is_k = op.kind is OpKind.MATMUL and all(op.tensors[0].lane == dim for dim in reduced)
+    if len(reduced) > int(is_k) or prod(splits.values()) > CORES:
+        slices = dict(zip(op.symbols, op.splits, strict=True))
+        raise not_divisible(op.name, f"slices {slices}")
+    return CoreDivision(splits, [walked.index(dim) for dim in op.core_order if dim in walked])
+
+
+def _check_reach(op: KernelOp, number: int, reach: int, loops: LoopCounts) -> None:
+    """SPY960 if the whole sticks that an operation touches reach beyond the tensor's buffer."""
+    tensor, size_bytes = op.tensors[number], op.buffer_bytes(number)
+    moved = [(count, tensor.stride(k)) for k, (_, count) in enumerate(loops) if tensor.stride(k)]
+    if not isinstance(size_bytes, int) or any(count == UNKNOWN_COUNT for count, _ in moved):
+        return  # no number yet; loops go on within the pitches
+    if (rows := op.indirect_dim(number)) >= 0:
+        # The walk steps through as many rows as the output has, an index through all of the table.
+        reach += (op.rows - op.extents[rows]) * tensor.pitches[rows]
+    reach += tensor.offset_bytes + sum((count - 1) * int(stride) for count, stride in moved)
+    if reach > size_bytes:
+        text = f"{reach} bytes, in whole sticks, of a buffer of {size_bytes}"
+        raise inexpressible(op.name, tensor_name(op, number), text, "pad the buffer")
+
+
+def _reach_bytes(operation: OperationSpec, dims: Sequence[IterationDim], number: int) -> int:
+    """Bytes from a tensor's first stick to the end of the last one the operation touches."""
+    reach = STICK_BYTES
+    for extent, dim in zip(operation.extents.values(), dims, strict=False):
+        factor = dim.factors[number]
+        steps = dim.extent if operation.name == RESTICKIFY else extent
+        if factor.lane:
+            steps = -(-extent // _lanes(operation, number))
+        reach += (steps - 1) * factor.pitch_bytes
+    return reach
+
+
+def _begins_bytes(
+    operation: OperationSpec, dims: Sequence[IterationDim], division: CoreDivision, number: int
+) -> tuple[int, ...]:
+    """Bytes from a tensor's start to each core's part of it."""
+    names = list(operation.extents)
+    rest = np.arange(prod(division.splits.values()), dtype=np.int64)
+    begins = np.zeros_like(rest)
+    for k in division.order:
+        slices, factor = division.splits.get(k, 1), dims[k].factors[number]
+        rest, index = np.divmod(rest, slices)
+        elements = operation.extents[names[k]] // slices
+        lanes = _lanes(operation, number) if factor.lane else 1
+        begins += index * (elements // lanes * factor.pitch_bytes)
+    return tuple(int(b) for b in begins)
+
+
+def _lanes(operation: OperationSpec, number: int) -> int:
+    """Elements per stick of a tensor, the outputs counted last, an index before them."""
+    tensor = [*operation.inputs, *operation.index_inputs, *operation.outputs][number]
+    return prod(size for _, size in tensor.stick)
 
 
 # --- loops written out ---------------------------------------------------------------------------
@@ -239,7 +307,7 @@ def unroll(kernel: Kernel) -> Kernel:
     return tuple(_unrolled(kernel, ()))
 
 
-def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp | UnimplementedOp]:
+def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp]:
     """``iteration``: index of every enclosing loop."""
     for op in kernel:
         match op:
@@ -248,8 +316,6 @@ def _unrolled(kernel: Kernel, iteration: Ints) -> Iterator[KernelOp | Unimplemen
                     yield from _unrolled(op.body, (*iteration, index))
             case KernelOp():
                 yield _at_iteration(op, iteration)
-            case UnimplementedOp():
-                yield op
 
 
 def _at_iteration(op: KernelOp, iteration: Ints) -> KernelOp:
@@ -263,3 +329,38 @@ def _at_iteration(op: KernelOp, iteration: Ints) -> KernelOp:
         for tensor in op.tensors
     ]
     return replace(op, tensors=tuple(tensors))
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def tensor_name(op: KernelOp, number: int) -> str:
+    """The name of a tensor in messages: its number in the operation, and its memory."""
+    tensor = op.tensors[number]
+    is_argument = tensor.argument >= 0
+    memory = (
+        f"argument {tensor.argument}" if is_argument else f"{tensor.memory} {tensor.start_bytes}"
+    )
+    return f"tensor {number} ({memory})"
+
+
+def inexpressible(op: str, tensor: str, found: str, hint: str = "") -> UnsupportedError:
+    """SPY960 about a tensor of an operation."""
+    return UnsupportedError(
+        "SPY960",
+        f"{op}: pitches cannot say where {tensor} lies",
+        expected="sums of symbols, with one symbol along the lanes from the start of a stick",
+        found=found,
+        hint=hint,
+    )
+
+
+def not_divisible(op: str, found: str) -> UnsupportedError:
+    """SPY961 about the work division of an operation."""
+    return UnsupportedError(
+        "SPY961",
+        f"{op}: the cores cannot share it as its iteration space says",
+        expected="whole sticks per core, at most one split reduction symbol, and that K of a "
+        "matmul; tensors in LX shared by all their operations alike",
+        found=found,
+    )

@@ -1,21 +1,29 @@
-"""`KernelOp` and `KernelLoop`: the operations of a compiled kernel.
+"""`KernelOp` and `KernelLoop`: the operations of a compiled kernel, and its `SizeSpec`s.
 
 Work division, planning of LX and the pool, the cost model of automatic tiling and emission all work
 on them. Pitches in bytes locate elements, as in eager code. The text of a kernel (`kernel_text`) is
 a Python expression that makes it again; Inductor's generated and cached code contains it.
+
+Loop counts, strides and extents may be sympy expressions of the names of sizes that only a launch
+knows. In a bundle they are affine maps (`size_value`); at a launch they are evaluated. Pure
+functions, for any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import sympy
+
 from spyre.dtypes import STICK_BYTES, find_stored_format
+from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout import Factor
-from spyre.mlir.builder import POOL as POOL
+from spyre.mlir.builder import POOL as POOL, RuntimeSize, SizeValue
+from spyre.mlir.program import AffineConstant, AffineExpr, AffineSymbol
 from spyre.torch_backend.program import Ints, IteratedOp, IterationDim, OpKind
 
 HBM, LX = "hbm", "lx"
@@ -37,7 +45,7 @@ class DeviceDim:
     walked: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelTensor:
     """One tensor of an operation, and the layout of its elements in memory.
 
@@ -50,6 +58,7 @@ class KernelTensor:
     first; empty if no loop moves the tensor. ``shift``: a further offset in bytes that depends on
     sizes only a launch knows, as strides and ``size_bytes`` may (sympy expressions); such a tensor
     names its ``device_size``. ``is_tile``: the buffer holds one tile of the loops around it.
+    ``buffer``: name of the buffer while memory is planned, not part of the text.
     """
 
     format: str
@@ -64,8 +73,9 @@ class KernelTensor:
     shift: Any = 0
     is_tile: bool = False
     device_size: Ints = ()
+    buffer: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Elements of a stick."""
         return find_stored_format(self.format).elements_per_stick
@@ -106,7 +116,7 @@ class KernelOp:
     loop_dims: Ints = ()
     numbering: Ints = ()
 
-    @property
+    @cached_property
     def symbols(self) -> tuple[str, ...]:
         """Names of the dims for display."""
         return tuple(f"c{k}" for k in range(len(self.extents)))
@@ -119,12 +129,12 @@ class KernelOp:
     def output(self) -> KernelTensor:
         return self.tensors[-1]
 
-    @property
+    @cached_property
     def splits(self) -> Ints:
         """Number of cores that share each dim; 1 for all before work is divided."""
         return self.cores or (1,) * len(self.extents)
 
-    @property
+    @cached_property
     def core_order(self) -> Ints:
         """Dims in the order in which core numbers run through them, the fastest first.
 
@@ -138,7 +148,7 @@ class KernelOp:
     def _order(self) -> Ints:
         return self.numbering or tuple(range(len(self.extents)))
 
-    @property
+    @cached_property
     def split_reductions(self) -> Ints:
         """Dims that are split although the output lacks them, so that cores add up partial sums."""
         return tuple(k for k in self._order if self.splits[k] > 1 and not self.output.has(k))
@@ -188,16 +198,13 @@ class KernelOp:
         """The dim along which an index selects elements of tensor ``number``, -1 for none."""
         return self.roles.index(1) if self.rows and number == 0 else -1
 
-    def device_dims(self, number: int) -> tuple[DeviceDim, ...]:
-        """The device dims of a tensor's buffer, the outermost first, without the stick.
+    @cached_property
+    def device_dims(self) -> tuple[tuple[DeviceDim, ...], ...]:
+        """Per tensor, the device dims of its buffer, the outermost first, without the stick.
 
         They are derived from its pitches: every pitch is the step of one device dim, and the next
         larger pitch gives its size. For a tensor in default layout they are those of that layout.
         """
-        return self._device_dims[number]
-
-    @cached_property
-    def _device_dims(self) -> tuple[tuple[DeviceDim, ...], ...]:
         return tuple(tuple(self._dims_by_pitch(k)) for k in range(len(self.tensors)))
 
     def _dims_by_pitch(self, number: int) -> Iterator[DeviceDim]:
@@ -216,7 +223,7 @@ class KernelOp:
         """Bytes of the buffer of tensor ``number``, in whole steps of its outermost device dim."""
         if not isinstance(self.tensors[number].size_bytes, int):
             return self.tensors[number].size_bytes
-        outermost = self.device_dims(number)[0]
+        outermost = self.device_dims[number][0]
         return outermost.size * outermost.pitch_bytes
 
     def coordinate(self, number: int, dim: DeviceDim) -> str:
@@ -240,21 +247,14 @@ class KernelOp:
 
 
 @dataclass(frozen=True, slots=True)
-class UnimplementedOp:
-    """An operation without an SDSC; bundle generation raises SPY962 with its name."""
-
-    op: str
-
-
-@dataclass(frozen=True, slots=True)
 class KernelLoop:
     """``body``, run ``count`` times: a number, or an expression of sizes only a launch knows."""
 
     count: Any
-    body: tuple[KernelOp | UnimplementedOp | KernelLoop, ...]
+    body: tuple[KernelOp | KernelLoop, ...]
 
 
-Kernel = Sequence[KernelOp | UnimplementedOp | KernelLoop]
+Kernel = Sequence[KernelOp | KernelLoop]
 """The operations of a kernel in the order they run."""
 
 
@@ -263,7 +263,7 @@ def operations_in(kernel: Kernel) -> Iterator[KernelOp]:
     for op in kernel:
         if isinstance(op, KernelLoop):
             yield from operations_in(op.body)
-        elif isinstance(op, KernelOp):
+        else:
             yield op
 
 
@@ -291,10 +291,7 @@ def kernel_text(kernel: Kernel) -> str:
     return "\n".join(lines)
 
 
-def _lines(op: KernelOp | UnimplementedOp | KernelLoop) -> Iterator[str]:
-    if isinstance(op, UnimplementedOp):
-        yield f"{op!r},"
-        return
+def _lines(op: KernelOp | KernelLoop) -> Iterator[str]:
     if isinstance(op, KernelLoop):
         yield f"KernelLoop({op.count}, ("
         yield from (f"{INDENT}{line}" for inner in op.body for line in _lines(inner))
@@ -306,10 +303,165 @@ def _lines(op: KernelOp | UnimplementedOp | KernelLoop) -> Iterator[str]:
 
 
 def _keywords(value: KernelOp | KernelTensor, leave_out: str = "") -> str:
-    pairs = ((f, getattr(value, f.name)) for f in fields(value) if f.name != leave_out)
+    pairs = (
+        (f, getattr(value, f.name)) for f in fields(value) if f.compare and f.name != leave_out
+    )
     chosen = ((f.name, v) for f, v in pairs if f.default is MISSING or v != f.default)
-    return ", ".join(f"{name}={_value_text(v)}" for name, v in chosen)
+    texts = ((n, f"OpKind.{v.name}" if isinstance(v, OpKind) else repr(v)) for n, v in chosen)
+    return ", ".join(f"{name}={text}" for name, text in texts)
 
 
-def _value_text(value: Any) -> str:
-    return f"OpKind.{value.name}" if isinstance(value, OpKind) else repr(value)
+# --- sizes of launches ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """A size in elements that only a launch knows; expressions contain its ``name`` as a symbol.
+
+    ``places``: (argument, host dim) of the tensor dims of this size. It is a multiple of
+    ``granularity`` and at most ``maximum``.
+    """
+
+    name: str
+    places: Sequence[tuple[int, int]] = ()
+    granularity: int = 1
+    maximum: int = 2**31 - 1
+
+
+Sizes = Mapping[str, int]
+"""Elements, by the name of the size."""
+
+
+def size_value(number: Any, sizes: Mapping[str, RuntimeSize], role: str) -> int | SizeValue:
+    """``number`` for a bundle: an int, or an affine map of ``sizes``.
+
+    ``role``: of the number, for messages. UnsupportedError SPY964 for other symbols, and for
+    functions that affine maps lack.
+    """
+    if isinstance(number, int):
+        return number
+    plain = plain_expression(number)
+    if plain.is_Integer:
+        return int(plain)
+    names = {symbol.name for symbol in plain.free_symbols}
+    if not names or not names <= set(sizes):
+        raise unknown_number(role, plain)
+    used = tuple(sizes[name] for name in sorted(names))
+    symbols = {size.name: AffineSymbol(k) for k, size in enumerate(used)}
+    try:
+        return SizeValue(_affine(plain, symbols), used)
+    except ValueError as error:
+        raise unknown_number(role, plain) from error
+
+
+def _affine(e: sympy.Expr, symbols: Mapping[str, AffineSymbol]) -> AffineExpr:
+    if e.is_Integer:
+        return AffineConstant(int(e))
+    if e.is_Symbol and e.name in symbols:
+        return symbols[e.name]
+    if e.is_Add:
+        first, *rest = (_affine(a, symbols) for a in e.args)
+        return sum(rest, first)
+    if e.is_Mul and all(a.is_Integer or not a.is_number for a in e.args):
+        first, *rest = (_affine(a, symbols) for a in e.args)
+        for factor in rest:
+            first = first * factor
+        return first
+    if isinstance(e, (sympy.floor, sympy.ceiling)):
+        upper, lower = sympy.fraction(sympy.together(e.args[0]))
+        top, bottom = _affine(upper, symbols), _affine(lower, symbols)
+        return top // bottom if isinstance(e, sympy.floor) else top.ceildiv(bottom)
+    if isinstance(e, sympy.Mod):
+        return _affine(e.args[0], symbols) % _affine(e.args[1], symbols)
+    raise ValueError(str(e))
+
+
+def value_at(number: Any, sizes: Sizes) -> Any:
+    """The value of a number or an expression of sizes; an expression if some sizes are missing."""
+    if isinstance(number, int):
+        return number
+    plain = plain_expression(number)
+    if plain.free_symbols:
+        plain = plain.subs({sympy.Symbol(name): value for name, value in sizes.items()})
+    return int(plain) if plain.is_Integer else plain
+
+
+def evaluated(numbers: Sequence[Any], sizes: Sizes) -> tuple[int, ...]:
+    """The values of numbers and expressions of sizes."""
+    return tuple(int(value_at(n, sizes)) for n in numbers)
+
+
+def smallest(sizes: Sequence[SizeSpec]) -> dict[str, int]:
+    """The least value of every size."""
+    return {size.name: size.granularity for size in sizes}
+
+
+def sizes_of_launch(
+    name: str, sizes: Sequence[SizeSpec], given: Sequence[int], shapes: Sequence[Sequence[int]]
+) -> dict[str, int]:
+    """The sizes of one launch, by name, from the shapes of its tensors and from ``given``.
+
+    ``given``: all sizes in their order, or none. LaunchError SPY965 if tensors disagree, or if a
+    size is out of range or missing.
+    """
+    values = dict(zip((s.name for s in sizes), given, strict=True)) if given else {}
+    for size in sizes:
+        for argument, dim in size.places:
+            value = shapes[argument][dim]
+            if values.setdefault(size.name, value) != value:
+                raise _wrong_size(
+                    name, size, f"{values[size.name]}, and {value} in argument {argument}"
+                )
+        if size.name not in values:
+            raise _wrong_size(name, size, "no size behind the tensors")
+        value = values[size.name]
+        if not 0 < value <= size.maximum or value % size.granularity:
+            raise _wrong_size(name, size, str(value))
+    return values
+
+
+def _wrong_size(name: str, size: SizeSpec, found: str) -> LaunchError:
+    return LaunchError(
+        "SPY965",
+        f"{name} cannot be launched with this {size.name}",
+        expected=f"one multiple of {size.granularity} from {size.granularity} to {size.maximum}",
+        found=found,
+    )
+
+
+def integer(number: Any, role: str) -> int:
+    """``number`` as a positive int. UnsupportedError SPY964 for an expression of symbols."""
+    if isinstance(number, int) and number > 0:
+        return number
+    value = sympy.sympify(number)
+    if not (value.is_Integer and value > 0):
+        raise unknown_number(role, value)
+    return int(value)
+
+
+def unknown_number(role: str, value: Any) -> UnsupportedError:
+    """SPY964 about a number that no launch gives."""
+    return UnsupportedError(
+        "SPY964",
+        "a loop count or an extent depends on something that no launch says",
+        expected="positive integers; in loop counts and buffers, sizes of the kernel too",
+        found=f"{role} of {value}",
+    )
+
+
+def plain_expression(expression: Any) -> sympy.Expr:
+    """The expression over symbols without assumptions, with sympy's own floor and Mod."""
+    plain = sympy.sympify(expression)
+    if plain.is_Symbol:
+        return sympy.Symbol(plain.name)
+    if not plain.args:
+        return plain
+    arguments = [plain_expression(argument) for argument in plain.args]
+    match type(plain).__name__:
+        case "FloorDiv" | "CleanDiv":
+            return sympy.floor(arguments[0] / arguments[1])
+        case "ModularIndexing":
+            return sympy.Mod(sympy.floor(arguments[0] / arguments[1]), arguments[2])
+        case "PythonMod":
+            return sympy.Mod(*arguments)
+    return plain.func(*arguments)

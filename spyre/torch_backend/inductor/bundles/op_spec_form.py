@@ -3,7 +3,8 @@
 An operation has an iteration space of symbols, and every tensor one coordinate expression per
 device dim. The form is for reading only: `to_op_specs` makes it of a kernel and `spec_text` prints
 it, where SPYRE_KEEP, a pass dump or `spyre.explain` asks for it. The text is Python that makes the
-same objects, with ``sympify`` and the classes of this module in its namespace. Symbols are plain
+same objects, with ``sympify``, the classes of this module and an enumeration ``DataFormats`` of
+format names in its namespace. Symbols are plain
 ones, and Inductor's floor divisions and remainders become those of sympy. Pure functions, for any
 thread.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import sympy
@@ -24,7 +24,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     Kernel,
     KernelLoop,
     KernelOp,
-    UnimplementedOp,
+    plain_expression,
 )
 from spyre.torch_backend.program import OpKind
 
@@ -32,22 +32,6 @@ SEGMENT_BYTES = 1 << 34
 INDIRECT = "indirect"
 ROW = sympy.Symbol("i0")
 """The row that an index names, in the coordinates of a gather's table."""
-
-
-class DataFormats(StrEnum):
-    """Formats of elements on the card, by their SDSC names."""
-
-    SEN169_FP16 = "SEN169_FP16"
-    IEEE_FP32 = "IEEE_FP32"
-    IEEE_INT32 = "IEEE_INT32"
-    SENUINT32 = "SENUINT32"
-    SENINT8 = "SENINT8"
-    SENINT16 = "SENINT16"
-    SEN143_FP8 = "SEN143_FP8"
-    SEN152_FP8 = "SEN152_FP8"
-
-    def __repr__(self) -> str:
-        return f"DataFormats.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +48,7 @@ class TensorArg:
 
     is_input: bool
     arg_index: int
-    device_dtype: DataFormats
+    device_dtype: str
     device_size: Sequence[int]
     device_coordinates: Sequence[sympy.Expr]
     allocation: Mapping[str, int]
@@ -96,23 +80,22 @@ class LoopSpec:
     """``body``, ``count`` times."""
 
     count: sympy.Expr
-    body: Sequence[OpSpec | UnimplementedOp | LoopSpec]
+    body: Sequence[OpSpec | LoopSpec]
 
 
-Spec = OpSpec | UnimplementedOp | LoopSpec
+Spec = OpSpec | LoopSpec
 INDENT = "    "
 Lines = Iterator[str]
 
 
 def to_op_specs(kernel: Kernel) -> tuple[Spec, ...]:
     """The operations and loops of ``kernel`` in the document's form."""
-    return tuple(map(_spec, kernel))
-
-
-def _spec(op: KernelOp | UnimplementedOp | KernelLoop) -> Spec:
-    if isinstance(op, KernelLoop):
-        return LoopSpec(sympy.sympify(op.count), list(to_op_specs(op.body)))
-    return _op_spec(op) if isinstance(op, KernelOp) else op
+    return tuple(
+        LoopSpec(sympy.sympify(op.count), list(to_op_specs(op.body)))
+        if isinstance(op, KernelLoop)
+        else _op_spec(op)
+        for op in kernel
+    )
 
 
 def _op_spec(op: KernelOp) -> OpSpec:
@@ -140,17 +123,19 @@ def _argument(op: KernelOp, number: int) -> TensorArg:
     tensor = op.tensors[number]
     if not isinstance(tensor.size_bytes, int):
         return _sized_argument(op, number)
-    dims = op.device_dims(number)
+    dims = op.device_dims[number]
     is_input = number < len(op.tensors) - 1
     lane = sympy.Symbol(op.symbols[tensor.lane]) if tensor.lane >= 0 else None
     whole = [*(dim.size for dim in dims), tensor.lanes]
     is_part = bool(op.loop_dims) and not tensor.is_tile and not is_input
-    tile = [*(_steps_within(op, dim) for dim in dims), tensor.lanes] if is_part else whole
+    # steps that the operation takes along each dim within one iteration of the loops
+    steps = (1 + sum((op.extents[k] - 1) // unit for k, unit in dim.walked) for dim in dims)
+    tile = [*steps, tensor.lanes] if is_part else whole
     start = tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)
     return TensorArg(
         is_input,
         tensor.argument,
-        DataFormats(tensor.format),
+        tensor.format,
         tile,
         [
             *(_coordinate(op, number, dim) for dim in dims),
@@ -185,7 +170,7 @@ def _sized_argument(op: KernelOp, number: int) -> TensorArg:
     return TensorArg(
         number < len(op.tensors) - 1,
         tensor.argument,
-        DataFormats(tensor.format),
+        tensor.format,
         [*size, tensor.lanes],
         [*coordinates, sympy.Mod(lane, tensor.lanes)],
         {tensor.memory: tensor.start_bytes + SEGMENT_BYTES * max(tensor.argument, 0)},
@@ -197,11 +182,6 @@ def _divides(pitch: sympy.Expr, step: Any) -> bool:
     """Whether ``step`` bytes are a whole number of steps of ``pitch``, whatever the sizes are."""
     quotient = sympy.cancel(step / pitch)
     return bool(step != 0 and sympy.denom(quotient) == 1)
-
-
-def _steps_within(op: KernelOp, dim: DeviceDim) -> int:
-    """Steps of a device dim that an operation takes within one iteration of the loops."""
-    return 1 + sum((op.extents[k] - 1) // unit for k, unit in dim.walked)
 
 
 def _coordinate(op: KernelOp, number: int, dim: DeviceDim) -> sympy.Expr:
@@ -224,7 +204,7 @@ def operations_of(specs: Sequence[Spec]) -> Iterator[OpSpec]:
     for spec in specs:
         if isinstance(spec, LoopSpec):
             yield from operations_of(spec.body)
-        elif isinstance(spec, OpSpec):
+        else:
             yield spec
 
 
@@ -238,24 +218,6 @@ def expression_text(expression: Any) -> str:
     if isinstance(expression, (int, sympy.Integer)):  # as most are; sympy's printer is slow
         return f"sympify({str(int(expression))!r})"
     return f"sympify({str(plain_expression(expression))!r})"
-
-
-def plain_expression(expression: Any) -> sympy.Expr:
-    """The expression over symbols without assumptions, with sympy's own floor and Mod."""
-    plain = sympy.sympify(expression)
-    if plain.is_Symbol:
-        return sympy.Symbol(plain.name)
-    if not plain.args:
-        return plain
-    arguments = [plain_expression(argument) for argument in plain.args]
-    match type(plain).__name__:
-        case "FloorDiv" | "CleanDiv":
-            return sympy.floor(arguments[0] / arguments[1])
-        case "ModularIndexing":
-            return sympy.Mod(sympy.floor(arguments[0] / arguments[1]), arguments[2])
-        case "PythonMod":
-            return sympy.Mod(*arguments)
-    return plain.func(*arguments)
 
 
 def _block(head: str, entries: Iterator[Lines], tail: str) -> Lines:
@@ -282,8 +244,6 @@ def _spec_lines(spec: Spec) -> Lines:
             return _keywords(
                 "LoopSpec", [count, _block("body=[", map(_spec_lines, spec.body), "]")]
             )
-        case UnimplementedOp():
-            return _line(f"UnimplementedOp(op={spec.op!r})")
         case OpSpec():
             return _op_lines(spec)
 
@@ -300,33 +260,27 @@ def _op_lines(spec: OpSpec) -> Lines:
         _line(f"op_info={dict(spec.op_info)!r}"),
     ]
     if spec.tiled_symbols:
-        entries.append(_line(f"tiled_symbols={_expressions(spec.tiled_symbols)}"))
+        tiled = ", ".join(map(expression_text, spec.tiled_symbols))
+        entries.append(_line(f"tiled_symbols=[{tiled}]"))
     entries.append(_block("args=[", map(_arg_lines, spec.args), "]"))
     return _keywords("OpSpec", entries)
 
 
 def _arg_lines(arg: TensorArg) -> Lines:
     coordinates = (_line(expression_text(e)) for e in arg.device_coordinates)
+    allocation = {kind: int(number) for kind, number in arg.allocation.items()}
     entries = [
         _line(f"is_input={bool(arg.is_input)}, arg_index={arg.arg_index}"),
-        _line(f"device_dtype={arg.device_dtype!r}"),
+        _line(f"device_dtype=DataFormats.{arg.device_dtype}"),
         _line(f"device_size={_numbers(arg.device_size)}"),
         _block("device_coordinates=[", coordinates, "]"),
-        _line(f"allocation={_allocation(arg)}"),
+        _line(f"allocation={allocation!r}"),
     ]
     if arg.per_tile_fixed:
         entries.append(_line("per_tile_fixed=True"))
     if arg.within:
         entries.append(_line(f"within={_numbers(arg.within)}"))
     return _keywords("TensorArg", entries)
-
-
-def _allocation(arg: TensorArg) -> str:
-    return repr({kind: int(number) for kind, number in arg.allocation.items()})
-
-
-def _expressions(expressions: Sequence[Any]) -> str:
-    return f"[{', '.join(map(expression_text, expressions))}]"
 
 
 def _numbers(numbers: Sequence[Any]) -> str:

@@ -23,18 +23,15 @@ from spyre.torch_backend.inductor.base.compat import (
     free_unbacked_symbols,
     inductor_config,
 )
-from spyre.torch_backend.inductor.base.notes import ObservedText, is_observed, note, observing
-from spyre.torch_backend.inductor.dynamic.kernel import (
+from spyre.torch_backend.inductor.base.notes import is_observed, note, observing
+from spyre.torch_backend.inductor.dynamic.rows import (
     TILE_ROWS,
-    RowwiseKernel,
-    rows_of,
-    rowwise_kernel,
-)
-from spyre.torch_backend.inductor.dynamic.tiles import (
-    CollectedKernels,
     NotRowwise,
     RowTile,
+    RowwiseKernel,
     collected,
+    rows_of,
+    rowwise_kernel,
 )
 from spyre.torch_backend.inductor.hints import hints_key
 
@@ -156,9 +153,11 @@ class RowwiseGraph:
     def __init__(self, module: torch.fx.GraphModule, compile_at: Compile) -> None:
         self._module = module
         self._compile_at = compile_at
-        self._kernels: LruCache[Any, _RowwiseCall | NotRowwise] = LruCache(MOST_KERNELS)
+        self._kernels: LruCache[Any, RowwiseKernel | NotRowwise] = LruCache(MOST_KERNELS)
         self._row_counts: dict[Any, set[int]] = {}
         self._symbol: sympy.Symbol | None = None
+        (output,) = module.graph.find_nodes(op="output")
+        self._outputs = [_value(node) for node in output.args[0]]
         try:
             if hints_key(module):
                 raise NotRowwise("hints ask for separate loops")
@@ -186,7 +185,7 @@ class RowwiseGraph:
                 return None
             kernel = self._made(sizes, tensors)
             self._kernels.put(key, kernel)
-        return None if isinstance(kernel, NotRowwise) else kernel.run(sizes, tensors)
+        return None if isinstance(kernel, NotRowwise) else self._run(kernel, sizes, tensors)
 
     def _is_worth_it(self, key: Any, sizes: Values) -> bool:
         """Whether to make a kernel: the first one, or if only the number of rows has changed."""
@@ -195,10 +194,11 @@ class RowwiseGraph:
         row_counts.add(sizes[self._symbol])
         return not len(self._kernels) or len(row_counts) > 1
 
-    def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> _RowwiseCall | NotRowwise:
+    def _made(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> RowwiseKernel | NotRowwise:
         assert self._symbol is not None
         try:
-            places = _row_inputs(self._module, self._symbol)
+            pairs = enumerate(_tensors(self._module))
+            places = [k for k, t in pairs if t.dim() and self._symbol in symbols_of(t.shape[0])]
             row_tiles = {}
             for rows in TILE_ROWS:
                 row_tiles[rows] = self._row_tile(rows, sizes, tensors, places)
@@ -210,7 +210,7 @@ class RowwiseGraph:
             return error
         _log.info("compiled for any %s", self._symbol)
         note(kernel.kernel)
-        return _RowwiseCall(kernel, self._module, self._symbol)
+        return kernel
 
     def _row_tile(
         self, rows: int, sizes: Values, tensors: Sequence[torch.Tensor], places: Sequence[int]
@@ -223,63 +223,50 @@ class RowwiseGraph:
                 (rows, *tensors[k].shape[1:]), dtype=tensors[k].dtype, device=tensors[k].device
             )
 
-        def compile_it() -> tuple[CollectedKernels, list[Any]]:
+        def compile_it() -> tuple[list[RowTile], list[Any]]:
             uncached = inductor_config.patch(force_disable_caches=True)
-            with collected() as kernels, uncached, _observing_as(watched) as seen:
+            with collected() as row_tiles, uncached, watched as seen:
                 self._compile_at(known, some)
-            return kernels, seen
+            return row_tiles, seen
 
-        watched = is_observed()
+        watched: AbstractContextManager[list[Any]]
+        watched = observing() if is_observed() else nullcontext([])
         try:
-            kernels, seen = in_fresh_thread(compile_it, observed=False)
+            row_tiles, seen = in_fresh_thread(compile_it, observed=False)
         except Exception as error:
             # The function may not exist for so many rows, like a view by twelves for 64 rows.
             # Errors at the sizes of the call are raised when it is compiled for these.
             raise NotRowwise(f"{rows} rows: {str(error).partition(chr(10))[0]}") from error
         for item in seen if rows == TILE_ROWS[0] else ():
-            if isinstance(item, ObservedText):
+            if isinstance(item, tuple):  # the text of a graph
                 note(item)
-        if len(kernels.row_tiles) != 1 or kernels.others:
-            raise NotRowwise(
-                f"{len(kernels.row_tiles)} bundles, and {', '.join(kernels.others) or '-'}"
-            )
-        (row_tile,) = kernels.row_tiles
+        others = row_tiles[-1].others if row_tiles else ()
+        if len(row_tiles) != 1 or others:
+            raise NotRowwise(f"{len(row_tiles)} bundles, and {', '.join(others) or '-'}")
+        (row_tile,) = row_tiles
         at_rows = {**sizes, self._symbol: rows}
-        outputs = tuple(_view_at(t, at_rows) for t in _outputs(self._module))
+        results = [value for value in self._outputs if isinstance(value, torch.Tensor)]
+        outputs = tuple(_view_at(result, at_rows) for result in results)
         if len(row_tile.inputs) != len(some) or row_tile.views != outputs:
             raise NotRowwise("inputs or outputs that AOTAutograd makes itself")
         return row_tile
 
-
-def _observing_as(watched: bool) -> AbstractContextManager[list[Any]]:
-    """The notes of this block; none are collected unless ``watched``."""
-    return observing() if watched else nullcontext([])
-
-
-class _RowwiseCall:
-    """A rowwise kernel with the inputs and outputs of its graph."""
-
-    def __init__(
-        self, kernel: RowwiseKernel, module: torch.fx.GraphModule, symbol: sympy.Symbol
-    ) -> None:
-        self.kernel = kernel
-        self.symbol = symbol
-        self.values = [_value(v) for v in _output_nodes(module)]
-
-    def run(self, sizes: Values, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def _run(
+        self, kernel: RowwiseKernel, sizes: Values, tensors: Sequence[torch.Tensor]
+    ) -> list[Any]:
         """All outputs of the graph."""
-        rows, device = int(sizes[self.symbol]), tensors[0].device
+        assert self._symbol is not None
+        rows, device = int(sizes[self._symbol]), tensors[0].device
         made = [
             torch.empty(
                 (b.sizes[0] * rows, *b.sizes[1:]), dtype=getattr(torch, b.dtype), device=device
             )
-            for b in self.kernel.outputs
+            for b in kernel.outputs
         ]
-        arguments = (tensors if is_input else made for is_input, _ in self.kernel.arguments)
-        places = (place for _, place in self.kernel.arguments)
-        self.kernel.kernel.run(*(row[k] for row, k in zip(arguments, places, strict=True)), rows)
+        sources = ((tensors if is_input else made)[k] for is_input, k in kernel.arguments)
+        kernel.kernel.run(*sources, rows)
         results = iter(made)
-        return [_in_graph_sizes(value, sizes, results) for value in self.values]
+        return [_in_graph_sizes(value, sizes, results) for value in self._outputs]
 
 
 def _in_graph_sizes(value: Any, sizes: Values, results: Iterator[torch.Tensor]) -> Any:
@@ -300,17 +287,8 @@ def _view_at(value: torch.Tensor, sizes: Values) -> tuple[tuple[int, ...], tuple
     return shape, stride, value_at(offset, sizes) if is_size(offset) else offset
 
 
-def _output_nodes(module: torch.fx.GraphModule) -> list[Any]:
-    (output,) = module.graph.find_nodes(op="output")
-    return list(output.args[0])
-
-
 def _value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else node
-
-
-def _outputs(module: torch.fx.GraphModule) -> list[torch.Tensor]:
-    return [v for v in map(_value, _output_nodes(module)) if isinstance(v, torch.Tensor)]
 
 
 # --- which symbol counts rows --------------------------------------------------------------------
@@ -339,11 +317,6 @@ def _is_row_of(symbol: sympy.Symbol, tensor: torch.Tensor) -> bool:
     first = tensor.shape[0] if tensor.dim() else 1
     expression = first.node.expr if isinstance(first, torch.SymInt) else first
     return symbol not in symbols_of(first) or bool(expression == symbol)
-
-
-def _row_inputs(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> list[int]:
-    tensors = enumerate(_tensors(module))
-    return [k for k, t in tensors if t.dim() and symbol in symbols_of(t.shape[0])]
 
 
 def _used_as_number(module: torch.fx.GraphModule, symbol: sympy.Symbol) -> bool:
@@ -401,14 +374,10 @@ class DynamicGraph(OutputCode):  # type: ignore[misc]
             compiled = self._compiled.get(key)
             if compiled is None:
                 sizes = values_of(self._module, given)
-                _log.info("compiled for sizes %s", _sizes_text(sizes))
+                _log.info("compiled for sizes %s", ", ".join(f"{k}={n}" for k, n in sizes.items()))
                 compiled = compiled_at(self._module, sizes, given, self._compile_at)
                 self._compiled.put(key, compiled)
         return compiled
-
-
-def _sizes_text(sizes: Values) -> str:
-    return ", ".join(f"{symbol}={number}" for symbol, number in sizes.items())
 
 
 def compiled_at(

@@ -6,7 +6,6 @@ Names of dims and layouts belong to the tensors that a compiled function is call
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,10 +15,15 @@ from typing import Any, NamedTuple
 import torch
 
 from spyre.torch_backend.compat import is_fake
-from spyre.torch_backend.inductor.auto_tile.choose import automatic_groups
+from spyre.torch_backend.inductor.auto_tile import automatic_groups
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout
-from spyre.torch_backend.inductor.base.notes import OPERATIONS, ObservedText, is_observed, note
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter, format_operations
+from spyre.torch_backend.inductor.base.notes import (
+    OPERATIONS,
+    PassPrinter,
+    format_operations,
+    is_observed,
+    note,
+)
 from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.hints import DimNames, names_of_inputs
 from spyre.torch_backend.inductor.passes.restickify import restickify
@@ -31,13 +35,6 @@ from spyre.torch_backend.tensors import factor_layout, is_factor
 
 LAYOUT_PASSES: tuple[Callable[[Any], None], ...] = (remove_dead_code, propagate_layouts, restickify)
 """Change the graph in place; `restickify` chooses lanes and final layouts and inserts copies."""
-GRAPH_PASSES = (
-    *(change.__name__ for change in LAYOUT_PASSES),
-    "propagate_named_dims",
-    "assign_dim_hints",
-    "coarse_tile",
-)
-"""Passes on the ir.Operations of a graph before scheduling (coarse-tiling document)."""
 PASSES_DONE = "spyre_passes_done"
 PRINTER = "spyre_printer"
 
@@ -103,18 +100,17 @@ def pre_scheduling(graph: Any) -> None:
     if getattr(graph, PASSES_DONE, False):
         return
     setattr(graph, PASSES_DONE, True)
-    operations = graph.operations
-    inputs, printer = _inputs.get(), PassPrinter(lambda: format_operations(operations))
+    inputs, printer = _inputs.get(), PassPrinter(lambda g: format_operations(g.operations))
     names = {name: known.names for name, known in inputs.items() if known.names is not None}
     _lay_out_inputs(graph, {name for name, known in inputs.items() if known.is_factor})
     setattr(graph, PRINTER, printer)
     for change in LAYOUT_PASSES:
-        printer.run(change.__name__, functools.partial(change, graph))
-    printer.run("propagate_named_dims", lambda: propagate_named_dims(operations, names))
-    printer.run("assign_dim_hints", lambda: assign_dim_hints(operations))
-    printer.run("coarse_tile", lambda: coarse_tile(operations, _groups(graph)))
+        printer.run(change.__name__, change, graph)
+    printer.run("propagate_named_dims", lambda g: propagate_named_dims(g.operations, names), graph)
+    printer.run("assign_dim_hints", lambda g: assign_dim_hints(g.operations), graph)
+    printer.run("coarse_tile", lambda g: coarse_tile(g.operations, _groups(g)), graph)
     if is_observed():
-        note(ObservedText(OPERATIONS, format_operations(operations)))
+        note((OPERATIONS, format_operations(graph.operations)))
 
 
 def _lay_out_inputs(graph: Any, factors: Collection[str]) -> None:

@@ -40,7 +40,7 @@ from spyre.torch_backend.inductor.base.compat import (
     select_decomp_table,
     symbols_allowed,
 )
-from spyre.torch_backend.inductor.base.notes import FX_GRAPH, ObservedText, is_observed, note
+from spyre.torch_backend.inductor.base.notes import FX_GRAPH, is_observed, note
 from spyre.torch_backend.inductor.base.settings import (
     cache_key,
     chosen_settings,
@@ -203,16 +203,16 @@ def _compiling(entry: Any) -> Callable[..., Any]:
             take_sizes(model)
         table = whole_operations() if symbolic else spyre_decompositions()
         table = named.pop("decompositions", None) or table
-        sources = sources_of(model)
-        known = known_inputs(example_inputs, sources.names)
-        mark_graph(model, dict(enumerate(known)), sources.identity, symbolic)
+        identity, names = sources_of(model)
+        known = known_inputs(example_inputs, names)
+        mark_graph(model, dict(enumerate(known)), identity, symbolic)
         in_context = _symbolic if symbolic else _in_context
         with spyre_context():
             return original(
                 model,
                 example_inputs,
                 *args,
-                inner_compile=in_context(inner, known, sources.identity),
+                inner_compile=in_context(inner, known, identity),
                 decompositions=table,
                 **named,
             )
@@ -466,7 +466,7 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
         numbers_as_tensors(graph)
         mark_fallbacks(graph)
         if is_observed():
-            note(ObservedText(FX_GRAPH, str(graph)))
+            note((FX_GRAPH, str(graph)))
 
     def uuid(self) -> str | None:
         """A cache key of everything else that generated code depends on."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,15 +36,15 @@ from spyre.torch_backend.inductor.base.compat import (
     get_kernel_metadata,
     sympy_product,
 )
+from spyre.torch_backend.inductor.base.layouts import HostBuffer
 from spyre.torch_backend.inductor.base.notes import wants_notes
 from spyre.torch_backend.inductor.base.settings import cache_key, settings
 from spyre.torch_backend.inductor.base.sources import NO_CALL, kernel_call, tags_of
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
-from spyre.torch_backend.inductor.dynamic.tiles import CollectedKernels, RowTile, collecting
+from spyre.torch_backend.inductor.dynamic.rows import RowTile, collecting
 from spyre.torch_backend.inductor.hooks.pre_scheduling import name_of_input, printer_of
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.lowering.device_ir import body_of
 from spyre.torch_backend.inductor.passes.runs import PROPAGATED_KERNELS, host_buffer
 from spyre.torch_backend.program import Ints
@@ -91,35 +92,26 @@ def leaf_nodes(node: Any) -> Iterator[Any]:
         yield from leaf_nodes(part)
 
 
-def build_loop_scheduler_nodes(nodes: Sequence[Any]) -> list[Any]:
+def build_loop_scheduler_nodes(nodes: Iterable[Any], depth: int = 0) -> list[Any]:
     """``nodes`` with every run of one loop group in a CountedLoopSchedulerNode, loops nested.
 
+    ``nodes``: of the body of a loop at ``depth``; those with a longer path are in inner loops.
     SpyreError SPY971 if the nodes of a group do not follow each other, SPY972 if nodes of a loop
     disagree on its count.
     """
-    return _build(list(nodes), 0)
-
-
-def _build(nodes: list[Any], depth: int) -> list[Any]:
-    """The nodes of one loop body; those with a longer path than ``depth`` are in inner loops."""
-    built: list[Any] = []
+    every, built = list(nodes), list[Any]()
     seen: set[int] = set()
-    place = 0
-    while place < len(nodes):
-        key = _key(nodes[place], depth)
+    for key, members in groupby(every, lambda node: _key(node, depth)):
+        run = list(members)
         if key is None:
-            built.append(nodes[place])
-            place += 1
+            built += run
             continue
         if key in seen:
-            raise _interrupted(nodes, depth, key)
+            raise _interrupted(every, depth, key)
         seen.add(key)
-        run = [nodes[place]]
-        while place + len(run) < len(nodes) and _key(nodes[place + len(run)], depth) == key:
-            run.append(nodes[place + len(run)])
-        place += len(run)
         count = _count(run, depth)
-        built.append(CountedLoopSchedulerNode.create(_build(run, depth + 1), count))
+        inner = build_loop_scheduler_nodes(run, depth + 1)
+        built.append(CountedLoopSchedulerNode.create(inner, count))
     return built
 
 
@@ -262,7 +254,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
 
     def codegen_node(self, node: Any) -> None:
         """Generate one bundle and its launch."""
-        leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in self._removed]
+        removed = self.scheduler.removed_ops
+        leaves = [leaf for leaf in leaf_nodes(node) if leaf.get_name() not in removed]
         kernel = _propagated_kernel(leaves) or _kernel_of(leaves)
         internal = {leaf.node.get_name() for leaf in leaves} - set(_read_outside(leaves))
         V.graph.removed_buffers |= internal
@@ -276,10 +269,6 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         arguments = ", ".join([*kernel.arguments, *call])
         V.graph.wrapper_code.writeline(f"{name}.run({arguments})")
         self.free_buffers_in_scheduler()
-
-    @property
-    def _removed(self) -> Any:
-        return self.scheduler.removed_ops
 
     def _define(self, leaves: Sequence[Any], finished: PlannedKernel) -> str:
         wrapper = V.graph.wrapper_code
@@ -302,8 +291,11 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
     ) -> list[str]:
         """The ``call`` argument of a kernel call: argument names, and source of each execute."""
         tags = [tags_of(leaf.node) for leaf in leaves]
-        names = [_name_of_input(name) for name in arguments]
-        call = kernel_call(names, [tags[k] if k >= 0 else () for k in made_for], _is_backward())
+        # an input that the graph writes may have another value then
+        written = V.graph.mutated_inputs
+        names = ["" if name in written else name_of_input(name) for name in arguments]
+        executes = [tags[k] if k >= 0 else () for k in made_for]
+        call = kernel_call(names, executes, bool(V.graph.is_backward))
         if call == NO_CALL:
             return []
         wrapper, source = V.graph.wrapper_code, repr(call)
@@ -314,19 +306,8 @@ class SpyreScheduling(BaseScheduling):  # type: ignore[misc]
         return [f"call={wrapper.src_to_kernel[source]}"]
 
 
-def _is_backward() -> bool:
-    return bool(V.graph.is_backward)
-
-
-def _name_of_input(buffer: str) -> str:
-    """The parameter name of an input; "" for other buffers, and for inputs that the graph writes,
-    whose values may have changed.
-    """
-    return "" if buffer in V.graph.mutated_inputs else name_of_input(buffer)
-
-
 def _collect(
-    collected: CollectedKernels,
+    collected: list[RowTile],
     name: str,
     leaves: Sequence[Any],
     kernel: SpyreKernel,
@@ -336,7 +317,7 @@ def _collect(
     operations = [leaf.node for leaf in leaves]
     inside = {operation.get_name() for operation in operations}
     every = {operation.get_name() for operation in V.graph.operations}
-    collected.others = sorted(every - inside)
+    others = tuple(sorted(every - inside))
     buffers = _GraphBuffers()
     targets = [target_of(operation) for operation in operations]
     inputs = tuple(V.graph.graph_input_names)
@@ -345,9 +326,7 @@ def _collect(
     outputs = tuple(V.graph.get_output_names())
     names = tuple(kernel.arguments)
     views = tuple(_view(output) for output in V.graph.graph_outputs)
-    collected.row_tiles.append(
-        RowTile(name, finished, names, inputs, outputs, views, known, bodies)
-    )
+    collected.append(RowTile(name, finished, names, inputs, outputs, views, known, bodies, others))
 
 
 def _view(output: Any) -> tuple[Ints, Ints, int]:
@@ -415,7 +394,14 @@ def cut_to_segments(
     while rest:
         count = _longest(rest, segments, limit)
         if not count:
-            raise _too_many(rest[0], segments(rest[:1]), limit)
+            raise UnsupportedError(
+                "SPY967",
+                f"{rest[0].get_name()} takes more tensors and numbers than a bundle of baked "
+                "addresses can",
+                expected=f"at most {limit}, the pool of intermediate results among them",
+                found=str(segments(rest[:1])),
+                hint="leave bundle_symbolic_args (BUNDLE_SYMBOLIC_ARGS) on",
+            )
         pieces.append(rest[:count])
         rest = rest[count:]
     return pieces
@@ -436,16 +422,6 @@ def _longest(nodes: Sequence[Any], segments: Callable[[Sequence[Any]], int], lim
         if segments(nodes[:count]) <= limit:
             longest = count
     return longest
-
-
-def _too_many(node: Any, found: int, limit: int) -> UnsupportedError:
-    return UnsupportedError(
-        "SPY967",
-        f"{node.get_name()} takes more tensors and numbers than a bundle of baked addresses can",
-        expected=f"at most {limit}, the pool of intermediate results among them",
-        found=str(found),
-        hint="leave bundle_symbolic_args (BUNDLE_SYMBOLIC_ARGS) on",
-    )
 
 
 HEADER = """

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir
-from spyre.torch_backend.inductor.base.layouts import lane_of
-from spyre.torch_backend.inductor.base.notes import TILING_FILE, TILING_REPORT, wants_notes
-from spyre.torch_backend.inductor.base.pass_printer import PassPrinter
-from spyre.torch_backend.inductor.kernel.operands import (
+from spyre.torch_backend.inductor.base.layouts import (
     HostBuffer,
-    OperandRead,
     argument_view,
+    lane_of,
     other_lanes,
-    reads_of,
     storage_order,
     strided_view,
+)
+from spyre.torch_backend.inductor.base.notes import (
+    TILING_FILE,
+    TILING_REPORT,
+    PassPrinter,
+    wants_notes,
 )
 from spyre.torch_backend.inductor.kernel.passes import (
     NO_LOOPS,
     KernelLowering,
     KernelOperations,
     LoopPath,
+    PlannedKernel,
     first_tile,
     insert_bmm_padding,
     loop_path,
+    planned_kernel,
 )
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel, planned_kernel
 from spyre.torch_backend.inductor.lowering.device_graph import DeviceProgram
-from spyre.torch_backend.inductor.lowering.device_ir import Body, ConstantLoad, Load, body_of
+from spyre.torch_backend.inductor.lowering.device_ir import (
+    Body,
+    Load,
+    OperandRead,
+    body_of,
+    reads_of,
+)
 from spyre.torch_backend.program import (
+    ConstantArgument,
     DeviceOp,
     Ints,
     LoweringError,
@@ -51,23 +61,8 @@ MOST_SPREAD_BYTES = 1 << 30
 """Memory for a copy of an operand with one element per stick."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operation that was added, its target, body, and the lane of its result at that time."""
-
-    operation: Any
-    target: str
-    body: Body
-    lane: int
-
-    def is_of(self, operation: Any) -> bool:
-        """Whether ``operation`` is the one that was added, unchanged and in no loop."""
-        return (
-            self.target == target_of(operation)
-            and self.body == body_of(operation)
-            and lane_of(operation.layout) in (None, self.lane)
-            and loop_path(operation) == NO_LOOPS
-        )
+_Step = tuple[Any, str, Body, int]
+"""An operation that was added, its target, body, and the lane of its result at that time."""
 
 
 class SpyreKernel:
@@ -155,7 +150,7 @@ class SpyreKernel:
             return False
         return (
             frozenset(results) == self._results
-            and all(map(_Step.is_of, self._steps, operations))
+            and all(map(_is_unchanged, self._steps, operations))
             and all(self._buffers[name] == buffers[name] for name in self._buffers)
         )
 
@@ -163,7 +158,7 @@ class SpyreKernel:
         """Number the device operations from ``first`` on by the operation they were made for."""
         self._fill_paths(self._path.undivided)
         number = len(self._steps)
-        self._steps.append(_Step(operation, target_of(operation), body, lane))
+        self._steps.append((operation, target_of(operation), body, lane))
         self.specs[first:] = [replace(spec, made_for=number) for spec in self.specs[first:]]
 
     def _fill_paths(self, path: LoopPath) -> None:
@@ -180,8 +175,8 @@ class SpyreKernel:
         lane = value.lane_dim
         if name in self._results:
             value = self._stored(name, value)
-        else:
-            value = self._in_storage_order(name, value)
+        elif (strides := self._buffers[name].strides) != contiguous_strides(value.sizes):
+            value = value.permuted(storage_order(strides))  # as readers index it
         self._values[name] = value
         if getattr(operation.layout, "per_tile_fixed", False):
             self._tiles.add(name)
@@ -195,13 +190,6 @@ class SpyreKernel:
         operations = KernelOperations(self.builder, specs, (NO_LOOPS,) * len(specs))
         for spec in insert_bmm_padding(operations).specs:
             require_sdsc(spec)
-
-    def _in_storage_order(self, name: str, value: Value) -> Value:
-        """``value`` with its dims in the order of the buffer's strides, as readers index it."""
-        strides = self._buffers[name].strides
-        if strides == contiguous_strides(value.sizes):
-            return value
-        return value.permuted(storage_order(strides))
 
     def _stored(self, name: str, value: Value) -> Value:
         """Store ``value`` in buffer ``name``, in a loop as its first tile; returns the buffer."""
@@ -219,7 +207,7 @@ class SpyreKernel:
         arguments = [self._buffers[name] for name in self.arguments]
         operations = KernelOperations(self.builder, tuple(self.specs), tuple(self.paths))
         planned = planned_kernel(operations, arguments, self._whole, printer)
-        attributes = (getattr(step.operation, TILING_REPORT, "") for step in self._steps)
+        attributes = (getattr(operation, TILING_REPORT, "") for operation, *_ in self._steps)
         reports = [report for report in attributes if report]
         if not wants_notes() or not reports:
             return planned
@@ -238,14 +226,16 @@ class SpyreKernel:
 
     def _operand(self, read: OperandRead) -> Value:
         operand, extents = read.operand, read.extents
-        if isinstance(operand, ConstantLoad):
-            return self.builder.constant(operand.value, operand.dtype)
+        if isinstance(operand, ConstantArgument):
+            return self.builder.constant(operand.number, operand.dtype)
         value = self._argument(operand.buffer)
         if self._spread:
             value = self._spread_out(value, *_spread_form(value, read, operand))
         operand_view = self._found(value, read, operand)
-        if self._spread:
-            operand_view = self._gathered(operand_view)
+        if self._spread:  # a copy in the default layout
+            lanes = [k for k, n in enumerate(operand_view.sizes) if n > 1]
+            copied = self.builder.copy(operand_view)
+            operand_view = self.builder.with_lane(copied, lanes[-1] if lanes else -1)
         return operand_view if operand_view.sizes == extents else operand_view.expanded(extents)
 
     def _found(self, value: Value, read: OperandRead, load: Load) -> Value:
@@ -281,11 +271,6 @@ class SpyreKernel:
         elif spread is turned:
             spread = self.builder.copy(turned)
         return _turned_back(spread, order)
-
-    def _gathered(self, value: Value) -> Value:
-        """A copy of a view of spread elements, in the default layout."""
-        lanes = [k for k, n in enumerate(value.sizes) if n > 1]
-        return self.builder.with_lane(self.builder.copy(value), lanes[-1] if lanes else -1)
 
     def _other_lanes(self, value: Value) -> list[int]:
         """Other lanes to try; none in a loop, where each tile would restickify the whole tensor."""
@@ -366,6 +351,17 @@ class SpyreKernel:
         right = self.builder.right_factor(right, rank)
         self._fill_paths(path.with_renumbered_dims({rank - 2: None, rank: rank - 2}))
         return self.builder.product(left, right)
+
+
+def _is_unchanged(step: _Step, operation: Any) -> bool:
+    """Whether ``operation`` is the one that was added, unchanged and in no loop."""
+    _, target, body, lane = step
+    return (
+        target == target_of(operation)
+        and body == body_of(operation)
+        and lane_of(operation.layout) in (None, lane)
+        and loop_path(operation) == NO_LOOPS
+    )
 
 
 def target_of(operation: Any) -> str:

@@ -1,34 +1,76 @@
-"""The operations of a kernel with the loops around each, and the passes over them.
+"""The operations of a kernel with the loops around each, and all passes over them.
 
-The passes run before work is divided: unread results are removed, K of every matmul is padded to
-whole sticks (zeros in the lanes beyond K of the left factor, rows of zeros in the right one;
-operations reference §4, hardware reference §4), and equal constants become one. Each returns new
-`KernelOperations`.
+Before work is divided, unread results are removed, K of every matmul is padded to whole sticks
+(zeros in the lanes beyond K of the left factor, rows of zeros in the right one; operations
+reference §4, hardware reference §4), and equal constants become one; each of these passes returns
+new `KernelOperations`. Then the operations become `KernelOp`s, whose work is divided and whose
+memory in LX and in the pool is planned. The coarse-tiling document runs these passes on
+ir.Operations before scheduling; here layouts and memory are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from math import prod
 from typing import Any
 
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
+from spyre.dtypes import find_stored_format
+from spyre.errors import LaunchError
+from spyre.mlir.builder import POOL
+from spyre.torch_backend.inductor.base.layouts import HostBuffer
+from spyre.torch_backend.inductor.base.notes import (
+    DIVISIONS_FILE,
+    LX_FILE,
+    Notes,
+    PassPrinter,
+    wants_notes,
+)
+from spyre.torch_backend.inductor.base.settings import Settings, settings
+from spyre.torch_backend.inductor.bundles.generation import KernelMemory
+from spyre.torch_backend.inductor.bundles.kernel_op import (
+    HBM,
+    LX,
+    Kernel,
+    KernelLoop,
+    KernelOp,
+    KernelTensor,
+    kernel_text,
+    roles_of,
+)
+from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text, to_op_specs
+from spyre.torch_backend.inductor.division import (
+    DIVISION_PASSES,
+    WorkDivision,
+    divide_op,
+    divisions_text,
+    with_division,
+)
+from spyre.torch_backend.inductor.scratchpad import (
+    plan_scratchpad,
+    pool_offsets,
+    report_text,
+    with_offsets,
+)
 from spyre.torch_backend.inductor.tiling.accesses import extents_of
 from spyre.torch_backend.inductor.tiling.groups import shares_of
 from spyre.torch_backend.program import (
     ConstantArgument,
     DeviceOp,
+    Ints,
+    IterationDim,
     Lowering,
     LoweringError,
     OpKind,
     Value,
     is_padded,
+    iterated,
     scalar_view,
 )
 
-KernelItem = KernelOp | UnimplementedOp | KernelLoop
+KernelItem = KernelOp | KernelLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +184,8 @@ class KernelLowering(Lowering):
         """``right[.., K, N]`` of ``rank`` dims with N along the lanes."""
         return self.unpadded_right(right, rank)
 
-    def _constant(self, number: float, dtype: str) -> Value:
+    def constant(self, number: float, dtype: str) -> Value:
+        """A number, as a value of rank 0 in another launch argument."""
         self.constants[self.builder.arguments] = ConstantArgument(float(number), dtype)
         return self.builder.argument(scalar_view(dtype), dtype, True)
 
@@ -257,9 +300,256 @@ def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:
         constant = kernel.constants.get(memory.argument)
         if constant is not None:
             same[region] = first.setdefault(constant.key, region)
-    return replace(kernel, specs=tuple(_reading(spec, same) for spec in kernel.specs))
+    specs = []
+    for spec in kernel.specs:
+        inputs = tuple(replace(v, region=same.get(v.region, v.region)) for v in spec.inputs)
+        specs.append(spec if inputs == spec.inputs else replace(spec, inputs=inputs))
+    return replace(kernel, specs=tuple(specs))
 
 
-def _reading(spec: DeviceOp, regions: Mapping[int, int]) -> DeviceOp:
-    inputs = tuple(replace(v, region=regions.get(v.region, v.region)) for v in spec.inputs)
-    return spec if inputs == spec.inputs else replace(spec, inputs=inputs)
+# --- all passes of one kernel ---------------------------------------------------------------------
+
+OPERATION_PASSES = (remove_unread, insert_bmm_padding, dedup_and_promote_constants)
+"""Passes before the operations of a bundle become `KernelOp`s."""
+
+
+def _argument_numbers(kernel: KernelOperations) -> Mapping[int, int]:
+    """Numbers of the arguments once the constants that are read follow the tensors; -1: scratch."""
+    count, constants = kernel.builder.builder.arguments, kernel.constants
+    others = [k for k in range(count) if k not in constants]
+    return {-1: -1} | {number: k for k, number in enumerate([*others, *read_constants(kernel)])}
+
+
+def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
+    """The division of an operation among the cores, by hints (``op.cores``) or by the passes. The
+    only reduced dim that may be divided is K of a matmul, whose partial sums are added up.
+    """
+    hints = {symbol: n for symbol, n in zip(op.symbols, op.cores, strict=False) if n > 1}
+    division = divide_op(op, chosen.sencores, hints)
+    if op.kind is OpKind.MATMUL:
+        return division
+    written = {symbol for k, symbol in enumerate(op.symbols) if op.output.has(k)}
+    splits = {s: n if s in written else 1 for s, n in division.splits.items()}
+    whole = [s for s, n in division.splits.items() if n > 1 and s not in written]
+    if hints and whole:
+        raise LaunchError(
+            "SPY982",
+            f"a work division hint cannot divide {whole[0]} of {op.name}",
+            expected="dims of the result: only matmuls add up what several cores reduced",
+            found=f"{division.splits[whole[0]]} cores",
+        )
+    why = division.why
+    if whole:
+        why += f"\nreduced dims stay whole: {', '.join(whole)}"
+    return replace(division, splits=splits, why=why)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKernel:
+    """``arguments``: tensors by arg_index; ``constants``: (number, dtype) of those behind them.
+
+    ``notes``: reports of the passes by file name. ``made_for``: per device operation, the number
+    of the ir.Operation that it was made for.
+    """
+
+    kernel: Kernel
+    arguments: tuple[HostBuffer, ...]
+    constants: tuple[tuple[float, str], ...]
+    notes: Notes
+    made_for: Ints
+
+    @property
+    def segments(self) -> int:
+        """Segments a bundle of baked addresses needs: one per argument, and one for the pool."""
+        has_pool = KernelMemory.of(self.kernel).pool_bytes > 0
+        return len(self.arguments) + len(self.constants) + has_pool
+
+    @property
+    def text(self) -> str:
+        """The arguments of ``async_compile.sdsc`` in generated code, after the name."""
+        arguments = [argument.extents for argument in self.arguments]
+        more = f"arguments={arguments!r}"
+        if self.constants:
+            more += f", constants={list(self.constants)!r}"
+        if self.notes:
+            more += f", notes={dict(self.notes)!r}"
+        return f"{kernel_text(self.kernel)}, {more}"
+
+
+def planned_kernel(
+    operations: KernelOperations,
+    arguments: Sequence[HostBuffer],
+    whole: Collection[int] = (),
+    printer: PassPrinter | None = None,
+) -> PlannedKernel:
+    """The kernel of ``operations``. ``whole``: regions that hold results of full size even in
+    loops. ``printer``: shows the passes; None for none.
+    """
+    chosen, notes, is_noted = settings(), dict[str, str](), wants_notes()
+    shown = PassPrinter(None) if printer is None else printer.of_kernel(_text)
+    constants = operations.constants
+    for change in OPERATION_PASSES:
+        operations = shown.run(change.__name__, change, operations)
+    numbers = _argument_numbers(operations)
+    pairs = zip(operations.specs, operations.paths, strict=True)
+    ops = (kernel_op(operations, spec, path, numbers, whole) for spec, path in pairs)
+    k_fast = chosen.core_id_k_fast_emission
+    undivided = [op if k_fast else replace(op, k_fast=False) for op in ops]
+    divisions: list[WorkDivision] = []
+
+    def divide(name: str, _: Kernel) -> Kernel:
+        divisions[:] = divisions or [_division(op, chosen) for op in undivided]
+        rows = zip(undivided, divisions, strict=True)
+        divided = [with_division(op, division.after(name)) for op, division in rows]
+        if is_noted and name == DIVISION_PASSES[-1]:
+            notes[DIVISIONS_FILE] = divisions_text(divided, divisions)
+        return looped(divided, operations.paths)
+
+    def place_in_lx(kernel: Kernel) -> Kernel:
+        if not chosen.lx_planning:
+            return kernel
+        plan = plan_scratchpad(kernel, chosen.lx_capacity_bytes)
+        if is_noted:
+            notes[LX_FILE] = report_text(plan)
+        return with_offsets(kernel, LX, plan.placed)
+
+    def place_in_pool(kernel: Kernel) -> Kernel:
+        return with_offsets(kernel, POOL, pool_offsets(kernel))
+
+    kernel: Kernel = looped(undivided, operations.paths)
+    for name in DIVISION_PASSES:
+        kernel = shown.run(name, partial(divide, name), kernel)
+    kernel = shown.run("scratchpad_planning", place_in_lx, kernel)
+    kernel = shown.run("hbm_pool_planning", place_in_pool, kernel)
+    read = tuple((constants[k].number, constants[k].dtype) for k in read_constants(operations))
+    made_for = tuple(spec.made_for for spec in operations.specs)
+    return PlannedKernel(kernel, tuple(arguments), read, notes, made_for)
+
+
+def _text(kernel: KernelOperations | Kernel) -> str:
+    is_written = not isinstance(kernel, KernelOperations)
+    return f"{spec_text(to_op_specs(kernel))}\n" if is_written else str(kernel)
+
+
+# --- operations of a kernel: undivided, unplaced ----------------------------------------------
+
+
+def kernel_op(
+    kernel: KernelOperations,
+    operation: DeviceOp,
+    path: LoopPath,
+    numbers: Mapping[int, int],
+    whole: Collection[int],
+) -> KernelOp:
+    """The `KernelOp` of a device operation, its scratch memory still unplaced.
+
+    ``path``: the loops around it. ``numbers``: of the kernel's arguments, by number in the program.
+    Loops advance through arguments and the regions ``whole``; other regions hold one tile, reused
+    in every iteration. LoweringError for tiles that do not begin with a stick, and for rows of a
+    gather in several steps.
+    """
+    values = [*operation.inputs, operation.written]
+    # Dims with the same pitches in all operands are joined, unless loops or hints refer to one
+    walked = iterated(operation, joined=not (path or path.core_counts))
+    dims, is_gather = walked.dims, operation.kind is OpKind.GATHER
+    if is_gather and sum(dim.role == 1 for dim in dims) > 1:
+        raise LoweringError("rows of a gather in several steps")
+    extents = [_walked_extent(dim, operation.lane_multiple, walked.formats) for dim in dims]
+    # loops over tiles of one element, for which the views have no dim
+    unit_loops = sorted({loop for value in values for loop, pitch in value.tile_pitches if pitch})
+    loop_dims = _loop_dims(path, dims, unit_loops)
+    extents += [1] * len(unit_loops)
+    tensors = []
+    for number, value in enumerate(values):
+        factors = [dim.factors[number] for dim in dims]
+        steps = dict(value.tile_pitches)
+        memory, region = kernel.regions[value.region], value.region
+        argument = numbers[memory.argument]
+        moves = argument >= 0 or region in whole
+        tensor = KernelTensor(
+            walked.formats[number],
+            (*(f.pitch_bytes for f in factors), *(steps.get(loop, 0) for loop in unit_loops)),
+            next((k for k, factor in enumerate(factors) if factor.lane), -1),
+            argument,
+            HBM if argument >= 0 else POOL,
+            size_bytes=memory.span_bytes,
+            offset_bytes=value.view.offset_bytes,
+            is_tile=bool(path) and not moves,
+            buffer=f"arg_{argument}" if argument >= 0 else f"tmp_{region}",
+        )
+        strides = () if tensor.is_tile else _strides(tensor, extents, loop_dims, path.counts)
+        tensors.append(tensor if not any(strides) else replace(tensor, strides=strides))
+    roles = (
+        tuple(dim.role for dim in dims)
+        if is_gather
+        else roles_of(operation.kind, tensors, len(extents))
+    )
+    return KernelOp(
+        operation.name,
+        operation.kind,
+        tuple(extents),
+        tuple(tensors),
+        roles,
+        constants=tuple(operation.constants.items()),
+        mask_from=operation.mask_from,
+        rows=walked.rows,
+        loop_dims=loop_dims,
+        cores=_asked_cores(path, operation, dims, len(extents)),
+    )
+
+
+def _walked_extent(dim: IterationDim, multiple: int, formats: Sequence[str]) -> int:
+    """Elements along a dim, rounded up if it is the lane dim of tensors with sticks of different
+    lengths, or if the operation requires a ``multiple`` (0 for none).
+    """
+    along = [name for name, factor in zip(formats, dim.factors, strict=True) if factor.lane]
+    lanes = {find_stored_format(name).elements_per_stick for name in along}
+    if not lanes or (not multiple and len(lanes) == 1):
+        return dim.extent
+    multiple = multiple or max(lanes)
+    return -(-dim.extent // multiple) * multiple
+
+
+def _asked_cores(
+    path: LoopPath, operation: DeviceOp, dims: Sequence[IterationDim], rank: int
+) -> Ints:
+    """Number of cores that hints assign to each dim, empty without hints. A host dim in several
+    pieces is divided along the outermost one. Hints do not apply to restickifies.
+    """
+    if not path.core_counts or operation.kind is OpKind.RESTICKIFY:
+        return ()
+    cores = [1] * rank
+    for host_dim, count in path.core_counts:
+        number = next((k for k, dim in enumerate(dims) if dim.role == host_dim), None)
+        if number is not None:
+            cores[number] = count
+    return tuple(cores)
+
+
+def _loop_dims(path: LoopPath, dims: Sequence[IterationDim], unit_loops: Sequence[int]) -> Ints:
+    """Per loop the dim it moves along: the outermost piece of its host dim, or a unit tile dim."""
+    first: dict[int | None, int] = {dim.role: k for k, dim in reversed([*enumerate(dims)])}
+    return tuple(
+        len(dims) + unit_loops.index(loop) if loop in unit_loops else first.get(host_dim, -1)
+        for loop, host_dim in enumerate(path.dims)
+    )
+
+
+def _strides(
+    tensor: KernelTensor, extents: Sequence[int], loop_dims: Ints, counts: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Bytes per iteration of every loop.
+
+    Of two loops along one dim, an iteration of the outer one advances by all tiles of the inner.
+    """
+    reached, strides = list(extents), [0] * len(loop_dims)
+    for loop in reversed(range(len(loop_dims))):
+        dim = loop_dims[loop]
+        if dim < 0:
+            continue
+        unit = tensor.lanes if dim == tensor.lane else 1
+        if tensor.pitches[dim] and reached[dim] % unit:
+            raise LoweringError(f"tiles of {reached[dim]} elements, in steps of {unit}")
+        strides[loop] = reached[dim] // unit * tensor.pitches[dim]
+        reached[dim] *= counts[loop]
+    return tuple(strides)

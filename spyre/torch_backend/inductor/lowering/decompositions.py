@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -156,14 +156,11 @@ def _with_known_values(op: Any, decompose: Callable[..., Any], *args: Any, **kwa
     eagerly, since programs need known ones.
     """
     leaves = tree_leaves((args, kwargs))
-    masks = op is aten.index.Tensor and any(_is_mask(v) for v in leaves)
-    if masks or any(_is_unbacked(v) for v in leaves):
+    kinds = {v.dtype for v in leaves if isinstance(v, torch.Tensor)}
+    is_masked = op is aten.index.Tensor and bool(kinds & {torch.bool, torch.uint8})
+    if is_masked or any(_is_unbacked(v) for v in leaves):
         return NotImplemented
     return decompose(*args, **kwargs)
-
-
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
 
 
 def _is_unbacked(value: Any) -> bool:
@@ -235,11 +232,6 @@ def _copied(builder: Any, x: Any) -> Any:
     return builder.copy(x)
 
 
-def _written_arguments(op: Any) -> list[str]:
-    arguments = schema_of(op).arguments
-    return [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
 def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run the eager kernel of ``name`` under the recorder, for a call of functional ``op``."""
     tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
@@ -251,7 +243,8 @@ def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kw
     with without_tracing():
         expected = op(*args, **kwargs)
     new = {}
-    if targets := _written_arguments(operator(name)):
+    arguments = schema_of(operator(name)).arguments
+    if targets := [a.name for a in arguments if a.alias_info and a.alias_info.is_write]:
         results = [expected] if isinstance(expected, torch.Tensor) else list(expected)
         new = dict(zip(targets, results, strict=True))
     try:
@@ -286,8 +279,9 @@ def _record(
     given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
 
     builder = GraphOperations()
-    positions = iter(range(len(tensors)))
-    values = [_graph_operand(builder, number, positions, shapes, dtypes) for number in given]
+    rows = enumerate(zip(shapes, dtypes, strict=True))
+    inputs = iter([builder.input(position, *row) for position, row in rows])
+    values = [next(inputs) if n is None else builder.constant(*n) for n in given]
     try:
         lowered = lowering(builder, *values, *parameters)
         results = _separate_results(
@@ -312,19 +306,6 @@ def _separate_results(builder: GraphOperations, results: Sequence[GraphValue]) -
         taken.add(id(value.node))
         own.append(builder.copy(value) if is_shared else value)
     return own
-
-
-def _graph_operand(
-    builder: GraphOperations,
-    number: tuple[float, str] | None,
-    positions: Iterator[int],
-    shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[str],
-) -> GraphValue:
-    if number is not None:
-        return builder.constant(*number)
-    position = next(positions)
-    return builder.input(position, shapes[position], dtypes[position])
 
 
 def _described(operand: Operand) -> str:

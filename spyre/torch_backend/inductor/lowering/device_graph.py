@@ -1,6 +1,6 @@
 """An aten operation as a graph of device operations without layouts, or as a `DeviceProgram`.
 
-Eager lowerings are written against `Operations`; run with `GraphOperations` instead they record the
+Eager lowerings are written against `Lowering`; run with `GraphOperations` instead they record the
 same operations as data, without layouts. Lowerings that depend on sticks or memory (joins, gathers,
 rankings, running sums) have no device graph. Each of their results is one ir.ComputedBuffer, a
 reduction over all elements of the operands, and the kernel that contains it runs the lowering on
@@ -200,7 +200,7 @@ def of_another_call(values: Sequence[GraphValue]) -> list[GraphValue]:
 
 
 class GraphOperations:
-    """The operations of `spyre.torch_backend.program.operations.Operations`, as graph nodes."""
+    """The operations of `spyre.torch_backend.program.operations.Lowering`, as graph nodes."""
 
     def __getattr__(self, name: str) -> Any:
         raise LayoutDependent(name)
@@ -269,7 +269,7 @@ class GraphOperations:
     # --- conversions -----------------------------------------------------------------------------
 
     def convert(self, value: GraphValue, dtype: str) -> GraphValue:
-        """``value`` as another dtype; rules as in `Operations.convert`."""
+        """``value`` as another dtype; rules as in `Lowering.convert`."""
         if value.dtype == dtype:
             return value
         if dtype == "bool":

@@ -2,14 +2,15 @@
 
 A body loads the operands and names the operation; the rest is in its `DeviceOperation`, an
 attribute of the ir.ComputedBuffer. `body_of` traces a body with one symbol per dim of its ranges
-(c0, c1, …, then the reduced dims), so that their order does not depend on the scheduler.
+(c0, c1, …, then the reduced dims), so that their order does not depend on the scheduler. `reads_of`
+gives the dims that the operation walks in each operand.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -23,7 +24,7 @@ from spyre.torch_backend.inductor.lowering.device_graph import (
     GraphValue,
     GraphView,
 )
-from spyre.torch_backend.program import Ints, LoweringError, OpKind
+from spyre.torch_backend.program import ConstantArgument, Ints, LoweringError, OpKind
 
 Index = Sequence[sympy.Expr]
 Loader = Callable[[Index], Any]
@@ -280,15 +281,12 @@ class Load:
 
     buffer: str
     strides: Ints
-    offset: int
+    offset: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class ConstantLoad:
-    """A number; ``dtype``: torch dtype name."""
-
-    value: float
-    dtype: str
+    def at(self, index: Sequence[Any]) -> Any:
+        """The element's index in the buffer at an index of the iteration."""
+        steps = (s * i for s, i in zip(self.strides, index, strict=True))
+        return sympy.Add(self.offset, *steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +296,7 @@ class Body:
     """
 
     operation: DeviceOperation
-    operands: tuple[Load | ConstantLoad, ...]
+    operands: tuple[Load | ConstantArgument, ...]
     ranges: Ints
     reduced: Ints
     dtype: str
@@ -314,7 +312,7 @@ class _BodyReader(DefaultHandler):  # type: ignore[misc]
 
     def __init__(self, symbols: Sequence[sympy.Symbol]) -> None:
         self.symbols = symbols
-        self.found: list[Load | ConstantLoad] = []
+        self.found: list[Load | ConstantArgument] = []
         self.called: list[str] = []
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -324,7 +322,7 @@ class _BodyReader(DefaultHandler):  # type: ignore[misc]
         self.found.append(_strided_load(name, index, self.symbols))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Any:
-        self.found.append(ConstantLoad(float(value), str(dtype).removeprefix("torch.")))
+        self.found.append(ConstantArgument(float(value), str(dtype).removeprefix("torch.")))
 
 
 def _strided_load(name: str, index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> Load:
@@ -371,3 +369,53 @@ def _traced(data: Any, rank: int, reduced: int) -> _BodyReader:
         else:
             data.inner_fn(symbols)
     return reader
+
+
+@dataclass(frozen=True)
+class OperandRead:
+    """An operand with the dims that the operation walks: ``extents``, and one stride per dim.
+
+    ``axes``: per dim, the axis of the body's iteration.
+    """
+
+    operand: Load | ConstantArgument
+    extents: Ints
+    axes: Ints = ()
+
+    @functools.cached_property
+    def sizes(self) -> Ints:
+        """Extents, 1 along dims that repeat one element. ValueError for a number."""
+        if isinstance(self.operand, ConstantArgument):
+            raise ValueError("a number has no sizes")
+        strides = self.operand.strides
+        return tuple(n if s else 1 for n, s in zip(self.extents, strides, strict=True))
+
+
+def reads_of(body: Body) -> tuple[OperandRead, ...]:
+    """The operands of a body in order, with reduced dims at their position in the operand."""
+    rank, axes = len(body.ranges), list(range(len(body.ranges)))
+    if body.operation.program is not None:
+        shapes = enumerate(body.operation.program.shapes)
+        return tuple(
+            _operand_read(body, k, range(rank, rank + len(shape)), tuple(shape))
+            for k, shape in shapes
+        )
+    if body.operation.kind is OpKind.REDUCTION:
+        for k, dim in enumerate(body.operation.dims):
+            axes[dim] = rank + k
+        return (_operand_read(body, 0, axes),)
+    if body.operation.kind is OpKind.MATMUL:
+        *batch, row, column = axes
+        return _operand_read(body, 0, (*batch, row, rank)), _operand_read(
+            body, 1, (*batch, rank, column)
+        )
+    return tuple(_operand_read(body, number, axes) for number in range(len(body.operands)))
+
+
+def _operand_read(body: Body, number: int, axes: Sequence[int], extents: Ints = ()) -> OperandRead:
+    every = (*body.ranges, *body.reduced)
+    extents = extents or tuple(every[k] for k in axes)
+    operand = body.operands[number]
+    if isinstance(operand, Load):
+        operand = replace(operand, strides=tuple(operand.strides[k] for k in axes))
+    return OperandRead(operand, extents, tuple(axes))

@@ -7,25 +7,23 @@ restickify becomes a `ReStickifyOpHBM` operation, shared by all readers of the s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import sympy
 
 from spyre import config
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
-from spyre.torch_backend.inductor.base.layouts import with_lane_layout
-from spyre.torch_backend.inductor.kernel.operands import OperandRead, reads_of, storage_order
-from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation, Load
-from spyre.torch_backend.inductor.passes.placement import (
-    LanePlacement,
-    place_greedily,
-    place_restickifies,
+from spyre.torch_backend.inductor.base.compat import clear_caches, ir, ops
+from spyre.torch_backend.inductor.base.layouts import storage_order, with_lane_layout
+from spyre.torch_backend.inductor.lowering.device_ir import (
+    DEVICE_OPERATION,
+    DeviceOperation,
+    Load,
+    OperandRead,
+    reads_of,
 )
 from spyre.torch_backend.inductor.passes.runs import (
-    OperationRun,
     RunOperation,
     memory_lane,
     runs_of,
@@ -35,9 +33,10 @@ from spyre.torch_backend.inductor.passes.stick_graph import (
     Move,
     StickGraph,
     has_free_lane,
+    place_restickifies,
     stick_graph,
 )
-from spyre.torch_backend.inductor.tiling.full_buffers import register
+from spyre.torch_backend.inductor.tiling.full_buffers import LoadAt, change_loads, register
 from spyre.torch_backend.program import Ints, LoweringError, OpKind
 
 
@@ -48,36 +47,35 @@ def restickify(graph: Any) -> None:
             sticks = stick_graph(run)
         except LoweringError:
             continue
-        _Inserter(graph, run, sticks, placement_of(sticks)).insert()
+        _Inserter(graph, sticks).insert()
 
 
-def placement_of(sticks: StickGraph) -> LanePlacement:
-    """The placement, by the search that GLOBAL_STICK_OPTIMIZER selects."""
-    searched = config.GLOBAL_STICK_OPTIMIZER.read() != "0"
-    place = place_restickifies if searched else place_greedily
-    return place(sticks.nodes, sticks.edges, sticks.inputs)
+def lanes_of(sticks: StickGraph) -> dict[str, int]:
+    """The lane of every buffer, by the search that GLOBAL_STICK_OPTIMIZER selects."""
+    beam = {} if config.GLOBAL_STICK_OPTIMIZER.read() != "0" else {"beam": 1}
+    return sticks.inputs | place_restickifies(sticks.nodes, sticks.uses, **beam)
 
 
 class _Inserter:
-    """Applies a placement, operation by operation.
+    """Applies the lanes of a run, operation by operation.
 
     ``_values``: by buffer, the name of the buffer that its operation computes, if that is another
     one because the memory has another lane. ``_copies``: names of copies by source, sizes and lane.
     """
 
-    def __init__(
-        self, graph: Any, run: OperationRun, sticks: StickGraph, placement: LanePlacement
-    ) -> None:
-        self.graph, self.run, self.sticks = graph, run, sticks
-        self.lanes = dict(placement.lanes)
-        self.lanes |= {value.name: value.lanes[0] for value in sticks.inputs}
+    def __init__(self, graph: Any, sticks: StickGraph) -> None:
+        self.graph, self.run, self.sticks = graph, sticks.run, sticks
+        self.lanes = lanes_of(sticks)
         self._values: dict[str, str] = {}
-        self._copies: dict[tuple[CopySource, Ints, int], str] = {}
+        self._copies: dict[tuple[Load, Ints, int], str] = {}
 
     def insert(self) -> None:
         """Set the lane and the operands of every operation."""
         for step in self.run.steps:
-            self._redirect(step)
+            loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
+            sources = {k: self._source(step, k, read) for k, read in enumerate(loads)}
+            if changed := {k: source for k, source in sources.items() if source is not None}:
+                redirect_by_number(step.operation, changed)
             self._lay_out(step)
 
     def _lay_out(self, step: RunOperation) -> None:
@@ -93,29 +91,19 @@ class _Inserter:
             return
         computed = split_memory(self.graph, step.operation, lane)
         self._values[step.name] = computed.get_name()
-        sizes = self.sticks.sizes[step.name]
-        whole = CopySource(str(computed.get_name()), _dense(sizes))
+        sizes = self.sticks.sizes_of(step.name)
+        whole = Load(str(computed.get_name()), _dense(sizes))
         order = storage_order(self.run.buffers[step.name].strides)
         lane = memory_lane(self.run, step.name)
         self._copies[whole, sizes, order.index(lane) if lane >= 0 else lane] = step.name
 
-    def _redirect(self, step: RunOperation) -> None:
-        loads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
-        sources = {
-            number: source
-            for number, read in enumerate(loads)
-            if (source := self._source(step, number, read)) is not None
-        }
-        if sources:
-            redirect_by_number(step.operation, sources)
-
-    def _source(self, step: RunOperation, number: int, read: OperandRead) -> CopySource | None:
+    def _source(self, step: RunOperation, number: int, read: OperandRead) -> Load | None:
         """The source that a load is redirected to; None if it stays."""
         load = read.operand
         assert isinstance(load, Load)
         key = self.lanes[load.buffer], self.lanes[step.name]
         moves = self.sticks.moves[step.name, number][key] or ()
-        source = CopySource(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
+        source = Load(self._values.get(load.buffer, load.buffer), load.strides, load.offset)
         for move in moves:
             source = self._moved(step, source, read, move)
         if source.buffer == load.buffer:
@@ -123,21 +111,19 @@ class _Inserter:
         strides = [0] * (len(step.body.ranges) + len(step.body.reduced))
         for axis, stride in zip(read.axes, source.strides, strict=True):
             strides[axis] = stride
-        return CopySource(source.buffer, tuple(strides), source.offset)
+        return Load(source.buffer, tuple(strides), source.offset)
 
-    def _moved(
-        self, step: RunOperation, source: CopySource, read: OperandRead, move: Move
-    ) -> CopySource:
+    def _moved(self, step: RunOperation, source: Load, read: OperandRead, move: Move) -> Load:
         """The source after one restickify, which exists already or is inserted before ``step``."""
         if not move.whole:
             strides = _dense(read.sizes)
-            return CopySource(self._copy(step, source, read.sizes, move.lane), strides)
+            return Load(self._copy(step, source, read.sizes, move.lane), strides)
         assert isinstance(read.operand, Load)
-        sizes = self.sticks.sizes[read.operand.buffer]
-        whole = CopySource(source.buffer, _dense(sizes))
+        sizes = self.sticks.sizes_of(read.operand.buffer)
+        whole = Load(source.buffer, _dense(sizes))
         return replace(source, buffer=self._copy(step, whole, sizes, move.lane))
 
-    def _copy(self, step: RunOperation, source: CopySource, sizes: Ints, lane: int) -> str:
+    def _copy(self, step: RunOperation, source: Load, sizes: Ints, lane: int) -> str:
         key = (source, sizes, lane)
         if key not in self._copies:
             made = insert_restickify(self.graph, step.operation, source, sizes, lane)
@@ -154,21 +140,7 @@ def _dense(sizes: Ints) -> Ints:
 RESTICKIFY = DeviceOperation(OpKind.RESTICKIFY, "ReStickifyOpHBM")
 
 
-@dataclass(frozen=True, slots=True)
-class CopySource:
-    """Elements of a buffer: ``strides`` (elements) per index, from ``offset`` on."""
-
-    buffer: str
-    strides: Ints
-    offset: int = 0
-
-    def at(self, index: Sequence[Any]) -> Any:
-        """The element's index in the buffer."""
-        steps = (s * i for s, i in zip(self.strides, index, strict=True))
-        return sympy.Add(self.offset, *steps)
-
-
-def insert_restickify(graph: Any, before: Any, source: CopySource, sizes: Ints, lane: int) -> Any:
+def insert_restickify(graph: Any, before: Any, source: Load, sizes: Ints, lane: int) -> Any:
     """A copy of ``source``, a tensor of ``sizes`` and the dtype of its buffer, with sticks along
     ``lane``: a ComputedBuffer in front of operation ``before``, with its origins.
     """
@@ -193,7 +165,7 @@ def split_memory(graph: Any, operation: Any, lane: int) -> Any:
     with ir.IRNode.current_origins(operation.get_origins()):
         computed = ir.ComputedBuffer(name=None, layout=with_lane_layout(layout, lane), data=data)
         _place(graph, computed, operation)
-        source = CopySource(computed.get_name(), strides)
+        source = Load(computed.get_name(), strides)
         operation.data = _copy_of(source, sizes, data.dtype, data.device)
     if (known := getattr(operation, DEVICE_OPERATION, None)) is not None:
         setattr(computed, DEVICE_OPERATION, known)
@@ -202,7 +174,7 @@ def split_memory(graph: Any, operation: Any, lane: int) -> Any:
     return computed
 
 
-def _copy_of(source: CopySource, sizes: Ints, dtype: Any, device: Any) -> Any:
+def _copy_of(source: Load, sizes: Ints, dtype: Any, device: Any) -> Any:
     def body(index: Sequence[Any]) -> Any:
         return ops.load(source.buffer, source.at(index))
 
@@ -215,32 +187,18 @@ def _place(graph: Any, operation: Any, before: Any) -> None:
     graph.operations.insert(places.index(id(before)), operation)
 
 
-class _RedirectedLoads(WrapperHandler):  # type: ignore[misc]
-    """Redirects loads by their number to new sources."""
-
-    def __init__(self, inner: Any, sources: Mapping[int, CopySource], index: Sequence[Any]) -> None:
-        super().__init__(inner)
-        self._sources, self._index, self._loads = sources, index, 0
-
-    def load(self, name: str, index: Any) -> Any:
-        source = self._sources.get(self._loads)
-        self._loads += 1
-        if source is None:
-            return self._inner.load(name, index)
-        return self._inner.load(source.buffer, source.at(self._index))
-
-
-def redirect_by_number(operation: Any, sources: Mapping[int, CopySource]) -> None:
+def redirect_by_number(operation: Any, sources: Mapping[int, Load]) -> None:
     """Redirect the loads of a body, by their number, to ``sources``, whose strides are per axis of
     the iteration, the reduced ones last.
     """
-    body = operation.data.inner_fn
 
-    def inner_fn(*indices: Sequence[Any]) -> Any:
-        index = [symbol for part in indices for symbol in part]
-        with V.set_ops_handler(_RedirectedLoads(V.get_ops_handler(), sources, index)):
-            return body(*indices)
+    def change(iteration: list[Any]) -> LoadAt:
+        numbers = itertools.count()
 
-    object.__setattr__(operation.data, "inner_fn", inner_fn)
-    clear_caches(operation.data)
-    clear_caches(operation)
+        def load_at(name: str, index: Any) -> tuple[str, Any]:
+            source = sources.get(next(numbers))
+            return (name, index) if source is None else (source.buffer, source.at(iteration))
+
+        return load_at
+
+    change_loads(operation, change)

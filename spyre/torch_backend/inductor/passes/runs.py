@@ -4,7 +4,7 @@ The scheduler makes bundles of the same runs, unless it moves operations. Then a
 another run may cost one more restickify, but results stay right.
 
 Layout propagation goes through a run operation by operation. Inputs have the default layout, a
-result has the lane that `Operations` derives from its operands, and a buffer that is read outside
+result has the lane that `Lowering` derives from its operands, and a buffer that is read outside
 of its bundle has the default layout again. Every ComputedBuffer on spyre gets a FixedTiledLayout;
 `restickify` chooses better ones for the graph as a whole. An operation whose operands pitches
 cannot describe keeps its layout, and later operations of the run read its result in the default
@@ -15,29 +15,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from spyre.torch_backend.inductor.base.compat import clear_caches, ir
-from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, with_lane_layout
+from spyre.torch_backend.inductor.base.layouts import (
+    FixedTiledLayout,
+    HostBuffer,
+    argument_view,
+    strided_view,
+    with_lane_layout,
+)
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer, argument_view, strided_view
 from spyre.torch_backend.inductor.lowering.device_ir import Body, body_of
-from spyre.torch_backend.program import Ints, LoweringError, Value
+from spyre.torch_backend.program import LoweringError, Value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunOperation:
     """An operation of a run, and its body."""
 
     operation: Any
     body: Body
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of its buffer."""
         return str(self.operation.get_name())
 
-    @property
+    @cached_property
     def target(self) -> str:
         """The buffer it writes: its result, or the buffer it mutates."""
         return target_of(self.operation)
@@ -155,19 +161,11 @@ def remove_dead_code(graph: Any) -> None:
 PROPAGATED_KERNELS = "spyre_kernels"
 """Attribute of a graph: the kernels that layout propagation made of its runs."""
 PROPAGATED_LANES = "own_lanes"
-"""Attribute of an operation whose lanes were propagated."""
+"""Attribute of an operation whose lanes were propagated: the lanes before placement, -1 for none,
+of its result and, in their own dims, of its operands (none for later results of a program).
 
-
-@dataclass(frozen=True, slots=True)
-class PropagatedLanes:
-    """Lanes before placement, -1 for none: of the ``result`` and, in their own dims, of the
-    ``operands``, which are empty for later results of a program.
-
-    The rounding of sums depends on the lane, so placement must not change those of a reduction.
-    """
-
-    result: int
-    operands: Ints
+The rounding of sums depends on the lane, so placement must not change those of a reduction.
+"""
 
 
 def propagate_layouts(graph: Any) -> None:
@@ -179,11 +177,11 @@ def _propagate(run: OperationRun) -> SpyreKernel:
     kernel = SpyreKernel(run.buffers, sorted(run.results))
     for step in run.steps:
         try:
-            own = PropagatedLanes(*kernel.propagate(step.operation, step.body))
+            own = kernel.propagate(step.operation, step.body)
         except LoweringError:
             continue
         setattr(step.operation, PROPAGATED_LANES, own)
-        set_lane(run, step.operation, own.result)
+        set_lane(run, step.operation, own[0])
     return kernel
 
 

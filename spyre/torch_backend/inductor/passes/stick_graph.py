@@ -1,4 +1,10 @@
-"""The graph of a run for `place_restickifies`, and the moves that each use would cost.
+"""The lane of every result in a run, so that restickifies move few elements in all.
+
+A layout is represented by its lane: the host dim along sticks, or `SPARSE` for one element per
+stick. An operation reads its inputs with sticks along the dims that its output has sticks along; an
+input in another layout is restickified first, which moves all of its elements. `stick_graph`
+collects the lanes that results may have and the cost of each use; `place_restickifies` searches
+for the cheapest choice (hardware reference §4.5).
 
 Lane constraints. Pointwise: operands use the result's lane, or one element per stick if they lack
 that dim. Matmul: K and N. Reductions and programs: operands keep their propagated lane, since the
@@ -9,36 +15,109 @@ for the elements that they hold beyond those of full sticks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.base.layouts import lane_of
-from spyre.torch_backend.inductor.kernel.operands import (
-    OperandRead,
+from spyre.torch_backend.inductor.base.layouts import (
     argument_view,
-    reads_of,
+    lane_of,
     storage_order,
     strided_view,
 )
-from spyre.torch_backend.inductor.lowering.device_ir import Load
-from spyre.torch_backend.inductor.passes.placement import (
-    SPARSE,
-    LaneNode,
-    LaneUse,
-    LaneValue,
-    NodeKind,
-    device_elements,
-)
+from spyre.torch_backend.inductor.lowering.device_ir import Load, OperandRead, reads_of
 from spyre.torch_backend.inductor.passes.runs import (
     PROPAGATED_LANES,
     OperationRun,
-    PropagatedLanes,
     RunOperation,
     memory_lane,
 )
-from spyre.torch_backend.program import Ints, OpKind, ProgramBuilder, Value, op_spec as program
+from spyre.torch_backend.program import Ints, OpKind, ProgramBuilder, Value
+
+# --- the search -----------------------------------------------------------------------------------
+
+SPARSE = -1
+"""The lane of a value with one element per stick, such as a sum over sticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNode:
+    """An operation and the ``lanes`` that its result may have, preferred ones first.
+
+    ``work``: per lane, elements computed beyond the minimum; empty: none.
+    """
+
+    name: str
+    lanes: tuple[int, ...]
+    work: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneUse:
+    """One operand of ``consumer``. ``costs``: elements to move, [producer's lane, consumer's].
+
+    A ``producer`` that is no node has one lane, so one row of costs.
+    """
+
+    producer: str
+    consumer: str
+    costs: tuple[tuple[float, ...], ...]
+
+
+def device_elements(sizes: Sequence[int], lane: int, elements_per_stick: int) -> int:
+    """Elements in memory of a value of ``sizes`` with sticks along ``lane``, with padding."""
+    if lane == SPARSE:
+        return prod(sizes) * elements_per_stick
+    sticks = -(-sizes[lane] // elements_per_stick)
+    return prod(sizes) // sizes[lane] * sticks * elements_per_stick
+
+
+def place_restickifies(
+    nodes: Sequence[LaneNode], uses: Sequence[LaneUse], beam: int = 64
+) -> dict[str, int]:
+    """Return the lane of every node, from a beam search over ``nodes`` in topological order.
+
+    After every operation the ``beam`` cheapest assignments are kept, of equal ones those of
+    preferred lanes; assignments that differ only in values without later readers count once. With
+    a beam of 1 every node gets the first of its cheapest lanes, given the earlier choices.
+    """
+    places = {node.name: place for place, node in enumerate(nodes)}
+    reads: list[list[tuple[int | None, npt.NDArray[np.float64]]]] = [[] for _ in nodes]
+    last_reader = np.full(len(nodes), -1, np.int64)
+    for use in uses:
+        producer, reader = places.get(use.producer), places[use.consumer]
+        reads[reader].append((producer, np.array(use.costs, np.float64)))
+        if producer is not None:
+            last_reader[producer] = max(last_reader[producer], reader)
+    states = np.zeros((1, 0), np.int64)
+    totals = np.zeros(1)
+    for place, node in enumerate(nodes):
+        grown = np.repeat(totals[:, None], len(node.lanes), axis=1)
+        grown += np.array(node.work or 0.0)
+        for producer, costs in reads[place]:
+            grown += costs[0 if producer is None else states[:, producer]]
+        order = np.argsort(grown, axis=None, kind="stable")
+        parents, layouts = np.divmod(order, grown.shape[1])
+        states = np.column_stack([states[parents], layouts])
+        kept = _distinct(states, last_reader[: place + 1] > place)[:beam]
+        states, totals = states[kept], grown.ravel()[order[kept]]
+    return {node.name: node.lanes[k] for node, k in zip(nodes, states[0], strict=True)}
+
+
+def _distinct(states: npt.NDArray[np.int64], live: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Rows that are the first with their lanes of live values, in order."""
+    if not live.any():
+        return np.zeros(1, np.int64)
+    _, first = np.unique(states[:, live], axis=0, return_index=True)
+    return np.sort(first)
+
+
+# --- the graph ------------------------------------------------------------------------------------
 
 MOST_GROWTH = 2
 """Maximum growth of a result's memory by another lane than the propagated one."""
@@ -47,113 +126,91 @@ Lanes = tuple[int, int]
 """A producer's lane and its consumer's."""
 
 
-@dataclass(frozen=True, slots=True)
-class StickGraph:
-    """``nodes``, ``edges``, ``inputs``: for `place_restickifies`. ``moves``: the restickifies of a
-    use, by consumer, number of the load, and lanes; None if the kernel has to spread the operand.
-    ``sizes``: of every buffer, in the row-major order of its elements.
-    """
-
-    nodes: tuple[LaneNode, ...]
-    edges: tuple[LaneUse, ...]
-    inputs: tuple[LaneValue, ...]
-    moves: Mapping[tuple[str, int], Mapping[Lanes, Moves | None]]
-    sizes: Mapping[str, Ints]
-
-
 def in_memory(name: str) -> str:
     """The name of the node for the memory of a buffer that leaves its run."""
     return f"memory of {name}"
 
 
-def stick_graph(run: OperationRun) -> StickGraph:
-    """The graph of a run whose layouts are propagated. LoweringError for an unusual input."""
-    return _StickGraphBuilder(run).made()
+@dataclass(slots=True)
+class StickGraph:
+    """The nodes and uses of a run, for `place_restickifies`.
 
+    ``inputs``: lanes of buffers that the run does not make. ``moves``: the restickifies of a use,
+    by consumer, number of the load, and lanes; None if the kernel has to spread the operand.
+    ``values``: every buffer in each of its lanes, in the row-major order of its elements.
+    """
 
-class _StickGraphBuilder:
-    def __init__(self, run: OperationRun) -> None:
-        self.run = run
-        self.values: dict[str, dict[int, program.Value]] = {}
-        self.nodes: list[LaneNode] = []
-        self.edges: list[LaneUse] = []
-        self.inputs: list[LaneValue] = []
-        self.moves: dict[tuple[str, int], dict[Lanes, Moves | None]] = {}
+    run: OperationRun
+    nodes: list[LaneNode] = field(default_factory=list)
+    uses: list[LaneUse] = field(default_factory=list)
+    inputs: dict[str, int] = field(default_factory=dict)
+    moves: dict[tuple[str, int], dict[Lanes, Moves | None]] = field(default_factory=dict)
+    values: dict[str, dict[int, Value]] = field(default_factory=dict)
 
-    def made(self) -> StickGraph:
-        for step in self.run.steps:
-            self._add(step)
-        sizes = {name: next(iter(by_lane.values())).sizes for name, by_lane in self.values.items()}
-        nodes, edges, inputs = tuple(self.nodes), tuple(self.edges), tuple(self.inputs)
-        return StickGraph(nodes, edges, inputs, self.moves, sizes)
+    def sizes_of(self, name: str) -> Ints:
+        """Sizes of a buffer, in the row-major order of its elements."""
+        return next(iter(self.values[name].values())).sizes
 
-    def _add(self, step: RunOperation) -> None:
+    def add(self, step: RunOperation) -> None:
+        """Add an operation, its uses, and the inputs that it reads first."""
         reads = [read for read in reads_of(step.body) if isinstance(read.operand, Load)]
-        lanes = _candidates(step)
+        lanes, ranges, dtype = _candidates(step), step.body.ranges, step.body.dtype
         for number, read in enumerate(reads):
-            self._edge(step, number, read, lanes)
-        body = step.body
-        value = _placement_value(step.name, body.ranges, body.dtype, lanes)
-        fewest = min(value.elements)
-        work = tuple(
-            n - fewest if lane == SPARSE else 0
-            for lane, n in zip(value.lanes, value.elements, strict=True)
+            self._add_use(step, number, read, lanes)
+        elements = [device_elements(ranges, k, _per_stick(dtype)) for k in lanes]
+        work = (
+            n - min(elements) if k == SPARSE else 0 for k, n in zip(lanes, elements, strict=True)
         )
-        self.nodes.append(LaneNode(value, NodeKind.ALL_SAME, work))
+        self.nodes.append(LaneNode(step.name, lanes, tuple(work)))
         order = storage_order(self.run.buffers[step.name].strides)
-        held = {k: laid_out(body.ranges, body.dtype, k).permuted(order) for k in lanes}
-        self.values[step.name] = held
+        self.values[step.name] = {k: laid_out(ranges, dtype, k).permuted(order) for k in lanes}
         if step.mutates:
             self._from_outside(step.target)
         elif step.name in self.run.results and has_free_lane(step):
-            self._memory(step, value)
+            lane, memory = memory_lane(self.run, step.name), in_memory(step.name)
+            costs = (
+                (0.0 if own == lane else float(Move(True, lane, n).cost),)
+                for own, n in zip(lanes, elements, strict=True)
+            )
+            self.nodes.append(LaneNode(memory, (lane,)))
+            self.uses.append(LaneUse(step.name, memory, tuple(costs)))
         elif step.name in self.run.results:
             self.values[step.name] = {lanes[0]: self._outside(step.name)}
 
-    def _known(self, read: OperandRead) -> str:
-        """The operand's producer, added as an input if it is outside of the run."""
-        assert isinstance(read.operand, Load)
-        self._from_outside(read.operand.buffer)
-        return read.operand.buffer
-
     def _from_outside(self, name: str) -> None:
         """Add an input for memory written outside of the run, or by an operation in place."""
-        if name in self.values:
-            return
-        value = self._outside(name)
-        lanes = (value.lane_dim,)
-        self.values[name] = {value.lane_dim: value}
-        self.inputs.append(_placement_value(name, value.sizes, value.dtype, lanes))
+        if name not in self.values:
+            value = self._outside(name)
+            self.values[name] = {value.lane_dim: value}
+            self.inputs[name] = value.lane_dim
 
-    def _outside(self, name: str) -> program.Value:
+    def _outside(self, name: str) -> Value:
         buffer = self.run.buffers[name]
-        view = argument_view(name, buffer)
-        return program.Value(view, buffer.dtype, 0)
+        return Value(argument_view(name, buffer), buffer.dtype, 0)
 
-    def _edge(self, step: RunOperation, number: int, read: OperandRead, lanes: Ints) -> None:
-        producer = self._known(read)
+    def _add_use(self, step: RunOperation, number: int, read: OperandRead, lanes: Ints) -> None:
+        assert isinstance(read.operand, Load)
+        producer = read.operand.buffer
+        self._from_outside(producer)
         moves = {
             (have, own): moves_for(value, read, wanted_lanes(step, number, read.sizes, own))
             for have, value in self.values[producer].items()
             for own in lanes
         }
-        costs = tuple(
+        costs = (
             tuple(float(cost_of(moves[have, own])) for own in lanes)
             for have in self.values[producer]
         )
         self.moves[step.name, number] = moves
-        self.edges.append(LaneUse(producer, step.name, number, costs=costs))
+        self.uses.append(LaneUse(producer, step.name, tuple(costs)))
 
-    def _memory(self, step: RunOperation, value: LaneValue) -> None:
-        lane = memory_lane(self.run, step.name)
-        name = in_memory(step.name)
-        memory = _placement_value(name, step.body.ranges, step.body.dtype, (lane,))
-        costs = tuple(
-            (0.0 if own == lane else float(Move(True, lane, elements).cost),)
-            for own, elements in zip(value.lanes, value.elements, strict=True)
-        )
-        self.nodes.append(LaneNode(memory, NodeKind.ANY_IN))
-        self.edges.append(LaneUse(step.name, name, 0, costs=costs))
+
+def stick_graph(run: OperationRun) -> StickGraph:
+    """The graph of a run whose layouts are propagated. LoweringError for an unusual input."""
+    graph = StickGraph(run)
+    for step in run.steps:
+        graph.add(step)
+    return graph
 
 
 def has_free_lane(step: RunOperation) -> bool:
@@ -169,31 +226,21 @@ def has_free_lane(step: RunOperation) -> bool:
     return dense and lane_of(layout) is not None
 
 
-def _placement_value(name: str, sizes: Ints, dtype: str, lanes: Ints) -> LaneValue:
-    per_stick = _per_stick(dtype)
-    return LaneValue(name, lanes, tuple(device_elements(sizes, k, per_stick) for k in lanes))
-
-
 def _per_stick(dtype: str) -> int:
     return laid_out((), dtype, SPARSE).view.elements_per_stick
 
 
 def _candidates(step: RunOperation) -> Ints:
     """Lanes that the result may have, the propagated one first."""
-    known, sizes = propagated_lanes(step), step.body.ranges
+    known = getattr(step.operation, PROPAGATED_LANES, None)
+    sizes = step.body.ranges
     if known is None:
-        return (_last(sizes),)
-    own = known.result
+        return (max((k for k, n in enumerate(sizes) if n > 1), default=SPARSE),)
+    own: int = known[0]
     kind = step.body.operation.kind
     if kind is not OpKind.POINTWISE or not has_free_lane(step):
         return (own,)
     return (own, *_others(sizes, own, step.body.dtype))
-
-
-def propagated_lanes(step: RunOperation) -> PropagatedLanes | None:
-    """The result of layout propagation, None if it failed for the operation."""
-    lanes: PropagatedLanes | None = getattr(step.operation, PROPAGATED_LANES, None)
-    return lanes
 
 
 def _others(sizes: Ints, own: int, dtype: str) -> Iterator[int]:
@@ -204,16 +251,12 @@ def _others(sizes: Ints, own: int, dtype: str) -> Iterator[int]:
             yield k
 
 
-def _last(sizes: Ints) -> int:
-    return max((k for k, n in enumerate(sizes) if n > 1), default=SPARSE)
-
-
 def wanted_lanes(step: RunOperation, number: int, sizes: Ints, own: int) -> Ints:
     """Lanes that load ``number``, of ``sizes``, may have if the result has lane ``own``."""
     operation = step.body.operation
     if operation.program is not None or operation.kind is OpKind.REDUCTION:
-        known = propagated_lanes(step)
-        fixed = known.operands[number : number + 1] if known else ()
+        _, operands = getattr(step.operation, PROPAGATED_LANES, (SPARSE, ()))
+        fixed: Ints = operands[number : number + 1]
         return fixed or tuple(range(SPARSE, len(sizes)))
     lane = len(sizes) - 1 if operation.kind is OpKind.MATMUL else own
     return (lane if lane >= 0 and sizes[lane] > 1 else SPARSE,)

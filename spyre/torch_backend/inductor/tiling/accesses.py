@@ -20,23 +20,16 @@ READ_WRITES = "__spyre_read_writes_cache"
 
 
 @dataclass(frozen=True, slots=True)
-class BufferRead:
-    """One load: the buffer, and the index in host elements from its start."""
-
-    buffer: str
-    index: sympy.Expr
-
-
-@dataclass(frozen=True, slots=True)
 class OperationAccesses:
     """Reads of an operation, and the index expressions that it uses as values.
 
+    ``reads``: per load, ``name`` of the buffer, and ``index`` in host elements from its start.
     ``variables``: one per entry of ranges, then of reduction ranges; None for an extent of 1.
     """
 
     variables: tuple[sympy.Symbol | None, ...]
     extents: tuple[Any, ...]
-    reads: tuple[BufferRead, ...]
+    reads: tuple[MemoryDep, ...]
     index_values: tuple[sympy.Expr, ...]
 
     def extent_of(self, variable: sympy.Symbol) -> Any:
@@ -79,7 +72,7 @@ def accesses_of(operation: Any) -> OperationAccesses:
     return OperationAccesses(
         tuple(v if isinstance(v, sympy.Symbol) else None for v in read_writes.range_vars),
         extents_of(operation),
-        tuple(BufferRead(d.name, d.index) for d in read_writes.reads if isinstance(d, MemoryDep)),
+        tuple(read for read in read_writes.reads if isinstance(read, MemoryDep)),
         tuple(d.index for d in read_writes.index_exprs),
     )
 
@@ -173,7 +166,7 @@ def recombined(
 
 
 def dims_by_variable(
-    read: BufferRead, accesses: OperationAccesses, layout: Any
+    read: MemoryDep, accesses: OperationAccesses, layout: Any
 ) -> Mapping[int, int]:
     """Return, by index in the iteration space, the dim of the buffer that is walked in full."""
     dims = {}
@@ -236,10 +229,10 @@ def _carry(operation: Any, accesses: OperationAccesses, axes: list[Any], names: 
     result = names.setdefault(operation.get_name(), [None] * outputs)
     links: list[tuple[int, list[str | None], int]] = []
     for read in accesses.reads:
-        layout = layout_of(read.buffer)
+        layout = layout_of(read.name)
         if layout is None:
             continue
-        buffer = names.setdefault(read.buffer, [None] * len(layout.size))
+        buffer = names.setdefault(read.name, [None] * len(layout.size))
         links.extend((a, buffer, d) for a, d in dims_by_variable(read, accesses, layout).items())
     links.extend((a, result, a) for a in range(min(outputs, len(result))))
     for axis, buffer, dim in links:

@@ -18,7 +18,6 @@ operation writes its tiles to the full buffer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -33,16 +32,19 @@ from spyre.torch_backend.inductor.tiling.accesses import (
     extents_of,
     is_loop_operation,
     names_read,
+    recombined,
 )
 from spyre.torch_backend.inductor.tiling.full_buffers import (
     FullBuffer,
-    Redirect,
+    LoadAt,
+    in_same_loops,
     insert_accumulators,
     keep_indices,
     make_full_buffer,
+    mutation_of,
     redirect_loads,
     redirect_storage,
-    register,
+    to_buffer,
 )
 from spyre.torch_backend.inductor.tiling.groups import (
     TileGroup,
@@ -90,7 +92,12 @@ def coarse_tile(
     sizes = {op.get_name(): list(op.data.ranges) for g in tile_groups for op in g.operations}
     accesses = {op.get_name(): accesses_of(op) for op in operations if is_loop_operation(op)}
     for group in tile_groups:
-        _stamp_group(group)
+        for op in group.operations:
+            ranges = _divided(op, group)
+            op.loop_group_id = group.path
+            op.loop_count = [level.count for level in group.levels]
+            op.loop_tiled_dims = tiled_dims_of(op, group.levels)
+            _divide_ranges(op, ranges)
     tile_groups = insert_accumulators(operations, tile_groups, sizes)
     insert_tiling_propagation(operations, tile_groups, accesses)
 
@@ -135,17 +142,6 @@ def _check_concrete(operation: Any, ranges: Sequence[Any]) -> None:
             found=", ".join(map(str, symbolic)),
             hint="tile these dims too, or compile with dynamic=False",
         )
-
-
-def _stamp_group(group: TileGroup) -> None:
-    """Set the loop attributes and the ranges of one tile on all operations of a group."""
-    for op in group.operations:
-        dims = tiled_dims_of(op, group.levels)
-        ranges = _divided(op, group)
-        op.loop_group_id = group.path
-        op.loop_count = [level.count for level in group.levels]
-        op.loop_tiled_dims = dims
-        _divide_ranges(op, ranges)
 
 
 def _divide_ranges(operation: Any, ranges: Sequence[Any]) -> None:
@@ -193,19 +189,6 @@ def _divides(extent: Any, tile: int, count: Any) -> bool:
     return bool(whole) if not whole.free_symbols else bool(V.graph.sizevars.expect_true(whole))
 
 
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """Readers of a buffer: operations of the same loop body that read its tile, and all others."""
-
-    inside: tuple[Any, ...]
-    outside: tuple[Any, ...]
-    is_output: bool
-
-    @property
-    def leaves_loop(self) -> bool:
-        return bool(self.outside) or self.is_output
-
-
 def insert_tiling_propagation(
     operations: list[Any],
     groups: Sequence[TileGroup],
@@ -226,25 +209,26 @@ def insert_tiling_propagation(
     new = [op for op in operations if is_loop_operation(op) and op.get_name() not in untiled]
     accesses = {**untiled, **{op.get_name(): accesses_of(op) for op in new}}
     outputs = set(V.graph.get_output_names())
-    redirects: dict[str, dict[str, Redirect]] = {}
+    redirects: dict[str, dict[str, LoadAt]] = {}
     made = [op for group in groups for op in group.operations]
     for op in made:
         if isinstance(op.layout, (ir.MutationLayoutSHOULDREMOVE, ir.NonOwningLayout)):
             continue
-        uses = _uses(op, operations, loops, accesses, outputs)
-        _give_buffer(op, uses, operations, loops, redirects)
+        inside, outside = _readers(op, operations, loops, accesses)
+        leaves_loop = bool(outside) or op.get_name() in outputs
+        _give_buffer(op, inside, outside, leaves_loop, operations, loops, redirects)
     by_name = {op.get_name(): op for op in operations}
     for name, redirected in redirects.items():
         redirect_loads(by_name[name], redirected)
 
 
-def _uses(
+def _readers(
     operation: Any,
     operations: Sequence[Any],
     loops: Mapping[str, TilingLoops],
     accesses: Mapping[str, OperationAccesses],
-    outputs: set[str],
-) -> _Uses:
+) -> tuple[list[Any], list[Any]]:
+    """Return operations of the same loop body that read an operation's tile, and other readers."""
     name = operation.get_name()
     inside: list[Any] = []
     outside: list[Any] = []
@@ -253,7 +237,7 @@ def _uses(
             continue
         of_tile = _reads_tile(reader.get_name(), name, loops, accesses)
         (inside if of_tile else outside).append(reader)
-    return _Uses(tuple(inside), tuple(outside), name in outputs)
+    return inside, outside
 
 
 def _reads_tile(
@@ -266,50 +250,52 @@ def _reads_tile(
     if own is None or own.path != made.path:
         return False
     accessed = accesses[reader]
-    reads = [read for read in accessed.reads if read.buffer == name]
+    reads = [read for read in accessed.reads if read.name == name]
     return not any(list(advances(read, accessed, own, made)) for read in reads)
 
 
 def _give_buffer(
     operation: Any,
-    uses: _Uses,
+    inside: Sequence[Any],
+    outside: Sequence[Any],
+    leaves_loop: bool,
     operations: list[Any],
     loops: Mapping[str, TilingLoops],
-    redirects: dict[str, dict[str, Redirect]],
+    redirects: dict[str, dict[str, LoadAt]],
 ) -> None:
     name = operation.get_name()
     if all(axis is None for axis in loops[name].axes):
-        _fix_memory(operation, not uses.leaves_loop)
+        _fix_memory(operation, not leaves_loop)
         return
     operation.decide_layout()
     full_layout = operation.get_layout()
     keep_indices(operation)
-    if not uses.leaves_loop:
+    if not leaves_loop:
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
     else:
         full = _insert_full_buffer(operation, full_layout, operations, loops)
         redirect_storage(operations, operation, full)
-        for reader in filter(is_loop_operation, uses.outside):
-            redirects.setdefault(reader.get_name(), {})[name] = Redirect(full.name)
-        if not uses.inside:
-            operation.layout = _mutation(full)
+        for reader in filter(is_loop_operation, outside):
+            redirects.setdefault(reader.get_name(), {})[name] = to_buffer(full.name)
+        if not inside:
+            operation.layout = mutation_of(full)
             return
         operation.layout = tile_layout(full_layout, operation.data.ranges)
         _fix_memory(operation, True)
         _insert_copy(operation, full, operations)
-    tile = Redirect(name, full_layout.size, full_layout.stride, operation.layout.stride)
-    for reader in uses.inside:
+    strides = full_layout.size, full_layout.stride, operation.layout.stride
+
+    def tile(_: str, index: Any) -> tuple[str, Any]:
+        return name, recombined(index, *strides)
+
+    for reader in inside:
         redirects.setdefault(reader.get_name(), {})[name] = tile
 
 
 def _fix_memory(operation: Any, fixed: bool) -> None:
     if isinstance(operation.layout, FixedTiledLayout):
         operation.layout.per_tile_fixed = fixed
-
-
-def _mutation(full: FullBuffer) -> Any:
-    return ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(full)))
 
 
 def _insert_full_buffer(
@@ -332,17 +318,5 @@ def _insert_copy(operation: Any, full: FullBuffer, operations: list[Any]) -> Non
     def load(index: Sequence[Any]) -> Any:
         return V.ops.load(name, tile(index))
 
-    ranges = list(operation.data.ranges)
-    device, dtype = operation.get_device(), operation.get_dtype()
-    with ir.IRNode.current_origins(operation.get_origins()):
-        data = ir.Pointwise(device=device, dtype=dtype, inner_fn=load, ranges=ranges)
-        copy = ir.ComputedBuffer(name=None, layout=_mutation(full), data=data)
-    register(copy)
-    copy.origin_node = operation.origin_node
-    copy.loop_group_id = operation.loop_group_id
-    copy.loop_count = list(operation.loop_count)
-    copy.loop_tiled_dims = [
-        [d for d in entry if d < len(ranges)] for entry in operation.loop_tiled_dims
-    ]
-    copy.named_dims = tuple(getattr(operation, "named_dims", ()))[: len(ranges)]
+    copy = in_same_loops(operation, load, full, "identity")
     operations.insert(operations.index(operation) + 1, copy)

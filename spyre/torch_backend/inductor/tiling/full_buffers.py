@@ -13,13 +13,13 @@ outside of the loop read. A sum is rounded once per tile, as in a tiled launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spyre.errors import SpyreError
 from spyre.torch_backend.inductor.base.compat import V, WrapperHandler, clear_caches, ir, ops
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION, DeviceOperation
-from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read, recombined
+from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
 from spyre.torch_backend.inductor.tiling.groups import TileGroup
 from spyre.torch_backend.inductor.tiling.safety import COMBINED
 from spyre.torch_backend.program import OpKind
@@ -91,45 +91,49 @@ def _replaced(node: Any, old: Any, new: Any) -> Any:
     return node
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """Redirects loads of a buffer to buffer ``name``, with strides ``new`` instead of ``old`` if
-    they are given.
-    """
-
-    name: str
-    size: Sequence[Any] = ()
-    old: Sequence[Any] = ()
-    new: Sequence[Any] = ()
-
-    def index(self, index: Any) -> Any:
-        """Return the index in the new buffer."""
-        return recombined(index, self.size, self.old, self.new) if self.new else index
+LoadAt = Callable[[str, Any], tuple[str, Any]]
+"""Of a load: (buffer, index) → those to load instead."""
 
 
 class _Redirected(WrapperHandler):  # type: ignore[misc]
-    def __init__(self, inner: Any, redirects: Mapping[str, Redirect]) -> None:
+    def __init__(self, inner: Any, redirected: LoadAt) -> None:
         super().__init__(inner)
-        self._redirects = redirects
+        self._redirected = redirected
 
     def load(self, name: str, index: Any) -> Any:
-        redirect = self._redirects.get(name)
-        if redirect is None:
-            return self._inner.load(name, index)
-        return self._inner.load(redirect.name, redirect.index(index))
+        return self._inner.load(*self._redirected(name, index))
 
 
-def redirect_loads(operation: Any, redirects: Mapping[str, Redirect]) -> None:
-    """Redirect loads in the body of a loop operation, by buffer name."""
+def change_loads(operation: Any, change: Callable[[list[Any]], LoadAt]) -> None:
+    """Change the loads in the body of a loop operation.
+
+    ``change``: index of the iteration, the reduced dims last → what each load reads instead; called
+    whenever the body is evaluated.
+    """
     body: Callable[..., Any] = operation.data.inner_fn
 
-    def inner_fn(*indices: Any) -> Any:
-        with V.set_ops_handler(_Redirected(V.get_ops_handler(), redirects)):
+    def inner_fn(*indices: Sequence[Any]) -> Any:
+        redirected = change([symbol for part in indices for symbol in part])
+        with V.set_ops_handler(_Redirected(V.get_ops_handler(), redirected)):
             return body(*indices)
 
     object.__setattr__(operation.data, "inner_fn", inner_fn)
     clear_caches(operation.data)
     clear_caches(operation)
+
+
+def redirect_loads(operation: Any, redirects: Mapping[str, LoadAt]) -> None:
+    """Redirect loads in the body of a loop operation, by buffer name."""
+
+    def load_at(name: str, index: Any) -> tuple[str, Any]:
+        return redirects[name](name, index) if name in redirects else (name, index)
+
+    change_loads(operation, lambda _: load_at)
+
+
+def to_buffer(name: str) -> LoadAt:
+    """Redirect loads to buffer ``name``, which has the same strides."""
+    return lambda _, index: (name, index)
 
 
 def keep_indices(operation: Any) -> None:
@@ -177,7 +181,7 @@ def _accumulate(
     redirect_storage(operations, operation, total)
     for reader in operations:
         if is_loop_operation(reader) and name in names_read(reader):
-            redirect_loads(reader, {name: Redirect(total.get_name())})
+            redirect_loads(reader, {name: to_buffer(total.get_name())})
     operations.insert(_outermost(operation, operations), total)
     combine = _combine(operation, total, how)
     operations.insert(operations.index(operation) + 1, combine)
@@ -233,18 +237,27 @@ def _combine(operation: Any, total: Any, how: str) -> Any:
         partial = V.ops.load(name, tile(index))
         return getattr(ops, how)(before, partial)
 
+    return in_same_loops(operation, join, total, how)
+
+
+def in_same_loops(operation: Any, body: Callable[..., Any], target: Any, name: str) -> Any:
+    """Return a pointwise operation in the loops of ``operation``, over its ranges, that writes into
+    buffer ``target``.
+    """
     ranges = list(operation.data.ranges)
-    data = ir.Pointwise(
-        device=operation.get_device(), dtype=operation.get_dtype(), inner_fn=join, ranges=ranges
-    )
-    target = ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(total)))
-    combine = _registered(operation, data, target, how)
-    combine.loop_group_id = operation.loop_group_id
-    combine.loop_count = list(operation.loop_count)
-    combine.loop_tiled_dims = [
-        [d for d in entry if d < len(ranges)] for entry in operation.loop_tiled_dims
-    ]
-    return combine
+    device, dtype = operation.get_device(), operation.get_dtype()
+    with ir.IRNode.current_origins(operation.get_origins()):
+        data = ir.Pointwise(device=device, dtype=dtype, inner_fn=body, ranges=ranges)
+    made = _registered(operation, data, mutation_of(target), name)
+    made.loop_group_id = operation.loop_group_id
+    made.loop_count = list(operation.loop_count)
+    made.loop_tiled_dims = [[d for d in e if d < len(ranges)] for e in operation.loop_tiled_dims]
+    return made
+
+
+def mutation_of(target: Any) -> Any:
+    """Return the layout of an operation that writes into buffer ``target``."""
+    return ir.MutationLayoutSHOULDREMOVE(ir.TensorBox(ir.StorageBox(target)))
 
 
 def _registered(operation: Any, data: Any, layout: Any, name: str) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import sympy
@@ -176,23 +175,17 @@ def _index(names: Sequence[str | None], name: str) -> int | None:
     return names.index(name) if name in names else None
 
 
-class HintKind(StrEnum):
-    """The effect of a hint: tiles, or work division."""
-
-    SLICES = "slices"
-    WORK_DIV = "work_div"
-
-
 @dataclass(frozen=True, slots=True)
 class DimHint:
     """The hint of one block for one dim of one operation.
 
-    ``scope``: number of the block, rising inwards. ``number``: of tiles, or of cores. ``dim``: the
-    index in ranges and reduction ranges that has the name; None if the operation lacks it.
+    ``scope``: number of the block, rising inwards. ``kind``: "slices" or "work_div". ``number``: of
+    tiles, or of cores. ``dim``: the index in ranges and reduction ranges that has the name; None if
+    the operation lacks it.
     """
 
     scope: int
-    kind: HintKind
+    kind: str
     name: str
     number: int
     dim: int | None
@@ -222,7 +215,7 @@ def _scopes_of_operation(operation: Any) -> tuple[HintScope, ...]:
 
 
 def _hints(scope: HintScope, names: Sequence[str | None]) -> Iterator[DimHint]:
-    for kind, entries in ((HintKind.SLICES, scope.slices), (HintKind.WORK_DIV, scope.work_div)):
+    for kind, entries in (("slices", scope.slices), ("work_div", scope.work_div)):
         for name, number in entries:
             if declared_extent(name) is None:
                 raise SpyreError(
@@ -273,14 +266,14 @@ def _warn_of_programs(operations: Sequence[Any]) -> None:
 
 
 def _tile_hints(operation: Any) -> list[DimHint]:
-    return [h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.SLICES]
+    return [h for h in getattr(operation, "dim_hints", ()) if h.kind == "slices"]
 
 
 def shares_of(operation: Any) -> tuple[tuple[int, int], ...]:
     """Return (index in the iteration space, cores) of each dim that hints divide; inner blocks take
     precedence. A program of several device operations gets a warning instead.
     """
-    hints = (h for h in getattr(operation, "dim_hints", ()) if h.kind is HintKind.WORK_DIV)
+    hints = (h for h in getattr(operation, "dim_hints", ()) if h.kind == "work_div")
     shares = {h.dim: h.number for h in hints if h.dim is not None}
     program = program_of(operation)
     if shares and program is not None:

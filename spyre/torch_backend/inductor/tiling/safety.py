@@ -12,10 +12,9 @@ from itertools import takewhile
 from typing import Any
 
 from spyre.errors import SpyreError, UnsupportedError
-from spyre.torch_backend.inductor.base.compat import ir
+from spyre.torch_backend.inductor.base.compat import MemoryDep, ir
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, stick_dim
 from spyre.torch_backend.inductor.tiling.accesses import (
-    BufferRead,
     OperationAccesses,
     accesses_of,
     coefficient,
@@ -134,10 +133,10 @@ def _check_accesses(
     for read in accesses.reads:
         for variable in filter(None, tiled.values()):
             if coefficient(read.index, variable) is None:
-                action = f"reads {read.buffer} at steps that differ along a tiled dim"
+                action = f"reads {read.name} at steps that differ along a tiled dim"
                 raise _beyond(operation, action, str(read.index))
-        _check_sticks(operation, tile, layout_of(read.buffer), (read, accesses))
-        for maker in makers.get(read.buffer, ()):
+        _check_sticks(operation, tile, layout_of(read.name), (read, accesses))
+        for maker in makers.get(read.name, ()):
             _check_same_tile(operation, read, accesses, own, loops[maker])
 
 
@@ -155,7 +154,7 @@ def _check_sticks(
     operation: Any,
     tile: Mapping[int, Any],
     layout: Any,
-    by: tuple[BufferRead, OperationAccesses] | None,
+    by: tuple[MemoryDep, OperationAccesses] | None,
 ) -> None:
     """Raise SPY973 if sticks of a buffer run along a tiled dim and tiles are not whole sticks."""
     if not isinstance(layout, FixedTiledLayout) or (stick := stick_dim(layout)) is None:
@@ -166,7 +165,7 @@ def _check_sticks(
             raise SpyreError(
                 "SPY973",
                 f"tiles of dim {axis} of {operation.get_name()} cut sticks"
-                + (f" of {by[0].buffer}" if by else ""),
+                + (f" of {by[0].name}" if by else ""),
                 expected=f"a multiple of {lanes} elements, those of a stick of "
                 f"{layout.device_layout.device_dtype}",
                 found=f"tiles of {extent}, of an extent of {extents_of(operation)[axis]}",
@@ -174,7 +173,7 @@ def _check_sticks(
 
 
 def _walks(
-    axis: int, dim: int, layout: Any, by: tuple[BufferRead, OperationAccesses] | None
+    axis: int, dim: int, layout: Any, by: tuple[MemoryDep, OperationAccesses] | None
 ) -> bool:
     """Return True if an axis of the iteration space moves along ``dim`` of a buffer: of the one
     that is read, or of the result if ``by`` is None.
@@ -191,7 +190,7 @@ def _walks(
 
 def _check_same_tile(
     operation: Any,
-    read: BufferRead,
+    read: MemoryDep,
     accesses: OperationAccesses,
     own: TilingLoops,
     made: TilingLoops,
@@ -203,22 +202,22 @@ def _check_same_tile(
     pairs = list(zip(made.axes[:common], own.axes[:common], strict=True))
     if all(made_axis is None for made_axis, _ in pairs):
         return
-    layout = layout_of(read.buffer)
+    layout = layout_of(read.name)
     steps = coordinates(read.index, layout.size, layout.stride)
     if steps is None or not stays_within(steps, layout.size, accesses):
-        raise _beyond(operation, f"reads {read.buffer}, of the same loop, across its dims", read)
+        raise _beyond(operation, f"reads {read.name}, of the same loop, across its dims", read)
     for made_axis, own_axis in pairs:
         if made_axis is not None and made_axis >= len(steps):
-            action = f"reads {read.buffer} in the loop that splits its reduction"
+            action = f"reads {read.name} in the loop that splits its reduction"
             raise _beyond(operation, action, read)
         variable = None if own_axis is None else accesses.variables[own_axis]
         if made_axis is not None and (variable is None or steps[made_axis] != variable):
-            action = f"reads {read.buffer}, of the same loop, beyond the tile of its iteration"
+            action = f"reads {read.name}, of the same loop, beyond the tile of its iteration"
             raise _beyond(operation, action, f"{steps[made_axis]} in dim {made_axis}")
 
 
 def advances(
-    read: BufferRead, accesses: OperationAccesses, own: TilingLoops, made: TilingLoops
+    read: MemoryDep, accesses: OperationAccesses, own: TilingLoops, made: TilingLoops
 ) -> Iterator[int]:
     """Yield the common levels that tile the reader but not the result it reads, where the read
     position changes with the iteration.

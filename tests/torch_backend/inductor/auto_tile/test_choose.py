@@ -7,8 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
-from spyre.torch_backend.inductor.auto_tile.choose import best_levels, best_of, outcome_of
+from spyre.torch_backend.inductor.auto_tile import best_levels, best_of, counts_of, outcome_of
 from spyre.torch_backend.inductor.base.notes import TILING_FILE, observing
 from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
@@ -46,7 +45,7 @@ def test_what_was_tried_is_what_is_compiled(name):
     function, sizes = FUNCTIONS[name]
     with searched() as plans:
         _, kernels = compiled(function, *inputs(*sizes), auto_tile=True)
-    ((choice,),) = (plan.choices for plan in plans)
+    ((choice,),) = (choices for _, choices in plans)
     (kernel,) = kernels
     best = best_of(choice.outcomes)
     assert choice.levels == best.levels
@@ -97,7 +96,7 @@ def test_what_fits_stays_whole():
     with searched() as plans:
         _, kernels = compiled(softmax, x, auto_tile=True)
     assert not loops(kernels)
-    ((),) = (plan.choices for plan in plans)
+    ((),) = (choices for _, choices in plans)
 
 
 def test_hints_come_first():

@@ -7,8 +7,7 @@ from math import inf
 
 from hypothesis import given, strategies as st
 
-from spyre.torch_backend.inductor.auto_tile.candidates import counts_of
-from spyre.torch_backend.inductor.auto_tile.choose import RISES, Outcome, best_levels, best_of
+from spyre.torch_backend.inductor.auto_tile import RISES, Outcome, best_levels, best_of, counts_of
 
 
 def test_counts_are_divisors():

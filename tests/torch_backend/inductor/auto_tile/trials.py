@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from spyre.torch_backend.inductor.auto_tile import choose
-from spyre.torch_backend.inductor.auto_tile.choose import Outcome
+from spyre.torch_backend.inductor import auto_tile
+from spyre.torch_backend.inductor.auto_tile import Outcome
 from spyre.torch_backend.inductor.base.compat import inductor_config
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
 from spyre.torch_backend.inductor.hooks import pre_scheduling
@@ -62,17 +62,17 @@ def compiled(
 
 
 @contextmanager
-def searched() -> Iterator[list[choose._Plan]]:
-    """The plans that automatic tiling makes in the block, one per run of operations."""
-    found: list[choose._Plan] = []
-    original = choose._planned
+def searched() -> Iterator[list[Any]]:
+    """(operations, choices) that automatic tiling makes in the block, per run of operations."""
+    found: list[Any] = []
+    original = auto_tile._planned
 
     def planned(run: Any, trials: Any) -> Any:
         plan = original(run, trials)
         found.append(plan)
         return plan
 
-    with mock.patch.object(choose, "_planned", planned):
+    with mock.patch.object(auto_tile, "_planned", planned):
         yield found
 
 
@@ -84,18 +84,18 @@ def in_trials(
     """
 
     def groups(graph: Any, first: int = 0) -> list[Any]:
-        (run,) = choose.runs_of(graph)
-        trials = choose._Trials(graph, choose.dim_classes(graph.operations))
+        (run,) = auto_tile.runs_of(graph)
+        trials = auto_tile._Trials(graph, auto_tile.dim_classes(graph.operations))
         operations = [step.operation for step in run.steps]
-        dims = {op.get_name(): trials.dims(op) for op in operations}
-        operations = choose.hoisted(operations, dims)
-        (candidate,) = choose.candidate_ranges(operations, dims)[:1]
-        members = operations[candidate.begin : candidate.end]
+        dims = {op.get_name(): auto_tile.dims_of(op, trials.classes) for op in operations}
+        operations = auto_tile.hoisted(operations, dims)
+        ((ends, extents),) = auto_tile.candidate_ranges(operations, dims)[:1]
+        members = operations[slice(*ends)]
 
         def trial(levels: Any) -> Outcome:
             return trials.outcome(members, frozenset(run.results), levels)
 
-        look(candidate.extents, trial)
+        look(extents, trial)
         return []
 
     options = {**SMALL_LX, "spyre.auto_tile": True}

@@ -22,13 +22,11 @@ from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.hw.ops import Family, find_op
 from spyre.layout import DeviceView, Factor
 from spyre.mlir.builder import POOL
-from spyre.torch_backend.inductor.bundles.emission import (
+from spyre.torch_backend.inductor.bundles.generation import (
     UNKNOWN_COUNT,
     LoopCounts,
     inexpressible,
-    integer,
     not_divisible,
-    unimplemented,
 )
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     HBM,
@@ -37,7 +35,8 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelLoop,
     KernelOp,
     KernelTensor,
-    UnimplementedOp,
+    integer,
+    plain_expression,
     roles_of,
 )
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
@@ -47,7 +46,6 @@ from spyre.torch_backend.inductor.bundles.op_spec_form import (
     OpSpec,
     Spec,
     TensorArg,
-    plain_expression,
 )
 from spyre.torch_backend.program import IterationDim, LoweringError, OpKind, cut
 
@@ -460,14 +458,14 @@ def kernel_of(specs: Sequence[Spec], sizes: Collection[str] = ()) -> Kernel:
 
     ``sizes``: names of those that only a launch knows, which counts of loops may hold.
     UnsupportedError SPY960 for what an SDSC cannot say, SPY961 for a work division that does not
-    fit, SPY962 for names without an SDSC, SPY964 for counts and extents that no launch says.
+    fit, SPY964 for counts and extents that no launch says.
     """
     return tuple(_read(specs, (), sizes))
 
 
 def _read(
     specs: Sequence[Spec], loops: LoopCounts, sizes: Collection[str]
-) -> Iterator[KernelOp | UnimplementedOp | KernelLoop]:
+) -> Iterator[KernelOp | KernelLoop]:
     for spec in specs:
         match spec:
             case LoopSpec():
@@ -480,8 +478,6 @@ def _read(
                 yield KernelLoop(count if is_sized else known, body)
             case OpSpec():
                 yield _operation(spec, loops)
-            case _:
-                yield spec
 
 
 def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
@@ -525,12 +521,12 @@ def _operation(spec: OpSpec, loops: LoopCounts) -> KernelOp:
 
 
 def _kind_of(spec: OpSpec) -> tuple[OpKind, str]:
-    """What ``spec`` does. UnsupportedError SPY962 for a name the cores do not have, SPY960 for an
+    """What ``spec`` does. UnsupportedError SPY960 for a name the cores do not have, and for an
     operation that is more than its tensors' coordinates.
     """
     row = find_op(spec.op)
     if row is None:
-        raise unimplemented(spec.op)
+        raise inexpressible(spec.op, "it", "a name without an SDSC")
     kind = _KINDS.get(row.family)
     if kind is None:
         raise inexpressible(spec.op, "it", f"a {row.family} operation")

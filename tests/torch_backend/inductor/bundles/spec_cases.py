@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import sympy
 
+from spyre.dtypes import FORMATS
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
-    DataFormats,
     LoopSpec,
     OpSpec,
     TensorArg,
 )
 
-HALF = DataFormats.SEN169_FP16
+HALF = "SEN169_FP16"
+DATA_FORMATS = SimpleNamespace(**{name: name for name in FORMATS})
 FULL = (1024, 4096)
 
 
@@ -25,7 +27,7 @@ def arg(
     *,
     out: bool = False,
     place: Mapping[str, int] | None = None,
-    dtype: DataFormats = HALF,
+    dtype: str = HALF,
     **more,
 ) -> TensorArg:
     found = [sympy.sympify(c) for c in coordinates]
@@ -78,7 +80,7 @@ def tiled_example(rows=2, columns=4, cores=32, full=FULL):
     return [loop(rows, loop(columns, add, mul))] if tiled else [add, mul]
 
 
-FORMATS_OF = {"float16": HALF, "float32": DataFormats.IEEE_FP32}
+FORMATS_OF = {"float16": HALF, "float32": "IEEE_FP32"}
 
 
 def default_arg(index, shape, steps, *, dtype="float16", order=None, **more) -> TensorArg:

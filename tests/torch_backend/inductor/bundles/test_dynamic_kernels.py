@@ -14,17 +14,16 @@ from spyre.hw.device.device import Device
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
+from spyre.torch_backend.inductor.bundles.kernel_op import SizeSpec
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, SpyreAsyncCompile
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
-    DataFormats,
     LoopSpec,
     OpSpec,
     TensorArg,
     spec_text,
 )
-from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
-from tests.torch_backend.inductor.bundles.spec_cases import arg, loop, op
+from tests.torch_backend.inductor.bundles.spec_cases import DATA_FORMATS, arg, loop, op
 
 SIZES = (SizeSpec("s0", ((0, 0), (1, 0))),)
 NAMES = ("s0", "s1")
@@ -111,7 +110,7 @@ def test_bounds_and_strides_are_affine_maps_of_the_size():
 
 
 def test_text_of_specs_makes_them_again():
-    names = {"sympify": sympy.sympify, "DataFormats": DataFormats, "LoopSpec": LoopSpec}
+    names = {"sympify": sympy.sympify, "DataFormats": DATA_FORMATS, "LoopSpec": LoopSpec}
     names |= {"OpSpec": OpSpec, "TensorArg": TensorArg}
     text = spec_text(any_rows())
     assert "within=[2, sympify('s0'), 64]" in text

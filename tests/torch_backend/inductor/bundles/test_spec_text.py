@@ -5,20 +5,25 @@ from __future__ import annotations
 import sympy
 from hypothesis import given, settings, strategies as st
 
+from spyre.dtypes import FORMATS
 from spyre.torch_backend.inductor.bundles import op_spec_form
-from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
+from spyre.torch_backend.inductor.bundles.kernel_op import plain_expression
 from spyre.torch_backend.inductor.bundles.op_spec_form import (
-    DataFormats,
     LoopSpec,
     OpSpec,
     TensorArg,
     expression_text,
-    plain_expression,
     spec_text,
 )
-from tests.torch_backend.inductor.bundles.spec_cases import arg, op, tiled_example
+from tests.torch_backend.inductor.bundles.spec_cases import (
+    DATA_FORMATS,
+    arg,
+    op,
+    tiled_example,
+)
 
-NAMES = {"sympify": sympy.sympify, **{n: getattr(op_spec_form, n) for n in dir(op_spec_form)}}
+NAMES = {"sympify": sympy.sympify, "DataFormats": DATA_FORMATS}
+NAMES |= {n: getattr(op_spec_form, n) for n in dir(op_spec_form)}
 
 
 def read(text):
@@ -133,7 +138,7 @@ TENSORS = st.builds(
     TensorArg,
     is_input=st.booleans(),
     arg_index=st.integers(-1, 9),
-    device_dtype=st.sampled_from(list(DataFormats)),
+    device_dtype=st.sampled_from(sorted(FORMATS)),
     device_size=SIZES,
     device_coordinates=st.lists(EXPRESSIONS, max_size=4),
     allocation=st.dictionaries(st.sampled_from(["hbm", "lx", "pool"]), st.integers(0, 1 << 40)),
@@ -153,10 +158,9 @@ OPERATIONS = st.builds(
     ),
     tiled_symbols=st.lists(st.one_of(SYMBOLS, st.just(sympy.Integer(0))), max_size=2),
 )
-LEAVES = st.one_of(OPERATIONS, st.builds(UnimplementedOp, st.text(max_size=5)))
 COUNTS = st.one_of(st.integers(1, 9).map(sympy.Integer), SYMBOLS)
 SPECS = st.recursive(
-    LEAVES,
+    OPERATIONS,
     lambda inner: st.builds(LoopSpec, COUNTS, st.lists(inner, min_size=1, max_size=3)),
     max_leaves=4,
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from spyre.torch_backend.inductor.division.iteration import Iteration
-from spyre.torch_backend.inductor.division.matmul import MatmulDims
+from spyre.torch_backend.inductor.division import Iteration, MatmulDims
 
 PEAK, BANDWIDTH = 98.304e12 / 2 / 32 / 1e6, 204.8e3
 
@@ -42,7 +41,7 @@ def best_matmul(dims: MatmulDims, cores: int) -> tuple[float, tuple[int, ...]]:
 
 def span_bytes(iteration: Iteration, number: int, splits) -> int:
     """First to last byte of core 0's slice along the outermost device dim it moves along."""
-    for dim in iteration.op.device_dims(number):
+    for dim in iteration.op.device_dims[number]:
         found = values(iteration, dim, splits)
         if max(found) > min(found):
             return (max(found) - min(found) + 1) * dim.pitch_bytes
@@ -65,7 +64,7 @@ def spans_reduced(iteration: Iteration, cores: int, limit: int) -> dict:
     """Pass 1 as §4.1 says it."""
     found = dict.fromkeys(iteration.symbols, 1)
     for number in range(len(iteration.op.tensors)):
-        for device_dim in iteration.op.device_dims(number):
+        for device_dim in iteration.op.device_dims[number]:
             if span_bytes(iteration, number, found) <= limit:
                 break
             walked = [iteration.dims[k] for k, _ in device_dim.walked]

@@ -10,7 +10,7 @@ from spyre.mlir.builder.recipes import (
     matmul as matmul_sdsc,
     pointwise as pointwise_sdsc,
 )
-from spyre.torch_backend.inductor.division.plan import core_slices, divide_op, with_division
+from spyre.torch_backend.inductor.division import core_slices, divide_op, with_division
 from tests.torch_backend.inductor.division.specs import bmm, matmul, order_of, pointwise
 
 SEGMENT = 1 << 34

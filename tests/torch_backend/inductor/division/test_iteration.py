@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division.iteration import read_iteration
-from spyre.torch_backend.inductor.division.matmul import matmul_dims
-from spyre.torch_backend.inductor.division.plan import divide_op
+from spyre.torch_backend.inductor.division import divide_op, matmul_dims, read_iteration
 from spyre.torch_backend.program.op_spec import OpKind
 from tests.torch_backend.inductor.division.specs import (
     C,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from spyre.errors import LaunchError, UnsupportedError
-from spyre.torch_backend.inductor.division.plan import core_slices, divide_op, with_division
+from spyre.torch_backend.inductor.division import core_slices, divide_op, with_division
 from tests.torch_backend.inductor.division.specs import (
     C,
     matmul,

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division.iteration import (
+from spyre.torch_backend.inductor.division import (
     core_split,
-    divisors,
-    read_iteration,
-    splits_within,
-)
-from spyre.torch_backend.inductor.division.matmul import divide_matmul, matmul_dims
-from spyre.torch_backend.inductor.division.plan import (
     distribute,
+    divide_matmul,
     divide_op,
+    divisors,
+    matmul_dims,
+    read_iteration,
     reduce_spans,
     spans_bytes,
+    splits_within,
     with_division,
 )
 from tests.torch_backend.inductor.division import reference

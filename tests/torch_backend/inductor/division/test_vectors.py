@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division.iteration import read_iteration
-from spyre.torch_backend.inductor.division.matmul import divide_matmul
-from spyre.torch_backend.inductor.division.plan import core_slices, divide_op, with_division
+from spyre.torch_backend.inductor.division import (
+    core_slices,
+    divide_matmul,
+    divide_op,
+    read_iteration,
+    with_division,
+)
 from tests.torch_backend.inductor.division.specs import (
     C,
     bmm,

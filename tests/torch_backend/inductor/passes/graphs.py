@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 
 from spyre.torch_backend.inductor.base.compat import inductor_config
-from spyre.torch_backend.inductor.base.pass_printer import format_operations
+from spyre.torch_backend.inductor.base.notes import format_operations
 from spyre.torch_backend.inductor.hooks import pre_scheduling
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel
 from spyre.torch_backend.inductor.lowering.device_ir import DEVICE_OPERATION

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.inductor.kernel.operands import OperandRead, strided_view
-from spyre.torch_backend.inductor.lowering.device_ir import Load
-from spyre.torch_backend.inductor.passes.placement import SPARSE
+from spyre.torch_backend.inductor.base.layouts import strided_view
+from spyre.torch_backend.inductor.lowering.device_ir import Load, OperandRead
 from spyre.torch_backend.inductor.passes.stick_graph import (
     HARD,
     OVERHEAD,
+    SPARSE,
     Move,
     cost_of,
     laid_out,

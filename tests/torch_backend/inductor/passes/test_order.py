@@ -8,7 +8,8 @@ import torch
 from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, lane_of
 from spyre.torch_backend.inductor.hooks.pre_scheduling import LAYOUT_PASSES
 from spyre.torch_backend.inductor.hooks.registration import PostGradPasses
-from spyre.torch_backend.inductor.passes.restickify import CopySource, insert_restickify
+from spyre.torch_backend.inductor.lowering.device_ir import Load
+from spyre.torch_backend.inductor.passes.restickify import insert_restickify
 from spyre.torch_backend.inductor.passes.runs import (
     is_computed,
     propagate_layouts,
@@ -32,7 +33,7 @@ def test_the_order():
 def copy_for_nobody(graph):
     before = graph.operations[0]
     name = next(iter(graph.graph_inputs))
-    insert_restickify(graph, before, CopySource(name, (100, 1)), (70, 100), 0)
+    insert_restickify(graph, before, Load(name, (100, 1)), (70, 100), 0)
 
 
 def test_dead_code():

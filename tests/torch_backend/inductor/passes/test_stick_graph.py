@@ -10,19 +10,21 @@ import torch
 
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.inductor.base.compat import ir
-from spyre.torch_backend.inductor.base.layouts import with_lane_layout
-from spyre.torch_backend.inductor.kernel.planning import HostBuffer
+from spyre.torch_backend.inductor.base.layouts import HostBuffer, with_lane_layout
 from spyre.torch_backend.inductor.lowering.device_ir import Body, DeviceOperation, Load
-from spyre.torch_backend.inductor.passes.placement import SPARSE
-from spyre.torch_backend.inductor.passes.restickify import placement_of
+from spyre.torch_backend.inductor.passes.restickify import lanes_of
 from spyre.torch_backend.inductor.passes.runs import (
     PROPAGATED_LANES,
     OperationRun,
-    PropagatedLanes,
     RunOperation,
     memory_lane,
 )
-from spyre.torch_backend.inductor.passes.stick_graph import in_memory, stick_graph, wanted_lanes
+from spyre.torch_backend.inductor.passes.stick_graph import (
+    SPARSE,
+    in_memory,
+    stick_graph,
+    wanted_lanes,
+)
 from spyre.torch_backend.program.op_spec import OpKind
 
 ADD = DeviceOperation(OpKind.POINTWISE, "add")
@@ -32,7 +34,7 @@ def step(name, body, own):
     host = ir.FixedLayout(
         torch.device("cpu"), torch.float16, list(body.ranges), list(contiguous_strides(body.ranges))
     )
-    operation = SimpleNamespace(layout=with_lane_layout(host, own.result), get_name=lambda: name)
+    operation = SimpleNamespace(layout=with_lane_layout(host, own[0]), get_name=lambda: name)
     setattr(operation, PROPAGATED_LANES, own)
     return RunOperation(operation, body)
 
@@ -44,14 +46,13 @@ def host(*sizes):
 def sum_with_transpose(a, b, results=()):
     """y = a + b.T, for ``a`` and ``b`` of these sizes."""
     loads = Load("a", contiguous_strides(a), 0), Load("b", (1, b[1]), 0)
-    y = step("y", Body(ADD, loads, a, (), "float16"), PropagatedLanes(1, ()))
+    y = step("y", Body(ADD, loads, a, (), "float16"), (1, ()))
     return OperationRun((y,), frozenset(results), {"a": host(*a), "b": host(*b), "y": host(*a)})
 
 
 def moved(run):
     sticks = stick_graph(run)
-    placement = placement_of(sticks)
-    lane = placement.lanes["y"]
+    lane = lanes_of(sticks)["y"]
     return lane, {k: bool(sticks.moves["y", k][1, lane]) for k in (0, 1)}
 
 
@@ -65,9 +66,9 @@ def test_the_smaller_operand_of_a_sum_is_restickified(monkeypatch, optimizer):
 
 def test_single_elements_count_as_what_they_hold():
     run = sum_with_transpose((128, 128), (128, 128))
-    sparse = step("y", run.steps[0].body, PropagatedLanes(SPARSE, ()))
+    sparse = step("y", run.steps[0].body, (SPARSE, ()))
     (node,) = stick_graph(replace(run, steps=(sparse,))).nodes
-    assert node.output.lanes == (SPARSE, 0, 1)
+    assert node.lanes == (SPARSE, 0, 1)
     assert node.work == (128 * 128 * 63, 0, 0)
 
 
@@ -86,7 +87,7 @@ def test_memory_outweighs_a_smaller_operand():
 def test_wanted_lanes():
     def wanted(kind, sizes, own, operands=()):
         body = Body(DeviceOperation(kind, "any"), (), sizes, (), "float16")
-        return wanted_lanes(step("y", body, PropagatedLanes(own, operands)), 0, sizes, own)
+        return wanted_lanes(step("y", body, (own, operands)), 0, sizes, own)
 
     assert wanted(OpKind.POINTWISE, (4, 8), 1) == (1,)
     assert wanted(OpKind.POINTWISE, (4, 1), 1) == (SPARSE,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     HBM,
     KernelLoop,
@@ -60,6 +62,24 @@ def _operation(name, kind, sizes, operands, splits, *, tiled=(), tensors=None, *
 
 def loop(count, *body):
     return KernelLoop(count, tuple(body))
+
+
+def named(kernel, names, arguments=()):
+    """``kernel`` with buffer names, a row per operation in program order; ``arguments``: those of
+    buffers that are arguments.
+    """
+    rows = iter(names)
+
+    def visit(op):
+        if isinstance(op, KernelLoop):
+            return replace(op, body=tuple(map(visit, op.body)))
+        tensors = (
+            replace(t, buffer=name, argument=0 if name in arguments else -1)
+            for t, name in zip(op.tensors, next(rows), strict=True)
+        )
+        return replace(op, tensors=tuple(tensors))
+
+    return tuple(map(visit, kernel))
 
 
 ROWS, COLUMNS = C[:2]

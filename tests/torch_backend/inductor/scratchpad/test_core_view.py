@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
-from spyre.torch_backend.inductor.scratchpad.accesses import CoreView, core_view
+from spyre.torch_backend.inductor.scratchpad import CoreView, core_view
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,

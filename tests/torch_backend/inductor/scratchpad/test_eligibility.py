@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spyre.torch_backend.inductor.scratchpad.accesses import access_trace
-from spyre.torch_backend.inductor.scratchpad.plan import in_place_parents, refusals
+from spyre.torch_backend.inductor.scratchpad import accesses_of, in_place_parents, refusals
+from spyre.torch_backend.program.op_spec import OpKind
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
@@ -16,6 +16,7 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
     C,
     chain,
     loop,
+    named,
     pointwise,
     reduction,
     softmax,
@@ -23,11 +24,13 @@ from tests.torch_backend.inductor.scratchpad.kernels import (
 
 
 def why(specs, names, arguments=()):
-    return refusals(access_trace(specs, names), arguments)
+    return refusals(accesses_of(named(specs, names, arguments))[0])
 
 
-def parents(specs, names):
-    return in_place_parents(access_trace(specs, names), eligible(why(specs, names)))
+def parents(specs, names, among=None):
+    accesses, loops = accesses_of(named(specs, names))
+    among = eligible(refusals(accesses)) if among is None else among
+    return in_place_parents({name: accesses[name] for name in among}, loops)
 
 
 def eligible(found):
@@ -96,10 +99,9 @@ def test_other_core_numbers_are_refused():
 
 
 def test_operations_elsewhere_are_refused():
-    operations = access_trace(*chain("exp", "exp"))
-    elsewhere = replace(operations.steps[1], name="sort", kind=None)
-    mixed = replace(operations, steps=(operations.steps[0], elsewhere))
-    assert refusals(mixed)["b0"] == "sort works on HBM"
+    specs, names = chain("exp", "exp")
+    specs[1] = replace(specs[1], name="sort", kind=OpKind.TOPK)
+    assert why(specs, names)["b0"] == "sort works on HBM"
 
 
 def test_a_value_all_cores_need_is_not_in_their_lx():
@@ -155,14 +157,6 @@ def test_an_operand_is_given_once_and_the_first_is_taken():
     specs, _ = chain("exp", "exp")
     two = [*specs, pointwise("add", (512, 1024), [FULL] * 3), *chain("neg")[0]]
     assert parents(two, [("x", "a"), ("x", "b"), ("a", "b", "c"), ("c", "y")]) == {"c": "a"}
-    # The card's operations have one result; planning would know what to do with two.
-    specs = [pointwise("exp", (64, 64), [FULL] * n) for n in (2, 2, 4, 2, 2)]
-    names = [("x", "a"), ("x", "b"), ("a", "b", "c", "d"), ("c", "y"), ("d", "z")]
-    trace = access_trace(specs, names)
-    first, second, third, fourth = trace.steps[2].accesses
-    both = replace(trace.steps[2], accesses=(first, second, replace(third, is_write=True), fourth))
-    trace = replace(trace, steps=(*trace.steps[:2], both, *trace.steps[3:]))
-    assert in_place_parents(trace, list("abcd")) == {"c": "a", "d": "b"}
 
 
 def test_a_transposed_operand_keeps_its_place():
@@ -205,6 +199,5 @@ def test_what_a_loop_reads_again_keeps_its_place():
 
 def test_what_does_not_lie_in_lx_takes_no_part():
     specs, names = chain("tanh", "exp", "exp")
-    operations = access_trace(specs, names)
-    assert in_place_parents(operations, ["b0", "b1"]) == {"b1": "b0"}
-    assert in_place_parents(operations, ["b1"]) == {}
+    assert parents(specs, names, ["b0", "b1"]) == {"b1": "b0"}
+    assert parents(specs, names, ["b1"]) == {}

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+
 from hypothesis import given, strategies as st
 
-from spyre.errors import BundleError
-from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.accesses import (
-    BufferAccess,
-    CoreView,
-    access_trace,
-    first_is_write,
-    live_range,
-)
-from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.inductor.scratchpad import accesses_of, first_is_write, live_range
 from tests.torch_backend.inductor.scratchpad.kernels import (
     FULL,
-    LANE,
     ROWS,
     chain,
     loop,
+    named,
     pointwise,
-    reduction,
     softmax,
 )
 
 
 def lives(specs, names):
-    operations = access_trace(specs, names)
-    return {n: live_range(a, operations.loops) for n, a in operations.accesses().items()}
+    accesses, loops = accesses_of(named(specs, names))
+    return {n: live_range(a, loops) for n, a in accesses.items()}
 
 
 def test_straight_code():
@@ -40,39 +31,10 @@ def test_straight_code():
 
 
 def test_the_first_operation_writes_a_result_and_reads_an_input():
-    accesses = access_trace(*softmax()).accesses()
-    assert [step for step, _ in accesses["exp"]] == [2, 3, 4]
+    accesses, _ = accesses_of(named(*softmax()))
+    assert [access.step for access in accesses["exp"]] == [2, 3, 4]
     assert first_is_write(accesses["exp"])
     assert not first_is_write(accesses["x"])
-
-
-def test_operations():
-    specs, names = softmax(splits=(32, 1))
-    first, second = access_trace(specs, names).steps[:2]
-    assert (first.name, first.kind, first.reads, first.writes) == (
-        "max", OpKind.REDUCTION, ("x",), ("max",),
-    )  # fmt: skip
-    assert (second.kind, second.reads, second.writes) == (
-        OpKind.POINTWISE,
-        ("x", "max"),
-        ("sub",),
-    )
-    assert not first.splits_reduction
-    assert second.accesses[2].view == CoreView((16, 16), (1, 32), (0, 1), 32)
-    assert second.accesses[2].size_bytes == 512 * 1024 * 2
-    split = access_trace([reduction("sum", (512, 1024), [FULL, LANE], (4, 8))], [("x", "s")])
-    assert split.steps[0].splits_reduction
-
-
-def test_kinds_by_name():
-    specs = [
-        pointwise("ReStickifyOpHBM", (64, 64), [FULL, FULL]),
-        reduction("batchmatmul", (64, 64), [FULL, FULL, FULL]),
-        UnimplementedOp("fft"),
-    ]
-    found = access_trace(specs, [("a", "b"), ("a", "b", "c"), ()])
-    assert [op.kind for op in found.steps] == [OpKind.RESTICKIFY, OpKind.MATMUL, None]
-    assert found.steps[2].name == "fft"
 
 
 def test_a_result_of_an_iteration_lives_in_it():
@@ -106,8 +68,8 @@ def test_an_accumulator_lives_through_the_loop():
 
 def test_loops_are_numbered_from_outside():
     specs, names = chain("exp", "neg", "exp")
-    found = access_trace([loop(2, specs[0], loop(3, specs[1])), loop(2, specs[2])], names)
-    assert found.loops == ((0, 2), (1, 2), (2, 3))
+    nested = [loop(2, specs[0], loop(3, specs[1])), loop(2, specs[2])]
+    assert accesses_of(named(nested, names))[1] == [(0, 2), (1, 2), (2, 3)]
 
 
 def test_a_moving_buffer_lives_through_its_loop():
@@ -122,10 +84,6 @@ def test_a_moving_buffer_lives_through_its_loop():
     assert lives([loop(2, *fixed)], names)["b"] == (1, 3)
     other = [pointwise("exp", (64, 64), [FULL, FULL], tiled=(-1, -1)) for _ in range(3)]
     assert lives([loop(2, loop(2, *other))], names)["b"] == (1, 3)
-
-
-def access(name, is_write):
-    return BufferAccess(name, is_write, CoreView((), (), (), 1), "", (), 128)
 
 
 @given(
@@ -144,7 +102,8 @@ def test_nothing_needed_is_dead(events, data):
     order = [*range(begin), *once, *once, *range(stop, count)]
     found = {}
     for step, (name, is_write) in enumerate(events):
-        found.setdefault(name, []).append((step, access(name, is_write)))
+        access = SimpleNamespace(step=step, is_write=is_write, moves=False)
+        found.setdefault(name, []).append(access)
     for name, accesses in found.items():
         start, end = live_range(accesses, loops)
         needed: list[int] | None = None
@@ -157,18 +116,3 @@ def test_nothing_needed_is_dead(events, data):
                 needed = [step]
             elif needed is not None:
                 assert all(start <= s < end for s in needed), (name, needed, start, end)
-
-
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        ([("x", "b0")], "2 operations"),
-        ([("x", "b0"), ("b0", "b1"), ()], "2 operations"),
-        ([("x", "b0"), ("b0",)], "2 arguments"),
-    ],
-)
-def test_names_must_fit(names, text):
-    specs, _ = chain("exp", "neg")
-    with pytest.raises(BundleError, match="SPY988") as caught:
-        access_trace(specs, names)
-    assert caught.value.finding.expected == text

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spyre import config
-from spyre.errors import BundleError, LaunchError
+from spyre.errors import LaunchError
 from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
-from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp, UnimplementedOp
-from spyre.torch_backend.inductor.scratchpad.plan import plan_scratchpad, with_offsets
+from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp
+from spyre.torch_backend.inductor.scratchpad import plan_scratchpad, with_offsets
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
     ROWS,
     chain,
     loop,
+    named,
     pointwise,
     softmax,
     tensor,
@@ -45,13 +46,13 @@ def document_example():
 
 
 def test_the_documents_example():
-    kernel, names = document_example()
-    plan = plan_scratchpad(kernel, names, ["a", "b", "c", "z"], CAPACITY)
+    kernel = named(*document_example(), ["a", "b", "c", "z"])
+    plan = plan_scratchpad(kernel, CAPACITY)
     assert plan.placed == {"y": 0}
     (y,) = plan.buffers
     assert y.size_bytes == 512 * 1024 * 2 // 32
     assert plan.refused == dict.fromkeys("abcz", "is an argument of the kernel")
-    (outer,) = with_offsets(kernel, names, "lx", plan.placed)
+    (outer,) = with_offsets(kernel, "lx", plan.placed)
     (add, mul) = outer.body[0].body
     assert [t.memory for t in add.tensors] == ["hbm", "hbm", "lx"]
     assert [t.argument for t in mul.tensors] == [-1, 0, 0]
@@ -61,13 +62,13 @@ def test_the_documents_example():
 
 
 def test_plans_can_be_sent_to_other_processes():
-    plan = plan_scratchpad(*softmax(), (), CAPACITY)
+    plan = plan_scratchpad(named(*softmax()), CAPACITY)
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
 def test_softmax_on_one_core():
     """The reference's softmax vector, from specs: 512×1024, one core."""
-    plan = plan_scratchpad(*softmax(), (), CAPACITY)
+    plan = plan_scratchpad(named(*softmax()), CAPACITY)
     assert plan.offsets == {"max": 0, "sub": 65536, "exp": 65536, "sum": 0}
     assert [b.size_bytes for b in plan.buffers] == [65536, 1 << 20, 1 << 20, 65536]
     assert plan.buffers[2].in_place_of == "sub"
@@ -81,7 +82,7 @@ def test_the_default_capacity():
 def test_the_capacity_is_an_option(monkeypatch, kept, capacity):
     monkeypatch.setenv(config.LX_FRACTION_KEPT.name, kept)
     assert lx_capacity_bytes() == capacity
-    plan = plan_scratchpad(*softmax(), (), lx_capacity_bytes())
+    plan = plan_scratchpad(named(*softmax()), lx_capacity_bytes())
     assert (plan.offsets["exp"] is None) == (capacity < 1 << 20)
 
 
@@ -91,22 +92,6 @@ def test_the_capacity_must_be_a_fraction(monkeypatch, text):
     with pytest.raises(LaunchError, match="SPY985") as caught:
         lx_capacity_bytes()
     assert caught.value.finding.found == text
-
-
-def test_unimplemented_operations_take_no_part():
-    specs, names = chain("exp", "exp")
-    mixed = [specs[0], UnimplementedOp("fft"), specs[1]]
-    plan = plan_scratchpad(mixed, [names[0], (), names[1]], (), CAPACITY)
-    assert plan.placed == {"b0": 0}
-    assert with_offsets(mixed, [names[0], (), names[1]], "lx", plan.placed)[1] == mixed[1]
-
-
-@pytest.mark.parametrize(
-    "names", [[("x", "b0")], [("x", "b0"), ("b0", "b1"), ()], [("x", "b0"), ("b0",)]]
-)
-def test_names_must_fit(names):
-    with pytest.raises(BundleError, match="SPY988"):
-        with_offsets(chain("exp", "exp")[0], names, "lx", {})
 
 
 # --- a memory that shows what is overwritten ------------------------------------------------------
@@ -172,7 +157,7 @@ def size(spec):
 @settings(deadline=None)
 def test_kernels_compute_the_same_in_lx(kernel, sticks):
     specs, names = kernel
-    plan = plan_scratchpad(specs, names, (), sticks * 128)
+    plan = plan_scratchpad(named(specs, names), sticks * 128)
     assert run(specs, names, plan.offsets) == run(specs, names, {})
     assert set(plan.offsets) | set(plan.refused) == {n for named in names for n in named}
 
@@ -190,5 +175,5 @@ def test_the_simulated_memory_sees_overwritten_values():
 
 
 def test_divided_results_are_placed():
-    plan = plan_scratchpad(*softmax(splits=(32, 1)), (), CAPACITY)
+    plan = plan_scratchpad(named(*softmax(splits=(32, 1))), CAPACITY)
     assert set(plan.placed) == {"max", "sub", "exp", "sum"}

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spyre.errors import DeviceOutOfMemory
-from spyre.torch_backend.inductor.scratchpad.plan import (
+from spyre.torch_backend.inductor.scratchpad import (
     pack_pool,
     plan_scratchpad,
     pool_offsets,
     with_offsets,
 )
-from spyre.torch_backend.program.packing import LiveBuffer
-from tests.torch_backend.inductor.scratchpad.kernels import chain, loop, softmax
+from spyre.torch_backend.program.builder import LiveBuffer
+from tests.torch_backend.inductor.scratchpad.kernels import chain, loop, named, softmax
 from tests.torch_backend.inductor.scratchpad.test_plan import kernels, run
 
 GIB = 1 << 30
@@ -54,7 +54,7 @@ def test_no_two_living_buffers_overlap(given_buffers):
 
 def test_a_chain_needs_two_buffers():
     specs, names = chain(*["exp"] * 10)
-    found = pool_offsets(specs, names, ["x", "b9"])
+    found = pool_offsets(named(specs, names, ["x", "b9"]))
     assert list(found) == [f"b{k}" for k in range(9)]
     assert set(found.values()) == {0, MIB}
 
@@ -87,21 +87,21 @@ def test_freed_neighbours_are_one_gap():
 def test_lifetimes_include_the_last_read():
     """max (0-1), sub (1-2), exp (2-4), sum (3-4), of 1 and 16 units of 64 KiB."""
     specs, names = softmax()
-    found = pool_offsets(specs, names, ["x", "y"])
+    found = pool_offsets(named(specs, names, ["x", "y"]))
     unit = 64 << 10
     assert found == {"max": 0, "sub": unit, "exp": 17 * unit, "sum": 0}
 
 
 def test_arguments_and_buffers_in_lx_are_left_out():
-    specs, names = softmax()
-    found = pool_offsets(specs, names, ["y", "sum"], in_lx=["max"])
+    kernel = with_offsets(named(*softmax(), ["y", "sum"]), "lx", {"max": 0})
+    found = pool_offsets(kernel)
     assert list(found) == ["sub", "exp"], "x is read before anything makes it"
 
 
 def test_loops_keep_the_buffers_they_need():
     specs, names = chain("exp", "neg", "exp", "neg", sizes=(64, 64))
     looped = [specs[0], loop(3, *specs[1:3]), specs[3]]
-    found = pool_offsets(looped, names, ["x"])
+    found = pool_offsets(named(looped, names, ["x"]))
     assert len({found[n] for n in ("b0", "b1", "b2")}) == 3
 
 
@@ -109,16 +109,18 @@ def test_loops_keep_the_buffers_they_need():
 @settings(deadline=None)
 def test_kernels_compute_the_same_in_the_pool(kernel):
     specs, names = kernel
-    assert run(specs, names, pool_offsets(specs, names, ["x"])) == run(specs, names, {})
+    assert run(specs, names, pool_offsets(named(specs, names, ["x"]))) == run(specs, names, {})
 
 
 def test_buffers_that_do_not_fit_into_lx_go_into_the_pool():
     specs, names = softmax()
-    lx = plan_scratchpad(specs, names, ["x", "y"], 1 << 18)
-    pool = pool_offsets(specs, names, ["x", "y"], lx.placed)
+    kernel = named(specs, names, ["x", "y"])
+    lx = plan_scratchpad(kernel, 1 << 18)
+    kernel = with_offsets(kernel, "lx", lx.placed)
+    pool = pool_offsets(kernel)
     assert set(lx.placed) == {"max", "sum"}
     assert pool == {"sub": 0, "exp": MIB}
-    done = with_offsets(with_offsets(specs, names, "lx", lx.placed), names, "pool", pool)
+    done = with_offsets(kernel, "pool", pool)
     assert [(t.memory, t.start_bytes) for t in done[2].tensors] == [("pool", 0), ("pool", MIB)]
     assert [t.memory for t in done[0].tensors] == ["hbm", "lx"]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from spyre.torch_backend.inductor.scratchpad.plan import (
+from spyre.torch_backend.inductor.scratchpad import (
     ScratchpadPlan,
     plan_scratchpad,
     report_text,
 )
-from spyre.torch_backend.program.packing import pack
-from tests.torch_backend.inductor.scratchpad.kernels import softmax
+from spyre.torch_backend.program.builder import pack
+from tests.torch_backend.inductor.scratchpad.kernels import named, softmax
 from tests.torch_backend.inductor.scratchpad.test_plan import CAPACITY
 from tests.torch_backend.program.test_packing import FOUR
 
 
 def test_text_of_a_plan():
-    assert report_text(plan_scratchpad(*softmax(), (), CAPACITY)) == SOFTMAX
+    assert report_text(plan_scratchpad(named(*softmax()), CAPACITY)) == SOFTMAX
 
 
 SOFTMAX = """\
@@ -41,11 +41,11 @@ def test_text_says_what_does_not_fit():
 
 
 def test_text_of_an_empty_plan():
-    text = report_text(plan_scratchpad([], [], (), CAPACITY))
+    text = report_text(plan_scratchpad((), CAPACITY))
     assert "0 of 0 buffers in LX" in text
     assert " buffer " not in text
 
 
 def test_text_keeps_its_width():
-    text = report_text(plan_scratchpad(*softmax(), (), CAPACITY), width=80)
+    text = report_text(plan_scratchpad(named(*softmax()), CAPACITY), width=80)
     assert max(len(line) for line in text.splitlines()) <= 80

@@ -42,7 +42,7 @@ def written_layout(operation):
     ranges = operation.data.get_pointwise_size()
     if list(ranges) == list(full.size):
         return full
-    return tile_layout(full, ranges, own_memory=False)
+    return tile_layout(full, ranges)
 
 
 def test_the_small_example_of_the_document():
@@ -72,7 +72,7 @@ def test_the_small_example_of_the_document():
     assert y.layout.per_tile_fixed
     written = written_layout(z)
     assert written.device_layout.device_size == (16, 512, 64)
-    assert written.within.device_size == (64, 1024, 64)
+    assert z.layout.real_layout().device_layout.device_size == (64, 1024, 64)
     assert not written.per_tile_fixed
     assert list(full.layout.size) == [1024, 4096]
     assert "ops.load(buf0, i1 + 1024 * i0)" in found.texts[1] + found.texts[2]

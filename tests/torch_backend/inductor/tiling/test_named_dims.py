@@ -11,7 +11,6 @@ from spyre.torch_backend.inductor.hints import spyre_hint
 from spyre.torch_backend.inductor.tiling.accesses import propagate_named_dims
 from spyre.torch_backend.inductor.tiling.groups import (
     DimHint,
-    HintKind,
     assign_dim_hints,
     hints_to_coarse_tile_groups,
 )
@@ -92,9 +91,9 @@ def test_hints_of_operations(named):
     (scaled, added), _ = hinted(function, named("AB"), named("B"))
     (outer, inner, cores), numbers = added.dim_hints, [h.scope for h in added.dim_hints]
     assert numbers[0] < numbers[1] == numbers[2]
-    assert outer == DimHint(numbers[0], HintKind.SLICES, "A", 2, 0)
-    assert inner == DimHint(numbers[1], HintKind.SLICES, "B", 4, 1)
-    assert cores == DimHint(numbers[1], HintKind.WORK_DIV, "A", 8, 0)
+    assert outer == DimHint(numbers[0], "slices", "A", 2, 0)
+    assert inner == DimHint(numbers[1], "slices", "B", 4, 1)
+    assert cores == DimHint(numbers[1], "work_div", "A", 8, 0)
     assert [h.dim for h in scaled.dim_hints] == [None, 0, None]
 
 
@@ -106,7 +105,7 @@ def test_work_division_alone_makes_no_loops(named):
     (added,), groups = hinted(function, named("AB"))
     assert groups == []
     (cores,) = added.dim_hints
-    assert (cores.kind, cores.number, cores.dim) == (HintKind.WORK_DIV, 8, 0)
+    assert (cores.kind, cores.number, cores.dim) == ("work_div", 8, 0)
 
 
 def test_groups_follow_the_blocks(named):

@@ -3,20 +3,28 @@
 It has a loop over whole tiles of 64 rows, one over tiles of 8 and one over single rows. Each
 iteration copies a tile's rows from the arguments to the pool, one column of sticks after the other,
 since their distance depends on the launch. In the pool they have the layout of a tensor with that
-many rows, on which the operations of the tile's kernel run. Pure functions, for any thread.
+many rows, on which the operations of the tile's kernel run.
+
+While a graph is compiled for a tile, `SpyreScheduling` collects its kernel as a `RowTile`, and
+nothing is cached. `row_strides` finds the buffers whose rows follow each other in memory and depend
+only on the same row of the operands: such rows may be computed in groups of any size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import sympy
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import contiguous_strides
 from spyre.mlir.builder import POOL
+from spyre.torch_backend.inductor.base.layouts import HostBuffer, HostExtents
 from spyre.torch_backend.inductor.base.notes import SIZES_FILE
 from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory
@@ -25,19 +33,155 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelLoop,
     KernelOp,
     KernelTensor,
-    UnimplementedOp,
+    SizeSpec,
 )
-from spyre.torch_backend.inductor.bundles.kernels import DynamicExtents, DynamicKernel
-from spyre.torch_backend.inductor.bundles.sizes import SizeSpec
-from spyre.torch_backend.inductor.dynamic.tiles import NotRowwise, RowTile, check_alike, row_strides
-from spyre.torch_backend.inductor.kernel.operands import HostBuffer
-from spyre.torch_backend.program import Ints, OpKind
+from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
+from spyre.torch_backend.inductor.lowering.device_ir import Body, Load
+from spyre.torch_backend.program import ConstantArgument, Ints, OpKind
 from spyre.torch_backend.tensors import default_base
+
+# --- kernels of tiles -----------------------------------------------------------------------------
+
+
+class NotRowwise(Exception):
+    """A graph is not a function of single rows, or its kernel cannot work on groups of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """A kernel of a graph compiled for a number of rows: the only one, if there are no ``others``.
+
+    ``arguments``: names of buffers by arg_index. ``inputs``, ``outputs``: names in the graph's
+    order. ``views``: host sizes, strides and offset (elements) of the outputs in those buffers.
+    ``bodies``: with the buffer each writes. ``others``: operations of the graph outside of it.
+    """
+
+    name: str
+    kernel: PlannedKernel
+    arguments: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    views: tuple[tuple[Ints, Ints, int], ...]
+    buffers: Mapping[str, HostBuffer]
+    bodies: tuple[tuple[str, Body], ...]
+    others: tuple[str, ...]
+
+
+_collection: ContextVar[list[RowTile] | None] = ContextVar("collection", default=None)
+
+
+def collecting() -> list[RowTile] | None:
+    """The collection of this thread's kernels, or None."""
+    return _collection.get()
+
+
+@contextmanager
+def collected() -> Iterator[list[RowTile]]:
+    """Collect the kernels that this thread compiles in this block."""
+    row_tiles: list[RowTile] = []
+    token = _collection.set(row_tiles)
+    try:
+        yield row_tiles
+    finally:
+        _collection.reset(token)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def row_strides(row_tile: RowTile, inputs: Mapping[str, int], rows: int) -> dict[str, int]:
+    """The distance of rows in elements, for every buffer that has rows as its outermost dim.
+
+    ``inputs``: the same for the inputs with rows. NotRowwise if an operation mixes rows.
+    """
+    all_strides = dict(inputs)
+    for target, body in row_tile.bodies:
+        if body.operation.program is not None:
+            raise NotRowwise(f"{body.operation.name} depends on layouts")
+        digit = _row_digit(body, all_strides, rows)
+        if digit is None:
+            continue
+        symbol, inner = digit
+        if symbol >= len(body.ranges):
+            raise NotRowwise(f"{body.operation.name} reduces rows")
+        strides = row_tile.buffers[target].strides
+        all_strides[target] = _outermost(strides, body.ranges, symbol, inner, f"rows of {target}")
+    return all_strides
+
+
+def _row_digit(body: Body, known: Mapping[str, int], rows: int) -> tuple[int, int] | None:
+    """(iteration symbol, steps per row) that counts rows in all operands with rows, or None."""
+    extents = (*body.ranges, *body.reduced)
+    digits = set()
+    for load in body.loads:
+        if load.buffer in known:
+            digits.add(_digit_of(load, extents, known[load.buffer], rows))
+    if len(digits) > 1:
+        raise NotRowwise(f"{body.operation.name} takes rows of operands in different orders")
+    return next(iter(digits), None)
+
+
+def _digit_of(load: Load, extents: Ints, row: int, rows: int) -> tuple[int, int]:
+    for symbol, (stride, extent) in enumerate(zip(load.strides, extents, strict=True)):
+        if not stride or extent % rows or row != stride * (extent // rows):
+            continue
+        inner = extent // rows
+        reach = load.offset + (inner - 1) * stride + _reach(load.strides, extents, symbol)
+        if load.offset >= 0 and reach < row:
+            return symbol, inner
+    raise NotRowwise(f"elements of {load.buffer} are read in another order than by rows")
+
+
+def _reach(strides: Sequence[int], extents: Sequence[int], without: int) -> int:
+    pairs = enumerate(zip(strides, extents, strict=True))
+    return sum(stride * (n - 1) for k, (stride, n) in pairs if k != without)
+
+
+def _outermost(strides: Ints, ranges: Ints, symbol: int, inner: int, what: str) -> int:
+    row = strides[symbol] * inner
+    if _reach(strides, ranges, symbol) + strides[symbol] * (inner - 1) >= row:
+        raise NotRowwise(f"{what} are not outermost")
+    return row
+
+
+# --- the same function ---------------------------------------------------------------------------
+
+
+def check_alike(large: RowTile, small: RowTile, strides: Mapping[str, int], rows: int) -> None:
+    """NotRowwise unless both compute the same function of a row, without numbers that depend on the
+    number of rows.
+
+    ``strides``: of rows in ``large``, which has ``rows`` rows.
+    """
+    if _signature(large) != _signature(small):
+        raise NotRowwise("the computation depends on the number of rows")
+    for target, body in large.bodies:
+        buffer = small.buffers.get(target)
+        elements = 0 if buffer is None else prod(buffer.sizes)
+        if target not in strides and prod(body.ranges) != elements:
+            raise NotRowwise(f"{body.operation.name} makes rows of nothing")
+
+
+def _signature(row_tile: RowTile) -> list[Any]:
+    """Operations with their numbers, without copies, which depend on layouts."""
+    signature: list[Any] = []
+    for _, body in row_tile.bodies:
+        operation = body.operation
+        if operation.kind is OpKind.RESTICKIFY or operation.name == "identity":
+            continue
+        numbers = tuple(o for o in body.operands if isinstance(o, ConstantArgument))
+        constants = tuple(sorted(operation.constants.items()))
+        signature.append((operation.kind, operation.name, operation.dims, constants, numbers))
+    return signature
+
+
+# --- one kernel for any number of rows ------------------------------------------------------------
 
 TILE_ROWS = (64, 8, 1)
 """Rows of the tiles; each divides the one before."""
 ROWS = sympy.Symbol("s0")
-Operation = KernelOp | UnimplementedOp | KernelLoop
+Operation = KernelOp | KernelLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +210,7 @@ class RowwiseKernel:
     first dim in elements per row.
     """
 
-    kernel: DynamicKernel
+    kernel: InductorKernel
     arguments: tuple[tuple[bool, int], ...]
     outputs: tuple[HostBuffer, ...]
 
@@ -83,7 +227,7 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
     tensors = {name: _row_tensor(large, small, name, strides) for name in _outside(large, strides)}
     if missing := [name for name in large.outputs if name not in tensors]:
         raise NotRowwise(f"output {missing[0]} has no rows")
-    positions = _positions(large)
+    positions = {name: k for k, name in enumerate(large.arguments)}
     constants = list(dict.fromkeys(c for g in row_tiles.values() for c in g.kernel.constants))
     loops: list[Operation] = []
     for k, rows in enumerate(TILE_ROWS):
@@ -92,28 +236,24 @@ def rowwise_kernel(row_tiles: Mapping[int, RowTile], row_inputs: Sequence[int]) 
         )
         above = TILE_ROWS[k - 1] if k else 0
         loops.append(row_tile.loop(above, constants))
-    kernel = DynamicKernel(
+    numbers = ", ".join(f"arg_{positions[name]}" for name in tensors)
+    note = (
+        f"one bundle for any number of rows s0: loops over tiles of "
+        f"{', '.join(map(str, TILE_ROWS))} rows\narguments with rows: {numbers}\n"
+    )
+    kernel = InductorKernel(
         large.name,
         loops,
-        [SizeSpec("s0", [(positions[large.inputs[k]], 0) for k in row_inputs])],
         [_extents(large, name, tensors) for name in large.arguments],
         constants,
-        {**large.kernel.notes, SIZES_FILE: _note(positions, tensors)},
+        {**large.kernel.notes, SIZES_FILE: note},
+        [SizeSpec("s0", [(positions[large.inputs[k]], 0) for k in row_inputs])],
     )
     outputs = [tensors[name] for name in large.outputs]
     return RowwiseKernel(
         kernel,
         tuple(_source(large, name) for name in large.arguments),
         tuple(HostBuffer((t.inner, *t.sizes[1:]), (), t.dtype) for t in outputs),
-    )
-
-
-def _note(positions: Mapping[str, int], tensors: Mapping[str, RowTensor]) -> str:
-    numbers = ", ".join(f"arg_{positions[name]}" for name in tensors)
-    tiles = ", ".join(map(str, TILE_ROWS))
-    return (
-        f"one bundle for any number of rows s0: loops over tiles of {tiles} rows\n"
-        f"arguments with rows: {numbers}\n"
     )
 
 
@@ -155,10 +295,6 @@ def _row_tensor(large: RowTile, small: RowTile, name: str, strides: Mapping[str,
     return RowTensor(name, inner, sizes, buffer.dtype, layout.device_dtype, prod(outer), lanes)
 
 
-def _positions(row_tile: RowTile) -> dict[str, int]:
-    return {name: k for k, name in enumerate(row_tile.arguments)}
-
-
 def _source(row_tile: RowTile, name: str) -> tuple[bool, int]:
     is_input = name in row_tile.inputs
     return is_input, (row_tile.inputs if is_input else row_tile.outputs).index(name)
@@ -176,7 +312,7 @@ def _renamed(
     return renamed
 
 
-def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> DynamicExtents:
+def _extents(row_tile: RowTile, name: str, tensors: Mapping[str, RowTensor]) -> HostExtents:
     buffer = row_tile.buffers[name]
     if name not in tensors:
         return buffer.extents
@@ -270,8 +406,6 @@ class _TileLoop:
         """
         if isinstance(op, KernelLoop):
             return replace(op, body=tuple(self._moved(o, offsets, constants) for o in op.body))
-        if isinstance(op, UnimplementedOp):
-            return op
         tensors = []
         for tensor in op.tensors:
             strides = (0, *tensor.strides) if tensor.strides else ()

@@ -1,37 +1,153 @@
-"""The passes of work division, in order: span reduction, the matmul cost model, distribution of
-the remaining cores. Hints of the user replace the passes. Core numbers follow from the result.
+"""Work division: how the cores share an operation's iteration space (hardware reference §4.1).
 
-Order and rules: hardware reference §4.1; core numbers: its step 7 and SDSC reference §6.1. A span
-is the memory from the first to the last byte of a core's slice of a tensor; a core can address 256
-MiB of device memory per tensor (hardware reference §2). Spans are computed with arrays, for many
-divisions at once.
+The passes of `divide_op`, in order: span reduction, the matmul cost model, distribution of the
+remaining cores. Hints of the user replace the passes. Core numbers follow from the result (step 7,
+and SDSC reference §6.1). Which dims run along sticks, are reduced, or must stay whole follows from
+the tensors' pitches (steps 1 and 5). A span is the memory from the first to the last byte of a
+core's slice of a tensor; a core can address 256 MiB of device memory per tensor (hardware reference
+§2). All functions are pure, so several threads may use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from functools import cached_property, lru_cache
+from math import isqrt, lcm, log2, prod
 from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw.ops import Category, Family, find_op
 from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.torch_backend.inductor.bundles.kernel_op import LX, DeviceDim, KernelOp
-from spyre.torch_backend.inductor.division.iteration import (
-    DivisibleDim,
-    Iteration,
-    Splits,
-    core_split,
-    divisors,
-    read_iteration,
-    splits_within,
-)
-from spyre.torch_backend.inductor.division.matmul import divide_matmul
+from spyre.torch_backend.program import OpKind
 
-# --- spans ------------------------------------------------------------------------------------
+# --- dims that can be divided ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DivisibleDim:
+    """One dim of an operation's iteration space.
+
+    ``elements``: its extent. ``unit``: elements that are not divided: those of a stick if sticks
+    run along the dim, else 1. ``is_output``: the result has the dim (else it is reduced).
+    ``along_sticks``: sticks of some tensor run along it. ``undivided_reason``: why it cannot
+    be divided, "" if it can.
+    """
+
+    symbol: str
+    elements: int
+    unit: int
+    is_output: bool
+    along_sticks: bool
+    undivided_reason: str = ""
+
+    @cached_property
+    def units(self) -> int:
+        """Number of units; splits are divisors of it."""
+        return -(-self.elements // self.unit)
+
+    def splits(self, cores: int) -> list[int]:
+        """Return the possible numbers of slices, at most ``cores``, ascending."""
+        if self.undivided_reason:
+            return [1]
+        return [n for n in divisors(self.units) if n <= cores]
+
+    def elements_per_core(self, splits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the elements of the first slice for each of ``splits``."""
+        return np.minimum(self.units // splits * self.unit, self.elements)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The dims of an operation, in iteration order."""
+
+    op: KernelOp
+    is_matmul: bool
+    dims: tuple[DivisibleDim, ...]
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(dim.symbol for dim in self.dims)
+
+    @property
+    def reduced(self) -> frozenset[str]:
+        """Symbols of the reduced dims."""
+        return frozenset(dim.symbol for dim in self.dims if not dim.is_output)
+
+
+def read_iteration(op: KernelOp) -> Iteration:
+    """Return the dims of ``op``, whether or not it is divided already."""
+    known = find_op(op.name)
+    family = known.family if known is not None else None
+    is_matmul = known is not None and known.category is Category.MATMUL
+    # dims of the result: all, or those that a reduction's output moves along above its stick
+    outputs, dims = set(range(len(op.extents))), []
+    if op.kind in (OpKind.REDUCTION, OpKind.MATMUL):
+        outputs = {k for dim in op.device_dims[len(op.tensors) - 1] for k, _ in dim.walked}
+    for k, (symbol, extent) in enumerate(zip(op.symbols, op.extents, strict=True)):
+        lanes = [tensor.lanes for tensor in op.tensors if tensor.lane == k]
+        dim = DivisibleDim(symbol, extent, lcm(*lanes), k in outputs, bool(lanes))
+        dims.append(replace(dim, undivided_reason=_undivided_reason(dim, op, k, family)))
+    return Iteration(op, is_matmul, tuple(dims))
+
+
+def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Family | None) -> str:
+    padded = dim.along_sticks and dim.elements % dim.unit != 0
+    if family is Family.TOPK:
+        return "topk runs on one core"
+    if family is Family.RESTICKIFY and padded:
+        return "a restickify does not divide dims it pads"
+    if family is Family.REDUCTION and padded and not op.output.has(number):
+        return "its padding is masked by coordinates"
+    # SDSC reference §6.4: a table that is read through an index is not divided.
+    if op.rows and number in op.dims_of(0):
+        return "all cores read one table from one start"
+    return ""
+
+
+Splits = npt.NDArray[np.int64]
+"""A row per division, a column per dim."""
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors of a positive number, ascending."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    large = [number // n for n in reversed(small) if n * n != number]
+    return (*small, *large)
+
+
+def core_split(units: int, cores: int) -> int:
+    """Return the largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
+    return max(n for n in range(1, min(units, cores) + 1) if units % n == 0)
+
+
+def splits_within(candidates: Sequence[Sequence[int]], cores: int) -> Splits:
+    """Return all combinations of one candidate per dim whose product is at most ``cores``.
+
+    Rows are in the order of nested loops, the first dim outermost. Prefixes that use too many
+    cores are dropped early, so the table stays small for any number of dims.
+    """
+    rows = np.ones((1, 0), np.int64)
+    used = np.ones(1, np.int64)
+    for options in candidates:
+        column = np.asarray(options, np.int64)
+        products = used[:, None] * column[None, :]
+        kept, chosen = np.nonzero(products <= cores)
+        rows = np.column_stack([rows[kept], column[chosen]])
+        used = products[kept, chosen]
+    return rows
+
+
+# --- pass 1: spans --------------------------------------------------------------------------------
 
 MAX_SPAN_BYTES = 256 << 20
 """Memory of one tensor that a core can address."""
@@ -43,7 +159,7 @@ def spans_bytes(iteration: Iteration, number: int, splits: Splits) -> npt.NDArra
     per dim): the steps along the outermost device dim that a core moves along, times its pitch.
     """
     spans = np.full(len(splits), STICK_BYTES, np.int64)
-    for dim in reversed(iteration.op.device_dims(number)):
+    for dim in reversed(iteration.op.device_dims[number]):
         steps = _steps_along(iteration, number, dim, splits)
         spans = np.where(steps > 1, steps * dim.pitch_bytes, spans)
     return spans
@@ -76,7 +192,7 @@ def reduce_spans(
     """
     splits = dict.fromkeys(iteration.symbols, 1)
     for number in device_tensors(iteration):
-        for dim in iteration.op.device_dims(number):
+        for dim in iteration.op.device_dims[number]:
             if _span(iteration, number, splits) <= limit_bytes:
                 break
             splits |= _best_splits(iteration, number, dim, splits, cores, limit_bytes)
@@ -161,7 +277,127 @@ def splits_text(splits: Mapping[str, int] | Iterable[tuple[str, int]]) -> str:
     return text or "one core"
 
 
-# --- passes -----------------------------------------------------------------------------------
+# --- pass 2: matmuls ------------------------------------------------------------------------------
+#
+# The cost model is that of the June 2026 compiler (hardware reference §3.2). Its scores, in
+# microseconds, rank divisions of one matmul; they do not predict execution times. Roles of the dims
+# (batch, M, N, K): §4.1, step 4.
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulDims:
+    """Roles of the dims in ``output[batch, M, N] = Σ_K left[batch, M, K] · right[batch, K, N]``."""
+
+    batch: tuple[DivisibleDim, ...]
+    row: DivisibleDim
+    column: DivisibleDim
+    inner: DivisibleDim
+
+    @property
+    def dims(self) -> tuple[DivisibleDim, ...]:
+        return (*self.batch, self.row, self.column, self.inner)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Elements of batch, M, N and K; dims along sticks are rounded up to whole sticks."""
+        row, column, inner = (dim.units * dim.unit for dim in (self.row, self.column, self.inner))
+        return prod(dim.units * dim.unit for dim in self.batch), row, column, inner
+
+
+def matmul_dims(iteration: Iteration) -> MatmulDims | str:
+    """Return the roles of the dims, or the reason why the cost model does not apply.
+
+    N is the one result dim along sticks; M is the one other result dim that only one input has; K
+    is the one reduced dim.
+    """
+    if not iteration.is_matmul:
+        return f"{iteration.name} is no matmul"
+    columns = [dim for dim in iteration.dims if dim.is_output and dim.along_sticks]
+    rows = [dim for dim in iteration.dims if dim.is_output and not dim.along_sticks]
+    inner = [dim for dim in iteration.dims if not dim.is_output]
+    inputs, symbols = iteration.op.inputs, iteration.symbols
+    single = [d for d in rows if sum(t.has(symbols.index(d.symbol)) for t in inputs) == 1]
+    if len(columns) != 1:
+        return f"{len(columns)} dims of the result lie along sticks"
+    if len(inner) != 1:
+        return f"{len(inner)} dims are reduced"
+    if not single:
+        return "no row dim belongs to one input alone"
+    if len(single) > 1:
+        return f"{len(single)} row dims belong to one input alone"
+    batch = tuple(dim for dim in rows if dim is not single[0])
+    return MatmulDims(batch, single[0], columns[0], inner[0])
+
+
+Scores = npt.NDArray[np.float64]
+
+MACS_PER_US = 1.536e6
+"""Peak of a core, multiply-adds per microsecond."""
+HBM_BYTES_PER_US = 204_800
+ELEMENT_BYTES = 2
+ROWS_PER_PASS = 8
+"""Rows of M that the multiplier array processes in one pass."""
+COHORT = 8
+"""Cores that can share a broadcast without waiting for each other."""
+
+
+def scores(dims: MatmulDims, splits: Splits) -> Scores:
+    """Return the score of each division: ``(compute + hbm + psum + short rows) · batch^1.4``.
+
+    ``splits``: a row per division, a column per dim in the order of `MatmulDims.dims`.
+    """
+    batch, rows, columns, inner = dims.sizes
+    batch_splits = splits[:, :-3].prod(axis=1)
+    row_splits, column_splits, inner_splits = splits[:, -3], splits[:, -2], splits[:, -1]
+    cores = batch_splits * row_splits * column_splits * inner_splits
+    passes = np.maximum(1.0, rows / row_splits / ROWS_PER_PASS)
+    filled = _mapped(passes, lambda p: min(1.0, (p / 8) ** 0.5))
+    compute = batch * rows * columns * inner / cores / (MACS_PER_US * filled)
+    elements = batch * rows * inner + batch * inner * columns + batch * rows * columns
+    fan = np.maximum(row_splits, column_splits)
+    hbm = elements * ELEMENT_BYTES / HBM_BYTES_PER_US * np.maximum(1.0, fan / COHORT)
+    psum = (inner_splits - 1) * (batch * rows * columns) * 1.4e-4
+    short_rows = _mapped(passes, lambda p: 50 * max(0.0, log2(8 / p)))
+    score: Scores = (compute + hbm + psum + short_rows) * _mapped(batch_splits, lambda b: b**1.4)
+    return score
+
+
+def _mapped(values: npt.NDArray[np.generic], function: Callable[[float], float]) -> Scores:
+    """Apply ``function`` to every entry, once per distinct value.
+
+    Python's own mathematics gives equal values equal scores on every machine, so ties are stable.
+    """
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return np.array([function(value) for value in distinct.tolist()], np.float64)[inverse]
+
+
+def divide_matmul(
+    iteration: Iteration, cores: int, default: Mapping[str, int]
+) -> tuple[dict[str, int] | None, str]:
+    """Return the division with the lowest score, per dim, and the reason in words.
+
+    Ties go to the first in the order of batch, M, N, K, ascending. None if the model does not apply
+    or its division uses fewer cores than ``default``, the division of pass 3.
+    """
+    dims = matmul_dims(iteration)
+    if isinstance(dims, str):
+        return None, f"not applied, {dims}"
+    rows = splits_within([dim.splits(cores) for dim in dims.dims], cores)
+    score = scores(dims, rows)
+    best = int(np.argmin(score))
+    chosen = [int(count) for count in rows[best]]
+    roles = [*(f"b={d.symbol}" for d in dims.batch)]
+    roles += [f"{n}={d.symbol}" for n, d in zip("mnk", dims.dims[-3:], strict=True)]
+    text = ", ".join(f"{role}:{count}" for role, count in zip(roles, chosen, strict=True))
+    text += f" with score {score[best]:.1f}"
+    if prod(chosen) < prod(default.values()):
+        fewer = f"{prod(chosen)} cores, the default {prod(default.values())}"
+        return None, f"{text} refused, it uses {fewer}"
+    symbols = (dim.symbol for dim in dims.dims)
+    return dict(zip(symbols, chosen, strict=True)), f"{text}, of {len(rows)}"
+
+
+# --- all passes -----------------------------------------------------------------------------------
 
 
 DIVISION_PASSES = SPAN, MATMUL_COST, DISTRIBUTION = (
@@ -243,10 +479,11 @@ def _planned(iteration: Iteration, cores: int) -> tuple[dict[str, int], list[str
     spans = reduce_spans(iteration, cores)
     default = distribute(iteration, cores, spans)
     before: _Before = {SPAN: spans, MATMUL_COST: spans}
-    lines = [f"{SPAN}: {_span_line(spans)}"]
     if spans:
+        lines = [f"{SPAN}: {splits_text(spans)}, so that a core reaches its slices"]
         lines.append(f"{MATMUL_COST}: not applied, spans decide")
     else:
+        lines = [f"{SPAN}: nothing to do, a core reaches every tensor"]
         splits, why = divide_matmul(iteration, cores, default)
         lines.append(f"{MATMUL_COST}: {why}")
         if splits is not None:
@@ -254,12 +491,6 @@ def _planned(iteration: Iteration, cores: int) -> tuple[dict[str, int], list[str
             return splits, lines, {**before, MATMUL_COST: splits}
     lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
     return default, lines, before
-
-
-def _span_line(spans: Mapping[str, int]) -> str:
-    if not spans:
-        return "nothing to do, a core reaches every tensor"
-    return f"{splits_text(spans)}, so that a core reaches its slices"
 
 
 def _distribution_line(iteration: Iteration, splits: Mapping[str, int]) -> str:

@@ -1,6 +1,13 @@
-"""`automatic_groups`: the loops that minimise a graph's modelled time, for `coarse_tile`.
+"""Automatic tiling: `automatic_groups` returns the loops that minimise a graph's modelled time.
 
 It runs where `hints_to_coarse_tile_groups` does, and leaves out operations that hints mention.
+Candidates are ranges of operations that all have a dim. A range ends before an operation that lacks
+the dim, which would do the same in every iteration, and before or behind one that reduces it, whose
+result is complete only after the loop. Sums are not split, because adding up tiles rounds
+differently. Equal dims of several operations are found from the indices that their bodies read:
+`propagate_named_dims` carries names that users gave, `dim_classes` names every dim. Operations that
+interrupt a range, and do not depend on it, are moved before it (`hoisted`).
+
 Candidates are compiled for trial: their bundle is linked, not run, and counted as executed programs
 are (:mod:`spyre.hw.counters`). Tiling changes operations, lists and tables of a graph in place, so
 a trial works on shallow copies of the operations in a copy of the graph; bodies are shared, since
@@ -15,10 +22,13 @@ import copy
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import inf
 from typing import Any
 
+import sympy
+
+from spyre.disjoint_sets import DisjointSets
 from spyre.errors import SpyreError
 from spyre.hw.cost import default_machine, kernel_ns
 from spyre.hw.counters import LaunchCounts
@@ -26,30 +36,205 @@ from spyre.hw.linking import Allocation, Binding, Linker
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
 from spyre.mlir.builder import POOL
-from spyre.torch_backend.inductor.auto_tile.candidates import (
-    CandidateRange,
-    candidate_ranges,
-    counts_of,
-    dim_classes,
-    dims_of,
-    hoisted,
-    is_matmul,
-)
 from spyre.torch_backend.inductor.base.compat import V, ir
-from spyre.torch_backend.inductor.base.notes import TILING_REPORT
-from spyre.torch_backend.inductor.base.pass_printer import logger
+from spyre.torch_backend.inductor.base.notes import TILING_REPORT, logger
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle
 from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, operations_in
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
-from spyre.torch_backend.inductor.kernel.planning import PlannedKernel
+from spyre.torch_backend.inductor.kernel.passes import PlannedKernel
 from spyre.torch_backend.inductor.passes.runs import OperationRun, host_buffer, runs_of
-from spyre.torch_backend.inductor.tiling.accesses import is_loop_operation, names_read
+from spyre.torch_backend.inductor.tiling.accesses import (
+    accesses_of,
+    dims_by_variable,
+    is_loop_operation,
+    layout_of,
+    names_read,
+)
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
 from spyre.torch_backend.inductor.tiling.full_buffers import FullBuffer
-from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel
+from spyre.torch_backend.inductor.tiling.groups import TileGroup, TileLevel, is_hinted
 from spyre.torch_backend.program import LoweringError
 
-# --- the best loops of one range --------------------------------------------------------------
+# --- candidates -----------------------------------------------------------------------------------
+
+Classes = Mapping[str, tuple[str, ...]]
+"""By name of an operation, the class of each of its dims."""
+_DimNode = tuple[str, str, int]
+ITERATION, BUFFER = "iteration", "buffer"
+
+
+def dim_classes(operations: Sequence[Any]) -> dict[str, tuple[str, ...]]:
+    """Return, by name of each Pointwise and Reduction, the class of each range and then of each
+    reduction range.
+
+    A class has the name a user gave to one of its dims, else ``dim0``, ``dim1``, … in the order of
+    the operations. Dims that are cut, merged or split start new classes. Two dims of one operation
+    may be in one class, as those of ``x @ x.T``.
+    """
+    loops = [op for op in operations if is_loop_operation(op)]
+    classes: DisjointSets[_DimNode] = DisjointSets()
+    for op in loops:
+        _join_dims(op, classes)
+    names: dict[_DimNode, str] = {}
+    for op in loops:
+        for position, name in enumerate(getattr(op, "named_dims", ())):
+            if name is not None:
+                names.setdefault(classes.find((ITERATION, op.get_name(), position)), name)
+    return {op.get_name(): _named(op, classes, names) for op in loops}
+
+
+def _join_dims(operation: Any, classes: DisjointSets[_DimNode]) -> None:
+    name, accesses = operation.get_name(), accesses_of(operation)
+    for position in range(len(operation.data.get_pointwise_size())):
+        classes.join((ITERATION, name, position), (BUFFER, name, position))
+    for read in accesses.reads:
+        layout = layout_of(read.name)
+        if layout is None:
+            continue
+        for position, dim in dims_by_variable(read, accesses, layout).items():
+            classes.join((ITERATION, name, position), (BUFFER, read.name, dim))
+
+
+def _named(
+    operation: Any, classes: DisjointSets[_DimNode], names: dict[_DimNode, str]
+) -> tuple[str, ...]:
+    rank = len(accesses_of(operation).variables)
+    roots = [classes.find((ITERATION, operation.get_name(), k)) for k in range(rank)]
+    return tuple(names.setdefault(root, f"dim{len(names)}") for root in roots)
+
+
+Dims = Mapping[str, tuple[int, bool]]
+"""The dims of one operation, by class: elements, and whether the operation reduces the dim."""
+
+
+def dims_of(operation: Any, classes: Classes) -> Dims:
+    """Return the dims of an operation by class, without dims of symbolic size and classes that it
+    has twice; none if it cannot be tiled.
+    """
+    if not is_loop_operation(operation):
+        return {}
+    data = operation.data
+    sizes = [(n, False) for n in data.get_pointwise_size()]
+    sizes += [(n, True) for n in data.get_reduction_size()]
+    names = classes[operation.get_name()]
+    return {
+        name: (int(n), is_reduced)
+        for name, (n, is_reduced) in zip(names, sizes, strict=True)
+        if names.count(name) == 1 and sympy.sympify(n).is_number
+    }
+
+
+Range = tuple[int, int]
+"""Operations from one position in a run to another (exclusive)."""
+
+
+def candidate_ranges(
+    operations: Sequence[Any], dims: Mapping[str, Dims]
+) -> list[tuple[Range, dict[str, int]]]:
+    """Return all ranges of a run that are worth a trial, the longest first, and elements of the
+    dims that all their operations have and that may be tiled, by class.
+
+    For each class these are the longest ranges, and their parts between matmuls and from one matmul
+    to the next: a matmul in tiles of rows reads its weights once per tile. ``dims``: by name of the
+    operation.
+    """
+    names = dict.fromkeys(name for row in dims.values() for name in row)
+    longest = (part for name in names for part in _longest(operations, dims, name))
+    parts = dict.fromkeys(part for ends in longest for part in _parts(operations, *ends))
+    found = ((part, _tileable(operations[slice(*part)], dims)) for part in parts)
+    ranges = [(part, extents) for part, extents in found if extents]
+    return sorted(ranges, key=lambda row: (row[0][0] - row[0][1], row[0][0]))
+
+
+def _longest(operations: Sequence[Any], dims: Mapping[str, Dims], name: str) -> Iterator[Range]:
+    begin = 0
+    for position, op in enumerate(operations):
+        dim = dims.get(op.get_name(), {}).get(name)
+        if dim is None or not may_be_tiled(op):
+            yield from _unless_empty(begin, position)
+            begin = position + 1
+        elif dim[1]:
+            yield from _unless_empty(begin, position)
+            if reduces_exactly(op):
+                yield begin, position + 1
+            begin = position + 1
+    yield from _unless_empty(begin, len(operations))
+
+
+def _unless_empty(begin: int, end: int) -> Iterator[Range]:
+    if begin < end:
+        yield begin, end
+
+
+def _parts(operations: Sequence[Any], begin: int, end: int) -> Iterator[Range]:
+    """Yield the range and its parts between matmuls, with and without their first matmul."""
+    yield begin, end
+    matmuls = [k for k in range(begin, end) if is_matmul(operations[k])]
+    borders = [begin, *matmuls, end]
+    for first, last in pairwise(borders):
+        yield from _unless_empty(first, last)
+        if first in matmuls:
+            yield from _unless_empty(first + 1, last)
+
+
+def _tileable(operations: Sequence[Any], dims: Mapping[str, Dims]) -> dict[str, int]:
+    """Return the elements of the dims, by class, that all ``operations`` may be tiled along."""
+    members = [dims[op.get_name()] for op in operations]
+    common = (name for name in members[0] if all(name in row for row in members))
+    tileable = (name for name in common if _is_tileable(operations, members, name))
+    return {name: members[0][name][0] for name in tileable if members[0][name][0] > 1}
+
+
+def _is_tileable(operations: Sequence[Any], members: Sequence[Dims], name: str) -> bool:
+    """Return True if no operation reduces the dim, or only the last one does, exactly."""
+    reducing = [op for op, row in zip(operations, members, strict=True) if row[name][1]]
+    return not reducing or (reducing == [operations[-1]] and reduces_exactly(operations[-1]))
+
+
+def may_be_tiled(operation: Any) -> bool:
+    """Return True if `coarse_tile` accepts the operation and no hint tiles it."""
+    return is_loop_operation(operation) and not is_hinted(operation)
+
+
+def reduces_exactly(operation: Any) -> bool:
+    """Return True if combining results of tiles gives the same bits: true of max and min."""
+    return getattr(operation.data, "reduction_type", None) in ("max", "min")
+
+
+def is_matmul(operation: Any) -> bool:
+    """Return True for a matmul, batched or not."""
+    data = operation.data
+    return isinstance(data, ir.Reduction) and data.reduction_type == "batchmatmul"
+
+
+def counts_of(extent: int) -> list[int]:
+    """Return the possible numbers of tiles: the divisors from 2 on, ascending."""
+    return [n for n in range(2, extent + 1) if extent % n == 0]
+
+
+def hoisted(operations: Sequence[Any], dims: Mapping[str, Dims]) -> list[Any]:
+    """Return the operations of a run, reordered within their dependencies.
+
+    An operation that lacks a dim of both neighbours is moved directly behind the last operation
+    that it reads, or to the front. Operations that mutate a buffer, and readers of such buffers,
+    are not moved.
+    """
+    mutated = {target_of(op) for op in operations if target_of(op) != op.get_name()}
+    order = list(operations)
+    for op in operations:
+        k, reads = order.index(op), names_read(op)
+        if not 0 < k < len(order) - 1 or op.get_name() in mutated or reads & mutated:
+            continue
+        before, own, after = (set(dims[o.get_name()]) for o in order[k - 1 : k + 2])
+        if target_of(op) != op.get_name() or not (before & after) - own:
+            continue
+        order.pop(k)
+        behind = (n + 1 for n, other in enumerate(order[:k]) if other.get_name() in reads)
+        order.insert(max(behind, default=0), op)
+    return order
+
+
+# --- the best loops of one range ------------------------------------------------------------------
 
 Levels = tuple[TileLevel, ...]
 UNTILED: Levels = ()
@@ -105,8 +290,12 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
             outcomes[levels] = trial(levels)
         return outcomes[levels]
 
-    one_loop = [_best_count(name, extent, try_once) for name, extent in extents.items()]
-    ordered = sorted(filter(None, one_loop), key=lambda outcome: outcome.time_ns)
+    one_loop = []
+    for name, extent in extents.items():
+        counts = ((TileLevel(n, name),) for n in counts_of(extent))
+        if tried := list(_climb(counts, try_once)):
+            one_loop.append(best_of(tried))
+    ordered = sorted(one_loop, key=lambda outcome: outcome.time_ns)
     _nest(ordered[:NESTED_DIMS], extents, try_once)
     return list(outcomes.values())
 
@@ -114,11 +303,6 @@ def best_levels(extents: Mapping[str, int], trial: Trial) -> list[Outcome]:
 def best_of(outcomes: Sequence[Outcome]) -> Outcome:
     """Return the fastest outcome; of equal ones the first, which has the fewest iterations."""
     return min(outcomes, key=lambda outcome: outcome.time_ns)
-
-
-def _best_count(name: str, extent: int, trial: Trial) -> Outcome | None:
-    outcomes = list(_climb(((TileLevel(n, name),) for n in counts_of(extent)), trial))
-    return best_of(outcomes) if outcomes else None
 
 
 def _climb(candidates: Iterator[Levels], trial: Trial) -> Iterator[Outcome]:
@@ -181,7 +365,11 @@ def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels
     shown = possible[:MOST_SHOWN]
     if whole.is_possible and whole not in shown:
         shown.append(whole)
-    lines += [f"    {_outcome_text(outcome)}" for outcome in shown]
+    lines += [
+        f"    {levels_text(outcome.levels)}: {outcome.time_ns / 1e3:,.1f} us, "
+        f"{outcome.hbm_bytes:,} bytes in HBM, {outcome.lx_bytes:,} of LX"
+        for outcome in shown
+    ]
     if len(possible) > len(shown):
         lines.append(f"    {len(possible) - len(shown)} more, slower ones")
     refused = [outcome for outcome in outcomes if not outcome.is_possible]
@@ -189,13 +377,6 @@ def range_text(names: Sequence[str], outcomes: Sequence[Outcome], chosen: Levels
     if len(refused) > MOST_SHOWN:
         lines.append(f"    {len(refused) - MOST_SHOWN} more that are not possible")
     return "\n".join(lines) + "\n"
-
-
-def _outcome_text(outcome: Outcome) -> str:
-    return (
-        f"{levels_text(outcome.levels)}: {outcome.time_ns / 1e3:,.1f} us, "
-        f"{outcome.hbm_bytes:,} bytes in HBM, {outcome.lx_bytes:,} of LX"
-    )
 
 
 # --- the best ranges of a graph ---------------------------------------------------------------
@@ -206,17 +387,16 @@ MIN_SAVING = 0.01
 MAX_TRIALS = 1000
 """Kernels compiled for trial per graph; ranges tried after that are not tiled."""
 
-Classes = Mapping[str, tuple[str, ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The outcomes of a range of operations. ``left``: why it is not tiled although loops would
-    save time within the range.
+    """The outcomes of a range of operations, which begins at position ``begin`` of its run.
+
+    ``left``: why it is not tiled although loops would save time within the range.
     """
 
+    begin: int
     names: tuple[str, ...]
-    range: CandidateRange
     outcomes: Sequence[Outcome]
     left: str = ""
 
@@ -245,28 +425,37 @@ def automatic_groups(graph: Any, first: int = 0) -> list[TileGroup]:
     trials = _Trials(graph, dim_classes(graph.operations))
     groups: list[TileGroup] = []
     for run in runs_of(graph):
-        plan = _planned(run, trials)
-        if plan.tiles:
-            _reorder(graph.operations, plan.operations)
-        for choice in plan.choices:
+        operations, choices = _planned(run, trials)
+        chosen = _tiles(choices)
+        if chosen:  # the run is contiguous
+            begin = min(map(graph.operations.index, operations))
+            graph.operations[begin : begin + len(operations)] = operations
+        for choice in choices:
             setattr(graph.name_to_buffer[choice.names[0]], TILING_REPORT, choice.report)
             logger.info("automatic tiling: %s", choice.report)
-        for tiles in plan.tiles:
-            groups.append(_group(graph, tiles, first + len(groups), trials))
+        for tiles in chosen:
+            number = first + len(groups)
+            groups.append(_group(tiles, number, graph.name_to_buffer, trials.classes))
     return groups
 
 
-def _group(graph: Any, tiles: TiledRange, number: int, trials: _Trials) -> TileGroup:
-    members = {name: graph.name_to_buffer[name] for name in tiles.names}
-    for name, op in members.items():
-        op.named_dims = trials.classes[name]
-    return tiles.group(number, members)
+Tiles = tuple[tuple[str, ...], Levels]
+"""A range of operations, by name, and the loops around it over classes of dims."""
 
 
-def _reorder(operations: list[Any], run: Sequence[Any]) -> None:
-    """Reorder a contiguous run of ``operations`` in place, to the order of ``run``."""
-    begin = min(map(operations.index, run))
-    operations[begin : begin + len(run)] = run
+def _tiles(choices: Sequence[_Choice]) -> list[Tiles]:
+    """Return the loops, in the order of the operations."""
+    chosen = sorted((c for c in choices if c.levels), key=lambda c: c.begin)
+    return [(choice.names, choice.levels) for choice in chosen]
+
+
+def _group(tiles: Tiles, number: int, operations: Mapping[str, Any], classes: Classes) -> TileGroup:
+    """Return group ``number`` of a graph for `coarse_tile`; names the dims of its operations."""
+    names, levels = tiles
+    for name in names:
+        operations[name].named_dims = classes[name]
+    path = (number, *[0] * (len(levels) - 1))
+    return TileGroup(path, levels, tuple(operations[name] for name in names))
 
 
 class _Trials:
@@ -276,22 +465,18 @@ class _Trials:
         self.graph, self.classes = graph, classes
         self.made = 0
 
-    def dims(self, operation: Any) -> Mapping[str, Any]:
-        """Return the dims of an operation by class; none if it cannot be tiled."""
-        return dims_of(operation, self.classes) if is_loop_operation(operation) else {}
-
     def outcome(
         self, operations: Sequence[Any], results: frozenset[str], levels: Levels
     ) -> Outcome:
         """Return the cost of loops ``levels`` around all ``operations``."""
         names = tuple(op.get_name() for op in operations)
-        return self.tiled(operations, results, [TiledRange(names, levels)] if levels else [])
+        return self.tiled(operations, results, [(names, levels)] if levels else [])
 
     def tiled(
-        self, operations: Sequence[Any], results: frozenset[str], tiles: Sequence[TiledRange]
+        self, operations: Sequence[Any], results: frozenset[str], tiles: Sequence[Tiles]
     ) -> Outcome:
         """Return the cost of ``operations`` with the loops ``tiles`` around some of them."""
-        levels = tiles[0].levels if tiles else UNTILED
+        levels = tiles[0][1] if tiles else UNTILED
         if self.made == MAX_TRIALS:
             return Outcome(levels, inf, why=f"not tried, {MAX_TRIALS} others were")
         self.made += 1
@@ -334,62 +519,44 @@ def launch_counts(kernel: Kernel) -> LaunchCounts:
     return LaunchCounts([linked.view])
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A run: its operations in their new order, and the choices for its ranges."""
-
-    operations: Sequence[Any]
-    choices: Sequence[_Choice]
-
-    @property
-    def tiles(self) -> list[TiledRange]:
-        """The loops, in the order of the operations."""
-        chosen = sorted((c for c in self.choices if c.levels), key=lambda c: c.range.begin)
-        return [TiledRange(choice.names, choice.levels) for choice in chosen]
-
-
-def _planned(run: OperationRun, trials: _Trials) -> _Plan:
-    """Return the loops of a run, or none if they do not make the whole run faster."""
-    operations = [step.operation for step in run.steps]
-    dims = {op.get_name(): trials.dims(op) for op in operations}
-    plan = _Plan(operations := hoisted(operations, dims), list(_choices(operations, run, trials)))
-    if not plan.tiles:
-        return plan
-    results = frozenset(run.results)
-    whole = trials.tiled([step.operation for step in run.steps], results, [])
-    tiled = trials.tiled(operations, results, plan.tiles)
+def _planned(run: OperationRun, trials: _Trials) -> tuple[list[Any], list[_Choice]]:
+    """Return a run's operations in their new order and the choices for its ranges: no loops if
+    they do not make the whole run faster.
+    """
+    before = [step.operation for step in run.steps]
+    dims = {op.get_name(): dims_of(op, trials.classes) for op in before}
+    operations = hoisted(before, dims)
+    choices = list(_choices(operations, dims, run.results, trials))
+    if not (tiles := _tiles(choices)):
+        return operations, choices
+    whole = trials.tiled(before, run.results, [])
+    tiled = trials.tiled(operations, run.results, tiles)
     if tiled.time_ns < whole.time_ns:
-        return plan
+        return operations, choices
     times = f"{tiled.time_ns / 1e3:,.1f} us, not {whole.time_ns / 1e3:,.1f}"
     why = f"; not tiled, the whole bundle would take {times}"
-    return _Plan(operations, [replace(c, left=why) for c in plan.choices])
+    return operations, [replace(choice, left=why) for choice in choices]
 
 
-def _choices(operations: Sequence[Any], run: OperationRun, trials: _Trials) -> Iterator[_Choice]:
+def _choices(
+    operations: Sequence[Any], dims: Mapping[str, Dims], results: frozenset[str], trials: _Trials
+) -> Iterator[_Choice]:
     """Yield choices for disjoint ranges of a run, the largest saving first."""
-    dims = {op.get_name(): trials.dims(op) for op in operations}
-    choices = []
-    for candidate in candidate_ranges(operations, dims):
-        members = operations[candidate.begin : candidate.end]
-        results = _read_elsewhere(members, operations, run.results)
-        trial = functools.cache(functools.partial(trials.outcome, members, results))
-        if not _may_gain(members, trial(UNTILED)):
-            continue
-        names = tuple(op.get_name() for op in members)
-        choices.append(_Choice(names, candidate, best_levels(candidate.extents, trial)))
+    choices: dict[Range, _Choice] = {}
+    for ends, extents in candidate_ranges(operations, dims):
+        members = operations[slice(*ends)]
+        left = _read_elsewhere(members, operations, results)
+        trial = functools.cache(functools.partial(trials.outcome, members, left))
+        whole = trial(UNTILED)
+        # loops pay where they keep intermediate results in LX, or accumulators of matmuls small
+        if whole.is_possible and (whole.spills or any(map(is_matmul, members))):
+            names = tuple(op.get_name() for op in members)
+            choices[ends] = _Choice(ends[0], names, best_levels(extents, trial))
     taken: set[int] = set()
-    for choice in sorted(choices, key=lambda c: -c.saved_ns):
-        positions = set(range(choice.range.begin, choice.range.end))
-        if not positions & taken:
-            taken |= positions
+    for ends, choice in sorted(choices.items(), key=lambda item: -item[1].saved_ns):
+        if taken.isdisjoint(range(*ends)):
+            taken.update(range(*ends))
             yield choice
-
-
-def _may_gain(members: Sequence[Any], whole: Outcome) -> bool:
-    """Return False if loops can only cost time: they pay where they keep intermediate results in
-    the scratchpads, or accumulators of matmuls small.
-    """
-    return whole.is_possible and (whole.spills or any(is_matmul(op) for op in members))
 
 
 def _read_elsewhere(
@@ -400,27 +567,12 @@ def _read_elsewhere(
     return frozenset(op.get_name() for op in members if op.get_name() in read | results)
 
 
-@dataclass(frozen=True, slots=True)
-class TiledRange:
-    """A range of operations, by name, and the loops around it over classes of dims, the outermost
-    first.
-    """
-
-    names: tuple[str, ...]
-    levels: tuple[TileLevel, ...]
-
-    def group(self, number: int, operations: Mapping[str, Any]) -> TileGroup:
-        """Return the group for `coarse_tile`, number ``number`` of its graph."""
-        path = (number, *[0] * (len(self.levels) - 1))
-        return TileGroup(path, self.levels, tuple(operations[name] for name in self.names))
-
-
 def trial_kernel(
     graph: Any,
     operations: Sequence[Any],
     results: Collection[str],
-    tiles: Sequence[TiledRange],
-    classes: Mapping[str, tuple[str, ...]],
+    tiles: Sequence[Tiles],
+    classes: Classes,
 ) -> PlannedKernel:
     """Return the kernel of the contiguous ``operations`` alone, with the loops ``tiles``.
 
@@ -431,11 +583,8 @@ def trial_kernel(
     trial = _trial_graph(graph, copies, results)
     with V.set_graph_handler(trial):
         by_name = {op.get_name(): op for op in copies}
-        for name in (name for row in tiles for name in row.names):
-            by_name[name].named_dims = classes[name]
-        if tiles:
-            groups = [row.group(number, by_name) for number, row in enumerate(tiles)]
-            coarse_tile(trial.operations, groups)
+        groups = [_group(row, number, by_name, classes) for number, row in enumerate(tiles)]
+        coarse_tile(trial.operations, groups)
         return _kernel(trial)
 
 
