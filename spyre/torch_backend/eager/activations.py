@@ -21,7 +21,7 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
+    Row,
     copy_into,
     fill_elementwise,
     new_elementwise,
@@ -231,9 +231,9 @@ _FLOATS = Conditions(
 )
 
 
-def _formula(name: str, lowering: LoweringFunction, *numbers: str) -> EagerKernel:
+def _formula(name: str, lowering: LoweringFunction, *numbers: str) -> Row:
     are_operands = name in ("addcmul.out", "addcdiv.out")
-    return EagerKernel(name, partial(_run_formula, name, lowering, numbers, are_operands), _FLOATS)
+    return (name, partial(_run_formula, name, lowering, numbers, are_operands), _FLOATS)
 
 
 _FORMULAS: tuple[tuple[str, Callable[..., Value], tuple[str, ...]], ...] = (
@@ -327,22 +327,18 @@ KERNELS = (
     ),
     _formula("threshold_backward.grad_input", threshold_backward, "threshold"),
     _formula("hardtanh_backward", hardtanh_backward, "min_val", "max_val"),
-    EagerKernel("threshold.out", _threshold, ARITHMETIC),
-    EagerKernel("gelu_backward.grad_input", _gelu_backward, _FLOATS),
-    EagerKernel("hardtanh", partial(_hardtanh, torch.clamp)),
-    EagerKernel("hardtanh_", partial(_hardtanh, torch.clamp_)),
-    EagerKernel("nll_loss_forward.output", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_forward.output", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_forward", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_backward", nll_loss_backward, _LOSS),
-    EagerKernel("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
-    EagerKernel("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
-    EagerKernel(
-        "native_dropout",
-        native_dropout,
-        Conditions(dtypes={"input": FLOATS}, nonempty=("input",)),
-    ),
-    EagerKernel(
+    ("threshold.out", _threshold, ARITHMETIC),
+    ("gelu_backward.grad_input", _gelu_backward, _FLOATS),
+    ("hardtanh", partial(_hardtanh, torch.clamp), None),
+    ("hardtanh_", partial(_hardtanh, torch.clamp_), None),
+    ("nll_loss_forward.output", nll_loss, _LOSS),
+    ("nll_loss2d_forward.output", nll_loss, _LOSS),
+    ("nll_loss2d_forward", nll_loss, _LOSS),
+    ("nll_loss2d_backward", nll_loss_backward, _LOSS),
+    ("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
+    ("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
+    ("native_dropout", native_dropout, Conditions(dtypes={"input": FLOATS}, nonempty=("input",))),
+    (
         "native_dropout_backward",
         native_dropout_backward,
         Conditions(dtypes={"grad_output": FLOATS}, nonempty=("grad_output",)),

@@ -11,14 +11,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    CONVERTED,
-    Arguments,
-    Conditions,
-    EagerKernel,
-    NewResult,
-    fill,
-)
+from spyre.torch_backend.eager.dispatch import CONVERTED, Arguments, Conditions, NewResult, fill
 from spyre.torch_backend.program import (
     Lowering,
     LoweringError,
@@ -167,6 +160,6 @@ _ROLL = Conditions(
     dims=("dims",), dtypes={"self": CONVERTED}, nonempty=("self",), check=_has_shift_per_dim
 )
 KERNELS = (
-    EagerKernel("cat.out", cat, Conditions(check=_can_join)),
-    EagerKernel("roll", lambda args: roll(args.self, args.shifts, args.dims), _ROLL),
+    ("cat.out", cat, Conditions(check=_can_join)),
+    ("roll", lambda args: roll(args.self, args.shifts, args.dims), _ROLL),
 )

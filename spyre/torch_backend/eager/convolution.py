@@ -19,13 +19,7 @@ import torch
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    FLOATS,
-    Arguments,
-    Conditions,
-    EagerKernel,
-    signature_of,
-)
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, signature_of
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
@@ -381,14 +375,12 @@ _FORWARD = Conditions(
 )
 
 KERNELS = (
-    EagerKernel("convolution", convolution, _FORWARD),
-    EagerKernel(
+    ("convolution", convolution, _FORWARD),
+    (
         "convolution_backward",
         convolution_backward,
         replace(_FORWARD, same_device=("input", "weight")),
     ),
-    EagerKernel("convolution_overrideable", partial(_overrideable, "convolution")),
-    EagerKernel(
-        "convolution_backward_overrideable", partial(_overrideable, "convolution_backward")
-    ),
+    ("convolution_overrideable", partial(_overrideable, "convolution"), None),
+    ("convolution_backward_overrideable", partial(_overrideable, "convolution_backward"), None),
 )

@@ -122,14 +122,17 @@ class Conditions:
             if (value := getattr(args, name)) is not None:
                 checked_dims(_listed(value), args.self.dim())
         return (
-            all(_has_dtypes(args, name, dtypes) for name, dtypes in self.dtypes.items())
+            all(_has_dtype(t, d) for name, d in self.dtypes.items() for t in _tensors(args, name))
             and len({t.dtype for t in _tensors(args, *self.same_dtype)}) < 2
             and len({t.device for t in _tensors(args, *self.same_device)}) < 2
             and all(t.numel() for t in _tensors(args, *self.nonempty))
             and not any(t.numel() for t in _tensors(args, *self.empty))
             and all(t.dim() in n for name, n in self.ranks.items() for t in _tensors(args, name))
             and all(getattr(args, name) in allowed for name, allowed in self.values.items())
-            and not (self.promotes_to and _promoted(args) not in self.promotes_to)
+            and not (
+                self.promotes_to
+                and torch.result_type(args.self, args.other) not in self.promotes_to
+            )
             and (self.check is None or bool(self.check(args)))
         )
 
@@ -144,18 +147,10 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def _has_dtypes(args: Arguments, name: str, dtypes: Collection[object]) -> bool:
-    return all(
-        t.dtype in dtypes or (NUMBER in dtypes and _is_number(t)) for t in _tensors(args, name)
-    )
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.dim() == 0 and not tensor.is_complex()
-
-
-def _promoted(args: Arguments) -> torch.dtype:
-    return torch.result_type(args.self, args.other)
+def _has_dtype(tensor: Any, dtypes: Collection[object]) -> bool:
+    if tensor.dtype in dtypes:
+        return True
+    return NUMBER in dtypes and tensor.is_cpu and not (tensor.dim() or tensor.is_complex())
 
 
 ARITHMETIC = Conditions(dtypes={"inputs": OPERANDS, "results": FLOATS})
@@ -167,17 +162,14 @@ NONEMPTY_FLOATS = Conditions(dtypes={"inputs": FLOATS}, nonempty=("inputs",))
 # --- operations ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EagerKernel:
-    """A row of a table: ``run`` computes aten operator ``name`` where ``conditions`` hold.
-
-    Where no program can be written it raises LoweringError and has changed nothing. Of several rows
-    of an operator the first whose conditions hold is run.
-    """
-
-    name: str
-    run: Callable[[Arguments], Any]
-    conditions: Conditions | None = None
+Kernel = Callable[[Arguments], Any]
+"""Computes an operator. Where no program can be written it raises LoweringError and has changed
+nothing.
+"""
+Row = tuple[str, Kernel, Conditions | None]
+"""Of a table: an aten operator, a kernel, and the conditions on which it takes a call. Of several
+rows of an operator the first whose conditions hold is run.
+"""
 
 
 def never(*_: Any) -> bool:
@@ -197,16 +189,16 @@ class EagerOperation:
 
     name: str
     overload: Any
-    kernels: tuple[EagerKernel, ...]
+    kernels: Sequence[tuple[Kernel, Conditions | None]]
     signature: OperatorSignature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
     is_one_launch: bool = False
 
-    def kernel_for(self, arguments: Arguments) -> EagerKernel | None:
+    def kernel_for(self, arguments: Arguments) -> Kernel | None:
         """The first kernel that takes the arguments."""
-        for kernel in self.kernels:
-            if kernel.conditions is None or kernel.conditions.hold(arguments):
+        for kernel, conditions in self.kernels:
+            if conditions is None or conditions.hold(arguments):
                 return kernel
         return None
 
@@ -262,10 +254,10 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def one_launch(name: str, positional: Names, run: Callable[[Arguments], Any]) -> EagerOperation:
+def one_launch(name: str, positional: Names, run: Kernel) -> EagerOperation:
     """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
     signature = OperatorSignature(positional, ("out",), {})
-    return EagerOperation(name, None, (EagerKernel(name, run),), signature, is_one_launch=True)
+    return EagerOperation(name, None, [(run, None)], signature, is_one_launch=True)
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
@@ -274,7 +266,7 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     try:
         arguments = operation.signature.bind(args, kwargs)
         if (kernel := operation.kernel_for(arguments)) is not None:
-            return kernel.run(arguments)
+            return kernel(arguments)
     except LoweringError:
         if current_recorder() is not None or operation.overload is None:
             raise
@@ -337,10 +329,7 @@ def _launched(
     if variant.plain is not None and not variant.plain.hold(arguments):
         return None
     kernel = variant.operation.kernel_for(arguments)
-    if kernel is None:
-        return None
-    result: torch.Tensor = kernel.run(arguments)
-    return result
+    return None if kernel is None else kernel(arguments)
 
 
 def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -19,7 +19,6 @@ from spyre.torch_backend.eager.dispatch import (
     OPERANDS,
     Arguments,
     Conditions,
-    EagerKernel,
     NewResult,
     fill,
     fill_elementwise,
@@ -297,52 +296,34 @@ CLAMPS = tuple(
 )
 
 _COMPARISON = Conditions(dtypes={"inputs": OPERANDS, "out": BOOL}, promotes_to=COMPUTED)
-_CLAMP = Conditions(
-    dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS},
-)
+_CLAMP = Conditions(dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS})
 # DL16 has one code for NaN and infinities
 _NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
 _POWER = Conditions(dtypes={"self": FLOATS}, check=_has_power)
 
 KERNELS = (
-    *(EagerKernel(f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
-    *(EagerKernel(f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
+    *((f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
+    *((f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
     *(
-        EagerKernel(full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
+        (full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
         for full in (f"{name}.Tensor_out", f"{name}.Scalar_out")
     ),
-    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
-    EagerKernel(
+    *((name, _clamp, _CLAMP) for name in CLAMPS),
+    (
         "round.decimals_out",
         partial(unary, "round", _rounded, ()),
         replace(ARITHMETIC, values={"decimals": (0,)}),
     ),
-    EagerKernel("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
+    ("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
     # floors need exact remainders
-    EagerKernel(
-        "div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})
-    ),
-    EagerKernel("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
-    EagerKernel("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
-    EagerKernel(
-        "softplus.out",
-        partial(
-            unary,
-            "softplus",
-            softplus,
-            (
-                "beta",
-                "threshold",
-            ),
-        ),
-        ARITHMETIC,
-    ),
-    EagerKernel(
-        "leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC
-    ),
-    EagerKernel("relu", relu, Conditions(dtypes={"self": OPERANDS})),
-    EagerKernel("relu_", relu_, Conditions(dtypes={"self": OPERANDS})),
-    EagerKernel("rsub.Tensor", reversed_subtraction),
-    EagerKernel("rsub.Scalar", reversed_subtraction),
+    ("div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})),
+    ("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
+    ("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
+    ("softplus.out", partial(unary, "softplus", softplus, ("beta", "threshold")), ARITHMETIC),
+    ("leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC),
+    ("relu", relu, Conditions(dtypes={"self": OPERANDS})),
+    ("relu_", relu_, Conditions(dtypes={"self": OPERANDS})),
+    ("rsub.Tensor", reversed_subtraction, None),
+    ("rsub.Scalar", reversed_subtraction, None),
 )

@@ -22,7 +22,6 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
     call,
     copy_into,
     one_launch,
@@ -387,10 +386,10 @@ FILLS = ("fill_.Scalar", "zero_")
 _SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda args: not args.inputs)
 
 KERNELS = (
-    EagerKernel("fill_.Scalar", lambda args: fill_scalar(args.self, args.value)),
-    EagerKernel("zero_", lambda args: fill_scalar(args.self, 0)),
+    ("fill_.Scalar", lambda args: fill_scalar(args.self, args.value), None),
+    ("zero_", lambda args: fill_scalar(args.self, 0), None),
     *(
-        EagerKernel(name, partial(_sequence, name.partition(".")[0], names), _SEQUENCE)
+        (name, partial(_sequence, name.partition(".")[0], names), _SEQUENCE)
         for name, names in (
             ("arange.start_out", ("start", "end", "step")),
             ("linspace.out", ("start", "end", "steps")),
@@ -398,8 +397,8 @@ KERNELS = (
             ("eye.out", ("n",)),
         )
     ),
-    EagerKernel("narrow_copy.out", _narrow_copy),
-    EagerKernel("_efficientzerotensor", _zeros),
-    EagerKernel("tril_indices", partial(_triangle_indices, torch.tril_indices)),
-    EagerKernel("triu_indices", partial(_triangle_indices, torch.triu_indices)),
+    ("narrow_copy.out", _narrow_copy, None),
+    ("_efficientzerotensor", _zeros, None),
+    ("tril_indices", partial(_triangle_indices, torch.tril_indices), None),
+    ("triu_indices", partial(_triangle_indices, torch.triu_indices), None),
 )

@@ -17,7 +17,6 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerKernel,
     as_like,
     call,
     checked_dim,
@@ -304,7 +303,7 @@ def _few_comparisons(args: Arguments) -> bool:
 
 
 KERNELS = (
-    EagerKernel(
+    (
         "embedding",
         embedding,
         Conditions(
@@ -316,7 +315,7 @@ KERNELS = (
             ),
         ),
     ),
-    EagerKernel(
+    (
         "index_select",
         lambda args: index_select(args.self, args.dim, args.index),
         Conditions(
@@ -327,12 +326,12 @@ KERNELS = (
             check=lambda args: _rows_fit(args.self.shape, args.dim, args.index.numel()),
         ),
     ),
-    EagerKernel(
+    (
         "gather.out",
         _gather_of_nothing,
         Conditions(check=lambda args: not args.index.numel() or not args.self.dim()),
     ),
-    EagerKernel(
+    (
         "gather.out",
         gather,
         Conditions(
@@ -343,8 +342,8 @@ KERNELS = (
             check=_has_room_to_gather,
         ),
     ),
-    EagerKernel("index.Tensor_out", index_by_masks, Conditions(check=_has_masks)),
-    EagerKernel(
+    ("index.Tensor_out", index_by_masks, Conditions(check=_has_masks)),
+    (
         "index.Tensor_out",
         index,
         Conditions(
@@ -355,7 +354,7 @@ KERNELS = (
             check=_has_room_to_index,
         ),
     ),
-    EagerKernel(
+    (
         "isin.Tensor_Tensor_out",
         isin,
         Conditions(
@@ -365,9 +364,9 @@ KERNELS = (
             check=_few_comparisons,
         ),
     ),
-    EagerKernel("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
-    EagerKernel("nonzero", nonzero),
-    EagerKernel(
+    ("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
+    ("nonzero", nonzero, None),
+    (
         "embedding_renorm_",
         embedding_renorm_,
         Conditions(dtypes={"self": FLOATS}, nonempty=("inputs",)),

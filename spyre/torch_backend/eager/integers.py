@@ -20,16 +20,11 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
     fill,
     fill_elementwise,
     operand,
 )
-from spyre.torch_backend.eager.elementwise import (
-    CLAMPS,
-    clamp_bounds,
-    comparison,
-)
+from spyre.torch_backend.eager.elementwise import CLAMPS, clamp_bounds, comparison
 from spyre.torch_backend.eager.reductions import over_dims, reduce_all
 from spyre.torch_backend.fallback.cpu_fallback import on_cpu
 from spyre.torch_backend.program import (
@@ -397,28 +392,23 @@ _COUNTS = Conditions(
 )
 
 KERNELS = (
-    *(EagerKernel(f"{n}.out", partial(_binary, n, f), _ARITHMETIC) for n, f in _BINARY.items()),
+    *((f"{n}.out", partial(_binary, n, f), _ARITHMETIC) for n, f in _BINARY.items()),
+    *((full, partial(_comparison, name), _COMPARISON) for full, name in _COMPARISONS.items()),
+    *((name, _clamp, _CLAMP) for name in CLAMPS),
     *(
-        EagerKernel(full, partial(_comparison, name), _COMPARISON)
-        for full, name in _COMPARISONS.items()
-    ),
-    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
-    *(
-        EagerKernel(
-            f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS
-        )
+        (f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS)
         for name in ("and", "or", "xor")
     ),
     *(
-        EagerKernel(full, partial(function, f"int {name}", partial(_outermost, name)), _EXTREME)
+        (full, partial(function, f"int {name}", partial(_outermost, name)), _EXTREME)
         for name in ("max", "min")
         for full, function in ((name, reduce_all), (f"a{name}.out", over_dims))
     ),
-    EagerKernel("neg.out", partial(_unary, "neg", _negative), _UNARY),
-    EagerKernel("abs.out", partial(_unary, "abs", _magnitude), _UNARY),
-    EagerKernel("sum.IntList_out", _sum, _SUM),
-    EagerKernel("remainder.Tensor_out", _remainder, _DIVISION),
-    EagerKernel("floor_divide", _floor_divide, _DIVISION),
-    EagerKernel("bincount", _counts, _COUNTS),
-    EagerKernel("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
+    ("neg.out", partial(_unary, "neg", _negative), _UNARY),
+    ("abs.out", partial(_unary, "abs", _magnitude), _UNARY),
+    ("sum.IntList_out", _sum, _SUM),
+    ("remainder.Tensor_out", _remainder, _DIVISION),
+    ("floor_divide", _floor_divide, _DIVISION),
+    ("bincount", _counts, _COUNTS),
+    ("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
 )

@@ -21,13 +21,13 @@ from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
-    EagerProgram,
     Operand,
     Relayout,
     ScalarOperand,
     prepare,
 )
 from spyre.torch_backend.program import (
+    ConstantArgument,
     Ints,
     LoweringError,
     LoweringFunction,
@@ -69,23 +69,29 @@ def run(
         return recorder(name, lowering, operands, parameters, target)
     buffers = [ready_buffer(o) if isinstance(o, torch.Tensor) else None for o in operands]
     card = next(b.card for b in buffers if b is not None)
-    target_buffer = None if target is None else ready_buffer(target)
-    for buffer in (*buffers, target_buffer):
+    into = None if target is None else (target, ready_buffer(target))
+    for buffer in buffers if into is None else (*buffers, into[1]):
         if buffer is not None and buffer.card is not card:
-            raise _different_cards(card, buffer.card)
-    key = _key(name, parameters, operands, buffers, card, target, target_buffer)
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"spyre:{card.index} and spyre:{buffer.card.index}!"
+            )
+    call = EagerCall(name, lowering, parameters, operands, buffers, card, into)
+    key = _key(call)
     cached = _calls.get(key)
     if cached is None:
-        call = EagerCall(name, lowering, parameters, operands, buffers, card, target, target_buffer)
         cached = _prepared_or_error(call)
         _calls.put(key, cached)
     if isinstance(cached, LoweringError):
         raise cached
     if isinstance(cached, frozenset):
-        copies = [_relayout_if(k in cached, o) for k, o in enumerate(operands)]
+        copies = [
+            relayout(o) if k in cached and isinstance(o, torch.Tensor) else o
+            for k, o in enumerate(operands)
+        ]
         return run(name, lowering, copies, parameters, target)
-    arguments = _operand_memory(cached[0], card, operands, buffers)
-    return _launch(cached, card, arguments, target_buffer)
+    arguments = _operand_memory(call, cached[0].constants)
+    return _launch(cached, card, arguments, None if into is None else into[1])
 
 
 def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:
@@ -103,36 +109,21 @@ def _prepared_or_error(call: EagerCall) -> CachedCall | Relayout | LoweringError
     except LoweringError as error:
         if call.target is None:
             return error
-    return _prepared_or_error(replace(call, target=None, target_buffer=None))
+    return _prepared_or_error(replace(call, target=None))
 
 
-def _different_cards(first: FlexDevice, second: FlexDevice) -> RuntimeError:
-    return RuntimeError(
-        "Expected all tensors to be on the same device, "
-        f"but found at least two devices, spyre:{first.index} and spyre:{second.index}!"
-    )
-
-
-def _key(
-    name: str,
-    parameters: tuple[Any, ...],
-    operands: Sequence[Operand],
-    buffers: Sequence[DeviceBuffer | None],
-    card: FlexDevice,
-    target: torch.Tensor | None,
-    target_buffer: DeviceBuffer | None,
-) -> Key:
+def _key(call: EagerCall) -> Key:
     # a reset of the card forgets its programs: they are compiled again under a new number
-    parts: list[object] = [name, parameters, card.index, card.device.resets]
-    for operand, buffer in zip(operands, buffers, strict=True):
+    parts: list[object] = [call.name, call.parameters, call.card.index, call.card.device.resets]
+    for operand, buffer in zip(call.operands, call.buffers, strict=True):
         if isinstance(operand, ScalarOperand):
             parts.append(operand.dtype)
         elif buffer is not None:
             parts.append(_tensor_key(operand, buffer))
-    if target is not None and target_buffer is not None:
+    if call.target is not None:
         # a target that is an operand too may not be written before all of it has been read
-        aliases = tuple(k for k, b in enumerate(buffers) if b is target_buffer)
-        parts.append((*_tensor_key(target, target_buffer), aliases))
+        aliases = tuple(k for k, b in enumerate(call.buffers) if b is call.target[1])
+        parts.append((*_tensor_key(*call.target), aliases))
     return tuple(parts)
 
 
@@ -148,24 +139,15 @@ def _tensor_key(tensor: torch.Tensor, buffer: DeviceBuffer) -> Key:
     )
 
 
-def _relayout_if(needed: bool, operand: Operand) -> Operand:
-    return relayout(operand) if needed and isinstance(operand, torch.Tensor) else operand
-
-
-def _operand_memory(
-    program: EagerProgram,
-    card: FlexDevice,
-    operands: Sequence[Operand],
-    buffers: Sequence[DeviceBuffer | None],
-) -> list[DeviceBuffer]:
-    """The program's first arguments: operands and constants."""
+def _operand_memory(call: EagerCall, constants: Sequence[ConstantArgument]) -> list[DeviceBuffer]:
+    """The first arguments of a call's program: operands and constants."""
     memory: list[DeviceBuffer] = []
-    for operand, buffer in zip(operands, buffers, strict=True):
+    for operand, buffer in zip(call.operands, call.buffers, strict=True):
         if isinstance(operand, ScalarOperand):
-            memory.append(number_on_card(card, operand.value, operand.dtype))
+            memory.append(number_on_card(call.card, operand.value, operand.dtype))
         elif buffer is not None:
             memory.append(buffer)
-    memory += [number_on_card(card, c.number, c.dtype) for c in program.constants]
+    memory += [number_on_card(call.card, c.number, c.dtype) for c in constants]
     return memory
 
 

@@ -17,7 +17,6 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
     broadcast_shape,
     fill,
     fill_elementwise,
@@ -235,31 +234,29 @@ def _has_fill_number(args: Arguments) -> bool:
 
 _WHERE = Conditions(dtypes={"condition": BOOL}, promotes_to=CONVERTED, check=_has_operands)
 _FILL = Conditions(
-    dtypes={"self": CONVERTED, "mask": BOOL},
-    same_device=("self", "mask"),
-    check=_has_fill_number,
+    dtypes={"self": CONVERTED, "mask": BOOL}, same_device=("self", "mask"), check=_has_fill_number
 )
 _TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
 
 KERNELS = (
     *(
-        EagerKernel(name, partial(_binary, name, lowering), conditions)
+        (name, partial(_binary, name, lowering), conditions)
         for kind, lowering in _OPERATIONS.items()
         for name, conditions in (
             (f"logical_{kind}.out", _TRUTHS),
             (f"bitwise_{kind}.Tensor_out", _BOOLS),
         )
     ),
-    *(EagerKernel(name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
-    EagerKernel("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
+    *((name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
+    ("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
     # a product of bools is their conjunction
-    EagerKernel("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
-    EagerKernel("where.self", where, _WHERE),
-    EagerKernel("where.self_out", where, _WHERE),
-    EagerKernel("tril.out", partial(_triangular, True), _TRIANGLE),
-    EagerKernel("triu.out", partial(_triangular, False), _TRIANGLE),
-    EagerKernel("masked_fill.Scalar", masked_fill, _FILL),
-    EagerKernel("masked_fill.Tensor", masked_fill, _FILL),
-    EagerKernel("masked_fill_.Scalar", _masked_fill_, _FILL),
-    EagerKernel("masked_fill_.Tensor", _masked_fill_, _FILL),
+    ("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
+    ("where.self", where, _WHERE),
+    ("where.self_out", where, _WHERE),
+    ("tril.out", partial(_triangular, True), _TRIANGLE),
+    ("triu.out", partial(_triangular, False), _TRIANGLE),
+    ("masked_fill.Scalar", masked_fill, _FILL),
+    ("masked_fill.Tensor", masked_fill, _FILL),
+    ("masked_fill_.Scalar", _masked_fill_, _FILL),
+    ("masked_fill_.Tensor", _masked_fill_, _FILL),
 )

@@ -25,7 +25,6 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerKernel,
     bind_arguments,
     call,
     fill,
@@ -58,13 +57,7 @@ def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
 
 
 def added(
-    builder: Lowering,
-    bias: Value,
-    left: Value,
-    right: Value,
-    dtype: str,
-    beta: float,
-    alpha: float,
+    builder: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
 ) -> Value:
     """beta · bias + alpha · left · right."""
     result = product(builder, left, right, dtype)
@@ -418,10 +411,7 @@ def encoder_layer(args: Arguments) -> torch.Tensor:
     def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.layer_norm(x, [x.shape[-1]], weight, bias, args.eps)
 
-    first, last = (
-        (args.norm_weight_1, args.norm_bias_1),
-        (args.norm_weight_2, args.norm_bias_2),
-    )
+    first, last = ((args.norm_weight_1, args.norm_bias_1), (args.norm_weight_2, args.norm_bias_2))
     x: torch.Tensor = args.src
     if args.norm_first:
         x = x + attended(normed(x, *first))
@@ -439,7 +429,7 @@ WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
 
 KERNELS = (
     *(
-        EagerKernel(
+        (
             name,
             empty,
             Conditions(
@@ -450,22 +440,22 @@ KERNELS = (
         for name, left, right, _, empty in _PRODUCTS
     ),
     *(
-        EagerKernel(name, function, _product_conditions(left, right))
+        (name, function, _product_conditions(left, right))
         for name, left, right, function, _ in _PRODUCTS
     ),
-    EagerKernel("addmv.out", _addmv, _ADDMV),
-    EagerKernel("dot", dot, _DOT),
-    EagerKernel("vdot", dot, _DOT),
-    EagerKernel(_FUSED, fused_attention),
-    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
-    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value)),
-    EagerKernel(f"{_FUSED}_backward", fused_attention_backward),
-    EagerKernel(
+    ("addmv.out", _addmv, _ADDMV),
+    ("dot", dot, _DOT),
+    ("vdot", dot, _DOT),
+    (_FUSED, fused_attention, None),
+    ("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
+    ("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value), None),
+    (f"{_FUSED}_backward", fused_attention_backward, None),
+    (
         "_native_multi_head_attention",
         native_attention,
         Conditions(dtypes={"query": FLOATS}, ranks={"query": (3,)}, nonempty=("query",)),
     ),
-    EagerKernel(
+    (
         "_transformer_encoder_layer_fwd",
         encoder_layer,
         Conditions(dtypes={"src": FLOATS}, ranks={"src": (3,)}, nonempty=("src",)),

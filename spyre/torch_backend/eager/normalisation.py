@@ -11,14 +11,7 @@ import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    FLOATS,
-    Arguments,
-    Conditions,
-    EagerKernel,
-    NewResult,
-    fill,
-)
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import along, logarithm
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
@@ -101,12 +94,7 @@ def _statistics(builder: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value
 
 
 def _normalised(
-    builder: Lowering,
-    x: Value,
-    mean: Value,
-    variance: Value,
-    given: dict[str, Value],
-    eps: float,
+    builder: Lowering, x: Value, mean: Value, variance: Value, given: dict[str, Value], eps: float
 ) -> tuple[Value, Value]:
     """(x - mean) · scale · weight + bias, and the scale, 1/√(variance + eps); all of float32."""
     scale = builder.pointwise("rsqrt", builder.pointwise("add", variance, eps))
@@ -323,19 +311,19 @@ _SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
 _SOFTMAX_BACKWARD = Conditions(dtypes={"grad_output": FLOATS, "output": FLOATS})
 
 KERNELS = (
-    EagerKernel("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
-    EagerKernel("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
-    EagerKernel(
+    ("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
+    ("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
+    (
         "_softmax_backward_data.out",
         partial(_backward, "softmax_backward", softmax_backward),
         _SOFTMAX_BACKWARD,
     ),
-    EagerKernel(
+    (
         "_log_softmax_backward_data.out",
         partial(_backward, "log_softmax_backward", log_softmax_backward),
         _SOFTMAX_BACKWARD,
     ),
-    EagerKernel(
+    (
         "native_batch_norm",
         native_batch_norm,
         Conditions(
@@ -345,23 +333,23 @@ KERNELS = (
             check=lambda args: args.input.dim() > 1 and _has_statistics(args),
         ),
     ),
-    EagerKernel(
+    (
         "native_batch_norm_backward",
         native_batch_norm_backward,
         Conditions(dtypes={"inputs": FLOATS}, nonempty=("grad_out",), check=_has_statistics),
     ),
-    EagerKernel("native_group_norm", native_group_norm),
-    EagerKernel(
+    ("native_group_norm", native_group_norm, None),
+    (
         "native_layer_norm_backward",
         native_layer_norm_backward,
         Conditions(dtypes={"inputs": FLOATS}, nonempty=("input",)),
     ),
-    EagerKernel(
+    (
         "native_layer_norm",
         _layer_norm_of_nothing,
         Conditions(dtypes={"input": FLOATS}, empty=("input",)),
     ),
-    EagerKernel(
+    (
         "native_layer_norm",
         native_layer_norm,
         Conditions(

@@ -23,7 +23,6 @@ from spyre.torch_backend.eager.dispatch import (
     REDUCTION,
     Arguments,
     Conditions,
-    EagerKernel,
     checked_dims,
     copy_into,
     fill,
@@ -255,16 +254,16 @@ _LARGEST, _SMALLEST = partial(_extreme, "max"), partial(_extreme, "min")
 
 KERNELS = (
     *(
-        EagerKernel(name, partial(_fill_zero_size, number), _OF_NOTHING)
+        (name, partial(_fill_zero_size, number), _OF_NOTHING)
         for name, number in (("sum.IntList_out", 0.0), ("mean.out", nan), ("prod.int_out", 1.0))
     ),
-    EagerKernel("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
-    EagerKernel("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
-    EagerKernel("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
-    EagerKernel("prod", _product_of_all),
-    EagerKernel("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
-    EagerKernel("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
-    EagerKernel(
+    ("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
+    ("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
+    ("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
+    ("prod", _product_of_all, None),
+    ("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
+    ("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
+    (
         "aminmax.out",
         _extremes,
         Conditions(
@@ -273,25 +272,25 @@ KERNELS = (
             nonempty=("self",),
         ),
     ),
-    EagerKernel("max", partial(reduce_all, "amax", _LARGEST), _ALL),
-    EagerKernel("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
+    ("max", partial(reduce_all, "amax", _LARGEST), _ALL),
+    ("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
     *(
-        EagerKernel(f"{name}.correction", function, conditions)
+        (f"{name}.correction", function, conditions)
         for name, root in (("var", False), ("std", True))
         for function, conditions in (
             (_variance_of_nothing, _VARIANCE_OF_NOTHING),
             (partial(_variance_kernel, root), _VARIANCE),
         )
     ),
-    EagerKernel("var_mean.correction", _variance_and_mean, _VARIANCE),
-    EagerKernel(
+    ("var_mean.correction", _variance_and_mean, _VARIANCE),
+    (
         "linalg_vector_norm.out",
         partial(_fill_zero_size, 0.0),
         Conditions(dtypes={"out": FLOATS}, empty=("self",), check=_has_norm),
     ),
-    EagerKernel("linalg_vector_norm.out", _vector_norm, REDUCTION),
+    ("linalg_vector_norm.out", _vector_norm, REDUCTION),
     *(
-        EagerKernel(f"{name}.{kind}", function, conditions)
+        (f"{name}.{kind}", function, conditions)
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
         for kind in ("out", "dims_out", "all_out")
         for function, conditions in (
@@ -299,12 +298,9 @@ KERNELS = (
             (partial(over_dims, name, lowering), _TRUTH),
         )
     ),
-    EagerKernel(
+    (
         "cumsum.out",
         cumsum,
-        Conditions(
-            dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)},
-            check=_has_room,
-        ),
+        Conditions(dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)}, check=_has_room),
     ),
 )

@@ -27,9 +27,9 @@ from spyre.torch_backend.eager import (
 )
 from spyre.torch_backend.eager.dispatch import (
     Conditions,
-    EagerKernel,
     EagerOperation,
     FunctionalVariant,
+    Kernel,
     call,
     call_functional,
     never,
@@ -72,7 +72,7 @@ has the dtype of floating operands, and is contiguous if they are.
 
 ONE_LAUNCH = {
     *FUNCTIONAL_VARIANTS.values(),
-    *(row.name for module in (elementwise, masks) for row in module.KERNELS),
+    *(name for module in (elementwise, masks) for name, *_ in module.KERNELS),
     "index_copy.out",
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
@@ -91,13 +91,13 @@ PLAIN: dict[str, Conditions] = {
 
 
 @cache
-def kernels_by_name() -> dict[str, tuple[EagerKernel, ...]]:
-    """The kernels of every operator, in the order they are tried."""
-    rows: dict[str, list[EagerKernel]] = {}
+def kernels_by_name() -> dict[str, list[tuple[Kernel, Conditions | None]]]:
+    """The kernels of every operator and their conditions, in the order they are tried."""
+    kernels: dict[str, list[tuple[Kernel, Conditions | None]]] = {}
     for module in MODULES:
-        for kernel in module.KERNELS:
-            rows.setdefault(kernel.name, []).append(kernel)
-    return {name: tuple(kernels) for name, kernels in rows.items()}
+        for name, kernel, conditions in module.KERNELS:
+            kernels.setdefault(name, []).append((kernel, conditions))
+    return kernels
 
 
 @cache

@@ -23,7 +23,6 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerKernel,
     bind_arguments,
     checked_dim,
     copy_into,
@@ -46,13 +45,7 @@ from spyre.torch_backend.eager.integers import select
 from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along
-from spyre.torch_backend.program import (
-    MAX_ROWS,
-    Lowering,
-    LoweringError,
-    Value,
-    current_recorder,
-)
+from spyre.torch_backend.program import MAX_ROWS, Lowering, LoweringError, Value, current_recorder
 
 MOST_COMPARISONS = 1 << 24
 """Pairs of row and index that one program compares."""
@@ -361,13 +354,7 @@ def embedding_dense_backward(args: Arguments) -> torch.Tensor:
 
 
 def scatter(
-    adds: bool,
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: Any,
-    *,
-    out: torch.Tensor,
+    adds: bool, x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
 ) -> torch.Tensor:
     """aten::scatter.src_out, scatter.value_out and scatter_add.out."""
     if not x.dim():
@@ -511,21 +498,21 @@ _NOTHING = Conditions(same_dtype=("self", "out"), empty=("index",))
 _SCATTERS = ("scatter.src_out", "scatter.value_out", "scatter_add.out")
 
 KERNELS = (
-    EagerKernel("index_copy.out", index_copy, _ROWS),
-    EagerKernel(
+    ("index_copy.out", index_copy, _ROWS),
+    (
         "index_add.out",
         index_add,
         replace(_ROWS, dtypes={"self": FLOATS, "index": INDICES}, check=_can_add_rows),
     ),
-    EagerKernel("index_fill_.int_Scalar", index_fill, _FILL),
-    EagerKernel("index_fill_.int_Tensor", index_fill, _FILL),
-    EagerKernel("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
-    EagerKernel("_index_put_impl_", index_put, _INDEX_PUT),
-    EagerKernel("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
-    *(EagerKernel(name, _copy_self, _NOTHING) for name in _SCATTERS),
-    EagerKernel("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
-    EagerKernel("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
-    EagerKernel(
+    ("index_fill_.int_Scalar", index_fill, _FILL),
+    ("index_fill_.int_Tensor", index_fill, _FILL),
+    ("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
+    ("_index_put_impl_", index_put, _INDEX_PUT),
+    ("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
+    *((name, _copy_self, _NOTHING) for name in _SCATTERS),
+    ("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
+    ("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
+    (
         "scatter_add.out",
         partial(_scatter_kernel, True),
         replace(_SCATTER, dtypes={"self": FLOATS, "index": INDICES}),

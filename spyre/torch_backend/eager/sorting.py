@@ -22,7 +22,6 @@ from spyre.torch_backend.eager.dispatch import (
     POSITIONS,
     Arguments,
     Conditions,
-    EagerKernel,
     as_like,
     checked_dim,
 )
@@ -262,9 +261,9 @@ _FUNCTIONS: tuple[tuple[str, str, str, Callable[..., Any], Conditions], ...] = (
 """Operator, variant with given results, its name for positions, kernel and conditions."""
 
 KERNELS = (
-    *(EagerKernel(name, function, conditions) for name, _, _, function, conditions in _FUNCTIONS),
+    *((name, function, conditions) for name, _, _, function, conditions in _FUNCTIONS),
     *(
-        EagerKernel(
+        (
             variant,
             partial(_run_into, function),
             replace(conditions, dtypes={**conditions.dtypes, positions: POSITIONS}),
@@ -272,7 +271,7 @@ KERNELS = (
         for _, variant, positions, function, conditions in _FUNCTIONS
     ),
     *(
-        EagerKernel(
+        (
             name,
             partial(_position, descending),
             replace(_ONE, dtypes={"self": FLOATS, "out": POSITIONS}),

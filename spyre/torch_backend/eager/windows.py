@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, EagerKernel, copy_into
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, Row, copy_into
 from spyre.torch_backend.eager.indexing import row_numbers
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import along
@@ -409,14 +409,11 @@ def _has_equal_windows(rank: int, args: Arguments) -> bool:
     return all(positions and n % positions == 0 for n, positions in pairs)
 
 
-def _kernels(rank: int) -> Iterator[EagerKernel]:
+def _kernels(rank: int) -> Iterator[Row]:
     tensors = ("grad_output", "self")
     forward, backward = (
         Conditions(
-            dtypes=dict.fromkeys(names, FLOATS),
-            same_dtype=names,
-            same_device=names,
-            nonempty=names,
+            dtypes=dict.fromkeys(names, FLOATS), same_dtype=names, same_device=names, nonempty=names
         )
         for names in (tensors[1:], tensors)
     )
@@ -434,7 +431,7 @@ def _kernels(rank: int) -> Iterator[EagerKernel]:
         (f"{largest}_backward", max_pool_backward, replace(backward, check=exact)),
     )
     for name, function, conditions in rows[: 8 if rank == 3 else 6]:
-        yield EagerKernel(name, partial(function, rank), conditions)
+        yield (name, partial(function, rank), conditions)
 
 
 KERNELS = (*_kernels(2), *_kernels(3))

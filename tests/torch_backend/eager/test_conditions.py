@@ -12,7 +12,12 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.registry import kernels_by_name
 
-ROWS = [row for rows in kernels_by_name().values() for row in rows if row.conditions is not None]
+ROWS = [
+    (name, conditions)
+    for name, kernels in kernels_by_name().items()
+    for _, conditions in kernels
+    if conditions is not None
+]
 
 
 def _names(conditions: Conditions) -> set[str]:
@@ -26,16 +31,16 @@ def _names(conditions: Conditions) -> set[str]:
 
 def test_every_name_is_an_argument_of_an_operator_with_these_conditions():
     known: dict[int, set[str]] = {}
-    for row in ROWS:
-        arguments = known.setdefault(id(row.conditions), {"inputs", "results"})
-        arguments |= set(signature_of(row.name).defaults)
-    for row in ROWS:
-        assert _names(row.conditions) <= known[id(row.conditions)], row.name
+    for name, conditions in ROWS:
+        arguments = known.setdefault(id(conditions), {"inputs", "results"})
+        arguments |= set(signature_of(name).defaults)
+    for name, conditions in ROWS:
+        assert _names(conditions) <= known[id(conditions)], name
 
 
 def test_every_operator_ends_with_its_only_row_without_conditions():
-    for name, rows in kernels_by_name().items():
-        assert all(row.conditions is not None for row in rows[:-1]), name
+    for name, kernels in kernels_by_name().items():
+        assert all(conditions is not None for _, conditions in kernels[:-1]), name
 
 
 def _holds(conditions: Conditions, *args: object, **named: object) -> bool:
