@@ -1,9 +1,9 @@
 """New tensors on the card: plain torch tensors created from DLPack capsules.
 
 ATen maps device type kDLExtDev to PrivateUse1 and creates an ordinary tensor, whose storage owns no
-memory. The managed-tensor structs are never freed and have no deleter: ATen would call it while an
-exception may be pending, when no Python code can run. Instead, the storage object keeps the owner
-of the memory alive (:mod:`.buffer`).
+memory. The structs are never freed and have no deleter: ATen would call it while an exception may
+be pending, when no Python code can run. Instead, the storage object keeps the owner of the memory
+alive (:mod:`.buffer`).
 """
 
 from __future__ import annotations
@@ -31,33 +31,8 @@ EXTENSION_DEVICE = 12
 """kDLExtDev."""
 MAX_RANK = 64
 MAX_EXTENTS = 4096
-MAX_KINDS = 4096
+MAX_STRUCTS = 4096
 Ints = tuple[int, ...]
-
-
-class _Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class _DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class _ManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
-
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -68,65 +43,48 @@ _lock = threading.Lock()
 
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
-_DATA_TYPES = {
-    torch.float16: _DataType(_FLOAT, 16, 1),
-    torch.bfloat16: _DataType(_BFLOAT, 16, 1),
-    torch.float32: _DataType(_FLOAT, 32, 1),
-    torch.bool: _DataType(_BOOL, 8, 1),
-    torch.int8: _DataType(_INTEGER, 8, 1),
-    torch.int16: _DataType(_INTEGER, 16, 1),
-    torch.int32: _DataType(_INTEGER, 32, 1),
-    torch.int64: _DataType(_INTEGER, 64, 1),
-    torch.uint8: _DataType(_UNSIGNED, 8, 1),
-    torch.float8_e4m3fn: _DataType(_FLOAT8_E4M3FN, 8, 1),
-    torch.float8_e5m2fnuz: _DataType(_FLOAT8_E5M2FNUZ, 8, 1),
+TYPE_CODES = {
+    torch.float16: _FLOAT,
+    torch.bfloat16: _BFLOAT,
+    torch.float32: _FLOAT,
+    torch.bool: _BOOL,
+    torch.int8: _INTEGER,
+    torch.int16: _INTEGER,
+    torch.int32: _INTEGER,
+    torch.int64: _INTEGER,
+    torch.uint8: _UNSIGNED,
+    torch.float8_e4m3fn: _FLOAT8_E4M3FN,
+    torch.float8_e5m2fnuz: _FLOAT8_E5M2FNUZ,
 }
+"""DLPack's type codes."""
+
+Struct = ctypes.Array[ctypes.c_uint64]
+"""A DLManagedTensor as eight words: data_ptr, device (type, index), rank with dtype (code, bits,
+lanes), addresses of sizes and strides, offset, context, deleter; behind them sizes and strides.
+"""
+_structs: dict[tuple[Ints, Ints, torch.dtype, int], Struct] = {}
+"""The first MAX_STRUCTS; never removed, since ATen reads the deleter when a tensor is freed."""
+_other_struct: Struct = (ctypes.c_uint64 * (8 + 2 * MAX_RANK))()
 
 
-def _extents(size: Ints) -> ctypes.Array[ctypes.c_int64]:
+def _struct_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> Struct:
+    """Return the struct of such tensors, whatever their data_ptr; the caller holds the lock."""
+    key = (size, stride, dtype, device_index)
+    struct = _structs.get(key)
+    if struct is not None:
+        return struct
     rank = len(size)
     if rank > MAX_RANK:
         raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
-    return (ctypes.c_int64 * rank)(*size)
-
-
-class _Kind:
-    """The struct of tensors that differ only in their data_ptr. ATen reads it when it creates a
-    tensor, and its deleter when the tensor is freed.
-    """
-
-    __slots__ = ("_managed", "address", "tensor")
-
-    def __init__(self) -> None:
-        self._managed = _ManagedTensor()
-        self.tensor = self._managed.tensor
-        self.address = ctypes.addressof(self._managed)
-
-    def describe(self, size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> None:
-        tensor = self.tensor
-        tensor.shape, tensor.strides = _extents(size), _extents(stride)
-        tensor.ndim = len(size)
-        tensor.dtype = _DATA_TYPES[dtype]
-        tensor.device = _Device(EXTENSION_DEVICE, device_index)
-
-
-_kinds: dict[tuple[Ints, Ints, torch.dtype, int], _Kind] = {}
-"""The first MAX_KINDS structs; never removed, since tensors created from them point to them."""
-_other_kinds = _Kind()
-
-
-def _kind_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> _Kind:
-    """Return the struct of such tensors; the caller holds the lock."""
-    key = (size, stride, dtype, device_index)
-    known = _kinds.get(key)
-    if known is not None:
-        return known
-    is_cached = len(_kinds) < MAX_KINDS
-    kind = _Kind() if is_cached else _other_kinds
-    kind.describe(*key)
-    if is_cached:
-        _kinds[key] = kind
-    return kind
+    device = EXTENSION_DEVICE | device_index << 32
+    rank_and_dtype = rank | TYPE_CODES[dtype] << 32 | 8 * dtype.itemsize << 40 | 1 << 48
+    struct = _other_struct
+    if len(_structs) < MAX_STRUCTS:
+        struct = _structs[key] = (ctypes.c_uint64 * (8 + 2 * rank))()
+    sizes = ctypes.addressof(struct) + 8 * 8
+    words = (0, device, rank_and_dtype, sizes, sizes + 8 * rank, 0, 0, 0, *size, *stride)
+    struct[: len(words)] = words
+    return struct
 
 
 def tensor_at(
@@ -137,9 +95,10 @@ def tensor_at(
     ``size`` and ``stride`` are in elements; the storage has the bytes they span. Thread-safe.
     """
     with _lock:  # all threads share a struct; from_dlpack copies its content
-        kind = _kind_of(size, stride, dtype, device_index)
-        kind.tensor.data = pointer
-        tensor: torch.Tensor = from_dlpack(_new_capsule(kind.address, b"dltensor", None))
+        struct = _struct_of(size, stride, dtype, device_index)
+        struct[0] = pointer
+        capsule = _new_capsule(ctypes.addressof(struct), b"dltensor", None)
+        tensor: torch.Tensor = from_dlpack(capsule)
     return tensor
 
 
