@@ -24,23 +24,16 @@ from spyre.torch_backend.device.cards import (
     made_cards,
     set_device,
 )
-from spyre.torch_backend.device.errors import EventsWithoutTime
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import Event as FlexEvent, FlexDevice, FlexStream
+    from spyre.runtime.flex import Event as FlexEvent, FlexStream
 
 
 _event_ids = itertools.count(1)
 
 
-class _Entered(threading.local):
-    """Per entered stream of a thread, the state it replaced: card index, card, stream of it."""
-
-    def __init__(self) -> None:
-        self.before: list[tuple[int, FlexDevice, FlexStream]] = []
-
-
-_entered = _Entered()
+_entered = threading.local()
+"""``before``: per entered stream of a thread, the state it replaced: card index, card, stream."""
 
 
 class SpyreStream(torch.Stream):  # type: ignore[misc]
@@ -105,7 +98,8 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
 
     def __enter__(self) -> SpyreStream:
         card = card_at(self.device.index)
-        _entered.before.append((current_device(), card, card.streams.current))
+        before = vars(_entered).setdefault("before", [])
+        before.append((current_device(), card, card.streams.current))
         set_stream(self)
         return self
 
@@ -113,6 +107,10 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
         index, card, stream = _entered.before.pop()
         card.streams.set_current(stream)
         set_device(index)
+
+
+class EventsWithoutTime(LaunchError, ValueError):
+    """The time between two events is unknown; a ValueError, as in torch."""
 
 
 class SpyreEvent(torch.Event):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from spyre.torch_backend.program import (
     joined,
     stored_elements,
 )
-from spyre.torch_backend.tensors import assemble, moves_bits
+from spyre.torch_backend.tensors import assemble, buffer_of, moves_bits
 
 MAX_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
@@ -95,7 +95,7 @@ def cat(args: Arguments) -> torch.Tensor:
         if current_recorder() is not None:
             raise LoweringError("a join that DMA does")
         parts = zip(starts, pieces, strict=True)
-        assemble(out, [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
+        assemble(buffer_of(out), [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
         return out
     return fill("cat", join, pieces, (dim, name_of(out.dtype)), out, sizes)
 

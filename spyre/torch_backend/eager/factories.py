@@ -35,7 +35,7 @@ from spyre.torch_backend.eager.launch import (
     run,
 )
 from spyre.torch_backend.eager.overlap import overlap_check
-from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
 from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (
@@ -271,7 +271,7 @@ def _copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
     ready_buffer(target)
     ready_buffer(source)
     if moves_bits(target):
-        assemble(target, [(target, source.expand(target.shape))])
+        assemble(buffer_of(target), [(target, source.expand(target.shape))])
     else:
         upload(target, to_host(source))
 

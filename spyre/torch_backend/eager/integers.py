@@ -26,7 +26,7 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.elementwise import CLAMPS, clamp_bounds, comparison
 from spyre.torch_backend.eager.reductions import over_dims, reduce_all
-from spyre.torch_backend.fallback.cpu_fallback import on_cpu
+from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
     LoweringFunction,
