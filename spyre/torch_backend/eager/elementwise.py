@@ -142,10 +142,6 @@ def _power(builder: Lowering, x: Value, dtype: str, exponent: float) -> Value:
     return power if exponent > 0 else builder.pointwise("reciprocal", power)
 
 
-def _cosine(builder: Lowering, x: Value, dtype: str) -> Value:
-    return sine(builder, x, dtype, 1)
-
-
 def _integer_power(builder: Lowering, x: Value, exponent: int) -> Value:
     """x to a positive power, by squaring."""
     power: Value | None = None
@@ -238,16 +234,13 @@ def _gelu(args: Arguments) -> torch.Tensor:
     return unary(f"gelu_{args.approximate}", lowering, (), args)
 
 
-def relu(args: Arguments) -> torch.Tensor:
+def relu(is_in_place: bool, args: Arguments) -> torch.Tensor:
     x = args.self
-    dtype = plain_dtype((x,))
-    target = torch.empty_like(x) if dtype is None else NewResult(dtype)
+    target: torch.Tensor | NewResult = x
+    if not is_in_place:
+        dtype = plain_dtype((x,))
+        target = torch.empty_like(x) if dtype is None else NewResult(dtype)
     return fill("relu", rectified, [x], (name_of(x.dtype),), target)
-
-
-def relu_(args: Arguments) -> torch.Tensor:
-    x = args.self
-    return fill("relu", rectified, [x], (name_of(x.dtype),), x)
 
 
 def reversed_subtraction(args: Arguments) -> torch.Tensor:
@@ -270,7 +263,7 @@ _UNARY: dict[str, LoweringFunction] = {
     "tanh": tanh,
     "mish": mish,
     "sin": sine,
-    "cos": _cosine,
+    "cos": partial(sine, quarters=1),
     "erf": error_function,
 }
 _BINARY: dict[str, LoweringFunction] = {
@@ -322,8 +315,8 @@ KERNELS = (
     ("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
     ("softplus.out", partial(unary, "softplus", softplus, ("beta", "threshold")), ARITHMETIC),
     ("leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC),
-    ("relu", relu, Conditions(dtypes={"self": OPERANDS})),
-    ("relu_", relu_, Conditions(dtypes={"self": OPERANDS})),
+    ("relu", partial(relu, False), Conditions(dtypes={"self": OPERANDS})),
+    ("relu_", partial(relu, True), Conditions(dtypes={"self": OPERANDS})),
     ("rsub.Tensor", reversed_subtraction, None),
     ("rsub.Scalar", reversed_subtraction, None),
 )

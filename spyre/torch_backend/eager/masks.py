@@ -19,24 +19,22 @@ from spyre.torch_backend.eager.dispatch import (
     Conditions,
     broadcast_shape,
     fill,
-    fill_elementwise,
     new_elementwise,
     operand,
 )
+from spyre.torch_backend.eager.elementwise import binary, convert_all, unary
 from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
 from spyre.torch_backend.eager.integers import is_integer, select
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value, current_recorder
 from spyre.torch_backend.tensors import buffer_of
 
 
-def _of_truths(name: str, builder: Lowering, a: Value, b: Value) -> Value:
+def _of_truths(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """An operation on 1.0 and 0.0."""
-    return builder.truth(
-        builder.pointwise(name, builder.convert(a, "bool"), builder.convert(b, "bool"))
-    )
+    return builder.truth(builder.pointwise(name, *convert_all(builder, dtype, a, b)))
 
 
-def negated(builder: Lowering, x: Value) -> Value:
+def negated(builder: Lowering, x: Value, _: str = "") -> Value:
     """Whether elements are zero."""
     x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
     return builder.truth(builder.pointwise("equal", x, 0.0))
@@ -46,28 +44,17 @@ def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
     return builder.truth(builder.pointwise("notequal", x, x))
 
 
-def _equal_to(number: float, builder: Lowering, x: Value) -> Value:
+def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
     return builder.truth(builder.pointwise("equal", x, number))
 
 
-def _sign(builder: Lowering, x: Value) -> Value:
-    above, below = (
-        builder.pointwise("greaterthan", x, 0.0),
-        builder.pointwise("lesserthan", x, 0.0),
-    )
+def _sign(builder: Lowering, x: Value, _: str) -> Value:
+    above = builder.pointwise("greaterthan", x, 0.0)
+    below = builder.pointwise("lesserthan", x, 0.0)
     return builder.pointwise("sub", above, below)
 
 
 # --- kernels -------------------------------------------------------------------------------------
-
-
-def _binary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    operands = [operand(args.self, torch.bool), operand(args.other, torch.bool)]
-    return fill_elementwise(label, lowering, operands, (), args.out)
-
-
-def _unary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    return fill_elementwise(label, lowering, [args.self], (), args.out)
 
 
 def isnan(args: Arguments) -> torch.Tensor:
@@ -240,17 +227,17 @@ _TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
 
 KERNELS = (
     *(
-        (name, partial(_binary, name, lowering), conditions)
+        (name, partial(binary, name, lowering), conditions)
         for kind, lowering in _OPERATIONS.items()
         for name, conditions in (
             (f"logical_{kind}.out", _TRUTHS),
             (f"bitwise_{kind}.Tensor_out", _BOOLS),
         )
     ),
-    *((name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
+    *((name, partial(unary, name, f, ()), conditions) for name, f, conditions in _UNARY),
     ("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
     # a product of bools is their conjunction
-    ("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
+    ("mul.out", partial(binary, "logical_and.out", _AND), _BOOLS),
     ("where.self", where, _WHERE),
     ("where.self_out", where, _WHERE),
     ("tril.out", partial(_triangular, True), _TRIANGLE),

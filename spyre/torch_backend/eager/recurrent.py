@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,73 +51,47 @@ from spyre.torch_backend.program import (
 # --- what formulas are made of --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramArithmetic:
-    """Values of a program, in ``dtype``."""
+Arithmetic = Any
+"""Operations on the numbers that formulas are over: values of a program, or tensors."""
 
-    builder: Lowering
-    dtype: str
 
-    def add(self, a: Value, b: Value) -> Value:
-        return self.builder.pointwise("add", a, b)
+def program_arithmetic(builder: Lowering, dtype: str) -> Arithmetic:
+    """Operations on values of a program, in ``dtype``."""
+    f = builder.pointwise
 
-    def sub(self, a: Value, b: Value) -> Value:
-        return self.builder.pointwise("sub", a, b)
-
-    def mul(self, *factors: Value) -> Value:
-        """The first two first."""
-        product, *rest = factors
-        for factor in rest:
-            product = self.builder.pointwise("mul", product, factor)
-        return product
-
-    def rest(self, x: Value) -> Value:
-        """1 - x."""
-        return self.builder.pointwise("sub", 1.0, x)
-
-    def sigmoid(self, x: Value) -> Value:
-        return apply_op("sigmoid", self.builder, x, self.dtype)
-
-    def tanh(self, x: Value) -> Value:
-        return tanh(self.builder, x, self.dtype)
-
-    def zeros_like(self, x: Value) -> Value:
-        return self.builder.broadcast(self.builder.constant(0.0, self.dtype), x.sizes, x.lane_dim)
-
-    def chunks(self, x: Value, count: int) -> list[Value]:
+    def chunks(x: Value, count: int) -> list[Value]:
         """As ``x.chunk(count, 1)``, with the sticks along rows that it has."""
         size = x.sizes[1] // count
         if x.lane_dim != 1 or not size % x.view.elements_per_stick:
             return [narrowed(x, 1, k * size, size) for k in range(count)]
-        x = off_lanes(self.builder, x, 1)  # some begin within a stick
-        return [self.builder.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
+        x = off_lanes(builder, x, 1)  # some begin within a stick
+        return [builder.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
 
-    def joined(self, parts: Sequence[Value]) -> Value:
-        return joined(self.builder, parts, 1, self.dtype)
+    return SimpleNamespace(
+        add=partial(f, "add"),
+        sub=partial(f, "sub"),
+        mul=lambda *factors: reduce(partial(f, "mul"), factors),
+        rest=partial(f, "sub", 1.0),
+        sigmoid=lambda x: apply_op("sigmoid", builder, x, dtype),
+        tanh=lambda x: tanh(builder, x, dtype),
+        zeros_like=lambda x: builder.broadcast(builder.constant(0.0, dtype), x.sizes, x.lane_dim),
+        chunks=chunks,
+        joined=lambda parts: joined(builder, parts, 1, dtype),
+    )
 
 
-def _product(*factors: Tensor) -> Tensor:
-    product, *rest = factors
-    for factor in rest:
-        product = product * factor
-    return product
-
-
-TENSOR_ARITHMETIC = SimpleNamespace(
+TENSORS: Arithmetic = SimpleNamespace(
     add=torch.add,
     sub=torch.sub,
+    mul=lambda *factors: reduce(torch.mul, factors),
+    rest=lambda x: 1 - x,
     sigmoid=torch.sigmoid,
     tanh=torch.tanh,
     zeros_like=torch.zeros_like,
-    mul=_product,
-    rest=lambda x: 1 - x,
     chunks=lambda x, count: x.chunk(count, 1),
     joined=lambda parts: torch.cat([*parts], 1),
 )
-"""`ProgramArithmetic` of tensors, with an operation of the device for each step."""
-
-Arithmetic = Any
-"""One of the two; formulas are over its numbers."""
+"""Operations on tensors: one of the device for each step."""
 
 
 # --- formulas -------------------------------------------------------------------------------------
@@ -202,7 +176,7 @@ def _made(
             return run(name, partial(_lowered, formula), given, (missing, name_of(dtype)))
         except LoweringError:
             pass
-    return formula(TENSOR_ARITHMETIC, *tensors)
+    return formula(TENSORS, *tensors)
 
 
 def _lowered(
@@ -212,7 +186,7 @@ def _lowered(
     *values, missing, dtype = args
     for place in missing:
         values.insert(place, None)
-    return formula(ProgramArithmetic(builder, dtype), *values)
+    return formula(program_arithmetic(builder, dtype), *values)
 
 
 def lstm_cell(
@@ -270,34 +244,33 @@ Values = Sequence[Value]
 
 
 def _lstm_step(
-    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+    builder: Lowering, dtype: str, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
-    gates = inputs
-    for addend in (hiddens, *biases):
-        gates = on.add(gates, addend)
-    _, cy, hy = lstm_state(on, _parts(gates), states[1])
+    gates = reduce(partial(builder.pointwise, "add"), (inputs, hiddens, *biases))
+    _, cy, hy = lstm_state(program_arithmetic(builder, dtype), _parts(gates), states[1])
     return hy, cy
 
 
 def _gru_step(
-    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+    builder: Lowering, dtype: str, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
-    hiddens = _biased(on.builder, hiddens, biases[1:])
+    hiddens, on = _biased(builder, hiddens, biases[1:]), program_arithmetic(builder, dtype)
     _, hy = gru_state(on, _parts(inputs), _parts(hiddens), states[0])
     return (hy,)
 
 
 def _simple_step(
     activation: Callable[[Lowering, Value, str], Value],
-    on: ProgramArithmetic,
+    builder: Lowering,
+    dtype: str,
     inputs: Value,
     hiddens: Value,
     biases: Values,
     states: Values,
 ) -> Values:
-    hiddens = _biased(on.builder, hiddens, biases[1:])
-    (gate,) = _parts(on.add(hiddens, inputs))
-    return (activation(on.builder, gate, on.dtype),)
+    hiddens = _biased(builder, hiddens, biases[1:])
+    (gate,) = _parts(builder.pointwise("add", hiddens, inputs))
+    return (activation(builder, gate, dtype),)
 
 
 def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
@@ -314,7 +287,7 @@ def _parts(gates: Value) -> list[Value]:
 class RecurrentCell:
     """A kind of recurrent cell.
 
-    ``step``: (arithmetic, gates of the input, gates of the hidden state, biases, states) → new
+    ``step``: (builder, dtype, gates of the input, gates of the hidden state, biases, states) → new
     states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
     ``biases_inputs``: biases are added to the gates of the input before the loop.
     """
@@ -424,9 +397,7 @@ class _Direction:
     def _step(self, inputs: Value, states: Sequence[Value]) -> None:
         """Put the next states in the place of ``states``."""
         hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
-        hy, *others = self.cell.step(
-            ProgramArithmetic(self.builder, self.dtype), inputs, hiddens, self.biases, states
-        )
+        hy, *others = self.cell.step(self.builder, self.dtype, inputs, hiddens, self.biases, states)
         if self.projection is not None:
             hy = selected(self._product(hy, self.projection, 1), 1, 0)
         for made, state in zip((hy, *others), states, strict=True):
@@ -511,7 +482,11 @@ def _run(
     if drops_out or num_layers < 1 or x.dim() < 2 or not _are_plain((x, *hx, *params)):
         return None
     if torch.is_autocast_enabled("spyre"):
-        x, hx, params = _cast((x,))[0], _cast(hx), _cast(params)
+        # where gradients are wanted, they add up step by step in the dtype of the weights, so there
+        # every step has to cast
+        (x,), hx, params = (
+            [t.to(torch.get_autocast_dtype("spyre")) for t in given] for given in ((x,), hx, params)
+        )
     directions = 1 + bidirectional
     weights = len(params) // (num_layers * directions)
     net = Network(cell, num_layers, directions, has_biases, weights, name_of(x.dtype))
@@ -533,15 +508,9 @@ def _launched(
         with interrupts:
             if x.shape[0] * net.layers * net.directions > most_steps:
                 return _in_pieces(net, x, hx, params, most_steps)
-            return _at_once(net, x, hx, params)
+            return run(net.cell, network, (x, *hx, *params), (net,))
     except LoweringError:
         return None
-
-
-def _at_once(
-    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    return run(net.cell, network, (x, *hx, *params), (net,))
 
 
 def _in_pieces(
@@ -558,7 +527,7 @@ def _in_pieces(
             states = [state[number : number + 1] for state in hx]
             made = []
             for piece in x.split(most_steps)[:: -1 if one.is_backwards else 1]:
-                output, *states = _at_once(one, piece, states, own)
+                output, *states = run(net.cell, network, (piece, *states, *own), (one,))
                 made.append(output)
             outputs.append(_together(made[:: -1 if one.is_backwards else 1]))
             last.append(states)
@@ -569,13 +538,6 @@ def _in_pieces(
 def _together(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Joined along ``dim``, if they are several."""
     return tensors[0] if len(tensors) == 1 else torch.cat([*tensors], dim)
-
-
-def _cast(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """As autocast would for every step; where gradients are wanted, they add up step by step in the
-    dtype of the weights, so it has to.
-    """
-    return [tensor.to(torch.get_autocast_dtype("spyre")) for tensor in tensors]
 
 
 def _are_plain(tensors: Sequence[Tensor]) -> bool:

@@ -179,11 +179,6 @@ def reduce_all(label: str, lowering: LoweringFunction, args: Arguments) -> torch
     return fill(label, partial(_reduced, lowering), [x], parameters, result)
 
 
-def _product_of_all(args: Arguments) -> torch.Tensor:
-    """aten::prod: a product over one dim."""
-    return torch.prod(args.self.reshape(-1), 0, dtype=args.dtype)
-
-
 def _fill_zero_size(number: float, args: Arguments) -> torch.Tensor:
     """A reduction of no elements, whose result is ``number``."""
     return fill_number(args.out, _dims_and_sizes(args)[1], number)
@@ -191,6 +186,8 @@ def _fill_zero_size(number: float, args: Arguments) -> torch.Tensor:
 
 def _variance_kernel(root: bool, args: Arguments) -> torch.Tensor:
     x, (dims, sizes) = args.self, _dims_and_sizes(args)
+    if not x.numel():
+        return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
     result = torch.empty(sizes, dtype=x.dtype, device=x.device)
     correction = 1.0 if args.correction is None else float(args.correction)
     parameters = (dims, args.keepdim, name_of(x.dtype), correction, root)
@@ -200,15 +197,6 @@ def _variance_kernel(root: bool, args: Arguments) -> torch.Tensor:
 def _variance_and_mean(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     x, keepdim, dims = args.self, args.keepdim, dims_of(args.self, args.dim)
     return x.var(dims, correction=args.correction, keepdim=keepdim), x.mean(dims, keepdim)
-
-
-def _variance_of_nothing(args: Arguments) -> torch.Tensor:
-    x, sizes = args.self, _dims_and_sizes(args)[1]
-    return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
-
-
-def _vector_norm(args: Arguments) -> torch.Tensor:
-    return over_dims("vector_norm", _norm, args, float(args.ord))
 
 
 def cumsum(args: Arguments) -> torch.Tensor:
@@ -246,7 +234,6 @@ PLAIN = Conditions(values={"dtype": (None,)})
 
 _OF_NOTHING = Conditions(dtypes={"self": COMPUTED, "out": FLOATS}, empty=("self",))
 _VARIANCE = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
-_VARIANCE_OF_NOTHING = Conditions(dtypes={"self": FLOATS}, empty=("self",))
 _ALL = Conditions(dtypes={"self": OPERANDS}, nonempty=("self",))
 _TRUTH = Conditions(dtypes={"self": OPERANDS, "out": BOOL}, nonempty=("self",))
 _TRUTH_OF_EACH = Conditions(dtypes={"self": CONVERTED, "out": BOOL}, check=_names_no_dims)
@@ -260,7 +247,7 @@ KERNELS = (
     ("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
     ("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
     ("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
-    ("prod", _product_of_all, None),
+    ("prod", lambda args: torch.prod(args.self.reshape(-1), 0, dtype=args.dtype), None),
     ("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
     ("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
     (
@@ -274,21 +261,19 @@ KERNELS = (
     ),
     ("max", partial(reduce_all, "amax", _LARGEST), _ALL),
     ("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
-    *(
-        (f"{name}.correction", function, conditions)
-        for name, root in (("var", False), ("std", True))
-        for function, conditions in (
-            (_variance_of_nothing, _VARIANCE_OF_NOTHING),
-            (partial(_variance_kernel, root), _VARIANCE),
-        )
-    ),
+    ("var.correction", partial(_variance_kernel, False), Conditions(dtypes={"self": FLOATS})),
+    ("std.correction", partial(_variance_kernel, True), Conditions(dtypes={"self": FLOATS})),
     ("var_mean.correction", _variance_and_mean, _VARIANCE),
     (
         "linalg_vector_norm.out",
         partial(_fill_zero_size, 0.0),
         Conditions(dtypes={"out": FLOATS}, empty=("self",), check=_has_norm),
     ),
-    ("linalg_vector_norm.out", _vector_norm, REDUCTION),
+    (
+        "linalg_vector_norm.out",
+        lambda args: over_dims("vector_norm", _norm, args, float(args.ord)),
+        REDUCTION,
+    ),
     *(
         (f"{name}.{kind}", function, conditions)
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))

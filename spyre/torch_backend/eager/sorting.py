@@ -24,13 +24,13 @@ from spyre.torch_backend.eager.dispatch import (
     Conditions,
     as_like,
     checked_dim,
+    copy_into,
 )
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import extreme
 from spyre.torch_backend.program import (
     Lowering,
     Value,
-    current_recorder,
     largest,
     off_lanes,
     other_lane,
@@ -107,13 +107,9 @@ def _ordered_with_nan(
     nan_here = builder.pointwise("equal", ranked_classes, nan_class)
     values = builder.pointwise("where3", nan_here, nan, values)
     number_here = builder.pointwise("equal", ranked_classes, number_class)
-    return [values, _either(builder, number_here, positions, by_class)]
-
-
-def _either(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
-    """Positions, which float32 holds, from ``a`` or from ``b``."""
-    a, b = builder.convert(a, "float32"), builder.convert(b, "float32")
-    return builder.convert(builder.pointwise("where3", condition, a, b), "int64")
+    # float32 holds positions
+    chosen = (builder.convert(p, "float32") for p in (positions, by_class))
+    return [values, builder.convert(builder.pointwise("where3", number_here, *chosen), "int64")]
 
 
 def _ranked(
@@ -131,28 +127,7 @@ def _extent(x: torch.Tensor, dim: int) -> int:
     return x.shape[dim] if x.dim() else 1
 
 
-def _into(targets: Any, results: tuple[torch.Tensor, ...]) -> Any:
-    if current_recorder() is not None:
-        return results
-    for target, source in zip(targets, results, strict=True):
-        if target.shape != source.shape:
-            target.resize_(source.shape)
-        target.copy_(source)
-    return targets
-
-
 # --- kernels -------------------------------------------------------------------------------------
-
-
-def topk(args: Arguments) -> tuple[torch.Tensor, ...]:
-    """aten::topk; the results are always in order."""
-    return _ranked(args.self, args.dim, args.k, args.largest)
-
-
-def sort(args: Arguments) -> tuple[torch.Tensor, ...]:
-    x = args.self
-    results = _ranked(x, args.dim, _extent(x, args.dim), args.descending)
-    return tuple(as_like(x, result) for result in results)
 
 
 HALF_WORD = 1 << 16
@@ -172,13 +147,14 @@ def _ranked_words(
     return x.gather(dim, positions), positions
 
 
-def _topk_words(args: Arguments) -> tuple[torch.Tensor, ...]:
-    return _ranked_words(args.self, args.dim, args.k, args.largest)
+def topk(rank: Callable[..., tuple[torch.Tensor, ...]], args: Arguments) -> Any:
+    """aten::topk; the results are always in order."""
+    return rank(args.self, args.dim, args.k, args.largest)
 
 
-def _sort_words(args: Arguments) -> tuple[torch.Tensor, ...]:
+def sort(rank: Callable[..., tuple[torch.Tensor, ...]], args: Arguments) -> Any:
     x = args.self
-    results = _ranked_words(x, args.dim, _extent(x, args.dim), args.descending)
+    results = rank(x, args.dim, _extent(x, args.dim), args.descending)
     return tuple(as_like(x, result) for result in results)
 
 
@@ -187,8 +163,9 @@ def _extreme(descending: bool, args: Arguments) -> tuple[torch.Tensor, ...]:
     return _ranked(args.self, args.dim, 0, descending, args.keepdim)
 
 
-def _run_into(function: Callable[..., Any], args: Arguments) -> Any:
-    return _into(args.results, function(args))
+def _into_results(function: Callable[..., Any], args: Arguments) -> Any:
+    """Copy results to the tensors that are given for them."""
+    return tuple(map(copy_into, args.results, function(args)))
 
 
 def _position(descending: bool, args: Arguments) -> torch.Tensor:
@@ -198,8 +175,7 @@ def _position(descending: bool, args: Arguments) -> torch.Tensor:
     (position,) = _ranked(row, along, 0, descending, keepdim and not is_row, both=False)
     if is_row and keepdim:
         position = position.reshape((1,) * x.dim())
-    (result,) = _into((args.out,), (position,))
-    return result
+    return copy_into(args.out, position)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -221,20 +197,8 @@ def _has_top(args: Arguments) -> bool:
     return bool(0 < args.k <= _extent(args.self, args.dim))
 
 
-def _can_rank_top(args: Arguments) -> bool:
-    return _has_top(args) and _can_rank(args.self, args.dim, args.k)
-
-
-def _is_short(args: Arguments) -> bool:
-    return _extent(args.self, args.dim) <= MAX_SORTED
-
-
 def _can_sort(args: Arguments) -> bool:
-    return _is_short(args) and _can_rank(args.self, args.dim, _extent(args.self, args.dim))
-
-
-def _can_sort_words(args: Arguments) -> bool:
-    return _is_short(args) and _rows_fit(args.self, args.dim)
+    return _extent(args.self, args.dim) <= MAX_SORTED and _rows_fit(args.self, args.dim)
 
 
 def _can_find_one(args: Arguments) -> bool:
@@ -245,16 +209,17 @@ def _can_find_one(args: Arguments) -> bool:
 
 _FLOATS = Conditions(dims=("dim",), dtypes={"self": FLOATS}, nonempty=("self",))
 _WORDS = Conditions(dims=("dim",), dtypes={"self": INTEGERS}, nonempty=("self",))
-_TOP_WORDS = replace(_WORDS, check=lambda args: _has_top(args) and _can_sort_words(args))
+_TOP = replace(
+    _FLOATS, check=lambda args: _has_top(args) and _can_rank(args.self, args.dim, args.k)
+)
+_TOP_WORDS = replace(_WORDS, check=lambda args: _has_top(args) and _can_sort(args))
 _ONE = replace(_FLOATS, check=_can_find_one)
+_SORT = ("sort.stable", "sort.values_stable", "indices")
 _FUNCTIONS: tuple[tuple[str, str, str, Callable[..., Any], Conditions], ...] = (
-    ("topk", "topk.values", "indices", topk, replace(_FLOATS, check=_can_rank_top)),
-    ("topk", "topk.values", "indices", _topk_words, _TOP_WORDS),
-    ("sort.stable", "sort.values_stable", "indices", sort, replace(_FLOATS, check=_can_sort)),
-    (
-        *("sort.stable", "sort.values_stable", "indices"),
-        *(_sort_words, replace(_WORDS, check=_can_sort_words)),
-    ),
+    ("topk", "topk.values", "indices", partial(topk, _ranked), _TOP),
+    ("topk", "topk.values", "indices", partial(topk, _ranked_words), _TOP_WORDS),
+    (*_SORT, partial(sort, _ranked), replace(_FLOATS, check=_can_sort)),
+    (*_SORT, partial(sort, _ranked_words), replace(_WORDS, check=_can_sort)),
     ("max.dim", "max.dim_max", "max_values", partial(_extreme, True), _ONE),
     ("min.dim", "min.dim_min", "min_indices", partial(_extreme, False), _ONE),
 )
@@ -265,7 +230,7 @@ KERNELS = (
     *(
         (
             variant,
-            partial(_run_into, function),
+            partial(_into_results, function),
             replace(conditions, dtypes={**conditions.dtypes, positions: POSITIONS}),
         )
         for _, variant, positions, function, conditions in _FUNCTIONS

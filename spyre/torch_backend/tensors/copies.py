@@ -300,7 +300,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def assemble(buffer: DeviceBuffer, parts: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> None:
-    """Overwrite views of a storage with tensors of the same sizes and dtype; pad its sticks by zeros.
+    """Overwrite views of a storage with tensors of the same sizes and dtype; pad its sticks.
 
     ``parts``: (view, source) pairs, all on one card; `is_ordinary` holds for the buffer. All copies
     are enqueued on the current stream: the storage to the host, the sources into it, and the
