@@ -72,20 +72,20 @@ def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
 
 
-def _where(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
-    """a where a float32 condition is 1, else b, of b's dtype."""
-    truth = condition if b.dtype == "float32" else builder.truth(condition)
-    return select(builder, truth, a, b, b.dtype)
-
-
-def _is_written(builder: Lowering, last: Value) -> Value:
-    return builder.pointwise("greaterthan", last, 0.0)
+def _if_written(
+    builder: Lowering, last: Value, written: Value, x: Value, dim: int | None = None
+) -> Value:
+    """``written`` where `_last_match` found one, else x, in its dtype; ``dim``: of the matches."""
+    is_written = builder.pointwise("greaterthan", last, 0.0)
+    if dim is not None:
+        is_written = along(is_written, dim, len(x.sizes))
+    truth = is_written if x.dtype == "float32" else builder.truth(is_written)
+    return select(builder, truth, written, x, x.dtype)
 
 
 def _source_row(builder: Lowering, last: Value) -> Value:
-    """Of rows that are not written the first one."""
-    before = builder.pointwise("sub", last, 1.0)
-    return builder.pointwise("maximum", before, 0.0)
+    """The row of a match; of rows that are not written the first one."""
+    return builder.pointwise("maximum", builder.pointwise("sub", last, 1.0), 0.0)
 
 
 def write_rows(
@@ -100,7 +100,7 @@ def write_rows(
     last = _last_match(builder, hits, order, 1)
     if source.sizes[dim] > 1:
         source = select_rows(builder, source, _source_row(builder, last), dim, False)
-    return _where(builder, along(_is_written(builder, last), dim, len(x.sizes)), source, x)
+    return _if_written(builder, last, source, x, dim)
 
 
 def add_rows(
@@ -118,9 +118,8 @@ def add_rows(
     last = _last_match(builder, hits, order, 1)
     picked = select_rows(builder, sums, _source_row(builder, last), 0, False)
     total = builder.pointwise("add", builder.convert(x, source.dtype), picked)
-    return _where(
-        builder, _is_written(builder, last).unsqueezed(1), builder.convert(total, x.dtype), x
-    )
+    total = builder.convert(total, x.dtype)
+    return _if_written(builder, last, total, x, 0)
 
 
 def write_elements(
@@ -149,7 +148,7 @@ def write_elements(
     last = _last_match(builder, hits, order, dim + 1)
     if source.sizes and source.sizes[dim] > 1:
         source = select_elements(builder, source, _source_row(builder, last), dim)
-    return _where(builder, _is_written(builder, last), source, x)
+    return _if_written(builder, last, source, x)
 
 
 # --- rows by one index or several ----------------------------------------------------------------
@@ -404,10 +403,6 @@ def _scatter_kernel(adds: bool, args: Arguments) -> torch.Tensor:
     return scatter(adds, args.self, args.dim, args.index, source, out=args.out)
 
 
-def _copy_self(args: Arguments) -> torch.Tensor:
-    return copy_into(args.out, args.self)
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
@@ -509,7 +504,7 @@ KERNELS = (
     ("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
     ("_index_put_impl_", index_put, _INDEX_PUT),
     ("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
-    *((name, _copy_self, _NOTHING) for name in _SCATTERS),
+    *((name, lambda args: copy_into(args.out, args.self), _NOTHING) for name in _SCATTERS),
     ("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
     ("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
     (
