@@ -10,7 +10,6 @@ of other operations, and dropout takes ATen's composition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -74,33 +73,26 @@ def added(
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _product_sizes(left: torch.Tensor, right: torch.Tensor) -> tuple[int, ...]:
-    return (*left.shape[:-1], right.shape[-1])
-
-
 def _matmul(args: Arguments) -> torch.Tensor:
-    operands, sizes = args.inputs, _product_sizes(*args.inputs)
-    return fill("matmul", product, operands, (name_of(args.out.dtype),), args.out, sizes)
+    left, right = args.inputs
+    sizes = (*left.shape[:-1], right.shape[-1])
+    if not (left.numel() and right.numel()):
+        return fill_number(args.out, sizes, 0.0)
+    return fill("matmul", product, args.inputs, (name_of(args.out.dtype),), args.out, sizes)
 
 
 def _addmm(args: Arguments) -> torch.Tensor:
-    sizes = _product_sizes(*args.inputs[1:])
-    return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
+    bias, left, right = args.inputs
+    sizes = (*left.shape[:-1], right.shape[-1])
+    if left.numel() and right.numel():
+        return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
+    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
+    out = fill_number(args.out, sizes, 0.0)
+    return out if scaled is None else out.copy_(scaled)
 
 
 def _factors(args: Arguments) -> tuple[str, float, float]:
     return name_of(args.out.dtype), float(args.beta), float(args.alpha)
-
-
-def _empty_product(args: Arguments) -> torch.Tensor:
-    return fill_number(args.out, _product_sizes(*args.inputs), 0.0)
-
-
-def _empty_addmm(args: Arguments) -> torch.Tensor:
-    bias, left, right = args.inputs
-    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
-    out = fill_number(args.out, _product_sizes(left, right), 0.0)
-    return out if scaled is None else out.copy_(scaled)
 
 
 def _added_vector(
@@ -141,18 +133,6 @@ def _is_small(left: str, right: str, args: Arguments) -> bool:
     return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
-def _product_conditions(left: str, right: str) -> Conditions:
-    return Conditions(
-        dtypes={"inputs": FLOATS, "out": FLOATS},
-        nonempty=("inputs",),
-        check=partial(_is_small, left, right),
-    )
-
-
-def _has_empty_factor(left: str, right: str, args: Arguments) -> bool:
-    return not (getattr(args, left).numel() and getattr(args, right).numel())
-
-
 def _factors_agree(left: str, right: str, args: Arguments) -> bool:
     a, b = getattr(args, left), getattr(args, right)
     return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
@@ -176,15 +156,15 @@ PLAIN = {
 """Shapes of functional variants that need no rules of ATen's."""
 
 _PRODUCTS = (
-    ("mm.out", "self", "mat2", _matmul, _empty_product),
-    ("bmm.out", "self", "mat2", _matmul, _empty_product),
-    ("addmm.out", "mat1", "mat2", _addmm, _empty_addmm),
-    ("baddbmm.out", "batch1", "batch2", _addmm, _empty_addmm),
+    ("mm.out", "self", "mat2", _matmul),
+    ("bmm.out", "self", "mat2", _matmul),
+    ("addmm.out", "mat1", "mat2", _addmm),
+    ("baddbmm.out", "batch1", "batch2", _addmm),
 )
-_ADDMV = replace(
-    _product_conditions("mat", "vec"),
+_ADDMV = Conditions(
     dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
     nonempty=("mat", "vec"),
+    check=partial(_is_small, "mat", "vec"),
 )
 _DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
 
@@ -298,13 +278,12 @@ def fused_attention(args: Arguments) -> tuple[Any, ...]:
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
 
 
-def _fill_attention(args: Arguments) -> torch.Tensor:
-    parameters = (args.kinds, args.scale, args.dtype)
-    return fill("attention", attention, args.operands, parameters, args.out)
-
-
 _ATTENTION = one_launch(
-    "scaled_dot_product_attention", ("operands", "kinds", "scale", "dtype"), _fill_attention
+    "scaled_dot_product_attention",
+    ("operands", "kinds", "scale", "dtype"),
+    lambda args: fill(
+        "attention", attention, args.operands, (args.kinds, args.scale, args.dtype), args.out
+    ),
 )
 
 
@@ -431,17 +410,12 @@ KERNELS = (
     *(
         (
             name,
-            empty,
+            kernel,
             Conditions(
-                dtypes={left: FLOATS, right: FLOATS, "out": FLOATS},
-                check=partial(_has_empty_factor, left, right),
+                dtypes={"inputs": FLOATS, "out": FLOATS}, check=partial(_is_small, left, right)
             ),
         )
-        for name, left, right, _, empty in _PRODUCTS
-    ),
-    *(
-        (name, function, _product_conditions(left, right))
-        for name, left, right, function, _ in _PRODUCTS
+        for name, left, right, kernel in _PRODUCTS
     ),
     ("addmv.out", _addmv, _ADDMV),
     ("dot", dot, _DOT),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import nan, prod
+from math import nan
 from typing import Any
 
 import torch
@@ -215,8 +215,12 @@ def _affine(args: Arguments) -> dict[str, torch.Tensor]:
 
 def native_layer_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
     """The result, mean and reciprocal deviation."""
-    x, affine = args.input, _affine(args)
-    parameters = (tuple(affine), len(args.normalized_shape), float(args.eps), name_of(x.dtype))
+    x, affine, count = args.input, _affine(args), len(args.normalized_shape)
+    if not x.numel():
+        sizes = (*x.shape[: x.dim() - count], *[1] * count)
+        statistics = (torch.full(sizes, n, dtype=x.dtype, device=x.device) for n in (0, nan))
+        return torch.empty_like(x), *statistics
+    parameters = (tuple(affine), count, float(args.eps), name_of(x.dtype))
     return run("layer_norm", layer_norm, [x, *affine.values()], parameters)
 
 
@@ -231,13 +235,6 @@ def native_layer_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ..
 def _wanted(grads: Sequence[torch.Tensor], args: Arguments) -> tuple[torch.Tensor | None, ...]:
     pairs = zip(grads, args.output_mask, strict=True)
     return tuple(grad if is_wanted else None for grad, is_wanted in pairs)
-
-
-def _layer_norm_of_nothing(args: Arguments) -> tuple[torch.Tensor, ...]:
-    x, count = args.input, len(args.normalized_shape)
-    sizes = (*x.shape[: x.dim() - count], *[1] * count)
-    statistics = [torch.full(sizes, value, dtype=x.dtype, device=x.device) for value in (0, nan)]
-    return torch.empty_like(x), *statistics
 
 
 def native_group_norm(args: Arguments) -> Any:
@@ -300,11 +297,10 @@ def _has_statistics(args: Arguments) -> bool:
     return is_own or None not in (args.running_mean, args.running_var)
 
 
-def _has_dim(args: Arguments) -> bool:
-    return bool(-args.self.dim() <= args.dim < args.self.dim())
-
-
-PLAIN_SOFTMAX = Conditions(values={"half_to_float": (False,)}, check=_has_dim)
+PLAIN_SOFTMAX = Conditions(
+    values={"half_to_float": (False,)},
+    check=lambda args: -args.self.dim() <= args.dim < args.self.dim(),
+)
 """Arguments of the functional variants that need no rules of ATen's."""
 
 _SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
@@ -344,18 +340,5 @@ KERNELS = (
         native_layer_norm_backward,
         Conditions(dtypes={"inputs": FLOATS}, nonempty=("input",)),
     ),
-    (
-        "native_layer_norm",
-        _layer_norm_of_nothing,
-        Conditions(dtypes={"input": FLOATS}, empty=("input",)),
-    ),
-    (
-        "native_layer_norm",
-        native_layer_norm,
-        Conditions(
-            dtypes={"input": FLOATS},
-            nonempty=("input",),
-            check=lambda args: prod(args.normalized_shape) > 0,
-        ),
-    ),
+    ("native_layer_norm", native_layer_norm, Conditions(dtypes={"input": FLOATS})),
 )

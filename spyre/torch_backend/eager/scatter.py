@@ -441,18 +441,9 @@ def _can_put(args: Arguments) -> bool:
     return fits and (not args.accumulate or _can_add(x, count, x.numel() // rows))
 
 
-def _can_add_gradients(args: Arguments) -> bool:
-    grad, count = args.grad_output, args.indices.numel()
-    return _few_comparisons(args.num_weights, count) and _can_add(grad, count, grad.shape[-1])
-
-
 def _has_device_mask(args: Arguments) -> bool:
     masks = (k for k in args.indices if k is not None and k.dtype is torch.bool)
     return any(mask.device == args.self.device for mask in masks)
-
-
-def _can_scatter(args: Arguments) -> bool:
-    return is_number_of(getattr(args, "value", 0), args.self.dtype) and _can_write_rows(args)
 
 
 _ROWS = Conditions(
@@ -480,14 +471,19 @@ _EMBEDDING = Conditions(
     same_device=("inputs",),
     nonempty=("inputs",),
     values={"scale_grad_by_freq": (False,)},
-    check=_can_add_gradients,
+    check=lambda args: (
+        _few_comparisons(args.num_weights, args.indices.numel())
+        and _can_add(args.grad_output, args.indices.numel(), args.grad_output.shape[-1])
+    ),
 )
 _SCATTER = Conditions(
     dtypes={"self": CONVERTED, "index": INDICES},
     same_dtype=("self", "out", "src"),
     same_device=("inputs",),
     nonempty=("self", "index"),
-    check=_can_scatter,
+    check=lambda args: (
+        is_number_of(getattr(args, "value", 0), args.self.dtype) and _can_write_rows(args)
+    ),
 )
 _NOTHING = Conditions(same_dtype=("self", "out"), empty=("index",))
 _SCATTERS = ("scatter.src_out", "scatter.value_out", "scatter_add.out")

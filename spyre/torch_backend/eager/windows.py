@@ -272,8 +272,7 @@ def mean_backward(builder: Lowering, grad: Value, *args: Any) -> Value:
 
 
 def _scaled(builder: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
-    factor = factors[0] if factors else number
-    return builder.pointwise("mul", x, factor)
+    return builder.pointwise("mul", x, factors[0] if factors else number)
 
 
 # --- windows of aten's arguments -----------------------------------------------------------------
@@ -398,11 +397,6 @@ def adaptive_avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
     return result
 
 
-def _has_exact_positions(rank: int, args: Arguments) -> bool:
-    """Positions of the largest elements, in float32."""
-    return bool(prod(args.self.shape[-rank:]) < 1 << 24)
-
-
 def _has_equal_windows(rank: int, args: Arguments) -> bool:
     sizes = args.output_size if hasattr(args, "output_size") else args.grad_output.shape[-rank:]
     pairs = zip(args.self.shape[-rank:], sizes, strict=True)
@@ -417,7 +411,12 @@ def _kernels(rank: int) -> Iterator[Row]:
         )
         for names in (tensors[1:], tensors)
     )
-    exact, equal = partial(_has_exact_positions, rank), partial(_has_equal_windows, rank)
+    equal = partial(_has_equal_windows, rank)
+
+    def exact(args: Arguments) -> bool:
+        """Positions of the largest elements are exact in float32."""
+        return bool(prod(args.self.shape[-rank:]) < 1 << 24)
+
     average, largest = f"avg_pool{rank}d", f"max_pool{rank}d_with_indices"
     adaptive = f"_adaptive_avg_pool{rank}d"
     rows = (
