@@ -59,7 +59,7 @@ def index_of(device: Any) -> int:
 
 def is_initialized() -> bool:
     """Return True if a card has been created in this process."""
-    return not _forked and bool(_made())
+    return bool(made_cards())
 
 
 def is_in_bad_fork() -> bool:
@@ -68,14 +68,10 @@ def is_in_bad_fork() -> bool:
 
 
 def made_cards() -> list[FlexDevice]:
-    """Return the cards created so far."""
-    return [] if _forked else _made()
-
-
-def _made() -> list[FlexDevice]:
+    """Return the cards created so far; none after a fork."""
     # None also while another thread imports the module
     made = getattr(sys.modules.get("spyre.runtime.flex.device"), "made_devices", None)
-    return [] if made is None else made()
+    return [] if _forked or made is None else made()
 
 
 def _begin() -> None:
@@ -92,7 +88,7 @@ def _begin() -> None:
 def _after_fork() -> None:
     """Make the parent's cards unusable. Takes no lock, because its owner may not exist here."""
     global _forked
-    for card in _made():
+    for card in made_cards():
         _forked = True
         vars(card)["streams"] = _NoStreams()
 
@@ -206,8 +202,8 @@ def synchronize(device: Any = None) -> None:
         wanted = current_device()
     if wanted is not None:
         check_index(wanted)
-    if is_in_bad_fork():
-        init()
+    if _forked:
+        _refuse()
     for card in made_cards():
         if wanted is None or card.index == wanted:
             card.synchronize()
@@ -219,8 +215,8 @@ def reset(device: Any = None) -> None:
     Memory is not changed.
     """
     wanted = None if device is None else card_of(device)
-    if is_in_bad_fork():
-        init()
+    if _forked:
+        _refuse()
     for card in made_cards():
         if wanted is None or card is wanted:
             card.reset()

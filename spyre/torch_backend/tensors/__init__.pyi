@@ -5,7 +5,6 @@ from .allocation import (
     allocate_based as allocate_based,
     allocate_on as allocate_on,
     argument_base as argument_base,
-    attach as attach,
     buffer_of as buffer_of,
     default_base as default_base,
     empty_strided_on as empty_strided_on,

@@ -164,17 +164,15 @@ class DeviceBuffer:
         # A storage's data_ptr cannot be changed, so the pointer stays when a new layout takes other
         # memory; keeping the first memory reserves the pointer.
         if not self.pointer:
-            self._anchor = memory
-            self.pointer = self._pointer_to(address_bytes)
-            if _buffer_at(self.pointer) is not None:  # its owner has freed its first memory
+            self._anchor, origin = memory, self.card.device.memory.pointer
+            self.pointer = origin + host_offset(address_bytes)
+            known = _by_pointer.get(self.pointer)
+            if known is not None and known() is not None:  # its owner has freed its first memory
                 self._anchor, address_bytes = allocate_memory(self.card, STICK_BYTES)
-                self.pointer = self._pointer_to(address_bytes)
+                self.pointer = origin + host_offset(address_bytes)
             _remember_pointer(self)
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         self._count = tensor_memory(self.card).count(self, counted_bytes, self._count)
-
-    def _pointer_to(self, address_bytes: int) -> int:
-        return self.card.device.memory.pointer + host_offset(address_bytes)
 
     def free(self) -> None:
         """Free the memory; base and pointer are kept, the content is lost.
@@ -197,12 +195,6 @@ class DeviceBuffer:
             self._count = tensor_memory(self.card).count(self, 0, self._count)
 
 
-def _buffer_at(pointer: int) -> DeviceBuffer | None:
-    """Return the buffer whose storage has this data_ptr, if it is alive."""
-    reference = _by_pointer.get(pointer)
-    return None if reference is None else reference()
-
-
 def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:
     """Return the buffers of storages on ``card``. Thread-safe."""
     known = (reference() for reference in list(_by_pointer.values()))
@@ -210,7 +202,7 @@ def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:
 
 
 def _remember_pointer(buffer: DeviceBuffer) -> None:
-    """Register ``buffer`` for `_buffer_at`. Thread-safe."""
+    """Register ``buffer`` by its pointer. Thread-safe."""
     # References without a callback: every operation creates and frees buffers, and most of them
     # take a pointer that is registered already.
     global _max_pointers
@@ -239,15 +231,16 @@ def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
                 found="a use after UntypedStorage.resize_(0)",
                 hint="resize_ it to its size first; its content is lost",
             ) from None
-        known = _buffer_at(storage.data_ptr())
-        buffer = known if known is not None else _empty_buffer(storage)
-        attach(storage, buffer)
+        reference = _by_pointer.get(storage.data_ptr())
+        known = None if reference is None else reference()
+        buffer = _empty_buffer(storage) if known is None else known
+        storage._spyre_buffer = buffer
     return buffer
 
 
 def detach(storage: torch.UntypedStorage) -> DeviceBuffer:
-    """Free the memory of a storage's buffer and detach it; until `attach`, `buffer_of_storage`
-    raises LaunchError SPY905.
+    """Free the memory of a storage's buffer and detach it; `buffer_of_storage` then raises
+    LaunchError SPY905.
     """
     buffer = buffer_of_storage(storage)
     buffer.free()
@@ -260,11 +253,6 @@ def freed_buffer(storage: torch.UntypedStorage) -> DeviceBuffer | None:
     """Return the buffer that `detach` took from a storage; None for other storages."""
     freed: DeviceBuffer | None = getattr(storage, "_spyre_freed", None)
     return freed
-
-
-def attach(storage: torch.UntypedStorage, buffer: DeviceBuffer) -> None:
-    """Make ``buffer`` the buffer of ``storage``, which keeps it alive."""
-    storage._spyre_buffer = buffer
 
 
 def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
@@ -338,7 +326,7 @@ def _struct_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) 
     if len(_structs) < MAX_STRUCTS:
         struct = _structs[key] = (ctypes.c_uint64 * (8 + 2 * rank))()
     sizes = ctypes.addressof(struct) + 8 * 8
-    words = (0, device, rank_and_dtype, sizes, sizes + 8 * rank, 0, 0, 0, *size, *stride)
+    words = [0, device, rank_and_dtype, sizes, sizes + 8 * rank, 0, 0, 0, *size, *stride]
     struct[: len(words)] = words
     return struct
 
@@ -390,7 +378,7 @@ def allocate_on(
     buffer = DeviceBuffer(card, host_bytes)
     if base is not None:
         buffer.allocate(base)
-    return _tensor_over(buffer, size, stride, dtype)
+    return tensor_over(buffer, size, stride, dtype)
 
 
 @lru_cache(MAX_EXTENTS)
@@ -411,16 +399,15 @@ def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor,
     dtype = DTYPES[base.dtype]
     buffer = DeviceBuffer(card, prod(base.shape) * dtype.itemsize)
     buffer.allocate(base)
-    return _tensor_over(buffer, base.shape, base.strides, dtype), buffer
+    return tensor_over(buffer, base.shape, base.strides, dtype), buffer
 
 
-def _tensor_over(
-    buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype
-) -> torch.Tensor:
+def tensor_over(buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor with a new storage, whose memory is that of ``buffer``."""
     if dtype is torch.int64:
         warn_of_downcast()
     tensor = tensor_at(buffer.pointer, size, stride, dtype, buffer.card.index)
-    attach(tensor.untyped_storage(), buffer)
+    tensor.untyped_storage()._spyre_buffer = buffer
     return tensor
 
 
@@ -430,7 +417,7 @@ def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torc
     buffer = DeviceBuffer(card, content.size)
     if content.size:
         buffer.set_raw(content)
-    return _tensor_over(buffer, (content.size,), (1,), torch.uint8)
+    return tensor_over(buffer, (content.size,), (1,), torch.uint8)
 
 
 def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:

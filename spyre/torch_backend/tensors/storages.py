@@ -20,13 +20,12 @@ from spyre.torch_backend.tensors.allocation import (
     DeviceBuffer,
     allocate_on,
     allocate_raw,
-    attach,
     buffer_of,
     buffer_of_storage,
     detach,
     freed_buffer,
     storage_elements,
-    tensor_at,
+    tensor_over,
 )
 from spyre.torch_backend.tensors.copies import host_storage, write_storage
 
@@ -49,9 +48,7 @@ def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
         copy.zero_padded = source.zero_padded
     elif source.raw is not None:
         copy.set_raw(source.raw.copy())
-    tensor = tensor_at(copy.pointer, (copy.host_bytes,), (1,), torch.uint8, source.card.index)
-    attach(tensor.untyped_storage(), copy)
-    return tensor.untyped_storage()
+    return tensor_over(copy, (copy.host_bytes,), (1,), torch.uint8).untyped_storage()
 
 
 def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
@@ -74,7 +71,7 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
             freed.set_raw(np.zeros(whole_bytes, np.uint8))
         else:
             freed.allocate(freed.base)
-        attach(storage, freed)
+        storage._spyre_buffer = freed
         del storage._spyre_freed
     return storage
 
