@@ -34,6 +34,7 @@ from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_ke
 from spyre.torch_backend.device import (
     check_int64,
     cpu_generator,
+    different_devices,
     drawing_from_card,
     is_on_card,
     is_random,
@@ -178,10 +179,7 @@ def check_devices(op: Any, args: Any, kwargs: Any) -> None:
                 devices[tensor.device] = None
     if len(devices) > 1:
         first, second = [*devices][:2]
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, "
-            f"but found at least two devices, {first} and {second}! (in {schema.name})"
-        )
+        raise different_devices(first, second, f" (in {schema.name})")
 
 
 # --- one operation on the CPU --------------------------------------------------------------------

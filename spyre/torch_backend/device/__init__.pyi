@@ -7,6 +7,7 @@ from .cards import (
     current_device as current_device,
     current_if_used as current_if_used,
     device_count as device_count,
+    different_devices as different_devices,
     get_device_capability as get_device_capability,
     is_initialized as is_initialized,
     is_on_card as is_on_card,

@@ -228,6 +228,14 @@ def check_index(index: int) -> None:
         card_at(index)
 
 
+def different_devices(first: object, second: object, where: str = "") -> RuntimeError:
+    """Return torch's error for tensors on two devices."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, "
+        f"but found at least two devices, {first} and {second}!{where}"
+    )
+
+
 def is_on_card(value: object) -> bool:
     """Return True for a tensor on a card."""
     return isinstance(value, torch.Tensor) and value.device.type == "spyre"

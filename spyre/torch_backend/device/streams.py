@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -219,18 +221,11 @@ def set_stream(stream: Any) -> None:
     set_device(card.index)
 
 
-class stream:
+@contextmanager
+def stream(stream: Any) -> Iterator[Any]:
     """``with torch.spyre.stream(s):`` is ``with s:``, except that ``s`` may be None."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> Any:
-        return None if self.stream is None else self.stream.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.stream is not None:
-            self.stream.__exit__(*error)
+    with nullcontext() if stream is None else stream as entered:
+        yield entered
 
 
 def follow_all_streams() -> None:

@@ -25,9 +25,9 @@ from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
     Windows,
-    by_channels,
     copied_to,
     filled,
+    laid_along,
     padded_input,
     restickified,
 )
@@ -87,7 +87,7 @@ def weight_gradient(
     x, grad = builder.convert(x, dtype), builder.convert(grad, dtype)
     channels, outputs = x.sizes[1], grad.sizes[1]
     seen = _seen_rows(builder, x, windows, False)
-    grads = _as_rows(builder, _channels_last(by_channels(builder, grad)))
+    grads = _as_rows(builder, _channels_last(laid_along(builder, grad, 1)))
     result = product(builder, seen.transposed(0, 1), grads, dtype)
     result = builder.with_lane(result, 1 if outputs > 1 else -1)
     blocks = result.reshaped((*windows.size, -(-result.sizes[0] // prod(windows.size)), outputs))
@@ -162,9 +162,8 @@ def _lines(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Va
     other dims; those are padded afterwards.
     """
     last, (batch, channels, *extents) = len(x.sizes) - 1, x.sizes
-    x = builder.materialized(x)
     lane = max(range(last), key=lambda k: x.sizes[k])
-    x = _padded_last(builder, builder.with_lane(x, lane if x.sizes[lane] > 1 else -1), windows)
+    x = _padded_last(builder, laid_along(builder, x, lane), windows)
     columns, width = windows.positions[-1], windows.size[-1]
     lane = last + 1 if columns > 1 else -1
     seen_lines = builder.scratch((width, channels, batch, *extents[:-1], columns), x.dtype, lane)
@@ -227,7 +226,7 @@ def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) ->
     """A depthwise convolution, weight [channels, 1, *size], summed in float32."""
     *bias, windows, backwards, dtype = args
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
-    weight = by_rows(builder, builder.convert(weight, "float32")).transposed(0, 1)
+    weight = laid_along(builder, builder.convert(weight, "float32"), 0).transposed(0, 1)
     total: Value | None = None
     for place in windows.places():
         seen = windows.seen(padded, windows.opposite(place) if backwards else place)
@@ -241,11 +240,6 @@ def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) ->
     return builder.convert(_biased(builder, total, bias, "float32"), dtype)
 
 
-def by_rows(builder: Lowering, x: Value) -> Value:
-    """``x`` with memory for every element, and sticks along its first dim."""
-    return builder.with_lane(builder.materialized(x), 0 if x.sizes[0] > 1 else -1)
-
-
 def _at(weight: Value, place: Ints) -> Value:
     for k, step in enumerate(place):
         weight = narrowed(weight, 2 + k, step, 1)
@@ -257,7 +251,7 @@ def channels_gradient(
 ) -> Value:
     """Gradient of a weight [channels, 1, *size], summed in float32."""
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
-    grad = by_channels(builder, builder.convert(grad, "float32"))
+    grad = laid_along(builder, builder.convert(grad, "float32"), 1)
     channels = grad.sizes[1]
     dims = (0, *range(2, len(grad.sizes)))
     sums = builder.scratch((1, channels, *windows.size), "float32", 1 if channels > 1 else -1)
@@ -363,7 +357,8 @@ def _overrideable(name: str, args: Arguments) -> Any:
     given = vars(args)
     if name == "convolution_backward":
         given["bias_sizes"] = [args.grad_output.shape[1]] if args.output_mask[2] else None
-    return operator(name)(*(given[argument] for argument in signature_of(name).positional))
+    positional, *_ = signature_of(name)
+    return operator(name)(*(given[argument] for argument in positional))
 
 
 _FORWARD = Conditions(

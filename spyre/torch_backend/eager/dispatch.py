@@ -23,7 +23,7 @@ import torch
 
 from spyre.dtypes import HOST_DTYPES
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
-from spyre.torch_backend.device import DTYPES
+from spyre.torch_backend.device import DTYPES, different_devices
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
@@ -62,36 +62,29 @@ Arguments = SimpleNamespace
 """
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorSignature:
-    """Arguments of an operator's schema: names of positional and of written keyword arguments, and
-    the defaults of all (None for those without).
-    """
-
-    positional: Names
-    written: Names
-    defaults: Mapping[str, Any]
-
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        values = {**self.defaults, **dict(zip(self.positional, args, strict=False)), **kwargs}
-        inputs = [v for n in self.positional if isinstance(v := values[n], torch.Tensor)]
-        return Arguments(**values, inputs=inputs, results=[values[name] for name in self.written])
+Signature = tuple[Names, Names, Mapping[str, Any]]
+"""Arguments of an operator's schema: names of positional and of written keyword arguments, and the
+defaults of all (None for those without).
+"""
 
 
 @cache
-def signature_of(name: str) -> OperatorSignature:
+def signature_of(name: str) -> Signature:
     """The signature of an aten operator."""
     arguments = schema_of(operator(name)).arguments
-    return OperatorSignature(
+    return (
         tuple(a.name for a in arguments if not a.kwarg_only),
         tuple(a.name for a in arguments if a.kwarg_only and a.is_write),
         {a.name: a.default_value for a in arguments},
     )
 
 
-def bind_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Bind a call's arguments to the schema of aten operator ``name``."""
-    return signature_of(name).bind(args, kwargs)
+def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """A call's arguments, by the names of the signature."""
+    positional, written, defaults = signature
+    values = {**defaults, **dict(zip(positional, args, strict=False)), **kwargs}
+    inputs = [v for name in positional if isinstance(v := values[name], torch.Tensor)]
+    return Arguments(**values, inputs=inputs, results=[values[name] for name in written])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +183,7 @@ class EagerOperation:
     name: str
     overload: Any
     kernels: Sequence[tuple[Kernel, Conditions | None]]
-    signature: OperatorSignature
+    signature: Signature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
     is_one_launch: bool = False
@@ -256,7 +249,7 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
 def one_launch(name: str, positional: Names, run: Kernel) -> EagerOperation:
     """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
-    signature = OperatorSignature(positional, ("out",), {})
+    signature = (positional, ("out",), {})
     return EagerOperation(name, None, [(run, None)], signature, is_one_launch=True)
 
 
@@ -264,7 +257,7 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if operation.overlaps(args, kwargs):
         return _on_cpu(operation, *args, **kwargs)
     try:
-        arguments = operation.signature.bind(args, kwargs)
+        arguments = bind(operation.signature, args, kwargs)
         if (kernel := operation.kernel_for(arguments)) is not None:
             return kernel(arguments)
     except LoweringError:
@@ -324,8 +317,8 @@ def _launched(
     dtype = plain_dtype(args, variant.any_strides)
     if dtype is None:
         return None
-    signature = variant.operation.signature
-    arguments = signature.bind(args, {**kwargs, "out": NewResult(dtype)})
+    out = NewResult(dtype)
+    arguments = bind(variant.operation.signature, args, {**kwargs, "out": out})
     if variant.plain is not None and not variant.plain.hold(arguments):
         return None
     kernel = variant.operation.kernel_for(arguments)
@@ -383,10 +376,7 @@ def operand(value: Any, dtype: torch.dtype) -> Operand:
         if value.device.type == "spyre":
             return value
         if value.dim():
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"spyre:0 and {value.device}!"
-            )
+            raise different_devices("spyre:0", value.device)
     return ScalarOperand(float(value), str(dtype).removeprefix("torch."))
 
 

@@ -17,7 +17,7 @@ from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
 from spyre.torch_backend.compat import TO_CARD, in_range
-from spyre.torch_backend.device import name_of
+from spyre.torch_backend.device import different_devices, name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
@@ -72,10 +72,7 @@ def run(
     into = None if target is None else (target, ready_buffer(target))
     for buffer in buffers if into is None else (*buffers, into[1]):
         if buffer is not None and buffer.card is not card:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"spyre:{card.index} and spyre:{buffer.card.index}!"
-            )
+            raise different_devices(f"spyre:{card.index}", f"spyre:{buffer.card.index}")
     call = EagerCall(name, lowering, parameters, operands, buffers, card, into)
     key = _key(call)
     cached = _calls.get(key)

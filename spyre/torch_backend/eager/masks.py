@@ -130,36 +130,34 @@ def is_number_of(value: Any, dtype: torch.dtype) -> bool:
     return is_integer(int(value)) if dtype in INTEGERS else not isinstance(value, complex)
 
 
-def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+def masked_fill_(args: Arguments) -> torch.Tensor:
     """aten::masked_fill_. An element of an expanded tensor is filled if it is masked anywhere."""
-    sizes = broadcast_shape(x, mask)
+    x: torch.Tensor = args.self
+    sizes = broadcast_shape(x, args.mask)
     if sizes != x.shape:
         raise RuntimeError(
             f"output with shape {list(x.shape)} doesn't match the broadcast shape {list(sizes)}"
         )
-    repeated = expanded_dims(x)
-    if repeated:
+    if repeated := expanded_dims(x):
         warn_user(
             "Use of masked_fill_ on expanded tensors is deprecated. "
             "Please clone() the tensor before performing this operation."
         )
-        masked_fill_(
-            without_expanded_dims(x), mask.expand(x.shape).any(repeated, keepdim=True), value
-        )
+        mask = args.mask.expand(x.shape).any(repeated, keepdim=True)
+        without_expanded_dims(x).masked_fill_(mask, args.value)
         return x
-    number = as_fill_operand(value, x.dtype)
-    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
+    return _masked_fill(args, x)
 
 
 def masked_fill(args: Arguments) -> torch.Tensor:
-    x, mask = args.self, args.mask
-    result = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
-    operands = [x, mask, as_fill_operand(args.value, x.dtype)]
-    return fill("masked_fill", fill_where, operands, (name_of(x.dtype),), result)
+    x = args.self
+    return _masked_fill(args, x.new_empty(torch.broadcast_shapes(x.shape, args.mask.shape)))
 
 
-def _masked_fill_(args: Arguments) -> torch.Tensor:
-    return masked_fill_(args.self, args.mask, args.value)
+def _masked_fill(args: Arguments, out: torch.Tensor) -> torch.Tensor:
+    dtype = args.self.dtype
+    operands = [args.self, args.mask, as_fill_operand(args.value, dtype)]
+    return fill("masked_fill", fill_where, operands, (name_of(dtype),), out)
 
 
 def as_fill_operand(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
@@ -244,6 +242,6 @@ KERNELS = (
     ("triu.out", partial(_triangular, False), _TRIANGLE),
     ("masked_fill.Scalar", masked_fill, _FILL),
     ("masked_fill.Tensor", masked_fill, _FILL),
-    ("masked_fill_.Scalar", _masked_fill_, _FILL),
-    ("masked_fill_.Tensor", _masked_fill_, _FILL),
+    ("masked_fill_.Scalar", masked_fill_, _FILL),
+    ("masked_fill_.Tensor", masked_fill_, _FILL),
 )

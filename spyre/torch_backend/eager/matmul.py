@@ -24,11 +24,12 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    bind_arguments,
+    bind,
     call,
     fill,
     fill_number,
     one_launch,
+    signature_of,
 )
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.program import Lowering, Value, current_recorder
@@ -229,7 +230,7 @@ _FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
 def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor:
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
-    args = bind_arguments("scaled_dot_product_attention", positional, named)
+    args = bind(signature_of("scaled_dot_product_attention"), positional, named)
     q, k, v, mask, scale = args.query, args.key, args.value, args.attn_mask, args.scale
     if FUSED.hold(args):
         fused = getattr(torch.ops.aten, _FUSED)

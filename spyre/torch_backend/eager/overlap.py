@@ -51,7 +51,7 @@ def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]
                 and _may_overlap(written, args, kwargs, works_in_place)
                 and not current_recorder()
             ):
-                return refuse_overlap(op, written, args, kwargs)
+                return _refuse_overlap(op, written, args, kwargs)
         return False
 
     return check
@@ -79,36 +79,29 @@ def _may_overlap(
     return False
 
 
-def refuse_overlap(
+def _refuse_overlap(
     function: Callable[..., Any],
     written: torch.Tensor,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> bool:
-    """As the function of `overlap_check`, for any function that writes to ``written``."""
+    """The answer of `overlap_check` for tensors that may overlap, cached by their geometry."""
     geometry: Any = (function, _geometry((*args, *sorted(kwargs.items())), {}))
     try:
         verdict = _verdicts.get(geometry)
     except TypeError:  # an argument cannot be hashed
         geometry, verdict = None, None
     if verdict is None:
-        verdict = _verdict_of(function, written, args, kwargs)
+        message, key = _message_of(function, *_stand_ins((args, kwargs))), storage_key(written)
+        tensors = [t for t in tensors_in((args, kwargs)) if storage_key(t) == key]
+        coincides = any(_coincide(written, t) for t in tensors if t is not written)
+        verdict = message, bool(message) or coincides or overlaps_itself(written)
         if geometry is not None:
             _verdicts.put(geometry, verdict)
     message, coincides = verdict
     if message:
         raise RuntimeError(message)
     return coincides
-
-
-def _verdict_of(
-    function: Callable[..., Any], written: torch.Tensor, args: Any, kwargs: Any
-) -> Verdict:
-    message = _message_of(function, *_stand_ins((args, kwargs)))
-    key = storage_key(written)
-    others = [t for t in tensors_in((args, kwargs)) if t is not written and storage_key(t) == key]
-    coincides = overlaps_itself(written) or any(_coincide(written, other) for other in others)
-    return message, bool(message) or coincides
 
 
 def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) -> str:

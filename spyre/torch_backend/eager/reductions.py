@@ -103,26 +103,21 @@ def _variance(
 def _norm(builder: Lowering, x: Value, dims: Ints, dtype: str, order: float) -> Value:
     inner = dtype if order in (inf, -inf, 0, 1) else WIDE
     magnitude = builder.pointwise("abs", builder.convert(x, inner))
-    return builder.convert(_norm_of(builder, magnitude, dims, order, inner), dtype)
-
-
-def _norm_of(builder: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
-    if order == inf:
-        return extreme(builder, "max", magnitude, dims)
-    if order == -inf:
-        return extreme(builder, "min", magnitude, dims)
-    if order == 0:
-        return builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
-    if order == 1:
-        return builder.reduce("sum", magnitude, dims)
-    if order == 2:
-        total = builder.reduce("sum", builder.pointwise("mul", magnitude, magnitude), dims)
-        return builder.pointwise("sqrt", total)
-    powers = builder.pointwise(
-        "exp", builder.pointwise("mul", logarithm(builder, magnitude, dtype), order)
-    )
-    total = logarithm(builder, builder.reduce("sum", powers, dims), dtype)
-    return builder.pointwise("exp", builder.pointwise("mul", total, 1 / order))
+    if order in (inf, -inf):
+        result = extreme(builder, "max" if order == inf else "min", magnitude, dims)
+    elif order == 0:
+        result = builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
+    elif order == 1:
+        result = builder.reduce("sum", magnitude, dims)
+    elif order == 2:
+        squares = builder.pointwise("mul", magnitude, magnitude)
+        result = builder.pointwise("sqrt", builder.reduce("sum", squares, dims))
+    else:
+        logarithms = builder.pointwise("mul", logarithm(builder, magnitude, inner), order)
+        total = builder.reduce("sum", builder.pointwise("exp", logarithms), dims)
+        root = builder.pointwise("mul", logarithm(builder, total, inner), 1 / order)
+        result = builder.pointwise("exp", root)
+    return builder.convert(result, dtype)
 
 
 def _truth(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:

@@ -23,11 +23,12 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    bind_arguments,
+    bind,
     checked_dim,
     copy_into,
     fill,
     operand,
+    signature_of,
 )
 from spyre.torch_backend.eager.indexing import (
     INDICES,
@@ -330,7 +331,7 @@ def index_put_functional(
     """aten::index_put for a recorder, to which the number of a mask's positions is unknown."""
     if (mask := _only_mask(x, indices, values, accumulate)) is not None:
         return torch.where(mask, values.reshape(()), x)
-    arguments = bind_arguments("_index_put_impl_", (x, indices, values, accumulate), {})
+    arguments = bind(signature_of("_index_put_impl_"), (x, indices, values, accumulate), {})
     if not _INDEX_PUT.hold(arguments):
         raise LoweringError(
             f"index_put by {[None if k is None else k.dtype for k in indices]} of {x.dtype}"

@@ -131,9 +131,9 @@ class Windows:
         return padded
 
 
-def by_channels(builder: Lowering, x: Value) -> Value:
-    """``x`` with memory for every element, and sticks along its channels."""
-    return builder.with_lane(builder.materialized(x), 1 if x.sizes[1] > 1 else -1)
+def laid_along(builder: Lowering, x: Value, dim: int) -> Value:
+    """``x`` with memory for every element, and sticks along ``dim``."""
+    return builder.with_lane(builder.materialized(x), dim if x.sizes[dim] > 1 else -1)
 
 
 def filled(builder: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
@@ -156,7 +156,7 @@ def restickified(builder: Lowering, source: Value, target: Value) -> Value:
 
 def padded_input(builder: Lowering, x: Value, windows: Windows, number: float = 0.0) -> Value:
     """The padded tensor, with sticks along the channels and zeros in the lanes behind them."""
-    x = by_channels(builder, x)
+    x = laid_along(builder, x, 1)
     channels, lanes = x.sizes[1], x.view.elements_per_stick
     is_whole = x.lane_dim < 0 or channels % lanes == 0
     if windows.is_plain and is_whole:

@@ -42,6 +42,7 @@ from spyre.torch_backend.device import (
     DTYPES,
     allocate_memory,
     card_at,
+    different_devices,
     name_of,
     tensor_memory,
     warn_of_downcast,
@@ -260,10 +261,7 @@ def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
     storage of another device or backend.
     """
     if storage.device.type != "spyre":
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, "
-            f"but found at least two devices, spyre:0 and {storage.device}!"
-        )
+        raise different_devices("spyre:0", storage.device)
     if storage.nbytes():
         raise RuntimeError(
             f"a spyre storage of {storage.nbytes()} bytes was not allocated by this backend"
