@@ -149,7 +149,6 @@ def _has_dtype(tensor: Any, dtypes: Collection[object]) -> bool:
 ARITHMETIC = Conditions(dtypes={"inputs": OPERANDS, "results": FLOATS})
 """Operands of the vector unit, and floating results."""
 REDUCTION = Conditions(dtypes={"self": OPERANDS, "results": FLOATS}, nonempty=("self",))
-NONEMPTY_FLOATS = Conditions(dtypes={"inputs": FLOATS}, nonempty=("inputs",))
 
 
 # --- operations ----------------------------------------------------------------------------------
@@ -249,7 +248,7 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
 
 def one_launch(name: str, positional: Names, run: Kernel) -> EagerOperation:
     """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
-    signature = (positional, ("out",), {})
+    signature: Signature = (positional, ("out",), {})
     return EagerOperation(name, None, [(run, None)], signature, is_one_launch=True)
 
 

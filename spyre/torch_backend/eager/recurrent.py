@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,10 +27,10 @@ from spyre.mlir.builder import round_up
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_observed, is_traced, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS
-from spyre.torch_backend.eager.elementwise import apply_op, rectified
+from spyre.torch_backend.eager.elementwise import rectified
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
-from spyre.torch_backend.eager.special import tanh
+from spyre.torch_backend.eager.special import Term, tanh
 from spyre.torch_backend.program import (
     MATMUL_STICK,
     DeviceOp,
@@ -48,116 +47,95 @@ from spyre.torch_backend.program import (
     tile_of,
 )
 
-# --- what formulas are made of --------------------------------------------------------------------
+# --- operations on tensors or terms ---------------------------------------------------------------
 
 
-Arithmetic = Any
-"""Operations on the numbers that formulas are over: values of a program, or tensors."""
+def _chunks(x: Any, count: int) -> Sequence[Any]:
+    """``x.chunk(count, 1)``; of terms with the sticks along rows that they have."""
+    if isinstance(x, Tensor):
+        return x.chunk(count, 1)
+    builder, value = x.builder, x.value
+    size = value.sizes[1] // count
+    if value.lane_dim != 1 or not size % value.view.elements_per_stick:
+        return [Term(builder, narrowed(value, 1, k * size, size)) for k in range(count)]
+    value = off_lanes(builder, value, 1)  # some begin within a stick
+    parts = (narrowed(value, 1, k * size, size) for k in range(count))
+    return [Term(builder, builder.with_lane(part, 1)) for part in parts]
 
 
-def program_arithmetic(builder: Lowering, dtype: str) -> Arithmetic:
-    """Operations on values of a program, in ``dtype``."""
-    f = builder.pointwise
-
-    def chunks(x: Value, count: int) -> list[Value]:
-        """As ``x.chunk(count, 1)``, with the sticks along rows that it has."""
-        size = x.sizes[1] // count
-        if x.lane_dim != 1 or not size % x.view.elements_per_stick:
-            return [narrowed(x, 1, k * size, size) for k in range(count)]
-        x = off_lanes(builder, x, 1)  # some begin within a stick
-        return [builder.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
-
-    return SimpleNamespace(
-        add=partial(f, "add"),
-        sub=partial(f, "sub"),
-        mul=lambda *factors: reduce(partial(f, "mul"), factors),
-        rest=partial(f, "sub", 1.0),
-        sigmoid=lambda x: apply_op("sigmoid", builder, x, dtype),
-        tanh=lambda x: tanh(builder, x, dtype),
-        zeros_like=lambda x: builder.broadcast(builder.constant(0.0, dtype), x.sizes, x.lane_dim),
-        chunks=chunks,
-        joined=lambda parts: joined(builder, parts, 1, dtype),
-    )
+def _joined(parts: Sequence[Any]) -> Any:
+    """``torch.cat(parts, 1)``."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat([*parts], 1)
+    builder, values = parts[0].builder, [part.value for part in parts]
+    return Term(builder, joined(builder, values, 1, values[0].dtype))
 
 
-TENSORS: Arithmetic = SimpleNamespace(
-    add=torch.add,
-    sub=torch.sub,
-    mul=lambda *factors: reduce(torch.mul, factors),
-    rest=lambda x: 1 - x,
-    sigmoid=torch.sigmoid,
-    tanh=torch.tanh,
-    zeros_like=torch.zeros_like,
-    chunks=lambda x, count: x.chunk(count, 1),
-    joined=lambda parts: torch.cat([*parts], 1),
-)
-"""Operations on tensors: one of the device for each step."""
+def _zeros_like(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return torch.zeros_like(x)
+    builder, value = x.builder, x.value
+    zero = builder.constant(0.0, value.dtype)
+    return Term(builder, builder.broadcast(zero, value.sizes, value.lane_dim))
 
 
-# --- formulas -------------------------------------------------------------------------------------
+# --- formulas, of tensors or terms ---------------------------------------------------------------
 
 
-def lstm_state(on: Arithmetic, gates: Sequence[Any], cx: Any) -> tuple[list[Any], Any, Any]:
+def lstm_state(gates: Sequence[Any], cx: Any) -> tuple[list[Any], Any, Any]:
     """The activated gates, the cell state and the hidden state of a step, made in this order."""
     i, f, g, o = gates
-    i, f, o = (on.sigmoid(gate) for gate in (i, f, o))
-    g = on.tanh(g)
-    cy = on.add(on.mul(f, cx), on.mul(i, g))
-    return [i, f, g, o], cy, on.mul(o, on.tanh(cy))
+    i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
+    g = g.tanh()
+    cy = f * cx + i * g
+    return [i, f, g, o], cy, o * cy.tanh()
 
 
-def gru_state(
-    on: Arithmetic, inputs: Sequence[Any], hiddens: Sequence[Any], hx: Any
-) -> tuple[list[Any], Any]:
+def gru_state(inputs: Sequence[Any], hiddens: Sequence[Any], hx: Any) -> tuple[list[Any], Any]:
     """Reset, update and new of a step, and its hidden state."""
     (ir, iz, i_new), (hr, hz, h_new) = inputs, hiddens
-    r, z = on.sigmoid(on.add(ir, hr)), on.sigmoid(on.add(iz, hz))
-    new = on.tanh(on.add(i_new, on.mul(r, h_new)))
-    return [r, z, new], on.add(new, on.mul(z, on.sub(hx, new)))
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    new = (i_new + r * h_new).tanh()
+    return [r, z, new], new + z * (hx - new)
 
 
-def _lstm(on: Arithmetic, gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> tuple[Any, ...]:
+def _lstm(gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> tuple[Any, ...]:
     for addend in (hidden_gates, *biases):
-        gates = gates if addend is None else on.add(gates, addend)
-    activated, cy, hy = lstm_state(on, on.chunks(gates, 4), cx)
-    return hy, cy, on.joined(activated)
+        gates = gates if addend is None else gates + addend
+    activated, cy, hy = lstm_state(_chunks(gates, 4), cx)
+    return hy, cy, _joined(activated)
 
 
-def _lstm_backward(
-    on: Arithmetic, grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any
-) -> tuple[Any, ...]:
-    i, f, g, o = on.chunks(workspace, 4)
-    hyperbolic = on.tanh(cy)
-    grad_cell = on.zeros_like(cy) if grad_cy is None else grad_cy
-    grad_o = on.zeros_like(cy)
+def _lstm_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any) -> tuple[Any, ...]:
+    i, f, g, o = _chunks(workspace, 4)
+    hyperbolic = cy.tanh()
+    grad_cell = _zeros_like(cy) if grad_cy is None else grad_cy
+    grad_o = _zeros_like(cy)
     if grad_hy is not None:
-        inner = on.mul(grad_hy, o, on.rest(on.mul(hyperbolic, hyperbolic)))
-        grad_cell = on.add(grad_cell, inner)
-        grad_o = on.mul(grad_hy, hyperbolic, o, on.rest(o))
-    grad_i = on.mul(grad_cell, g, i, on.rest(i))
-    grad_f = on.mul(grad_cell, cx, f, on.rest(f))
-    grad_g = on.mul(grad_cell, i, on.rest(on.mul(g, g)))
-    return on.joined([grad_i, grad_f, grad_g, grad_o]), on.mul(grad_cell, f)
+        grad_cell = grad_cell + grad_hy * o * (1.0 - hyperbolic * hyperbolic)
+        grad_o = grad_hy * hyperbolic * o * (1.0 - o)
+    grad_i = grad_cell * g * i * (1.0 - i)
+    grad_f = grad_cell * cx * f * (1.0 - f)
+    grad_g = grad_cell * i * (1.0 - g * g)
+    return _joined([grad_i, grad_f, grad_g, grad_o]), grad_cell * f
 
 
-def _gru(
-    on: Arithmetic, inputs: Any, hiddens: Any, hx: Any, input_bias: Any, hidden_bias: Any
-) -> tuple[Any, ...]:
-    inputs = inputs if input_bias is None else on.add(inputs, input_bias)
-    hiddens = hiddens if hidden_bias is None else on.add(hiddens, hidden_bias)
-    parts = on.chunks(hiddens, 3)
-    activated, hy = gru_state(on, on.chunks(inputs, 3), parts, hx)
-    return hy, on.joined([*activated, hx, parts[2]])
+def _gru(inputs: Any, hiddens: Any, hx: Any, input_bias: Any, hidden_bias: Any) -> tuple[Any, ...]:
+    inputs = inputs if input_bias is None else inputs + input_bias
+    hiddens = hiddens if hidden_bias is None else hiddens + hidden_bias
+    parts = _chunks(hiddens, 3)
+    activated, hy = gru_state(_chunks(inputs, 3), parts, hx)
+    return hy, _joined([*activated, hx, parts[2]])
 
 
-def _gru_backward(on: Arithmetic, grad_hy: Any, workspace: Any) -> tuple[Any, ...]:
-    r, z, new, hx, h_new = on.chunks(workspace, 5)
-    grad_new = on.mul(grad_hy, on.rest(z), on.rest(on.mul(new, new)))
-    grad_z = on.mul(grad_hy, on.sub(hx, new), z, on.rest(z))
-    grad_r = on.mul(grad_new, h_new, r, on.rest(r))
-    inputs = on.joined([grad_r, grad_z, grad_new])
-    hiddens = on.joined([grad_r, grad_z, on.mul(grad_new, r)])
-    return inputs, hiddens, on.mul(grad_hy, z)
+def _gru_backward(grad_hy: Any, workspace: Any) -> tuple[Any, ...]:
+    r, z, new, hx, h_new = _chunks(workspace, 5)
+    grad_new = grad_hy * (1.0 - z) * (1.0 - new * new)
+    grad_z = grad_hy * (hx - new) * z * (1.0 - z)
+    grad_r = grad_new * h_new * r * (1.0 - r)
+    inputs = _joined([grad_r, grad_z, grad_new])
+    hiddens = _joined([grad_r, grad_z, grad_new * r])
+    return inputs, hiddens, grad_hy * z
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -173,20 +151,21 @@ def _made(
     if dtype in FLOATS and alike and given[0].numel() and current_recorder() is None:
         missing = tuple(k for k, tensor in enumerate(tensors) if tensor is None)
         try:
-            return run(name, partial(_lowered, formula), given, (missing, name_of(dtype)))
+            return run(name, partial(_lowered, formula), given, (missing,))
         except LoweringError:
             pass
-    return formula(TENSORS, *tensors)
+    return formula(*tensors)
 
 
 def _lowered(
     formula: Callable[..., tuple[Any, ...]], builder: Lowering, *args: Any
 ) -> Sequence[Value]:
-    """``missing``: which of the formula's numbers are not given."""
-    *values, missing, dtype = args
+    """``missing``: which of the formula's terms are not given."""
+    *values, missing = args
+    terms: list[Term | None] = [Term(builder, value) for value in values]
     for place in missing:
-        values.insert(place, None)
-    return formula(program_arithmetic(builder, dtype), *values)
+        terms.insert(place, None)
+    return [term.value for term in formula(*terms)]
 
 
 def lstm_cell(
@@ -247,16 +226,16 @@ def _lstm_step(
     builder: Lowering, dtype: str, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
     gates = reduce(partial(builder.pointwise, "add"), (inputs, hiddens, *biases))
-    _, cy, hy = lstm_state(program_arithmetic(builder, dtype), _parts(gates), states[1])
-    return hy, cy
+    _, cy, hy = lstm_state(_parts(builder, gates), Term(builder, states[1]))
+    return hy.value, cy.value
 
 
 def _gru_step(
     builder: Lowering, dtype: str, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
-    hiddens, on = _biased(builder, hiddens, biases[1:]), program_arithmetic(builder, dtype)
-    _, hy = gru_state(on, _parts(inputs), _parts(hiddens), states[0])
-    return (hy,)
+    hiddens, hx = _biased(builder, hiddens, biases[1:]), Term(builder, states[0])
+    _, hy = gru_state(_parts(builder, inputs), _parts(builder, hiddens), hx)
+    return (hy.value,)
 
 
 def _simple_step(
@@ -269,8 +248,8 @@ def _simple_step(
     states: Values,
 ) -> Values:
     hiddens = _biased(builder, hiddens, biases[1:])
-    (gate,) = _parts(builder.pointwise("add", hiddens, inputs))
-    return (activation(builder, gate, dtype),)
+    (gate,) = _parts(builder, builder.pointwise("add", hiddens, inputs))
+    return (activation(builder, gate.value, dtype),)
 
 
 def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
@@ -278,9 +257,9 @@ def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
     return builder.pointwise("add", gates, biases[0]) if biases else gates
 
 
-def _parts(gates: Value) -> list[Value]:
+def _parts(builder: Lowering, gates: Value) -> list[Term]:
     """Each gate of [rows, gates, width]."""
-    return [selected(gates, 1, k) for k in range(gates.sizes[1])]
+    return [Term(builder, selected(gates, 1, k)) for k in range(gates.sizes[1])]
 
 
 @dataclass(frozen=True, slots=True)

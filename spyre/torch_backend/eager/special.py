@@ -10,7 +10,8 @@ and NaN ranks above all numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import factorial, pi, sqrt
 from typing import Any
 
@@ -46,14 +47,10 @@ _ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in ra
 """erf x / x as a series in x², exact to 1e-10 up to ``_ERF_END``."""
 
 
-def _is_half(dtype: str) -> bool:
-    return dtype != "float32"
-
-
 def logarithm(builder: Lowering, x: Value, dtype: str) -> Value:
     """ln x."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         return builder.pointwise("log", x)
     return _float32_log(builder, x)
 
@@ -131,7 +128,7 @@ def _log_edges(builder: Lowering, x: Value, y: Value) -> Value:
 def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
     """tanh x; in float32 2σ(2x) - 1, or near zero, where that cancels, a polynomial."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         return builder.pointwise("tanh", x)
     square = builder.pointwise("mul", x, x)
     small = builder.pointwise("mul", x, _polynomial(builder, square, _TANH))
@@ -212,7 +209,7 @@ def within_tail(builder: Lowering, x: Value) -> Value:
 def silu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · σ(x); in float32 NaN at -inf as torch's, where the card's operation has 0."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         return builder.pointwise("silu", x)
     return builder.pointwise("mul", x, builder.pointwise("sigmoid", x))
 
@@ -220,7 +217,7 @@ def silu(builder: Lowering, x: Value, dtype: str) -> Value:
 def erf_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · Φ(x), in float32 as max(x, 0) - |x| · Φ(-|x|)."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         return builder.pointwise("gelufwd", x)
     a = within_tail(builder, x)
     ratio, e = normal_tail(builder, a)
@@ -244,7 +241,7 @@ def tanh_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
 def softplus(builder: Lowering, x: Value, dtype: str, beta: float, threshold: float) -> Value:
     """ln(1 + e^(beta x)) / beta; x where beta x exceeds the threshold."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         bits = {"softplusBeta": float_bits(beta), "softplusThresh": float_bits(threshold)}
         return builder.pointwise("softplus", x, constants=bits)
     scaled = builder.pointwise("mul", x, beta)
@@ -266,7 +263,7 @@ def _log_one_plus_exp(builder: Lowering, x: Value) -> Value:
 def mish(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · tanh(ln(1 + e^x))."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         return builder.pointwise("mish", x)
     return builder.pointwise("mul", x, tanh(builder, _log_one_plus_exp(builder, x), dtype))
 
@@ -297,3 +294,47 @@ def extreme(builder: Lowering, name: str, x: Value, dims: Sequence[int]) -> Valu
         return result
     numbers = builder.reduce("min", builder.pointwise("equal", x, x), dims)
     return builder.pointwise("where3", numbers, result, float("nan"))
+
+
+# --- formulas with operators ---------------------------------------------------------------------
+
+
+def _binary(name: str) -> Callable[[Term, Term | float], Term]:
+    return lambda a, b: a.apply(name, a, b)
+
+
+def _reflected(name: str) -> Callable[[Term, float], Term]:
+    return lambda b, a: b.apply(name, a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A value of a program in a formula, with operators and methods of tensors."""
+
+    builder: Lowering
+    value: Value
+
+    def apply(self, name: str, *operands: Term | float) -> Term:
+        """An elementwise operation of the card on terms and numbers."""
+        values = (o.value if isinstance(o, Term) else o for o in operands)
+        return replace(self, value=self.builder.pointwise(name, *values))
+
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+    __truediv__ = _binary("realdiv")
+    __lt__, __gt__ = _binary("lesserthan"), _binary("greaterthan")
+    equal, minimum, maximum = _binary("equal"), _binary("minimum"), _binary("maximum")
+
+    def __abs__(self) -> Term:
+        return self.apply("abs", self)
+
+    def sigmoid(self) -> Term:
+        return self.apply("sigmoid", self)
+
+    def tanh(self) -> Term:
+        return replace(self, value=tanh(self.builder, self.value, self.value.dtype))
+
+    def chosen(self, a: Term | float, b: Term | float) -> Term:
+        """a where this is true, else b."""
+        return self.apply("where3", self, a, b)
