@@ -33,7 +33,7 @@ from spyre.runtime.first_divergence import (
     is_constant,
     match_outputs,
 )
-from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_launches
+from spyre.runtime.run import Run, RunOptions, session_of, traced_launches
 
 Function = Callable[..., Any]
 
@@ -194,7 +194,11 @@ def divergence_search(
             expected="launch_spec.json beside bundle.mlir, or a case",
         )
     inputs = {name: b for name, b in run.buffers.items() if b.is_input and b.content is not None}
-    inputs = dict(sorted(inputs.items(), key=lambda pair: _natural(pair[0])))
+
+    def numbers_in(name: str) -> list[int | str]:
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+    inputs = {name: inputs[name] for name in sorted(inputs, key=numbers_in)}
     names = {
         name: buffer.spec.given_name
         for name, buffer in inputs.items()
@@ -207,10 +211,6 @@ def divergence_search(
         values, frozenset(inputs), traced_launches(run), possible_causes, bound.order
     )
     return search, outputs
-
-
-def _natural(name: str) -> list[int | str]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def first_wrong(
@@ -241,15 +241,12 @@ def first_wrong(
     result = session.execute(run, RunOptions(observers=[search]))
     expected = match_outputs(result.outputs, outputs)
     search.check_outputs(result.output_tensors, result.places, expected)
-    return search.found if _differs(result, expected) else None
-
-
-def _differs(result: RunResult, expected: Mapping[int, np.ndarray[Any, Any]]) -> bool:
-    return any(
+    differs = any(
         not compare(result.outputs[k], values, ReferenceValue("", values).tolerance).ok
         for k, values in expected.items()
         if result.outputs[k].shape == values.shape
     )
+    return search.found if differs else None
 
 
 def _numbers(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -36,26 +36,17 @@ from spyre.torch_backend.program import (
 )
 
 
-def add(builder: Lowering, a: Value, b: Value | int) -> Value:
-    return builder.pointwise("addi32toi32", a, b)
+def _word(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
+    return builder.pointwise(name, a, b)
 
 
-def mul(builder: Lowering, a: Value, b: Value | int) -> Value:
-    return builder.pointwise("muli32toi32", a, b)
-
-
-def exact_add(builder: Lowering, a: Value, b: Value) -> Value:
-    """A sum; of int64 SPY901 where it does not fit."""
-    return _exact(builder, "addi32toi32", a, b)
-
-
-def exact_mul(builder: Lowering, a: Value, b: Value | int) -> Value:
-    """A product; of int64 SPY901 where it does not fit."""
-    return _exact(builder, "muli32toi32", a, b)
-
-
-def _exact(builder: Lowering, name: str, a: Value, b: Value | int) -> Value:
+def _exact(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
+    """Of int64 SPY901 where the result does not fit."""
     return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
+
+
+add, mul = partial(_word, "addi32toi32"), partial(_word, "muli32toi32")
+exact_add, exact_mul = partial(_exact, "addi32toi32"), partial(_exact, "muli32toi32")
 
 
 def word_of(builder: Lowering, x: Value, dtype: str) -> Value:

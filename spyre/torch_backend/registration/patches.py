@@ -360,7 +360,7 @@ PATCHES = (
     ),
     Patch(
         "gradient_scaler",
-        partial(compat.wrap_unscale, _unscale),
+        partial(compat.wrap_method, torch.amp.GradScaler, "unscale_", _unscale),
         ("torch.amp.GradScaler.unscale_",),
         "`torch.amp.GradScaler`: torch inverts the scale in float64",
     ),
