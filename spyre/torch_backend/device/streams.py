@@ -61,10 +61,7 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
     @classmethod
     def _of(cls, flex: FlexStream) -> SpyreStream:
         stream = torch.Stream.__new__(
-            cls,
-            stream_id=flex.stream_id,
-            device_index=flex.device.index,
-            device_type=PRIVATE_USE_1,
+            cls, stream_id=flex.stream_id, device_index=flex.device.index, device_type=PRIVATE_USE_1
         )
         stream.flex = flex
         return cast(SpyreStream, stream)

@@ -141,10 +141,7 @@ def hardtanh_backward(
 
 
 def _run_formula(
-    label: str,
-    lowering: LoweringFunction,
-    numbers: Sequence[str],
-    args: Arguments,
+    label: str, lowering: LoweringFunction, numbers: Sequence[str], args: Arguments
 ) -> torch.Tensor:
     """A formula of the tensors among the positional arguments and of ``numbers``, by name.
 
@@ -280,7 +277,10 @@ _LOSS = Conditions(
 )
 
 KERNELS = (
-    *((name, partial(_run_formula, name, *row), _FLOATS) for name, *row in _LOWERINGS),
+    *(
+        (name, partial(_run_formula, name, lowering, numbers), _FLOATS)
+        for name, lowering, numbers in _LOWERINGS
+    ),
     ("threshold.out", _threshold, ARITHMETIC),
     ("gelu_backward.grad_input", _gelu_backward, _FLOATS),
     ("hardtanh", partial(_hardtanh, torch.clamp), None),

@@ -101,12 +101,26 @@ def prepare(call: EagerCall) -> CachedCall | Relayout:
     if missing := frozenset(k for k, view in enumerate(views) if view is None):
         return missing
     operand_views = [view for view in views if view is not None]
-    target = None if call.target is None else view_on_card(*call.target)
-    if target is not None and not target.writable:
-        target = None
-    key = _program_key(call, operand_views, target)
+    target, overlaps, result = None, False, None
+    if call.target is not None:
+        tensor, target_buffer = call.target
+        target = view_on_card(tensor, target_buffer)
+        if target is not None and not target.writable:
+            target = None
+        if target is not None:
+            # operands that may share memory with it in another way than element by element
+            shared = tuple(
+                buffer is target_buffer and (view, cut) != (target, None)
+                for (view, cut, *_), buffer in zip(operand_views, call.buffers, strict=True)
+            )
+            overlaps = any(shared)
+            result = replace(target, offset_bytes=0), name_of(tensor.dtype), shared
+    tensors = tuple((replace(view, offset_bytes=0), *rest) for view, *rest in operand_views)
+    key = (call.name, call.parameters, call.card.index, call.card.device.resets, tensors, result)
     try:
-        program = _programs.get_or_make(key, lambda: _compile(call, operand_views, target, key))
+        program = _programs.get_or_make(
+            key, lambda: _compile(call, operand_views, target, overlaps, key)
+        )
     except LoweringError:
         odd = frozenset(k for k, o in enumerate(call.operands) if _is_odd(o, call.buffers[k]))
         if not odd:
@@ -179,34 +193,11 @@ def _is_odd(operand: Operand, buffer: DeviceBuffer | None) -> bool:
     return not (contiguous and base.shape == size and base.layout == default)
 
 
-def _program_key(
-    call: EagerCall, views: Sequence[OperandView], target: DeviceView | None
-) -> tuple[object, ...]:
-    tensors = tuple((replace(view, offset_bytes=0), *rest) for view, *rest in views)
-    result: object = None
-    if target is not None and call.target is not None:
-        dtype = name_of(call.target[0].dtype)
-        result = (replace(target, offset_bytes=0), dtype, _overlaps(call, views, target))
-    return (call.name, call.parameters, call.card.index, call.card.device.resets, tensors, result)
-
-
-def _overlaps(
-    call: EagerCall, views: Sequence[OperandView], target: DeviceView
-) -> tuple[bool, ...]:
-    """Per operand, whether it may share memory with the target in another way than element by
-    element.
-    """
-    assert call.target is not None
-    return tuple(
-        buffer is call.target[1] and (view, cut) != (target, None)
-        for (view, cut, *_), buffer in zip(views, call.buffers, strict=True)
-    )
-
-
 def _compile(
     call: EagerCall,
     views: Sequence[OperandView],
     target: DeviceView | None,
+    overlaps: bool,
     key: tuple[object, ...],
 ) -> EagerProgram:
     builder = Lowering()
@@ -217,9 +208,15 @@ def _compile(
             values[k] = cut_lanes(builder, values[k], *cut)
     lowered = call.lowering(builder, *values, *call.parameters)
     results = [lowered] if isinstance(lowered, Value) else list(lowered)
-    into_target = target is not None and _store(builder, results[0], target, call, views)
-    layouts = []
-    if not into_target:
+    layouts, first = [], results[0]
+    into_target = target is not None and (
+        (first.sizes, first.format) == (target.sizes, target.device_format)
+    )
+    if into_target and target is not None and call.target is not None:
+        is_operand = call.target[1] in call.buffers
+        destination = program.argument(target, first.dtype)
+        store_result(builder, first, destination, is_operand=is_operand, overlaps=overlaps)
+    else:
         regions = [value.region for value in results]
         for k, value in enumerate(results):
             if value.order is None or value.region in regions[:k]:
@@ -233,28 +230,6 @@ def _compile(
     constants = tuple(builder.constants[k] for k in sorted(builder.constants))
     compiled = CompiledProgram(call.card, call.name, parts, program.spans_bytes(), key)
     return EagerProgram(compiled, constants, tuple(layouts), program.scratch_bytes, into_target)
-
-
-def _store(
-    builder: Lowering,
-    value: Value,
-    target: DeviceView,
-    call: EagerCall,
-    views: Sequence[OperandView],
-) -> bool:
-    """Have ``value`` written to the target; False if its elements have another format."""
-    if value.sizes != target.sizes or value.format != target.device_format:
-        return False
-    destination = builder.builder.argument(target, value.dtype)
-    is_operand = call.target is not None and call.target[1] in call.buffers
-    store_result(
-        builder,
-        value,
-        destination,
-        is_operand=is_operand,
-        overlaps=any(_overlaps(call, views, target)),
-    )
-    return True
 
 
 def _storage_layout(value: Value) -> StorageLayout:

@@ -59,8 +59,9 @@ def convolve(builder: Lowering, x: Value, weight: Value, *args: Any) -> Value:
     rows = _seen_rows(builder, x, windows, transposed)
     factors = _weight_matrix(builder, weight, rows.sizes[1])
     result = product(builder, rows, factors, dtype)
-    outer = (x.sizes[0], *windows.positions)
-    result = _channels_second(result.reshaped((*outer, weight.sizes[0])))
+    rank = len(x.sizes)
+    result = result.reshaped((x.sizes[0], *windows.positions, weight.sizes[0]))
+    result = result.permuted((0, rank - 1, *range(1, rank - 1)))
     return _biased(builder, result, bias, dtype)
 
 
@@ -69,11 +70,6 @@ def _biased(builder: Lowering, result: Value, bias: Sequence[Value], dtype: str)
         row = along(builder.convert(row, dtype), 0, len(result.sizes) - 1)
         result = builder.pointwise("add", result, row)
     return result
-
-
-def _channels_second(x: Value) -> Value:
-    rank = len(x.sizes)
-    return x.permuted((0, rank - 1, *range(1, rank - 1)))
 
 
 def _channels_last(x: Value) -> Value:
@@ -228,8 +224,9 @@ def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) ->
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
     weight = laid_along(builder, builder.convert(weight, "float32"), 0).transposed(0, 1)
     total: Value | None = None
-    for place in windows.places():
-        seen = windows.seen(padded, windows.opposite(place) if backwards else place)
+    places = [*windows.places()]
+    for place, visited in zip(places, places[::-1] if backwards else places, strict=True):
+        seen = windows.seen(padded, visited)
         factor = _at(weight, place)
         total = (
             builder.pointwise("mul", seen, factor)

@@ -342,10 +342,16 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
     else:
         is_for_result = target is buffer_of(result)
         made = _new_tensor_of(result, known)
-    positions = tuple(_position_of(operand, known.buffers) for operand in operands)
-    found = tuple(position for position in positions if position is not None)
-    if is_for_result and found == positions and (results or known.target or made):
-        launch_records.put(known.key, LaunchRecord(cached, found, made))
+    positions: list[int | DeviceBuffer] = []
+    for operand in operands:
+        if operand in known.buffers:
+            positions.append(known.buffers.index(operand))
+        elif operand.is_constant:
+            positions.append(operand)
+        else:
+            return  # an intermediate result
+    if is_for_result and (results or known.target or made):
+        launch_records.put(known.key, LaunchRecord(cached, tuple(positions), made))
 
 
 def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
@@ -356,16 +362,6 @@ def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
     usual = default_base(*made[:2], name_of(result.dtype))
     is_usual = not result.storage_offset() and buffer_of(result).base == usual
     return made if is_usual and result.dtype in known.key else None
-
-
-def _position_of(
-    operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]
-) -> int | DeviceBuffer | None:
-    """The position of a program's operand among a call's buffers, the operand itself if it is a
-    constant, or None for an intermediate result.
-    """
-    constant = operand if operand.is_constant else None
-    return next((k for k, buffer in enumerate(buffers) if buffer is operand), constant)
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

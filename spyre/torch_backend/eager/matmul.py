@@ -171,27 +171,28 @@ _DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("se
 
 
 def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
-    """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
+    """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0. In
+    products dims [.., heads / groups, groups, rows, width].
 
     ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
     """
     *masks, kinds, scale, dtype = args
     q, k, v = (builder.convert(x, dtype) for x in (q, k, v))
     groups = q.sizes[-3] // k.sizes[-3]
-    q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
+    *outer, heads, rows, width = q.sizes
+    q5 = q.reshaped((*outer, heads // groups, groups, rows, width))
+    k5, v5 = k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
     last = len(k5.sizes)
     scores = product(builder, q5, k5.transposed(last - 2, last - 1), dtype)
     scores = builder.pointwise("mul", scores, scale)
     for kind, mask in zip(kinds, masks, strict=True):
-        scores = _masked(builder, scores, _mask_view(mask, q, groups), kind, dtype)
+        mask = builder.convert(_mask_view(mask, q, groups), dtype)
+        if kind == "add":
+            scores = builder.pointwise("add", scores, mask)
+        else:
+            scores = builder.pointwise("where3", mask, scores, float("-inf"))
     output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
     return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
-
-
-def _grouped(x: Value, groups: int) -> Value:
-    """[.., heads, rows, width] as [.., heads / groups, groups, rows, width]."""
-    *outer, heads, rows, width = x.sizes
-    return x.reshaped((*outer, heads // groups, groups, rows, width))
 
 
 def _mask_view(mask: Value, q: Value, groups: int) -> Value:
@@ -202,13 +203,6 @@ def _mask_view(mask: Value, q: Value, groups: int) -> Value:
     if heads == 1:
         return mask.unsqueezed(len(mask.sizes) - 2)
     return mask.reshaped((*outer, heads // groups, groups, rows, columns))
-
-
-def _masked(builder: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
-    mask = builder.convert(mask, dtype)
-    if kind == "add":
-        return builder.pointwise("add", scores, mask)
-    return builder.pointwise("where3", mask, scores, float("-inf"))
 
 
 def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:

@@ -50,7 +50,7 @@ from spyre.torch_backend.program import (
 # --- operations on tensors or terms ---------------------------------------------------------------
 
 
-def _chunks(x: Any, count: int) -> Sequence[Any]:
+def _chunks(x: Any, count: int) -> Any:
     """``x.chunk(count, 1)``; of terms with the sticks along rows that they have."""
     if isinstance(x, Tensor):
         return x.chunk(count, 1)
@@ -120,7 +120,9 @@ def _lstm_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any)
     return _joined([grad_i, grad_f, grad_g, grad_o]), grad_cell * f
 
 
-def _gru(inputs: Any, hiddens: Any, hx: Any, input_bias: Any, hidden_bias: Any) -> tuple[Any, ...]:
+def _gru(
+    inputs: Any, hiddens: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None
+) -> tuple[Any, ...]:
     inputs = inputs if input_bias is None else inputs + input_bias
     hiddens = hiddens if hidden_bias is None else hiddens + hidden_bias
     parts = _chunks(hiddens, 3)
@@ -168,15 +170,10 @@ def _lowered(
     return [term.value for term in formula(*terms)]
 
 
-def lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
-    return _made("lstm_cell", _lstm, input_gates, hidden_gates, cx, input_bias, hidden_bias)
+lstm_cell = partial(_made, "lstm_cell", _lstm)
+"""aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
+gru_cell = partial(_made, "gru_cell", _gru)
+"""aten::_thnn_fused_gru_cell: hidden state, workspace."""
 
 
 def lstm_cell_backward(
@@ -196,17 +193,6 @@ def lstm_cell_backward(
     return gates, grad_cx, gates.sum(0) if has_bias else None
 
 
-def gru_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    hx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """aten::_thnn_fused_gru_cell: hidden state, workspace."""
-    return _made("gru_cell", _gru, input_gates, hidden_gates, hx, input_bias, hidden_bias)
-
-
 def gru_cell_backward(
     grad_hy: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -223,7 +209,7 @@ Values = Sequence[Value]
 
 
 def _lstm_step(
-    builder: Lowering, dtype: str, inputs: Value, hiddens: Value, biases: Values, states: Values
+    builder: Lowering, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
     gates = reduce(partial(builder.pointwise, "add"), (inputs, hiddens, *biases))
     _, cy, hy = lstm_state(_parts(builder, gates), Term(builder, states[1]))
@@ -231,7 +217,7 @@ def _lstm_step(
 
 
 def _gru_step(
-    builder: Lowering, dtype: str, inputs: Value, hiddens: Value, biases: Values, states: Values
+    builder: Lowering, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
     hiddens, hx = _biased(builder, hiddens, biases[1:]), Term(builder, states[0])
     _, hy = gru_state(_parts(builder, inputs), _parts(builder, hiddens), hx)
@@ -241,7 +227,6 @@ def _gru_step(
 def _simple_step(
     activation: Callable[[Lowering, Value, str], Value],
     builder: Lowering,
-    dtype: str,
     inputs: Value,
     hiddens: Value,
     biases: Values,
@@ -249,7 +234,7 @@ def _simple_step(
 ) -> Values:
     hiddens = _biased(builder, hiddens, biases[1:])
     (gate,) = _parts(builder, builder.pointwise("add", hiddens, inputs))
-    return (activation(builder, gate.value, dtype),)
+    return (activation(builder, gate.value, gate.value.dtype),)
 
 
 def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
@@ -266,7 +251,7 @@ def _parts(builder: Lowering, gates: Value) -> list[Term]:
 class RecurrentCell:
     """A kind of recurrent cell.
 
-    ``step``: (builder, dtype, gates of the input, gates of the hidden state, biases, states) → new
+    ``step``: (builder, gates of the input, gates of the hidden state, biases, states) → new
     states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
     ``biases_inputs``: biases are added to the gates of the input before the loop.
     """
@@ -354,7 +339,8 @@ class _Direction:
         """
         builder, (steps, rows, depth) = self.builder, x.sizes
         outputs = builder.scratch((steps, rows, states[0].sizes[1]), self.dtype, 2)
-        is_at_once = self._is_at_once(steps * rows)
+        needed = 2 * steps * rows * self.of_input.sizes[1]
+        is_at_once = self.dtype != "float32" and needed <= TERMS_BYTES
         if is_at_once:
             gates = self._inputs(x.reshaped((steps * rows, depth)))
             x = gates.reshaped((steps, rows, *gates.sizes[1:]))
@@ -364,11 +350,6 @@ class _Direction:
             self._copy(states[0], tile_of(outputs, 0, self.is_backwards))
         return outputs
 
-    def _is_at_once(self, rows: int) -> bool:
-        """True if the gates of so many rows of inputs are made by one product."""
-        columns = self.of_input.sizes[1]
-        return self.dtype != "float32" and rows * columns * 2 <= TERMS_BYTES
-
     def _inputs(self, rows: Value) -> Value:
         gates = self._product(rows, self.of_input, self.cell.gates)
         return _biased(self.builder, gates, self.biases) if self.cell.biases_inputs else gates
@@ -376,7 +357,7 @@ class _Direction:
     def _step(self, inputs: Value, states: Sequence[Value]) -> None:
         """Put the next states in the place of ``states``."""
         hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
-        hy, *others = self.cell.step(self.builder, self.dtype, inputs, hiddens, self.biases, states)
+        hy, *others = self.cell.step(self.builder, inputs, hiddens, self.biases, states)
         if self.projection is not None:
             hy = selected(self._product(hy, self.projection, 1), 1, 0)
         for made, state in zip((hy, *others), states, strict=True):

@@ -119,7 +119,10 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         name: partial(call, operation) for name, operation in operations.items()
     }
     for name, out in FUNCTIONAL_VARIANTS.items():
-        functions[name] = partial(call_functional, _functional_variant(name, operations[out]))
+        op = operator(name)
+        tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
+        variant = FunctionalVariant(op, operations[out], PLAIN.get(name), tensors, name in PRODUCTS)
+        functions[name] = partial(call_functional, variant)
     return functions
 
 
@@ -128,12 +131,6 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
     is_fill = name in factories.FILLS or name in masks.FILLS
     is_checked = op is not None and schema_of(op).is_mutable and not is_fill
     return overlap_check(op) if is_checked else never
-
-
-def _functional_variant(name: str, operation: EagerOperation) -> FunctionalVariant:
-    op = operator(name)
-    tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
-    return FunctionalVariant(op, operation, PLAIN.get(name), tensors, name in PRODUCTS)
 
 
 _registered = False

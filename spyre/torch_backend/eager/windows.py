@@ -112,10 +112,6 @@ class Windows:
         """Places of the window, in the order of a weight's elements."""
         return itertools.product(*map(range, self.size))
 
-    def opposite(self, place: Ints) -> Ints:
-        """The place in the reverse order."""
-        return tuple(n - 1 - step for n, step in zip(self.size, place, strict=True))
-
     def seen(self, padded: Value, place: Ints) -> Value:
         """[batch, channels, *positions]: elements of the input at one place of all windows."""
         columns = zip(place, self.dilation, self.stride, self.positions, strict=True)

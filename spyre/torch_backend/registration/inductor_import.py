@@ -45,10 +45,7 @@ class _InductorFinder(importlib.abc.MetaPathFinder):
         self.awaited = awaited
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the module's spec if it is awaited."""
         if fullname not in self.awaited:
