@@ -424,7 +424,10 @@ class FallbackCall:
         key = value.untyped_storage()._cdata
         for known, storage in self.storages.items():
             if storage._cdata == key:
-                return _view(self.parents[known], value)
+                parent = self.parents[known]
+                view = allocate((0,), (1,), value.dtype, parent.device.index)
+                extents = (value.storage_offset(), value.size(), value.stride())
+                return set_storage(view, parent.untyped_storage(), *extents)
         return to_card(value, self.device_index)
 
     def _write_back(self) -> None:
@@ -484,13 +487,6 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
                 return True
             reach = stride * (size - 1) + reach
     return False
-
-
-def _view(parent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a view of the argument ``parent`` with the sizes and strides of ``like``."""
-    view = allocate((0,), (1,), like.dtype, parent.device.index)
-    extents = (like.storage_offset(), like.size(), like.stride())
-    return set_storage(view, parent.untyped_storage(), *extents)
 
 
 def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:

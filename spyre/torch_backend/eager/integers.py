@@ -24,7 +24,7 @@ from spyre.torch_backend.eager.dispatch import (
     operand,
 )
 from spyre.torch_backend.eager.elementwise import CLAMPS, clamp_bounds, comparison, unary
-from spyre.torch_backend.eager.reductions import over_dims, reduce_all
+from spyre.torch_backend.eager.reductions import over_dims
 from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
@@ -377,9 +377,9 @@ KERNELS = (
         for name in ("and", "or", "xor")
     ),
     *(
-        (full, partial(function, f"int {name}", partial(_outermost, name)), _EXTREME)
+        (full, partial(over_dims, f"int {name}", partial(_outermost, name)), _EXTREME)
         for name in ("max", "min")
-        for full, function in ((name, reduce_all), (f"a{name}.out", over_dims))
+        for full in (name, f"a{name}.out")
     ),
     ("neg.out", partial(unary, "int neg", _negative, ()), _UNARY),
     ("abs.out", partial(unary, "int abs", _magnitude, ()), _UNARY),

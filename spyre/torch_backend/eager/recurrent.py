@@ -31,6 +31,7 @@ from spyre.torch_backend.eager.elementwise import rectified
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
 from spyre.torch_backend.eager.special import Term, tanh
+from spyre.torch_backend.eager.windows import copied_to
 from spyre.torch_backend.program import (
     MATMUL_STICK,
     DeviceOp,
@@ -347,7 +348,7 @@ class _Direction:
         with builder.loop(steps):
             inputs = tile_of(x, 0, self.is_backwards)
             self._step(inputs if is_at_once else self._inputs(inputs), states)
-            self._copy(states[0], tile_of(outputs, 0, self.is_backwards))
+            copied_to(self.builder, states[0], tile_of(outputs, 0, self.is_backwards))
         return outputs
 
     def _inputs(self, rows: Value) -> Value:
@@ -363,7 +364,7 @@ class _Direction:
         for made, state in zip((hy, *others), states, strict=True):
             made = self.builder.with_lane(made, state.lane_dim)
             if made.order is None:
-                self._copy(made, state)
+                copied_to(self.builder, made, state)
             else:  # nothing reads a state after its next one was made
                 self.builder.builder.output_into(made, state)
 
@@ -381,8 +382,8 @@ class _Direction:
             store_result(builder, filled, factor)
         else:
             zero = builder.constant(0.0, self.dtype)
-            self._copy(filled, narrowed(factor, 0, 0, depth))
-            self._copy(zero, narrowed(factor, 0, depth, missing))
+            copied_to(self.builder, filled, narrowed(factor, 0, 0, depth))
+            copied_to(self.builder, zero, narrowed(factor, 0, depth, missing))
         return factor.reshaped((factor.sizes[0], weight.sizes[0]))
 
     def _product(self, rows: Value, factor: Value, gates: int) -> Value:
@@ -395,9 +396,6 @@ class _Direction:
         factors = (builder.left_factor(rows, 2), factor)
         builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", factors, flat))
         return into
-
-    def _copy(self, value: Value, into: Value) -> None:
-        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), into))
 
     def _apart(self, rows: int, gates: int, width: int) -> Value:
         """Memory for [rows, gates, width] in which every gate begins with a stick."""

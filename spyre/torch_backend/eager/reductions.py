@@ -149,10 +149,14 @@ def _dims_and_sizes(args: Arguments) -> tuple[Ints, Ints]:
 def over_dims(
     label: str, lowering: LoweringFunction, args: Arguments, *numbers: float
 ) -> torch.Tensor:
-    """A reduction in the dtype of the result; ``numbers``: further parameters of the lowering."""
-    dims, sizes = _dims_and_sizes(args)
-    parameters = (dims, getattr(args, "keepdim", False), name_of(args.out.dtype), *numbers)
-    return fill(label, partial(_reduced, lowering), [args.self], parameters, args.out, sizes)
+    """A reduction in the dtype of the result; ``numbers``: further parameters of the lowering.
+
+    max and min of all elements, which have no ``out``, make a new tensor.
+    """
+    x, (dims, sizes) = args.self, _dims_and_sizes(args)
+    out = args.out if hasattr(args, "out") else torch.empty((), dtype=x.dtype, device=x.device)
+    parameters = (dims, getattr(args, "keepdim", False), name_of(out.dtype), *numbers)
+    return fill(label, partial(_reduced, lowering), [x], parameters, out, sizes)
 
 
 def _extremes(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,14 +168,6 @@ def _extremes(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
 def _truth_of_each(args: Arguments) -> torch.Tensor:
     """any and all over an empty list of dims, which for them means none, not all."""
     return fill("truth", _each, [args.self], ("bool",), args.out, args.self.shape)
-
-
-def reduce_all(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    """Reduce all dims into a new tensor of rank 0 (max and min without dim)."""
-    x = args.self
-    result = torch.empty((), dtype=x.dtype, device=x.device)
-    parameters = (dims_of(x, None), False, name_of(x.dtype))
-    return fill(label, partial(_reduced, lowering), [x], parameters, result)
 
 
 def _fill_zero_size(number: float, args: Arguments) -> torch.Tensor:
@@ -254,8 +250,8 @@ KERNELS = (
             nonempty=("self",),
         ),
     ),
-    ("max", partial(reduce_all, "amax", _LARGEST), _ALL),
-    ("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
+    ("max", partial(over_dims, "amax", _LARGEST), _ALL),
+    ("min", partial(over_dims, "amin", _SMALLEST), _ALL),
     ("var.correction", partial(_variance_kernel, False), Conditions(dtypes={"self": FLOATS})),
     ("std.correction", partial(_variance_kernel, True), Conditions(dtypes={"self": FLOATS})),
     ("var_mean.correction", _variance_and_mean, _VARIANCE),
