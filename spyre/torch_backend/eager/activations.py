@@ -53,8 +53,7 @@ def silu_backward(grad: Term, x: Term) -> Term:
 
 def gelu_backward(grad: Term, x: Term) -> Term:
     """grad · (Φ(x) + x · φ(x))."""
-    factors = normal_tail(x.builder, within_tail(x.builder, x.value))
-    ratio, e = (Term(x.builder, value) for value in factors)
+    ratio, e = normal_tail(within_tail(x))
     tail = ratio * e
     share = (x < 0.0).chosen(tail, 1.0 - tail)
     return grad * (share + x * (1 / sqrt(2 * pi) * e))
@@ -103,9 +102,8 @@ def hardsigmoid(x: Term) -> Term:
 
 def elu(x: Term, alpha: float, scale: float, input_scale: float) -> Term:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    inner = exponential_minus_one(x.builder, _scaled(x, input_scale).value)
-    above = _scaled(x, scale)
-    return (x > 0.0).chosen(above, _scaled(Term(x.builder, inner), alpha * scale))
+    below = exponential_minus_one(_scaled(x, input_scale))
+    return (x > 0.0).chosen(_scaled(x, scale), _scaled(below, alpha * scale))
 
 
 def _scaled(x: Term, factor: float) -> Term:
