@@ -115,7 +115,13 @@ def bind_inputs(function: Function, given: Mapping[str, str]) -> BoundInputs:
         try:
             takes = signature.bind(*given).arguments
         except TypeError as error:
-            raise _unbound(signature, given) from error
+            inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
+            raise LaunchError(
+                "SPY623",
+                "the function does not take the inputs of the bundle",
+                expected=f"a function of {inputs}",
+                found=f"parameters {signature}",
+            ) from error
     return BoundInputs(tuple(given), order=_order_text(given, list(takes)))
 
 
@@ -166,16 +172,6 @@ def _order_text(given: Mapping[str, str], names: Sequence[str]) -> str:
         names = [f"input {k}" for k in range(len(given))]
     pairs = ", ".join(f"{name} is {key}" for key, name in zip(given, names, strict=True))
     return f"the function was given the inputs in order of first use: {pairs}"
-
-
-def _unbound(signature: inspect.Signature, given: Mapping[str, str]) -> LaunchError:
-    inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
-    return LaunchError(
-        "SPY623",
-        "the function does not take the inputs of the bundle",
-        expected=f"a function of {inputs}",
-        found=f"parameters {signature}",
-    )
 
 
 def divergence_search(

@@ -27,7 +27,7 @@ from spyre.torch_backend.eager.dispatch import (
     copy_into,
 )
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import extreme
+from spyre.torch_backend.eager.special import Term, extreme
 from spyre.torch_backend.program import (
     Lowering,
     Value,
@@ -93,23 +93,19 @@ def _ordered_with_nan(
     common, at one end. A second order, of the classes number, infinity and NaN, has these right.
     """
     nan_class, number_class = (2.0, 0.0) if descending else (0.0, 2.0)
-    is_number = builder.pointwise("equal", x, x)
-    as_infinite = builder.pointwise("where3", is_number, x, inf)
-    classes = builder.pointwise(
-        "where3",
-        builder.pointwise("equal", as_infinite, inf),
-        builder.pointwise("where3", is_number, 1.0, nan_class),
-        number_class,
-    )
-    values, positions = _ordered(builder, as_infinite, dim, count, descending)
-    ranked_classes = largest(builder, classes, dim, count, indices=False)
+    term = Term(builder, x)
+    is_number = term.equal(term)
+    as_infinite = is_number.chosen(term, inf)
+    infinite_or_nan = is_number.chosen(1.0, nan_class)
+    classes = as_infinite.equal(inf).chosen(infinite_or_nan, number_class).value
+    values, positions = _ordered(builder, as_infinite.value, dim, count, descending)
+    ranked_classes = Term(builder, largest(builder, classes, dim, count, indices=False))
     by_class = largest(builder, classes, dim, count, indices=True)
-    nan_here = builder.pointwise("equal", ranked_classes, nan_class)
-    values = builder.pointwise("where3", nan_here, nan, values)
-    number_here = builder.pointwise("equal", ranked_classes, number_class)
+    values = ranked_classes.equal(nan_class).chosen(nan, Term(builder, values)).value
     # float32 holds positions
-    chosen = (builder.convert(p, "float32") for p in (positions, by_class))
-    return [values, builder.convert(builder.pointwise("where3", number_here, *chosen), "int64")]
+    chosen = (Term(builder, p).convert("float32") for p in (positions, by_class))
+    positions = ranked_classes.equal(number_class).chosen(*chosen).convert("int64").value
+    return [values, positions]
 
 
 def _ranked(
