@@ -33,7 +33,7 @@ from spyre.runtime.first_divergence import (
     is_constant,
     match_outputs,
 )
-from spyre.runtime.run import Run, RunOptions, session_of, traced_launches
+from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_launches
 
 Function = Callable[..., Any]
 
@@ -190,11 +190,7 @@ def divergence_search(
             expected="launch_spec.json beside bundle.mlir, or a case",
         )
     inputs = {name: b for name, b in run.buffers.items() if b.is_input and b.content is not None}
-
-    def numbers_in(name: str) -> list[int | str]:
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-    inputs = {name: inputs[name] for name in sorted(inputs, key=numbers_in)}
+    inputs = dict(sorted(inputs.items(), key=lambda pair: _natural(pair[0])))
     names = {
         name: buffer.spec.given_name
         for name, buffer in inputs.items()
@@ -207,6 +203,10 @@ def divergence_search(
         values, frozenset(inputs), traced_launches(run), possible_causes, bound.order
     )
     return search, outputs
+
+
+def _natural(name: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def first_wrong(
@@ -234,7 +234,7 @@ def first_wrong(
         run = session.describe(path)
         run = run.with_inputs(prepare_inputs(run.inputs, inputs, 0))
     search, outputs = divergence_search(function, run)
-    result = session.execute(run, RunOptions(observers=[search]))
+    result: RunResult = session.execute(run, RunOptions(observers=[search]))
     expected = match_outputs(result.outputs, outputs)
     search.check_outputs(result.output_tensors, result.places, expected)
     differs = any(

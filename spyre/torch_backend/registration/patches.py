@@ -278,9 +278,14 @@ def _wrap_new_group() -> None:
         importlib.import_module("spyre.torch_backend.distributed.compat").wrap_new_group()
 
 
-def _install_for_groups(name: str) -> None:
-    """Run an installer, whose module is imported when the first process group is created."""
-    importlib.import_module("spyre.torch_backend.distributed.consumers").INSTALLERS[name]()
+def _of_groups(name: str) -> Callable[[], None]:
+    """Return an installer that imports its module when the first process group is created."""
+
+    def install() -> None:
+        module = importlib.import_module("spyre.torch_backend.distributed.consumers")
+        module.INSTALLERS[name]()
+
+    return install
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,14 +425,14 @@ PATCHES = (
     ),
     Patch(
         "collective_wait",
-        partial(_install_for_groups, "collective_wait"),
+        _of_groups("collective_wait"),
         ("torch._C._distributed_c10d.Work.wait",),
         "errors, timeouts and Ctrl-C while a collective of cards is waited for",
         with_groups=True,
     ),
     Patch(
         "destroy",
-        partial(_install_for_groups, "destroy"),
+        _of_groups("destroy"),
         (
             "torch.distributed.destroy_process_group",
             "torch.distributed.distributed_c10d.destroy_process_group",
@@ -437,7 +442,7 @@ PATCHES = (
     ),
     Patch(
         "ddp",
-        partial(_install_for_groups, "ddp"),
+        _of_groups("ddp"),
         tuple(
             f"torch.nn.parallel.DistributedDataParallel.{name}"
             for name in ("_ddp_init_helper", "_set_static_graph")
@@ -447,7 +452,7 @@ PATCHES = (
     ),
     Patch(
         "dtensor_random",
-        partial(_install_for_groups, "dtensor_random"),
+        _of_groups("dtensor_random"),
         tuple(
             f"torch.distributed.tensor._random.OffsetBasedRNGTracker.{name}"
             for name in ("__init__", "_distribute_region")
