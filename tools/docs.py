@@ -252,7 +252,7 @@ def eager_kernels() -> str:
     rows = []
     for module in MODULES:
         what = (module.__doc__ or "").partition("\n")[0].rstrip(".")
-        full = [*(row.name for row in module.KERNELS), *getattr(module, "PROMOTIONS", ())]
+        full = [*(name for name, *_ in module.KERNELS), *getattr(module, "PROMOTIONS", ())]
         names = sorted({name.partition(".")[0] for name in full})
         rows.append((what, " ".join(map(_code, names))))
     return table(("what", "operations, all their overloads"), rows)

@@ -1,6 +1,7 @@
 """What `torch.spyre` has, for type checkers and editors: ``import torch.spyre``."""
 
 from spyre.torch_backend.device.cards import (
+    SpyreDeviceProperties as SpyreDeviceProperties,
     _exchange_device as _exchange_device,
     _is_in_bad_fork as _is_in_bad_fork,
     _lazy_init as _lazy_init,
@@ -10,8 +11,12 @@ from spyre.torch_backend.device.cards import (
     device as device,
     device_count as device_count,
     device_of as device_of,
+    get_device_capability as get_device_capability,
+    get_device_name as get_device_name,
+    get_device_properties as get_device_properties,
     init as init,
     is_available as is_available,
+    is_bf16_supported as is_bf16_supported,
     is_initialized as is_initialized,
     reset as reset,
     set_device as set_device,
@@ -33,13 +38,6 @@ from spyre.torch_backend.device.memory import (
     reset_accumulated_memory_stats as reset_accumulated_memory_stats,
     reset_peak_memory_stats as reset_peak_memory_stats,
 )
-from spyre.torch_backend.device.properties import (
-    SpyreDeviceProperties as SpyreDeviceProperties,
-    get_device_capability as get_device_capability,
-    get_device_name as get_device_name,
-    get_device_properties as get_device_properties,
-    is_bf16_supported as is_bf16_supported,
-)
 from spyre.torch_backend.device.random import (
     get_rng_state as get_rng_state,
     get_rng_state_all as get_rng_state_all,
@@ -59,7 +57,7 @@ from spyre.torch_backend.device.streams import (
     set_stream as set_stream,
     stream as stream,
 )
-from spyre.torch_backend.fallback.cpu_fallback import (
+from spyre.torch_backend.fallback import (
     fallback_seconds as fallback_seconds,
     fallbacks as fallbacks,
     reset_fallbacks as reset_fallbacks,

@@ -26,7 +26,6 @@ from spyre.torch_backend.device import NAMES, card_at, current_device
 from spyre.torch_backend.tensors import (
     DeviceBuffer,
     StorageLayout,
-    attach,
     buffer_of,
     set_storage,
     tensor_at,
@@ -139,7 +138,7 @@ def new_tensor(
         buffer.allocate(base)
     elements = base.size_bytes // dtype.itemsize
     whole = tensor_at(buffer.pointer, (elements,), (1,), dtype, card.index)
-    attach(whole.untyped_storage(), buffer)
+    whole.untyped_storage()._spyre_buffer = buffer
     return set_record(reinterpret(whole, sizes, strides, 0), record)
 
 

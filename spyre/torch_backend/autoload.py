@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from spyre import config
@@ -44,16 +45,23 @@ def _register() -> None:
     from spyre.torch_backend.registration import (
         make_module,
         patches,
+        register_exceptions,
         register_fallback,
         register_kernels,
         register_views,
     )
 
+    fallback = _lazy("spyre.torch_backend.fallback", "cpu_fallback")
     compat.register_device("spyre", make_module())
     register_views()
-    register_kernels(_lazy_kernels())
-    register_fallback(_lazy("spyre.torch_backend.fallback.cpu_fallback", "cpu_fallback"))
-    _register_exceptions()
+    register_kernels(
+        {
+            **{name: _lazy(*home) for name, home in _KERNELS.items()},
+            **{name: partial(fallback, compat.operator(name)) for name in _LOSSES},
+        }
+    )
+    register_fallback(fallback)
+    register_exceptions(fallback)
     patches.install()
     _register_process_groups()
 
@@ -67,7 +75,7 @@ def _register_process_groups() -> None:
     make = _lazy("spyre.torch_backend.distributed.group", "create")
 
     def create(*arguments: Any) -> Any:
-        patches.install(patches.Moment.GROUP)
+        patches.install(with_groups=True)
         return make(*arguments)
 
     if torch.distributed.is_available():
@@ -76,63 +84,26 @@ def _register_process_groups() -> None:
         )
 
 
-def _register_exceptions() -> None:
-    """Register operations whose decomposition the card cannot run, and unsupported layouts."""
-    from spyre.torch_backend.registration import (
-        cpu_operations,
-        pass_autocast,
-        register_composites,
-        register_fallbacks,
-        register_under,
-        unsupported_layouts,
-    )
+_LOSSES = ("mse_loss", "smooth_l1_loss")
+"""Losses whose ``out`` variants the general fallback would call, which warn of a resized result."""
 
-    pass_autocast()
-    register_under("PrivateUse1", cpu_operations.formula_kernels())
-    register_composites(cpu_operations.composite_kernels())
-    register_fallbacks(unsupported_layouts.fallback_kernels())
-    for key, kernels in unsupported_layouts.accessor_kernels().items():
-        register_under(key, kernels)
-
-
-_FACTORIES = {
-    "empty.memory_format": "empty",
-    "empty_strided": "empty_strided",
-    "_to_copy": "to_copy",
-    "_copy_from": "copy_from",
-    "_copy_from_and_resize": "copy_from_and_resize",
-    "_local_scalar_dense": "local_scalar_dense",
-    "record_stream": "record_stream",
-}
-
-
-_HOST_OPERATIONS = {
-    "mse_loss": "mse_loss",
-    "smooth_l1_loss": "smooth_l1_loss",
-}
-_RECURRENT_CELLS = {
-    "_thnn_fused_lstm_cell": "lstm_cell",
-    "_thnn_fused_lstm_cell_backward_impl": "lstm_cell_backward",
-    "_thnn_fused_gru_cell": "gru_cell",
-    "_thnn_fused_gru_cell_backward": "gru_cell_backward",
-}
-
-
+_FACTORIES = "spyre.torch_backend.eager.factories"
+_RECURRENT = "spyre.torch_backend.eager.recurrent"
 _KERNELS = {
-    "spyre.torch_backend.eager.factories": _FACTORIES,
-    "spyre.torch_backend.registration.cpu_operations": _HOST_OPERATIONS,
-    "spyre.torch_backend.eager.recurrent": _RECURRENT_CELLS,
-    "spyre.torch_backend.tensors.storages": {"resize_": "resize_tensor"},
+    "empty.memory_format": (_FACTORIES, "empty"),
+    "empty_strided": (_FACTORIES, "empty_strided"),
+    "_to_copy": (_FACTORIES, "to_copy"),
+    "_copy_from": (_FACTORIES, "copy_from"),
+    "_copy_from_and_resize": (_FACTORIES, "copy_from_and_resize"),
+    "_local_scalar_dense": (_FACTORIES, "local_scalar_dense"),
+    "record_stream": (_FACTORIES, "record_stream"),
+    "_thnn_fused_lstm_cell": (_RECURRENT, "lstm_cell"),
+    "_thnn_fused_lstm_cell_backward_impl": (_RECURRENT, "lstm_cell_backward"),
+    "_thnn_fused_gru_cell": (_RECURRENT, "gru_cell"),
+    "_thnn_fused_gru_cell_backward": (_RECURRENT, "gru_cell_backward"),
+    "resize_": ("spyre.torch_backend.tensors.storages", "resize_tensor"),
 }
-"""Functions by aten name and overload, by the module that has them."""
-
-
-def _lazy_kernels() -> dict[str, Callable[..., Any]]:
-    return {
-        name: _lazy(module, function)
-        for module, functions in _KERNELS.items()
-        for name, function in functions.items()
-    }
+"""Module and function by aten name and overload."""
 
 
 def _lazy(module: str, function: str) -> Callable[..., Any]:

@@ -61,10 +61,8 @@ _registered: list[Any] = []
 """C++ keeps no reference to what it was given."""
 
 
-def private_use_name() -> str:
-    """What PrivateUse1 is called in this process."""
-    name: str = torch._C._get_privateuse1_backend_name()
-    return name
+private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
+"""What PrivateUse1 is called in this process."""
 
 
 @functools.cache
@@ -90,10 +88,8 @@ def schema_of(op: Any) -> Any:
     return op._schema
 
 
-def parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
-    """Device, dtype, non_blocking and memory format of the arguments of ``Tensor.to``."""
-    parsed: tuple[Any, Any, bool, Any] = torch._C._nn._parse_to(*args, **kwargs)
-    return parsed
+parse_to: Callable[..., tuple[Any, Any, bool, Any]] = torch._C._nn._parse_to
+"""Device, dtype, non_blocking and memory format of the arguments of ``Tensor.to``."""
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -320,11 +316,6 @@ def accelerator_of_data_parallel() -> str | None:
 
     name: str | None = _get_available_device_type()
     return name
-
-
-def wrap_unscale(around: Callable[..., Any]) -> None:
-    """``around(original, scaler, optimizer)`` is ``GradScaler.unscale_`` from now on."""
-    wrap_method(torch.amp.GradScaler, "unscale_", around)
 
 
 def wrap_backward(around: Callable[..., Any]) -> None:

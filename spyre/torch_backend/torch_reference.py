@@ -115,7 +115,13 @@ def bind_inputs(function: Function, given: Mapping[str, str]) -> BoundInputs:
         try:
             takes = signature.bind(*given).arguments
         except TypeError as error:
-            raise _unbound(signature, given) from error
+            inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
+            raise LaunchError(
+                "SPY623",
+                "the function does not take the inputs of the bundle",
+                expected=f"a function of {inputs}",
+                found=f"parameters {signature}",
+            ) from error
     return BoundInputs(tuple(given), order=_order_text(given, list(takes)))
 
 
@@ -166,16 +172,6 @@ def _order_text(given: Mapping[str, str], names: Sequence[str]) -> str:
         names = [f"input {k}" for k in range(len(given))]
     pairs = ", ".join(f"{name} is {key}" for key, name in zip(given, names, strict=True))
     return f"the function was given the inputs in order of first use: {pairs}"
-
-
-def _unbound(signature: inspect.Signature, given: Mapping[str, str]) -> LaunchError:
-    inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
-    return LaunchError(
-        "SPY623",
-        "the function does not take the inputs of the bundle",
-        expected=f"a function of {inputs}",
-        found=f"parameters {signature}",
-    )
 
 
 def divergence_search(
@@ -238,18 +234,15 @@ def first_wrong(
         run = session.describe(path)
         run = run.with_inputs(prepare_inputs(run.inputs, inputs, 0))
     search, outputs = divergence_search(function, run)
-    result = session.execute(run, RunOptions(observers=[search]))
+    result: RunResult = session.execute(run, RunOptions(observers=[search]))
     expected = match_outputs(result.outputs, outputs)
     search.check_outputs(result.output_tensors, result.places, expected)
-    return search.found if _differs(result, expected) else None
-
-
-def _differs(result: RunResult, expected: Mapping[int, np.ndarray[Any, Any]]) -> bool:
-    return any(
+    differs = any(
         not compare(result.outputs[k], values, ReferenceValue("", values).tolerance).ok
         for k, values in expected.items()
         if result.outputs[k].shape == values.shape
     )
+    return search.found if differs else None
 
 
 def _numbers(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

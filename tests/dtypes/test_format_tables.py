@@ -30,7 +30,7 @@ from spyre.runtime.compare.outputs import EXACT, default_tolerance
 from spyre.runtime.numerics.rounding import UlpSize
 from spyre.torch_backend.device.dtypes import DTYPES
 from spyre.torch_backend.eager import dispatch
-from spyre.torch_backend.tensors.allocation import _DATA_TYPES
+from spyre.torch_backend.tensors.allocation import TYPE_CODES
 
 STORED = [row for row in FORMATS.values() if row.stored]
 formats = pytest.mark.parametrize("row", FORMATS.values(), ids=FORMATS)
@@ -131,7 +131,7 @@ def test_torch_dtypes():
     ours = {row.name for row in HOST_DTYPES.values() if not row.name.startswith("q")}
     assert set(DTYPES) == ours
     assert all(isinstance(dtype, torch.dtype) for dtype in DTYPES.values())
-    assert set(_DATA_TYPES) == set(DTYPES.values())
+    assert set(TYPE_CODES) == set(DTYPES.values())
     assert (torch.float16, torch.bfloat16, torch.float32) == dispatch.FLOATS
     assert {row.host_dtype for row in FORMATS.values()} - {""} <= set(DTYPES)
 

@@ -7,12 +7,15 @@ from .cards import (
     current_device as current_device,
     current_if_used as current_if_used,
     device_count as device_count,
+    different_devices as different_devices,
+    get_device_capability as get_device_capability,
     is_initialized as is_initialized,
     is_on_card as is_on_card,
     made_cards as made_cards,
     reset as reset,
     set_device as set_device,
     synchronize as synchronize,
+    usable_cores as usable_cores,
 )
 from .dtypes import (
     DTYPES as DTYPES,
@@ -20,8 +23,6 @@ from .dtypes import (
     check_int64 as check_int64,
     name_of as name_of,
     warn_of_downcast as warn_of_downcast,
-)
-from .errors import (
     warn_user as warn_user,
 )
 from .memory import (
@@ -33,10 +34,6 @@ from .memory import (
     reset_accumulated_memory_stats as reset_accumulated_memory_stats,
     reset_peak_memory_stats as reset_peak_memory_stats,
     tensor_memory as tensor_memory,
-)
-from .properties import (
-    get_device_capability as get_device_capability,
-    usable_cores as usable_cores,
 )
 from .random import (
     SpyreGenerator as SpyreGenerator,

@@ -1,4 +1,4 @@
-"""Cards of this process, the current one, and waiting for them: ``torch.spyre.device`` etc.
+"""Cards of this process, the current one, their properties: ``torch.spyre.device`` etc.
 
 Cards are created at their first use, which also loads the simulator. Each thread has a current
 card. After a fork the child has neither the threads nor a copy of the memory of cards that the
@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+
+from spyre import config
+from spyre.errors import LaunchError
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import Devices, FlexDevice
@@ -55,7 +59,7 @@ def index_of(device: Any) -> int:
 
 def is_initialized() -> bool:
     """Return True if a card has been created in this process."""
-    return not _forked and bool(_made())
+    return bool(made_cards())
 
 
 def is_in_bad_fork() -> bool:
@@ -64,14 +68,10 @@ def is_in_bad_fork() -> bool:
 
 
 def made_cards() -> list[FlexDevice]:
-    """Return the cards created so far."""
-    return [] if _forked else _made()
-
-
-def _made() -> list[FlexDevice]:
+    """Return the cards created so far; none after a fork."""
     # None also while another thread imports the module
     made = getattr(sys.modules.get("spyre.runtime.flex.device"), "made_devices", None)
-    return [] if made is None else made()
+    return [] if _forked or made is None else made()
 
 
 def _begin() -> None:
@@ -88,7 +88,7 @@ def _begin() -> None:
 def _after_fork() -> None:
     """Make the parent's cards unusable. Takes no lock, because its owner may not exist here."""
     global _forked
-    for card in _made():
+    for card in made_cards():
         _forked = True
         vars(card)["streams"] = _NoStreams()
 
@@ -202,8 +202,8 @@ def synchronize(device: Any = None) -> None:
         wanted = current_device()
     if wanted is not None:
         check_index(wanted)
-    if is_in_bad_fork():
-        init()
+    if _forked:
+        _refuse()
     for card in made_cards():
         if wanted is None or card.index == wanted:
             card.synchronize()
@@ -215,8 +215,8 @@ def reset(device: Any = None) -> None:
     Memory is not changed.
     """
     wanted = None if device is None else card_of(device)
-    if is_in_bad_fork():
-        init()
+    if _forked:
+        _refuse()
     for card in made_cards():
         if wanted is None or card is wanted:
             card.reset()
@@ -228,6 +228,81 @@ def check_index(index: int) -> None:
         card_at(index)
 
 
+def different_devices(first: object, second: object, where: str = "") -> RuntimeError:
+    """Return torch's error for tensors on two devices."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, "
+        f"but found at least two devices, {first} and {second}!{where}"
+    )
+
+
 def is_on_card(value: object) -> bool:
     """Return True for a tensor on a card."""
     return isinstance(value, torch.Tensor) and value.device.type == "spyre"
+
+
+# --- properties ----------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """Return SENCORES; LaunchError SPY902 unless it is a number from 1 to 32."""
+    from spyre.hw.spec import CORES
+
+    text = config.SENCORES.read().strip()
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= CORES):
+        raise LaunchError(
+            "SPY902", "SENCORES is no number of cores", expected=f"1 to {CORES}", found=text
+        )
+    return int(text)
+
+
+NAME = "IBM Spyre (simulated)"
+
+
+@dataclass(frozen=True, slots=True)
+class SpyreDeviceProperties:
+    """Sizes of a card; sources: hardware reference §2, runtime reference §4.
+
+    ``total_memory``: bytes for tensors. ``multi_processor_count``: number of cores.
+    ``usable_cores``: cores that one operation may use (SENCORES). ``lx_bytes``: scratchpad of one
+    core. ``card``: number of the physical card. ``mode``: of the flex runtime.
+    """
+
+    name: str
+    total_memory: int
+    multi_processor_count: int
+    usable_cores: int
+    lx_bytes: int
+    stick_bytes: int
+    card: int
+    mode: str
+
+
+def get_device_properties(device: Any = None) -> SpyreDeviceProperties:
+    """Return the properties of a card, by default the current one; LaunchError SPY883."""
+    from spyre.hw.spec import CORES, LX_BYTES, STICK_BYTES
+    from spyre.runtime.flex import devices
+
+    card = card_of(device)
+    total = card.allocator.statistics().reserved_bytes
+    sizes = (CORES, usable_cores(), LX_BYTES, STICK_BYTES)
+    mode = card.allocator.mode.value
+    return SpyreDeviceProperties(NAME, total, *sizes, devices().cards[card.index], mode)
+
+
+def get_device_name(device: Any = None) -> str:
+    """Return the name of a card."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> dict[str, set[torch.dtype]]:
+    """Return the supported dtypes of a card, as ``torch.accelerator`` expects them."""
+    from spyre.torch_backend.device.dtypes import NAMES
+
+    card_of(device)
+    return {"supported_dtypes": set(NAMES)}
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Return True if emulation counts: bfloat16 is stored in the card's 16-bit format."""
+    return including_emulation

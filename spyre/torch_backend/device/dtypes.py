@@ -6,11 +6,14 @@ are an error.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 import torch
 
 from spyre import config
 from spyre.dtypes import HOST_DTYPES
-from spyre.torch_backend.device.errors import Int64Overflow, warn_user
+from spyre.errors import LaunchError, UnsupportedError
 
 NAMES: dict[torch.dtype, str] = {
     getattr(torch, name): name for name in HOST_DTYPES if not name.startswith("q")
@@ -19,14 +22,45 @@ NAMES: dict[torch.dtype, str] = {
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
 
+class UnsupportedDtype(UnsupportedError):
+    """SPY311 for a torch dtype; its text begins with the message, followed by the code."""
+
+    def __init__(self, dtype: torch.dtype, known: str) -> None:
+        name = str(dtype).removeprefix("torch.")
+        super().__init__(
+            "SPY311",
+            f"Spyre backend does not support dtype {name}",
+            expected=known,
+            hint="convert on the CPU first, for example x.float().to('spyre')",
+        )
+        finding = self.finding
+        head, _, details = str(finding).partition("\n")
+        self.args = (f"{finding.message} [{finding.code}]\n{details}" if head else details,)
+
+
 def name_of(dtype: torch.dtype) -> str:
     """Return the dtype's name in `spyre.dtypes`; UnsupportedDtype SPY311 if there is no format."""
     name = NAMES.get(dtype)
     if name is None:
-        from spyre.torch_backend.device.errors import UnsupportedDtype
-
         raise UnsupportedDtype(dtype, ", ".join(NAMES.values()))
     return name
+
+
+class Int64Overflow(LaunchError, OverflowError):
+    """An int64 value does not fit the card's int32."""
+
+
+_OURS = ("spyre.torch_backend.", "torch.")
+
+
+def warn_user(message: str) -> None:
+    """Give a UserWarning at the innermost line that is neither torch's nor this package's."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(_OURS):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, UserWarning, stacklevel=level + 1)
 
 
 _LIMITS = torch.iinfo(torch.int32)

@@ -14,14 +14,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from spyre.errors import DeviceOutOfMemory
 from spyre.interrupts import FinalizerQueue
 from spyre.torch_backend.device.cards import card_of
-from spyre.torch_backend.device.errors import SpyreOutOfMemory
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
     from spyre.runtime.memory import DeviceStorage
+
+
+class SpyreOutOfMemory(DeviceOutOfMemory, torch.OutOfMemoryError):  # type: ignore[misc]
+    """DeviceOutOfMemory that ``except torch.OutOfMemoryError`` catches."""
 
 
 class TensorMemory:

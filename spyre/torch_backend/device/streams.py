@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -24,23 +26,16 @@ from spyre.torch_backend.device.cards import (
     made_cards,
     set_device,
 )
-from spyre.torch_backend.device.errors import EventsWithoutTime
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import Event as FlexEvent, FlexDevice, FlexStream
+    from spyre.runtime.flex import Event as FlexEvent, FlexStream
 
 
 _event_ids = itertools.count(1)
 
 
-class _Entered(threading.local):
-    """Per entered stream of a thread, the state it replaced: card index, card, stream of it."""
-
-    def __init__(self) -> None:
-        self.before: list[tuple[int, FlexDevice, FlexStream]] = []
-
-
-_entered = _Entered()
+_entered = threading.local()
+"""``before``: per entered stream of a thread, the state it replaced: card index, card, stream."""
 
 
 class SpyreStream(torch.Stream):  # type: ignore[misc]
@@ -66,10 +61,7 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
     @classmethod
     def _of(cls, flex: FlexStream) -> SpyreStream:
         stream = torch.Stream.__new__(
-            cls,
-            stream_id=flex.stream_id,
-            device_index=flex.device.index,
-            device_type=PRIVATE_USE_1,
+            cls, stream_id=flex.stream_id, device_index=flex.device.index, device_type=PRIVATE_USE_1
         )
         stream.flex = flex
         return cast(SpyreStream, stream)
@@ -105,7 +97,8 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
 
     def __enter__(self) -> SpyreStream:
         card = card_at(self.device.index)
-        _entered.before.append((current_device(), card, card.streams.current))
+        before = vars(_entered).setdefault("before", [])
+        before.append((current_device(), card, card.streams.current))
         set_stream(self)
         return self
 
@@ -113,6 +106,10 @@ class SpyreStream(torch.Stream):  # type: ignore[misc]
         index, card, stream = _entered.before.pop()
         card.streams.set_current(stream)
         set_device(index)
+
+
+class EventsWithoutTime(LaunchError, ValueError):
+    """The time between two events is unknown; a ValueError, as in torch."""
 
 
 class SpyreEvent(torch.Event):  # type: ignore[misc]
@@ -221,18 +218,11 @@ def set_stream(stream: Any) -> None:
     set_device(card.index)
 
 
-class stream:
+@contextmanager
+def stream(stream: Any) -> Iterator[Any]:
     """``with torch.spyre.stream(s):`` is ``with s:``, except that ``s`` may be None."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> Any:
-        return None if self.stream is None else self.stream.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.stream is not None:
-            self.stream.__exit__(*error)
+    with nullcontext() if stream is None else stream as entered:
+        yield entered
 
 
 def follow_all_streams() -> None:

@@ -21,13 +21,12 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
     copy_into,
     fill_elementwise,
     new_elementwise,
 )
 from spyre.torch_backend.eager.masks import as_fill_operand
-from spyre.torch_backend.eager.special import exponential_minus_one, normal_tail, within_tail
+from spyre.torch_backend.eager.special import Term, exponential_minus_one, normal_tail, within_tail
 from spyre.torch_backend.program import (
     Lowering,
     LoweringError,
@@ -39,117 +38,76 @@ from spyre.torch_backend.program import (
 _F32 = "float32"
 
 
-def in_float32(formula: Callable[..., Value], builder: Lowering, *args: Any) -> Value:
-    """A lowering (builder, *values, dtype, *numbers) of ``formula(builder, *values, *numbers)``."""
-    values = [builder.convert(v, _F32) for v in args if not isinstance(v, (int, float, str))]
+def in_float32(formula: Callable[..., Term], builder: Lowering, *args: Any) -> Value:
+    """A lowering (builder, *values, dtype, *numbers) of ``formula(*terms, *numbers)``."""
+    values = [v for v in args if isinstance(v, Value)]
     dtype, *numbers = args[len(values) :]
-    return builder.convert(formula(builder, *values, *numbers), dtype)
+    terms = (Term(builder, builder.convert(v, _F32)) for v in values)
+    return builder.convert(formula(*terms, *numbers).value, dtype)
 
 
-def sigmoid_backward(builder: Lowering, grad: Value, y: Value) -> Value:
-    """grad · y · (1 - y)."""
-    f = builder.pointwise
-    return f("mul", grad, f("mul", y, f("sub", 1.0, y)))
+def silu_backward(grad: Term, x: Term) -> Term:
+    s = x.sigmoid()
+    return grad * (s * (1.0 + x * (1.0 - s)))
 
 
-def tanh_backward(builder: Lowering, grad: Value, y: Value) -> Value:
-    """grad · (1 - y²)."""
-    f = builder.pointwise
-    return f("mul", grad, f("sub", 1.0, f("mul", y, y)))
-
-
-def silu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
-    """grad · σ · (1 + x · (1 - σ))."""
-    f = builder.pointwise
-    s = f("sigmoid", x)
-    return f("mul", grad, f("mul", s, f("add", 1.0, f("mul", x, f("sub", 1.0, s)))))
-
-
-def gelu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
+def gelu_backward(grad: Term, x: Term) -> Term:
     """grad · (Φ(x) + x · φ(x))."""
-    f = builder.pointwise
-    ratio, e = normal_tail(builder, within_tail(builder, x))
-    tail = f("mul", ratio, e)
-    share = f("where3", f("lesserthan", x, 0.0), tail, f("sub", 1.0, tail))
-    density = f("mul", 1 / sqrt(2 * pi), e)
-    return f("mul", grad, f("add", share, f("mul", x, density)))
+    ratio, e = normal_tail(within_tail(x))
+    tail = ratio * e
+    share = (x < 0.0).chosen(tail, 1.0 - tail)
+    return grad * (share + x * (1 / sqrt(2 * pi) * e))
 
 
-def tanh_gelu_backward(builder: Lowering, grad: Value, x: Value) -> Value:
+def tanh_gelu_backward(grad: Term, x: Term) -> Term:
     """grad · d/dx x·σ(2u), u = √(2/π)·(x + 0.044715·x³), the tanh form."""
-    f = builder.pointwise
     beta, cubic = sqrt(2 / pi), 0.044715
-    square = f("mul", x, x)
-    u = f("mul", beta, f("mul", x, f("add", 1.0, f("mul", cubic, square))))
-    s = f("sigmoid", f("mul", 2.0, u))
-    slope = f("mul", 2 * beta, f("add", 1.0, f("mul", 3 * cubic, square)))
-    change = f("mul", f("mul", x, slope), f("mul", s, f("sub", 1.0, s)))
-    return f("mul", grad, f("add", s, change))
+    square = x * x
+    s = (2.0 * (beta * (x * (1.0 + cubic * square)))).sigmoid()
+    slope = 2 * beta * (1.0 + 3 * cubic * square)
+    return grad * (s + x * slope * (s * (1.0 - s)))
 
 
-def softplus_backward(
-    builder: Lowering, grad: Value, x: Value, beta: float, threshold: float
-) -> Value:
+def softplus_backward(grad: Term, x: Term, beta: float, threshold: float) -> Term:
     """grad · σ(beta · x); grad alone where beta · x exceeds the threshold."""
-    f = builder.pointwise
-    scaled = f("mul", beta, x)
-    below = f("mul", grad, f("sigmoid", scaled))
-    return f("where3", f("greaterthan", scaled, threshold), grad, below)
+    scaled = beta * x
+    below = grad * scaled.sigmoid()
+    return (scaled > threshold).chosen(grad, below)
 
 
-def addcmul(builder: Lowering, x: Value, a: Value, b: Value, factor: Value) -> Value:
-    """x + factor · a · b."""
-    f = builder.pointwise
-    return f("add", x, f("mul", factor, f("mul", a, b)))
-
-
-def addcdiv(builder: Lowering, x: Value, a: Value, b: Value, factor: Value) -> Value:
-    """x + factor · a / b."""
-    f = builder.pointwise
-    return f("add", x, f("mul", factor, f("realdiv", a, b)))
-
-
-def lerp_number(builder: Lowering, start: Value, end: Value, weight: float) -> Value:
+def lerp_number(start: Term, end: Term, weight: float) -> Term:
     """start + weight · (end - start), from the nearer end."""
-    f = builder.pointwise
     if weight < 0.5:
-        return f("add", start, f("mul", weight, f("sub", end, start)))
-    return f("sub", end, f("mul", 1 - weight, f("sub", end, start)))
+        return start + weight * (end - start)
+    return end - (1 - weight) * (end - start)
 
 
-def lerp_tensor(builder: Lowering, start: Value, end: Value, weight: Value) -> Value:
+def lerp_tensor(start: Term, end: Term, weight: Term) -> Term:
     """start + weight · (end - start), from the nearer end."""
-    f = builder.pointwise
-    way = f("sub", end, start)
-    from_start = f("add", start, f("mul", weight, way))
-    from_end = f("sub", end, f("mul", f("sub", 1.0, weight), way))
-    return f("where3", f("lesserthan", f("abs", weight), 0.5), from_start, from_end)
+    way = end - start
+    from_start, from_end = start + weight * way, end - (1.0 - weight) * way
+    return (abs(weight) < 0.5).chosen(from_start, from_end)
 
 
-def hardswish(builder: Lowering, x: Value) -> Value:
+def hardswish(x: Term) -> Term:
     """x · (min(max(x + 3, 0), 6) / 6), in which nothing overflows."""
-    f = builder.pointwise
-    gate = f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0)
-    return f("mul", x, f("mul", gate, 1 / 6))
+    return x * ((x + 3.0).maximum(0.0).minimum(6.0) * (1 / 6))
 
 
-def hardsigmoid(builder: Lowering, x: Value) -> Value:
+def hardsigmoid(x: Term) -> Term:
     """min(max(x + 3, 0), 6) / 6; NaN stays, which the card's maximum would drop."""
-    f = builder.pointwise
-    gate = f("mul", f("minimum", f("maximum", f("add", x, 3.0), 0.0), 6.0), 1 / 6)
-    return f("where3", f("equal", x, x), gate, x)
+    gate = (x + 3.0).maximum(0.0).minimum(6.0) * (1 / 6)
+    return x.equal(x).chosen(gate, x)
 
 
-def elu(builder: Lowering, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
+def elu(x: Term, alpha: float, scale: float, input_scale: float) -> Term:
     """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
-    f = builder.pointwise
-    below = exponential_minus_one(builder, _scaled(builder, x, input_scale))
-    above = _scaled(builder, x, scale)
-    return f("where3", f("greaterthan", x, 0.0), above, _scaled(builder, below, alpha * scale))
+    below = exponential_minus_one(_scaled(x, input_scale))
+    return (x > 0.0).chosen(_scaled(x, scale), _scaled(below, alpha * scale))
 
 
-def _scaled(builder: Lowering, x: Value, factor: float) -> Value:
-    return x if factor == 1.0 else builder.pointwise("mul", factor, x)
+def _scaled(x: Term, factor: float) -> Term:
+    return x if factor == 1.0 else factor * x
 
 
 def threshold_backward(builder: Lowering, grad: Value, x: Value, dtype: str, bound: float) -> Value:
@@ -181,21 +139,17 @@ def hardtanh_backward(
 
 
 def _run_formula(
-    label: str,
-    lowering: LoweringFunction,
-    numbers: Sequence[str],
-    numbers_are_operands: bool,
-    args: Arguments,
+    label: str, lowering: LoweringFunction, numbers: Sequence[str], args: Arguments
 ) -> torch.Tensor:
     """A formula of the tensors among the positional arguments and of ``numbers``, by name.
 
-    ``numbers_are_operands``: so that one program serves numbers that optimizers change from step to
-    step. Operators without an ``out`` or ``grad_input`` make a new tensor.
+    Numbers that optimizers change from step to step are operands, so that one program serves them.
+    Operators without an ``out`` or ``grad_input`` make a new tensor.
     """
     (target,) = args.results or [new_elementwise(args.inputs[0].dtype, *args.inputs)]
     operands, values = [*args.inputs], [float(getattr(args, name)) for name in numbers]
     parameters: tuple[Any, ...] = (name_of(target.dtype),)
-    if numbers_are_operands:
+    if label in ("addcmul.out", "addcdiv.out"):
         operands += [ScalarOperand(value, _F32) for value in values]
     else:
         parameters += tuple(values)
@@ -220,7 +174,7 @@ def _gelu_backward(args: Arguments) -> torch.Tensor:
     label, formula = "gelu_backward.grad_input", gelu_backward
     if args.approximate == "tanh":
         label, formula = "tanh_gelu_backward", tanh_gelu_backward
-    return _run_formula(label, partial(in_float32, formula), (), False, args)
+    return _run_formula(label, partial(in_float32, formula), (), args)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -231,18 +185,13 @@ _FLOATS = Conditions(
 )
 
 
-def _formula(name: str, lowering: LoweringFunction, *numbers: str) -> EagerKernel:
-    are_operands = name in ("addcmul.out", "addcdiv.out")
-    return EagerKernel(name, partial(_run_formula, name, lowering, numbers, are_operands), _FLOATS)
-
-
-_FORMULAS: tuple[tuple[str, Callable[..., Value], tuple[str, ...]], ...] = (
-    ("sigmoid_backward.grad_input", sigmoid_backward, ()),
-    ("tanh_backward.grad_input", tanh_backward, ()),
+_FORMULAS: tuple[tuple[str, Callable[..., Term], tuple[str, ...]], ...] = (
+    ("sigmoid_backward.grad_input", lambda grad, y: grad * (y * (1.0 - y)), ()),
+    ("tanh_backward.grad_input", lambda grad, y: grad * (1.0 - y * y), ()),
     ("silu_backward.grad_input", silu_backward, ()),
     ("softplus_backward.grad_input", softplus_backward, ("beta", "threshold")),
-    ("addcmul.out", addcmul, ("value",)),
-    ("addcdiv.out", addcdiv, ("value",)),
+    ("addcmul.out", lambda x, a, b, factor: x + factor * (a * b), ("value",)),
+    ("addcdiv.out", lambda x, a, b, factor: x + factor * (a / b), ("value",)),
     ("lerp.Scalar_out", lerp_number, ("weight",)),
     ("lerp.Tensor_out", lerp_tensor, ()),
     ("hardswish", hardswish, ()),
@@ -250,6 +199,11 @@ _FORMULAS: tuple[tuple[str, Callable[..., Value], tuple[str, ...]], ...] = (
     ("elu.out", elu, ("alpha", "scale", "input_scale")),
 )
 """Operator, formula, and the names of the numbers it takes behind the tensors."""
+_LOWERINGS: tuple[tuple[str, LoweringFunction, tuple[str, ...]], ...] = (
+    *((name, partial(in_float32, formula), numbers) for name, formula, numbers in _FORMULAS),
+    ("threshold_backward.grad_input", threshold_backward, ("threshold",)),
+    ("hardtanh_backward", hardtanh_backward, ("min_val", "max_val")),
+)
 
 NONE, MEAN, SUM = 0, 1, 2
 """Reductions as torch numbers them."""
@@ -322,27 +276,21 @@ _LOSS = Conditions(
 
 KERNELS = (
     *(
-        _formula(name, partial(in_float32, formula), *numbers)
-        for name, formula, numbers in _FORMULAS
+        (name, partial(_run_formula, name, lowering, numbers), _FLOATS)
+        for name, lowering, numbers in _LOWERINGS
     ),
-    _formula("threshold_backward.grad_input", threshold_backward, "threshold"),
-    _formula("hardtanh_backward", hardtanh_backward, "min_val", "max_val"),
-    EagerKernel("threshold.out", _threshold, ARITHMETIC),
-    EagerKernel("gelu_backward.grad_input", _gelu_backward, _FLOATS),
-    EagerKernel("hardtanh", partial(_hardtanh, torch.clamp)),
-    EagerKernel("hardtanh_", partial(_hardtanh, torch.clamp_)),
-    EagerKernel("nll_loss_forward.output", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_forward.output", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_forward", nll_loss, _LOSS),
-    EagerKernel("nll_loss2d_backward", nll_loss_backward, _LOSS),
-    EagerKernel("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
-    EagerKernel("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
-    EagerKernel(
-        "native_dropout",
-        native_dropout,
-        Conditions(dtypes={"input": FLOATS}, nonempty=("input",)),
-    ),
-    EagerKernel(
+    ("threshold.out", _threshold, ARITHMETIC),
+    ("gelu_backward.grad_input", _gelu_backward, _FLOATS),
+    ("hardtanh", partial(_hardtanh, torch.clamp), None),
+    ("hardtanh_", partial(_hardtanh, torch.clamp_), None),
+    ("nll_loss_forward.output", nll_loss, _LOSS),
+    ("nll_loss2d_forward.output", nll_loss, _LOSS),
+    ("nll_loss2d_forward", nll_loss, _LOSS),
+    ("nll_loss2d_backward", nll_loss_backward, _LOSS),
+    ("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
+    ("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
+    ("native_dropout", native_dropout, Conditions(dtypes={"input": FLOATS}, nonempty=("input",))),
+    (
         "native_dropout_backward",
         native_dropout_backward,
         Conditions(dtypes={"grad_output": FLOATS}, nonempty=("grad_output",)),

@@ -11,14 +11,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    CONVERTED,
-    Arguments,
-    Conditions,
-    EagerKernel,
-    NewResult,
-    fill,
-)
+from spyre.torch_backend.eager.dispatch import CONVERTED, Arguments, Conditions, NewResult, fill
 from spyre.torch_backend.program import (
     Lowering,
     LoweringError,
@@ -28,7 +21,7 @@ from spyre.torch_backend.program import (
     joined,
     stored_elements,
 )
-from spyre.torch_backend.tensors import assemble, moves_bits
+from spyre.torch_backend.tensors import assemble, buffer_of, moves_bits
 
 MAX_ELEMENTS = 1 << 26
 """Elements a join may need room for where it is laid out with other sticks; beyond that, DMA."""
@@ -62,16 +55,13 @@ def _known_sizes(extents: Extents, dim: int) -> torch.Size:
     of Dynamo is imported.
     """
     shapes = [list(shape) for shape, _ in extents]
-    if not shapes or not -len(shapes[0]) <= dim < len(shapes[0]):
-        return _sizes_torch_gives(extents, dim)
-    if any(len(shape) != len(shapes[0]) for shape in shapes):
-        return _sizes_torch_gives(extents, dim)
-    total = sum(shape[dim] for shape in shapes)
-    for shape in shapes:
-        shape[dim] = total
-    if any(shape != shapes[0] for shape in shapes):
-        return _sizes_torch_gives(extents, dim)
-    return torch.Size(shapes[0])
+    if len({*map(len, shapes)}) == 1 and -len(shapes[0]) <= dim < len(shapes[0]):
+        total = sum(shape[dim] for shape in shapes)
+        for shape in shapes:
+            shape[dim] = total
+        if all(shape == shapes[0] for shape in shapes):
+            return torch.Size(shapes[0])
+    return _sizes_torch_gives(extents, dim)
 
 
 def _sizes_torch_gives(extents: Extents, dim: int) -> torch.Size:
@@ -85,53 +75,42 @@ def _sizes_torch_gives(extents: Extents, dim: int) -> torch.Size:
 
 
 def cat(args: Arguments) -> torch.Tensor:
-    tensors, dim, out = args.tensors, args.dim, args.out
-    pieces = _pieces(tensors)
-    sizes = joined_sizes(tensors, dim)
-    if isinstance(out, NewResult):
-        if _needs_much(pieces, _starts(pieces, dim), dim % len(sizes), sizes):
-            raise LoweringError("a join that DMA does")
-        return fill("cat", join, pieces, (dim % len(sizes), name_of(out.dtype)), out)
-    if out.shape != sizes:
-        out.resize_(sizes)
-    if not pieces:
-        return out
-    dim %= out.dim()
-    starts = _starts(pieces, dim)
-    if _goes_by_dma(pieces, starts, dim, out):
-        if current_recorder() is not None:
+    tensors, out = args.tensors, args.out
+    pieces, sizes = _pieces(tensors), joined_sizes(tensors, args.dim)
+    if isinstance(out, torch.Tensor):
+        if out.shape != sizes:
+            out.resize_(sizes)
+        if not pieces:
+            return out
+    dim = args.dim % len(sizes)
+    starts = [0, *accumulate(p.shape[dim] for p in pieces)][:-1]
+    if _goes_by_dma(pieces, starts, dim, out, sizes):
+        if isinstance(out, NewResult) or current_recorder() is not None:
             raise LoweringError("a join that DMA does")
         parts = zip(starts, pieces, strict=True)
-        assemble(out, [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
+        assemble(buffer_of(out), [(out.narrow(dim, s, p.shape[dim]), p) for s, p in parts])
         return out
     return fill("cat", join, pieces, (dim, name_of(out.dtype)), out, sizes)
 
 
-def _starts(pieces: Sequence[torch.Tensor], dim: int) -> list[int]:
-    """Where each piece begins in the result."""
-    return [0, *accumulate(p.shape[dim] for p in pieces)][:-1]
-
-
 def _goes_by_dma(
-    pieces: Sequence[torch.Tensor], starts: Sequence[int], dim: int, out: torch.Tensor
+    pieces: Sequence[torch.Tensor],
+    starts: Sequence[int],
+    dim: int,
+    out: torch.Tensor | NewResult,
+    sizes: Sequence[int],
 ) -> bool:
     """Pieces of one dtype that the cores cannot copy, or not without very much memory."""
-    if current_recorder() is None and not moves_bits(out):
-        return False
-    if any(p.dtype != out.dtype for p in pieces):
-        return False
-    if out.dtype not in CONVERTED:
-        return True
-    return _needs_much(pieces, starts, dim, out.shape)
-
-
-def _needs_much(
-    pieces: Sequence[torch.Tensor], starts: Sequence[int], dim: int, sizes: Sequence[int]
-) -> bool:
-    """Whether the cores would need very much memory."""
+    if isinstance(out, torch.Tensor):
+        if current_recorder() is None and not moves_bits(out):
+            return False
+        if any(p.dtype != out.dtype for p in pieces):
+            return False
+        if out.dtype not in CONVERTED:
+            return True
     lanes = 128 // (2 if pieces[0].dtype.itemsize < 4 else 4)
-    lane = join_lane(sizes, starts, dim, lanes)
-    return bool(stored_elements(sizes, lane, lanes) > max(MAX_ELEMENTS, 4 * prod(sizes)))
+    needed = stored_elements(sizes, join_lane(sizes, starts, dim, lanes), lanes)
+    return needed > max(MAX_ELEMENTS, 4 * prod(sizes))
 
 
 def _can_join(args: Arguments) -> bool:
@@ -159,14 +138,13 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
     return x
 
 
-def _has_shift_per_dim(args: Arguments) -> bool:
-    return args.self.dim() > 0 and len(args.shifts) == (len(args.dims) or 1)
-
-
 _ROLL = Conditions(
-    dims=("dims",), dtypes={"self": CONVERTED}, nonempty=("self",), check=_has_shift_per_dim
+    dims=("dims",),
+    dtypes={"self": CONVERTED},
+    nonempty=("self",),
+    check=lambda args: args.self.dim() > 0 and len(args.shifts) == (len(args.dims) or 1),
 )
 KERNELS = (
-    EagerKernel("cat.out", cat, Conditions(check=_can_join)),
-    EagerKernel("roll", lambda args: roll(args.self, args.shifts, args.dims), _ROLL),
+    ("cat.out", cat, Conditions(check=_can_join)),
+    ("roll", lambda args: roll(args.self, args.shifts, args.dims), _ROLL),
 )

@@ -19,21 +19,15 @@ import torch
 
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    FLOATS,
-    Arguments,
-    Conditions,
-    EagerKernel,
-    signature_of,
-)
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, signature_of
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along, multiply_add
 from spyre.torch_backend.eager.windows import (
     Windows,
-    by_channels,
     copied_to,
     filled,
+    laid_along,
     padded_input,
     restickified,
 )
@@ -65,8 +59,9 @@ def convolve(builder: Lowering, x: Value, weight: Value, *args: Any) -> Value:
     rows = _seen_rows(builder, x, windows, transposed)
     factors = _weight_matrix(builder, weight, rows.sizes[1])
     result = product(builder, rows, factors, dtype)
-    outer = (x.sizes[0], *windows.positions)
-    result = _channels_second(result.reshaped((*outer, weight.sizes[0])))
+    rank = len(x.sizes)
+    result = result.reshaped((x.sizes[0], *windows.positions, weight.sizes[0]))
+    result = result.permuted((0, rank - 1, *range(1, rank - 1)))
     return _biased(builder, result, bias, dtype)
 
 
@@ -75,11 +70,6 @@ def _biased(builder: Lowering, result: Value, bias: Sequence[Value], dtype: str)
         row = along(builder.convert(row, dtype), 0, len(result.sizes) - 1)
         result = builder.pointwise("add", result, row)
     return result
-
-
-def _channels_second(x: Value) -> Value:
-    rank = len(x.sizes)
-    return x.permuted((0, rank - 1, *range(1, rank - 1)))
 
 
 def _channels_last(x: Value) -> Value:
@@ -93,7 +83,7 @@ def weight_gradient(
     x, grad = builder.convert(x, dtype), builder.convert(grad, dtype)
     channels, outputs = x.sizes[1], grad.sizes[1]
     seen = _seen_rows(builder, x, windows, False)
-    grads = _as_rows(builder, _channels_last(by_channels(builder, grad)))
+    grads = _as_rows(builder, _channels_last(laid_along(builder, grad, 1)))
     result = product(builder, seen.transposed(0, 1), grads, dtype)
     result = builder.with_lane(result, 1 if outputs > 1 else -1)
     blocks = result.reshaped((*windows.size, -(-result.sizes[0] // prod(windows.size)), outputs))
@@ -168,9 +158,8 @@ def _lines(builder: Lowering, x: Value, windows: Windows, backwards: bool) -> Va
     other dims; those are padded afterwards.
     """
     last, (batch, channels, *extents) = len(x.sizes) - 1, x.sizes
-    x = builder.materialized(x)
     lane = max(range(last), key=lambda k: x.sizes[k])
-    x = _padded_last(builder, builder.with_lane(x, lane if x.sizes[lane] > 1 else -1), windows)
+    x = _padded_last(builder, laid_along(builder, x, lane), windows)
     columns, width = windows.positions[-1], windows.size[-1]
     lane = last + 1 if columns > 1 else -1
     seen_lines = builder.scratch((width, channels, batch, *extents[:-1], columns), x.dtype, lane)
@@ -233,10 +222,11 @@ def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) ->
     """A depthwise convolution, weight [channels, 1, *size], summed in float32."""
     *bias, windows, backwards, dtype = args
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
-    weight = by_rows(builder, builder.convert(weight, "float32")).transposed(0, 1)
+    weight = laid_along(builder, builder.convert(weight, "float32"), 0).transposed(0, 1)
     total: Value | None = None
-    for place in windows.places():
-        seen = windows.seen(padded, windows.opposite(place) if backwards else place)
+    places = [*windows.places()]
+    for place, visited in zip(places, places[::-1] if backwards else places, strict=True):
+        seen = windows.seen(padded, visited)
         factor = _at(weight, place)
         total = (
             builder.pointwise("mul", seen, factor)
@@ -245,11 +235,6 @@ def convolve_channels(builder: Lowering, x: Value, weight: Value, *args: Any) ->
         )
     assert total is not None
     return builder.convert(_biased(builder, total, bias, "float32"), dtype)
-
-
-def by_rows(builder: Lowering, x: Value) -> Value:
-    """``x`` with memory for every element, and sticks along its first dim."""
-    return builder.with_lane(builder.materialized(x), 0 if x.sizes[0] > 1 else -1)
 
 
 def _at(weight: Value, place: Ints) -> Value:
@@ -263,7 +248,7 @@ def channels_gradient(
 ) -> Value:
     """Gradient of a weight [channels, 1, *size], summed in float32."""
     padded = padded_input(builder, builder.convert(x, "float32"), windows)
-    grad = by_channels(builder, builder.convert(grad, "float32"))
+    grad = laid_along(builder, builder.convert(grad, "float32"), 1)
     channels = grad.sizes[1]
     dims = (0, *range(2, len(grad.sizes)))
     sums = builder.scratch((1, channels, *windows.size), "float32", 1 if channels > 1 else -1)
@@ -369,7 +354,8 @@ def _overrideable(name: str, args: Arguments) -> Any:
     given = vars(args)
     if name == "convolution_backward":
         given["bias_sizes"] = [args.grad_output.shape[1]] if args.output_mask[2] else None
-    return operator(name)(*(given[argument] for argument in signature_of(name).positional))
+    positional, *_ = signature_of(name)
+    return operator(name)(*(given[argument] for argument in positional))
 
 
 _FORWARD = Conditions(
@@ -381,14 +367,12 @@ _FORWARD = Conditions(
 )
 
 KERNELS = (
-    EagerKernel("convolution", convolution, _FORWARD),
-    EagerKernel(
+    ("convolution", convolution, _FORWARD),
+    (
         "convolution_backward",
         convolution_backward,
         replace(_FORWARD, same_device=("input", "weight")),
     ),
-    EagerKernel("convolution_overrideable", partial(_overrideable, "convolution")),
-    EagerKernel(
-        "convolution_backward_overrideable", partial(_overrideable, "convolution_backward")
-    ),
+    ("convolution_overrideable", partial(_overrideable, "convolution"), None),
+    ("convolution_backward_overrideable", partial(_overrideable, "convolution_backward"), None),
 )

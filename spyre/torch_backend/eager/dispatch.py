@@ -23,7 +23,7 @@ import torch
 
 from spyre.dtypes import HOST_DTYPES
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
-from spyre.torch_backend.device import DTYPES
+from spyre.torch_backend.device import DTYPES, different_devices
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
@@ -35,7 +35,7 @@ from spyre.torch_backend.eager.launch import (
     recording_launches,
     run,
 )
-from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
 
@@ -62,36 +62,29 @@ Arguments = SimpleNamespace
 """
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorSignature:
-    """Arguments of an operator's schema: names of positional and of written keyword arguments, and
-    the defaults of all (None for those without).
-    """
-
-    positional: Names
-    written: Names
-    defaults: Mapping[str, Any]
-
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        values = {**self.defaults, **dict(zip(self.positional, args, strict=False)), **kwargs}
-        inputs = [v for n in self.positional if isinstance(v := values[n], torch.Tensor)]
-        return Arguments(**values, inputs=inputs, results=[values[name] for name in self.written])
+Signature = tuple[Names, Names, Mapping[str, Any]]
+"""Arguments of an operator's schema: names of positional and of written keyword arguments, and the
+defaults of all (None for those without).
+"""
 
 
 @cache
-def signature_of(name: str) -> OperatorSignature:
+def signature_of(name: str) -> Signature:
     """The signature of an aten operator."""
     arguments = schema_of(operator(name)).arguments
-    return OperatorSignature(
+    return (
         tuple(a.name for a in arguments if not a.kwarg_only),
         tuple(a.name for a in arguments if a.kwarg_only and a.is_write),
         {a.name: a.default_value for a in arguments},
     )
 
 
-def bind_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Bind a call's arguments to the schema of aten operator ``name``."""
-    return signature_of(name).bind(args, kwargs)
+def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """A call's arguments, by the names of the signature."""
+    positional, written, defaults = signature
+    values = {**defaults, **dict(zip(positional, args, strict=False)), **kwargs}
+    inputs = [v for name in positional if isinstance(v := values[name], torch.Tensor)]
+    return Arguments(**values, inputs=inputs, results=[values[name] for name in written])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +115,17 @@ class Conditions:
             if (value := getattr(args, name)) is not None:
                 checked_dims(_listed(value), args.self.dim())
         return (
-            all(_has_dtypes(args, name, dtypes) for name, dtypes in self.dtypes.items())
+            all(_has_dtype(t, d) for name, d in self.dtypes.items() for t in _tensors(args, name))
             and len({t.dtype for t in _tensors(args, *self.same_dtype)}) < 2
             and len({t.device for t in _tensors(args, *self.same_device)}) < 2
             and all(t.numel() for t in _tensors(args, *self.nonempty))
             and not any(t.numel() for t in _tensors(args, *self.empty))
             and all(t.dim() in n for name, n in self.ranks.items() for t in _tensors(args, name))
             and all(getattr(args, name) in allowed for name, allowed in self.values.items())
-            and not (self.promotes_to and _promoted(args) not in self.promotes_to)
+            and not (
+                self.promotes_to
+                and torch.result_type(args.self, args.other) not in self.promotes_to
+            )
             and (self.check is None or bool(self.check(args)))
         )
 
@@ -144,40 +140,28 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def _has_dtypes(args: Arguments, name: str, dtypes: Collection[object]) -> bool:
-    return all(
-        t.dtype in dtypes or (NUMBER in dtypes and _is_number(t)) for t in _tensors(args, name)
-    )
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.dim() == 0 and not tensor.is_complex()
-
-
-def _promoted(args: Arguments) -> torch.dtype:
-    return torch.result_type(args.self, args.other)
+def _has_dtype(tensor: Any, dtypes: Collection[object]) -> bool:
+    if tensor.dtype in dtypes:
+        return True
+    return NUMBER in dtypes and tensor.is_cpu and not (tensor.dim() or tensor.is_complex())
 
 
 ARITHMETIC = Conditions(dtypes={"inputs": OPERANDS, "results": FLOATS})
 """Operands of the vector unit, and floating results."""
 REDUCTION = Conditions(dtypes={"self": OPERANDS, "results": FLOATS}, nonempty=("self",))
-NONEMPTY_FLOATS = Conditions(dtypes={"inputs": FLOATS}, nonempty=("inputs",))
 
 
 # --- operations ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EagerKernel:
-    """A row of a table: ``run`` computes aten operator ``name`` where ``conditions`` hold.
-
-    Where no program can be written it raises LoweringError and has changed nothing. Of several rows
-    of an operator the first whose conditions hold is run.
-    """
-
-    name: str
-    run: Callable[[Arguments], Any]
-    conditions: Conditions | None = None
+Kernel = Callable[[Arguments], Any]
+"""Computes an operator. Where no program can be written it raises LoweringError and has changed
+nothing.
+"""
+Row = tuple[str, Kernel, Conditions | None]
+"""Of a table: an aten operator, a kernel, and the conditions on which it takes a call. Of several
+rows of an operator the first whose conditions hold is run.
+"""
 
 
 def never(*_: Any) -> bool:
@@ -197,16 +181,16 @@ class EagerOperation:
 
     name: str
     overload: Any
-    kernels: tuple[EagerKernel, ...]
-    signature: OperatorSignature
+    kernels: Sequence[tuple[Kernel, Conditions | None]]
+    signature: Signature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
     is_one_launch: bool = False
 
-    def kernel_for(self, arguments: Arguments) -> EagerKernel | None:
+    def kernel_for(self, arguments: Arguments) -> Kernel | None:
         """The first kernel that takes the arguments."""
-        for kernel in self.kernels:
-            if kernel.conditions is None or kernel.conditions.hold(arguments):
+        for kernel, conditions in self.kernels:
+            if conditions is None or conditions.hold(arguments):
                 return kernel
         return None
 
@@ -262,19 +246,19 @@ def call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def one_launch(name: str, positional: Names, run: Callable[[Arguments], Any]) -> EagerOperation:
+def one_launch(name: str, positional: Names, run: Kernel) -> EagerOperation:
     """An operation for `call`, a step of other kernels, that fills one ``out`` by a launch."""
-    signature = OperatorSignature(positional, ("out",), {})
-    return EagerOperation(name, None, (EagerKernel(name, run),), signature, is_one_launch=True)
+    signature: Signature = (positional, ("out",), {})
+    return EagerOperation(name, None, [(run, None)], signature, is_one_launch=True)
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
     if operation.overlaps(args, kwargs):
         return _on_cpu(operation, *args, **kwargs)
     try:
-        arguments = operation.signature.bind(args, kwargs)
+        arguments = bind(operation.signature, args, kwargs)
         if (kernel := operation.kernel_for(arguments)) is not None:
-            return kernel.run(arguments)
+            return kernel(arguments)
     except LoweringError:
         if current_recorder() is not None or operation.overload is None:
             raise
@@ -332,15 +316,12 @@ def _launched(
     dtype = plain_dtype(args, variant.any_strides)
     if dtype is None:
         return None
-    signature = variant.operation.signature
-    arguments = signature.bind(args, {**kwargs, "out": NewResult(dtype)})
+    out = NewResult(dtype)
+    arguments = bind(variant.operation.signature, args, {**kwargs, "out": out})
     if variant.plain is not None and not variant.plain.hold(arguments):
         return None
     kernel = variant.operation.kernel_for(arguments)
-    if kernel is None:
-        return None
-    result: torch.Tensor = kernel.run(arguments)
-    return result
+    return None if kernel is None else kernel(arguments)
 
 
 def _call_with_number(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -394,10 +375,7 @@ def operand(value: Any, dtype: torch.dtype) -> Operand:
         if value.device.type == "spyre":
             return value
         if value.dim():
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"spyre:0 and {value.device}!"
-            )
+            raise different_devices("spyre:0", value.device)
     return ScalarOperand(float(value), str(dtype).removeprefix("torch."))
 
 

@@ -19,7 +19,6 @@ from spyre.torch_backend.eager.dispatch import (
     OPERANDS,
     Arguments,
     Conditions,
-    EagerKernel,
     NewResult,
     fill,
     fill_elementwise,
@@ -27,6 +26,7 @@ from spyre.torch_backend.eager.dispatch import (
     plain_dtype,
 )
 from spyre.torch_backend.eager.special import (
+    Term,
     erf_gelu,
     error_function,
     logarithm,
@@ -55,35 +55,32 @@ def apply_op(name: str, builder: Lowering, *args: Any) -> Value:
 
 def _ceiling(builder: Lowering, x: Value, dtype: str) -> Value:
     """-⌊-x⌋: the card rounds down only."""
-    down = builder.pointwise("floor", builder.pointwise("neg", builder.convert(x, dtype)))
-    return builder.pointwise("neg", down, dtype=dtype)
+    return (-(-Term(builder, builder.convert(x, dtype))).floor()).value
 
 
 _INTEGERS_BEGIN = 2.0**23
 """From here on float32 holds integers only."""
 
 
-def _signed_like(builder: Lowering, x: Value, magnitude: Value) -> Value:
+def _signed_like(x: Term, magnitude: Term) -> Term:
     """``magnitude`` with the sign of x; x where it is as large, since zeros have signs too."""
-    negative = builder.pointwise("lesserthan", x, 0.0)
-    result = builder.pointwise("where3", negative, builder.pointwise("neg", magnitude), magnitude)
-    return builder.pointwise("where3", builder.pointwise("equal", x, result), x, result)
+    result = (x < 0.0).chosen(-magnitude, magnitude)
+    return x.equal(result).chosen(x, result)
 
 
 def _truncated(builder: Lowering, x: Value, dtype: str) -> Value:
     """x without its fraction."""
-    x = builder.convert(x, dtype)
-    return _signed_like(builder, x, builder.pointwise("floor", builder.pointwise("abs", x)))
+    term = Term(builder, builder.convert(x, dtype))
+    return _signed_like(term, abs(term).floor()).value
 
 
 def _rounded(builder: Lowering, x: Value, dtype: str) -> Value:
     """The nearest integer, ties to even: sums beyond 2^23 are rounded that way."""
-    x = builder.convert(x, "float32")
-    size, begin = builder.pointwise("abs", x), _INTEGERS_BEGIN
-    nearest = builder.pointwise("sub", builder.pointwise("add", size, begin), begin)
-    has_fraction = builder.pointwise("lesserthan", size, begin)
-    nearest = builder.pointwise("where3", has_fraction, nearest, size)
-    return builder.convert(_signed_like(builder, x, nearest), dtype)
+    term = Term(builder, builder.convert(x, "float32"))
+    size = abs(term)
+    nearest = size + _INTEGERS_BEGIN - _INTEGERS_BEGIN
+    nearest = (size < _INTEGERS_BEGIN).chosen(nearest, size)
+    return _signed_like(term, nearest).convert(dtype).value
 
 
 def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
@@ -92,15 +89,12 @@ def _truncated_quotient(builder: Lowering, a: Value, b: Value, dtype: str) -> Va
     return builder.convert(_truncated(builder, quotient, "float32"), dtype)
 
 
-def _finite(builder: Lowering, x: Value, dtype: str, *instead: float) -> Value:
+def _finite(builder: Lowering, x: Value, dtype: str, nan: float, top: float, low: float) -> Value:
     """x with these numbers where it is NaN, inf and -inf."""
-    x = builder.convert(x, dtype)
-    nan, top, bottom = instead
-    result = x
-    for edge, number in ((float("inf"), top), (float("-inf"), bottom)):
-        there = builder.pointwise("equal", x, edge)
-        result = builder.pointwise("where3", there, number, result)
-    return builder.pointwise("where3", builder.pointwise("equal", x, x), result, nan)
+    term = result = Term(builder, builder.convert(x, dtype))
+    for edge, number in ((float("inf"), top), (float("-inf"), low)):
+        result = term.equal(edge).chosen(number, result)
+    return term.equal(term).chosen(result, nan).value
 
 
 def _extreme(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
@@ -136,35 +130,30 @@ def _clamped(builder: Lowering, x: Value, *args: Any) -> Value:
 
 
 def _power(builder: Lowering, x: Value, dtype: str, exponent: float) -> Value:
-    x = builder.convert(x, dtype)
+    term = Term(builder, builder.convert(x, dtype))
     if abs(exponent) == 0.5:
-        return builder.pointwise("sqrt" if exponent > 0 else "rsqrt", x)
-    power = _integer_power(builder, x, abs(int(exponent)))
-    return power if exponent > 0 else builder.pointwise("reciprocal", power)
+        return term.apply("sqrt" if exponent > 0 else "rsqrt").value
+    power = _integer_power(term, abs(int(exponent)))
+    return (power if exponent > 0 else power.apply("reciprocal")).value
 
 
-def _cosine(builder: Lowering, x: Value, dtype: str) -> Value:
-    return sine(builder, x, dtype, 1)
-
-
-def _integer_power(builder: Lowering, x: Value, exponent: int) -> Value:
+def _integer_power(x: Term, exponent: int) -> Term:
     """x to a positive power, by squaring."""
-    power: Value | None = None
+    power: Term | None = None
     while exponent:
         if exponent & 1:
-            power = x if power is None else builder.pointwise("mul", power, x)
+            power = x if power is None else power * x
         exponent >>= 1
         if exponent:
-            x = builder.pointwise("mul", x, x)
+            x = x * x
     assert power is not None
     return power
 
 
 def _leaky(builder: Lowering, x: Value, dtype: str, slope: float) -> Value:
-    negative = builder.pointwise("mul", builder.pointwise("minimum", x, 0), slope)
-    return with_nan(
-        builder, builder.pointwise("add", builder.pointwise("maximum", x, 0), negative), x
-    )
+    term = Term(builder, x)
+    negative = term.minimum(0) * slope
+    return with_nan(builder, (term.maximum(0) + negative).value, x)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -239,16 +228,13 @@ def _gelu(args: Arguments) -> torch.Tensor:
     return unary(f"gelu_{args.approximate}", lowering, (), args)
 
 
-def relu(args: Arguments) -> torch.Tensor:
+def relu(is_in_place: bool, args: Arguments) -> torch.Tensor:
     x = args.self
-    dtype = plain_dtype((x,))
-    target = torch.empty_like(x) if dtype is None else NewResult(dtype)
+    target: torch.Tensor | NewResult = x
+    if not is_in_place:
+        dtype = plain_dtype((x,))
+        target = torch.empty_like(x) if dtype is None else NewResult(dtype)
     return fill("relu", rectified, [x], (name_of(x.dtype),), target)
-
-
-def relu_(args: Arguments) -> torch.Tensor:
-    x = args.self
-    return fill("relu", rectified, [x], (name_of(x.dtype),), x)
 
 
 def reversed_subtraction(args: Arguments) -> torch.Tensor:
@@ -271,7 +257,7 @@ _UNARY: dict[str, LoweringFunction] = {
     "tanh": tanh,
     "mish": mish,
     "sin": sine,
-    "cos": _cosine,
+    "cos": partial(sine, quarters=1),
     "erf": error_function,
 }
 _BINARY: dict[str, LoweringFunction] = {
@@ -297,52 +283,34 @@ CLAMPS = tuple(
 )
 
 _COMPARISON = Conditions(dtypes={"inputs": OPERANDS, "out": BOOL}, promotes_to=COMPUTED)
-_CLAMP = Conditions(
-    dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS},
-)
+_CLAMP = Conditions(dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED, "out": FLOATS})
 # DL16 has one code for NaN and infinities
 _NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
 _POWER = Conditions(dtypes={"self": FLOATS}, check=_has_power)
 
 KERNELS = (
-    *(EagerKernel(f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
-    *(EagerKernel(f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
+    *((f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
+    *((f"{n}.out", partial(binary, n, f), ARITHMETIC) for n, f in _BINARY.items()),
     *(
-        EagerKernel(full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
+        (full, partial(comparison, full, partial(_compared, op)), _COMPARISON)
         for name, op in _COMPARISONS.items()
         for full in (f"{name}.Tensor_out", f"{name}.Scalar_out")
     ),
-    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
-    EagerKernel(
+    *((name, _clamp, _CLAMP) for name in CLAMPS),
+    (
         "round.decimals_out",
         partial(unary, "round", _rounded, ()),
         replace(ARITHMETIC, values={"decimals": (0,)}),
     ),
-    EagerKernel("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
+    ("nan_to_num.out", _nan_to_num, _NAN_TO_NUM),
     # floors need exact remainders
-    EagerKernel(
-        "div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})
-    ),
-    EagerKernel("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
-    EagerKernel("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
-    EagerKernel(
-        "softplus.out",
-        partial(
-            unary,
-            "softplus",
-            softplus,
-            (
-                "beta",
-                "threshold",
-            ),
-        ),
-        ARITHMETIC,
-    ),
-    EagerKernel(
-        "leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC
-    ),
-    EagerKernel("relu", relu, Conditions(dtypes={"self": OPERANDS})),
-    EagerKernel("relu_", relu_, Conditions(dtypes={"self": OPERANDS})),
-    EagerKernel("rsub.Tensor", reversed_subtraction),
-    EagerKernel("rsub.Scalar", reversed_subtraction),
+    ("div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})),
+    ("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
+    ("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
+    ("softplus.out", partial(unary, "softplus", softplus, ("beta", "threshold")), ARITHMETIC),
+    ("leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC),
+    ("relu", partial(relu, False), Conditions(dtypes={"self": OPERANDS})),
+    ("relu_", partial(relu, True), Conditions(dtypes={"self": OPERANDS})),
+    ("rsub.Tensor", reversed_subtraction, None),
+    ("rsub.Scalar", reversed_subtraction, None),
 )

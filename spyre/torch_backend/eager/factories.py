@@ -22,7 +22,6 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
     call,
     copy_into,
     one_launch,
@@ -36,7 +35,7 @@ from spyre.torch_backend.eager.launch import (
     run,
 )
 from spyre.torch_backend.eager.overlap import overlap_check
-from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+from spyre.torch_backend.fallback import cpu_fallback
 from spyre.torch_backend.program import Ints, Lowering, LoweringError, Value, current_recorder
 from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (
@@ -67,7 +66,7 @@ def empty(
     _check_options(layout, pin_memory)
     dtype = dtype or torch.get_default_dtype()
     stride = contiguous_strides(size)
-    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+    if memory_format not in PLAIN_FORMATS:
         like = torch.empty(size, device="meta", memory_format=memory_format)
         stride = like.stride()
     return _conspicuous(allocate(size, stride, dtype, _index_of(device)))
@@ -128,74 +127,53 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     return target
 
 
-def _fill_copy(args: Arguments) -> None:
-    copy_on_card(args.out, args.source)
-
-
-_COPY = one_launch("copy_", ("source",), _fill_copy)
-
-
+_COPY = one_launch("copy_", ("source",), lambda args: copy_on_card(args.out, args.source))
 _copy_overlaps = overlap_check(operator("copy_"))
 
 
-def to_copy(x: torch.Tensor, *, non_blocking: bool = False, **options: Any) -> torch.Tensor:
+def to_copy(
+    x: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
     """aten::_to_copy. Copies to the host wait, and torch must not ask for pinned memory for them:
     a device in Python has no allocator to give.
     """
-    made = _converted_copy(x, **options)
-    if made is not None:
-        return made
-    device = options.get("device")
     waits = device is not None and device.type == "cpu"
-    if waits and current_recorder() is None and not is_fake(x):
-        on_host = _copied_to_host(x, **options)
-        if on_host is not None:
-            return on_host
+    is_plain = memory_format in PLAIN_FORMATS and layout in (None, torch.strided) and not pin_memory
+    is_fetched = waits and dtype in (None, x.dtype)
+    is_converted = device in (None, x.device) and {x.dtype, dtype} in CONVERSIONS and is_on_card(x)
+    if is_plain and (is_fetched or is_converted) and current_recorder() is None and not is_fake(x):
+        made = None
+        if x.is_contiguous():
+            made = fetched(x) if is_fetched else _converted(x, dtype)
+        if made is not None:
+            return made
     copy: Callable[..., torch.Tensor] = operator("_to_copy").redispatch
-    return copy(COMPOSITE_KEYS, x, non_blocking=non_blocking and not waits, **options)
+    options = {"dtype": dtype, "layout": layout, "device": device, "pin_memory": pin_memory}
+    non_blocking = non_blocking and not waits
+    return copy(
+        COMPOSITE_KEYS, x, **options, non_blocking=non_blocking, memory_format=memory_format
+    )
 
 
-def _copied_to_host(
-    x: torch.Tensor,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    memory_format: torch.memory_format | None = None,
-    layout: torch.layout | None = None,
-    pin_memory: bool | None = None,
-) -> torch.Tensor | None:
-    """A whole contiguous storage, copied to the CPU unconverted; None for any other tensor."""
-    is_plain = dtype in (None, x.dtype) and memory_format in PLAIN_FORMATS
-    if not is_plain or layout not in (None, torch.strided) or pin_memory:
-        return None
-    return fetched(x) if x.is_contiguous() else None
-
-
-def _converted_copy(
-    x: torch.Tensor,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    memory_format: torch.memory_format | None = None,
-    layout: torch.layout | None = None,
-    pin_memory: bool | None = None,
-) -> torch.Tensor | None:
-    """A contiguous half as float32 on its card, or the other way round, without the empty tensor
-    that torch would have filled; None for all else.
+def _converted(x: torch.Tensor, dtype: Any) -> torch.Tensor | None:
+    """A contiguous half as float32, or the other way round, without the empty tensor that torch
+    would have filled; None without elements, or where that is no program.
     """
-    is_plain = device in (None, x.device) and memory_format in PLAIN_FORMATS
-    if not is_plain or layout not in (None, torch.strided) or pin_memory:
+    if not x.numel():
         return None
-    if {x.dtype, dtype} not in CONVERSIONS or not is_on_card(x) or current_recorder() is not None:
-        return None
-    if not x.is_contiguous() or not x.numel() or is_fake(x):
-        return None
-    args = (x, dtype)
-    known = known_call(_converted_copy, args)
+    known = known_call(_converted, (x, dtype))
     if known is not None and (record := launch_records.get(known.key)) is not None:
         return record.launch(known.buffers)[0]
-    parameters = (tuple(x.shape), name_of(dtype))
     try:
         with recording_launches() as launches:
-            (made,) = run("copy", converted, [x], parameters)
+            (made,) = run("copy", converted, [x], (tuple(x.shape), name_of(dtype)))
     except LoweringError:
         return None
     if known is not None:
@@ -225,9 +203,6 @@ def record_stream(tensor: torch.Tensor, stream: Any) -> None:
 
     Whatever is submitted to a stream keeps the memory it uses until it has run.
     """
-
-
-"""dtypes that the card converts into each other."""
 
 
 def converted(builder: Lowering, x: Value, sizes: Ints, dtype: str) -> Value:
@@ -272,7 +247,7 @@ def _copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
     ready_buffer(target)
     ready_buffer(source)
     if moves_bits(target):
-        assemble(target, [(target, source.expand(target.shape))])
+        assemble(buffer_of(target), [(target, source.expand(target.shape))])
     else:
         upload(target, to_host(source))
 
@@ -328,18 +303,15 @@ def _sequence(make: str, names: Sequence[str], args: Arguments) -> torch.Tensor:
     numbers = [getattr(args, name) for name in names]
     key = (make, *map(repr, numbers), out.dtype, out.device)
     if current_recorder() is None and _asked.get(key) is not None:
-        return _copied_into(out, cached_sequence(make, numbers, out.dtype, out.device))
+        kept = cached_sequence(make, numbers, out.dtype, out.device)
+        if out.shape != kept.shape:
+            out.resize_(kept.shape)
+        call(_COPY, kept, out=out)
+        return out
     content = getattr(torch, make)(*numbers, dtype=out.dtype, device="cpu")
     if content.nbytes <= MAX_KEPT_BYTES:
         _asked.put(key, True)
     return _upload_into(out, content)
-
-
-def _copied_into(out: torch.Tensor, content: torch.Tensor) -> torch.Tensor:
-    if out.shape != content.shape:
-        out.resize_(content.shape)
-    call(_COPY, content, out=out)
-    return out
 
 
 MAX_KEPT, MAX_KEPT_BYTES = 256, 1 << 16
@@ -378,19 +350,14 @@ def _zeros(args: Arguments) -> torch.Tensor:
     return torch.zeros(args.size, **options, pin_memory=args.pin_memory)
 
 
-def _narrow_copy(args: Arguments) -> torch.Tensor:
-    """aten::narrow_copy.out; torch's of the CPU takes any ``out`` for contiguous."""
-    return copy_into(args.out, args.self.narrow(args.dim, args.start, args.length))
-
-
 FILLS = ("fill_.Scalar", "zero_")
 _SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda args: not args.inputs)
 
 KERNELS = (
-    EagerKernel("fill_.Scalar", lambda args: fill_scalar(args.self, args.value)),
-    EagerKernel("zero_", lambda args: fill_scalar(args.self, 0)),
+    ("fill_.Scalar", lambda args: fill_scalar(args.self, args.value), None),
+    ("zero_", lambda args: fill_scalar(args.self, 0), None),
     *(
-        EagerKernel(name, partial(_sequence, name.partition(".")[0], names), _SEQUENCE)
+        (name, partial(_sequence, name.partition(".")[0], names), _SEQUENCE)
         for name, names in (
             ("arange.start_out", ("start", "end", "step")),
             ("linspace.out", ("start", "end", "steps")),
@@ -398,8 +365,12 @@ KERNELS = (
             ("eye.out", ("n",)),
         )
     ),
-    EagerKernel("narrow_copy.out", _narrow_copy),
-    EagerKernel("_efficientzerotensor", _zeros),
-    EagerKernel("tril_indices", partial(_triangle_indices, torch.tril_indices)),
-    EagerKernel("triu_indices", partial(_triangle_indices, torch.triu_indices)),
+    (
+        "narrow_copy.out",  # torch's of the CPU takes any ``out`` for contiguous
+        lambda args: copy_into(args.out, args.self.narrow(args.dim, args.start, args.length)),
+        None,
+    ),
+    ("_efficientzerotensor", _zeros, None),
+    ("tril_indices", partial(_triangle_indices, torch.tril_indices), None),
+    ("triu_indices", partial(_triangle_indices, torch.triu_indices), None),
 )

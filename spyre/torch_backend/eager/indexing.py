@@ -17,7 +17,6 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerKernel,
     as_like,
     call,
     checked_dim,
@@ -139,34 +138,26 @@ def _rows_fit(sizes: Sequence[int], dim: int, count: int) -> bool:
     return bool(sizes[dim] <= MAX_ROWS and needed <= max(MAX_ELEMENTS, 4 * elements))
 
 
-def embedding(args: Arguments) -> torch.Tensor:
+def embedding(args: Arguments) -> Any:
     weight, indices = args.weight, args.indices
     rows = weight.new_empty((*indices.shape, *weight.shape[1:]))
-    return _filled_by_index(weight, indices, 0, rows)
+    return call(_SELECTION, weight, indices, 0, out=rows)  # under a recorder its node, not ``rows``
 
 
-def _filled_by_index(
-    table: torch.Tensor, index: torch.Tensor, dim: int, out: torch.Tensor
-) -> torch.Tensor:
-    filled: torch.Tensor = call(_SELECTION, table, index, dim, out=out)
-    return filled  # a recorder's node, not ``out``
+_SELECTION = one_launch(
+    "index_select",
+    ("table", "index", "dim"),
+    lambda args: fill("select", select_rows, [args.table, args.index], (args.dim, False), args.out),
+)
 
 
-def _fill_by_index(args: Arguments) -> torch.Tensor:
-    return fill("select", select_rows, [args.table, args.index], (args.dim, False), args.out)
-
-
-_SELECTION = one_launch("index_select", ("table", "index", "dim"), _fill_by_index)
-
-
-def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """aten::index_select; a tensor of rank 0 has one row, which is the result."""
     if not x.dim():
         return index_select(x.reshape(1), 0, index).reshape(())
     dim = checked_dim(dim, x.dim())
     sizes = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
-    rows = x.new_empty(sizes)
-    return _filled_by_index(x, index.reshape(-1), dim, rows)
+    return call(_SELECTION, x, index.reshape(-1), dim, out=x.new_empty(sizes))
 
 
 def gather(args: Arguments) -> torch.Tensor:
@@ -267,11 +258,6 @@ def embedding_renorm_(args: Arguments) -> torch.Tensor:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _has_masks(args: Arguments) -> bool:
-    """Some index is a mask."""
-    return any(k is not None and k.dtype is torch.bool for k in args.indices)
-
-
 def _has_room_to_gather(args: Arguments) -> bool:
     x, index = args.self, args.index
     if x.dim() != index.dim() or not x.dim():
@@ -299,12 +285,8 @@ def _can_flip(args: Arguments) -> bool:
     return fits and all(_rows_fit(sizes, dim, max(sizes)) for dim in args.dims)
 
 
-def _few_comparisons(args: Arguments) -> bool:
-    return bool(args.elements.numel() * args.test_elements.numel() <= 1 << 20)
-
-
 KERNELS = (
-    EagerKernel(
+    (
         "embedding",
         embedding,
         Conditions(
@@ -316,7 +298,7 @@ KERNELS = (
             ),
         ),
     ),
-    EagerKernel(
+    (
         "index_select",
         lambda args: index_select(args.self, args.dim, args.index),
         Conditions(
@@ -327,12 +309,12 @@ KERNELS = (
             check=lambda args: _rows_fit(args.self.shape, args.dim, args.index.numel()),
         ),
     ),
-    EagerKernel(
+    (
         "gather.out",
         _gather_of_nothing,
         Conditions(check=lambda args: not args.index.numel() or not args.self.dim()),
     ),
-    EagerKernel(
+    (
         "gather.out",
         gather,
         Conditions(
@@ -343,8 +325,14 @@ KERNELS = (
             check=_has_room_to_gather,
         ),
     ),
-    EagerKernel("index.Tensor_out", index_by_masks, Conditions(check=_has_masks)),
-    EagerKernel(
+    (
+        "index.Tensor_out",
+        index_by_masks,
+        Conditions(
+            check=lambda args: any(k is not None and k.dtype is torch.bool for k in args.indices)
+        ),
+    ),
+    (
         "index.Tensor_out",
         index,
         Conditions(
@@ -355,19 +343,19 @@ KERNELS = (
             check=_has_room_to_index,
         ),
     ),
-    EagerKernel(
+    (
         "isin.Tensor_Tensor_out",
         isin,
         Conditions(
             dtypes={"inputs": CONVERTED},
             same_device=("inputs",),
             nonempty=("inputs",),
-            check=_few_comparisons,
+            check=lambda args: args.elements.numel() * args.test_elements.numel() <= 1 << 20,
         ),
     ),
-    EagerKernel("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
-    EagerKernel("nonzero", nonzero),
-    EagerKernel(
+    ("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
+    ("nonzero", nonzero, None),
+    (
         "embedding_renorm_",
         embedding_renorm_,
         Conditions(dtypes={"self": FLOATS}, nonempty=("inputs",)),

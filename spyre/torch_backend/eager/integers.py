@@ -20,18 +20,12 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
-    fill,
     fill_elementwise,
     operand,
 )
-from spyre.torch_backend.eager.elementwise import (
-    CLAMPS,
-    clamp_bounds,
-    comparison,
-)
-from spyre.torch_backend.eager.reductions import over_dims, reduce_all
-from spyre.torch_backend.fallback.cpu_fallback import on_cpu
+from spyre.torch_backend.eager.elementwise import CLAMPS, clamp_bounds, comparison, unary
+from spyre.torch_backend.eager.reductions import over_dims
+from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
     LoweringFunction,
@@ -42,26 +36,17 @@ from spyre.torch_backend.program import (
 )
 
 
-def add(builder: Lowering, a: Value, b: Value | int) -> Value:
-    return builder.pointwise("addi32toi32", a, b)
+def _word(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
+    return builder.pointwise(name, a, b)
 
 
-def mul(builder: Lowering, a: Value, b: Value | int) -> Value:
-    return builder.pointwise("muli32toi32", a, b)
-
-
-def exact_add(builder: Lowering, a: Value, b: Value) -> Value:
-    """A sum; of int64 SPY901 where it does not fit."""
-    return _exact(builder, "addi32toi32", a, b)
-
-
-def exact_mul(builder: Lowering, a: Value, b: Value | int) -> Value:
-    """A product; of int64 SPY901 where it does not fit."""
-    return _exact(builder, "muli32toi32", a, b)
-
-
-def _exact(builder: Lowering, name: str, a: Value, b: Value | int) -> Value:
+def _exact(name: str, builder: Lowering, a: Value, b: Value | int) -> Value:
+    """Of int64 SPY901 where the result does not fit."""
     return builder.pointwise(name, a, b, constants=range_constants(name, a.dtype))
+
+
+add, mul = partial(_word, "addi32toi32"), partial(_word, "muli32toi32")
+exact_add, exact_mul = partial(_exact, "addi32toi32"), partial(_exact, "muli32toi32")
 
 
 def word_of(builder: Lowering, x: Value, dtype: str) -> Value:
@@ -135,12 +120,12 @@ def _clamped(builder: Lowering, x: Value, *args: Any) -> Value:
     return x
 
 
-def _negative(builder: Lowering, x: Value) -> Value:
+def _negative(builder: Lowering, x: Value, dtype: str) -> Value:
     return exact_mul(builder, x, -1)
 
 
-def _magnitude(builder: Lowering, x: Value) -> Value:
-    return select(builder, is_negative(builder, x), exact_mul(builder, x, -1), x, x.dtype)
+def _magnitude(builder: Lowering, x: Value, dtype: str) -> Value:
+    return select(builder, is_negative(builder, x), exact_mul(builder, x, -1), x, dtype)
 
 
 def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
@@ -230,14 +215,6 @@ def _binary(name: str, lowering: LoweringFunction, args: Arguments) -> torch.Ten
     return fill_elementwise(f"int {name}", lowering, operands, parameters, args.out)
 
 
-def _comparison(name: str, args: Arguments) -> torch.Tensor:
-    return comparison(f"int {name}", partial(_compared, name), args)
-
-
-def _unary(name: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    return fill_elementwise(f"int {name}", lowering, [args.self], (), args.out)
-
-
 def _clamp(args: Arguments) -> torch.Tensor:
     """Bounds as ATen orders them: the lower one is applied first."""
     bounds, dtype = clamp_bounds(args), args.out.dtype
@@ -246,14 +223,13 @@ def _clamp(args: Arguments) -> torch.Tensor:
     return fill_elementwise("int clamp", _clamped, operands, (extremes, name_of(dtype)), args.out)
 
 
-def _remainder(args: Arguments) -> torch.Tensor:
-    parameters = (name_of(args.self.dtype), args.other, True)
-    return fill_elementwise("int rest", divided, [args.self], parameters, args.out)
-
-
-def _floor_divide(args: Arguments) -> torch.Tensor:
-    x, out = args.self, torch.empty_like(args.self)
-    return fill("int quotient", divided, [x], (name_of(x.dtype), args.other, False), out)
+def _divided(args: Arguments) -> torch.Tensor:
+    """aten::remainder.Tensor_out and floor_divide."""
+    is_remainder = bool(args.results)
+    (out,) = args.results or [torch.empty_like(args.self)]
+    parameters = (name_of(args.self.dtype), args.other, is_remainder)
+    label = "int rest" if is_remainder else "int quotient"
+    return fill_elementwise(label, divided, [args.self], parameters, out)
 
 
 def _sum(args: Arguments) -> torch.Tensor:
@@ -280,10 +256,6 @@ def _as_floats(dtype: torch.dtype, args: tuple[Any, ...]) -> tuple[Any, ...] | N
 
 def _promoted_to_out(*args: Any, out: torch.Tensor, **_: Any) -> tuple[Any, ...] | None:
     return _as_floats(out.dtype, args)
-
-
-def _promoted_together(a: Any, b: Any, *, out: torch.Tensor) -> tuple[Any, ...] | None:
-    return _as_floats(torch.result_type(a, b), (a, b))
 
 
 MOST_COMPARISONS = 1 << 22
@@ -341,19 +313,10 @@ def _has_integers(args: Arguments) -> bool:
     return all(map(is_integer, (args.self, args.other))) and is_integer(getattr(args, "alpha", 1))
 
 
-def _has_integer_bounds(args: Arguments) -> bool:
-    return all(map(is_integer, (args.self, *clamp_bounds(args).values())))
-
-
 def _has_divisor(args: Arguments) -> bool:
     """A tensor divided by a number that its two steps of division are exact for."""
     is_number = isinstance(args.other, int) and not isinstance(args.other, bool)
     return isinstance(args.self, torch.Tensor) and is_number and 0 < args.other < 1 << 30
-
-
-def _can_count(args: Arguments) -> bool:
-    """Counts are exact in float32; sums lay words out with other sticks, up to one in each."""
-    return bool(args.self.numel() <= (1 << 24 if args.self.dtype is torch.bool else 1 << 20))
 
 
 def _has_bits_and_bools(args: Arguments) -> bool:
@@ -374,20 +337,26 @@ _FLOAT_FUNCTIONS = ("div", "exp", "sqrt", "rsqrt", "reciprocal", "sigmoid", "log
 
 PROMOTIONS = {
     **{f"{name}.out": _promoted_to_out for name in (*_BINARY, *_FLOAT_FUNCTIONS)},
-    **dict.fromkeys(_COMPARISONS, _promoted_together),
+    **dict.fromkeys(_COMPARISONS, lambda a, b, *, out: _as_floats(torch.result_type(a, b), (a, b))),
     "div.out_mode": _promoted_to_out,
 }
 """`EagerOperation.promoted` by aten name."""
 
 _ARITHMETIC = Conditions(dtypes={"out": INTEGERS}, check=_has_integers)
 _COMPARISON = Conditions(dtypes={"out": BOOL}, promotes_to=INTEGERS, check=_has_integers)
-_CLAMP = Conditions(dtypes={"out": INTEGERS}, check=_has_integer_bounds)
+_CLAMP = Conditions(
+    dtypes={"out": INTEGERS},
+    check=lambda args: all(map(is_integer, (args.self, *clamp_bounds(args).values()))),
+)
 _UNARY = Conditions(dtypes={"self": INTEGERS}, same_dtype=("self", "results"))
 _BITS = Conditions(dtypes={"out": INTEGERS}, check=_has_bits_and_bools)
 _EXTREME = replace(_UNARY, nonempty=("self",))
 _DIVISION = replace(_EXTREME, check=_has_divisor)
 _SUM = Conditions(
-    dtypes={"self": (*INTEGERS, torch.bool), "out": INTEGERS}, nonempty=("self",), check=_can_count
+    dtypes={"self": (*INTEGERS, torch.bool), "out": INTEGERS},
+    nonempty=("self",),
+    # counts are exact in float32; sums lay words out with other sticks, up to one in each
+    check=lambda args: args.self.numel() <= (1 << 24 if args.self.dtype is torch.bool else 1 << 20),
 )
 _COUNTS = Conditions(
     dtypes={"self": INTEGERS},
@@ -397,28 +366,26 @@ _COUNTS = Conditions(
 )
 
 KERNELS = (
-    *(EagerKernel(f"{n}.out", partial(_binary, n, f), _ARITHMETIC) for n, f in _BINARY.items()),
+    *((f"{n}.out", partial(_binary, n, f), _ARITHMETIC) for n, f in _BINARY.items()),
     *(
-        EagerKernel(full, partial(_comparison, name), _COMPARISON)
+        (full, partial(comparison, f"int {name}", partial(_compared, name)), _COMPARISON)
         for full, name in _COMPARISONS.items()
     ),
-    *(EagerKernel(name, _clamp, _CLAMP) for name in CLAMPS),
+    *((name, _clamp, _CLAMP) for name in CLAMPS),
     *(
-        EagerKernel(
-            f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS
-        )
+        (f"bitwise_{name}.Tensor_out", partial(_binary, name, partial(_with_truth, name)), _BITS)
         for name in ("and", "or", "xor")
     ),
     *(
-        EagerKernel(full, partial(function, f"int {name}", partial(_outermost, name)), _EXTREME)
+        (full, partial(over_dims, f"int {name}", partial(_outermost, name)), _EXTREME)
         for name in ("max", "min")
-        for full, function in ((name, reduce_all), (f"a{name}.out", over_dims))
+        for full in (name, f"a{name}.out")
     ),
-    EagerKernel("neg.out", partial(_unary, "neg", _negative), _UNARY),
-    EagerKernel("abs.out", partial(_unary, "abs", _magnitude), _UNARY),
-    EagerKernel("sum.IntList_out", _sum, _SUM),
-    EagerKernel("remainder.Tensor_out", _remainder, _DIVISION),
-    EagerKernel("floor_divide", _floor_divide, _DIVISION),
-    EagerKernel("bincount", _counts, _COUNTS),
-    EagerKernel("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
+    ("neg.out", partial(unary, "int neg", _negative, ()), _UNARY),
+    ("abs.out", partial(unary, "int abs", _magnitude, ()), _UNARY),
+    ("sum.IntList_out", _sum, _SUM),
+    ("remainder.Tensor_out", _divided, _DIVISION),
+    ("floor_divide", _divided, _DIVISION),
+    ("bincount", _counts, _COUNTS),
+    ("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
 )

@@ -17,17 +17,17 @@ from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.flex import to_device_plan
 from spyre.torch_backend.compat import TO_CARD, in_range
-from spyre.torch_backend.device import name_of
+from spyre.torch_backend.device import different_devices, name_of
 from spyre.torch_backend.eager.compile import (
     CachedCall,
     EagerCall,
-    EagerProgram,
     Operand,
     Relayout,
     ScalarOperand,
     prepare,
 )
 from spyre.torch_backend.program import (
+    ConstantArgument,
     Ints,
     LoweringError,
     LoweringFunction,
@@ -69,23 +69,26 @@ def run(
         return recorder(name, lowering, operands, parameters, target)
     buffers = [ready_buffer(o) if isinstance(o, torch.Tensor) else None for o in operands]
     card = next(b.card for b in buffers if b is not None)
-    target_buffer = None if target is None else ready_buffer(target)
-    for buffer in (*buffers, target_buffer):
+    into = None if target is None else (target, ready_buffer(target))
+    for buffer in buffers if into is None else (*buffers, into[1]):
         if buffer is not None and buffer.card is not card:
-            raise _different_cards(card, buffer.card)
-    key = _key(name, parameters, operands, buffers, card, target, target_buffer)
+            raise different_devices(f"spyre:{card.index}", f"spyre:{buffer.card.index}")
+    call = EagerCall(name, lowering, parameters, operands, buffers, card, into)
+    key = _key(call)
     cached = _calls.get(key)
     if cached is None:
-        call = EagerCall(name, lowering, parameters, operands, buffers, card, target, target_buffer)
         cached = _prepared_or_error(call)
         _calls.put(key, cached)
     if isinstance(cached, LoweringError):
         raise cached
     if isinstance(cached, frozenset):
-        copies = [_relayout_if(k in cached, o) for k, o in enumerate(operands)]
+        copies = [
+            relayout(o) if k in cached and isinstance(o, torch.Tensor) else o
+            for k, o in enumerate(operands)
+        ]
         return run(name, lowering, copies, parameters, target)
-    arguments = _operand_memory(cached[0], card, operands, buffers)
-    return _launch(cached, card, arguments, target_buffer)
+    arguments = _operand_memory(call, cached[0].constants)
+    return _launch(cached, card, arguments, None if into is None else into[1])
 
 
 def ready_buffer(tensor: torch.Tensor) -> DeviceBuffer:
@@ -103,36 +106,21 @@ def _prepared_or_error(call: EagerCall) -> CachedCall | Relayout | LoweringError
     except LoweringError as error:
         if call.target is None:
             return error
-    return _prepared_or_error(replace(call, target=None, target_buffer=None))
+    return _prepared_or_error(replace(call, target=None))
 
 
-def _different_cards(first: FlexDevice, second: FlexDevice) -> RuntimeError:
-    return RuntimeError(
-        "Expected all tensors to be on the same device, "
-        f"but found at least two devices, spyre:{first.index} and spyre:{second.index}!"
-    )
-
-
-def _key(
-    name: str,
-    parameters: tuple[Any, ...],
-    operands: Sequence[Operand],
-    buffers: Sequence[DeviceBuffer | None],
-    card: FlexDevice,
-    target: torch.Tensor | None,
-    target_buffer: DeviceBuffer | None,
-) -> Key:
+def _key(call: EagerCall) -> Key:
     # a reset of the card forgets its programs: they are compiled again under a new number
-    parts: list[object] = [name, parameters, card.index, card.device.resets]
-    for operand, buffer in zip(operands, buffers, strict=True):
+    parts: list[object] = [call.name, call.parameters, call.card.index, call.card.device.resets]
+    for operand, buffer in zip(call.operands, call.buffers, strict=True):
         if isinstance(operand, ScalarOperand):
             parts.append(operand.dtype)
         elif buffer is not None:
             parts.append(_tensor_key(operand, buffer))
-    if target is not None and target_buffer is not None:
+    if call.target is not None:
         # a target that is an operand too may not be written before all of it has been read
-        aliases = tuple(k for k, b in enumerate(buffers) if b is target_buffer)
-        parts.append((*_tensor_key(target, target_buffer), aliases))
+        aliases = tuple(k for k, b in enumerate(call.buffers) if b is call.target[1])
+        parts.append((*_tensor_key(*call.target), aliases))
     return tuple(parts)
 
 
@@ -148,24 +136,15 @@ def _tensor_key(tensor: torch.Tensor, buffer: DeviceBuffer) -> Key:
     )
 
 
-def _relayout_if(needed: bool, operand: Operand) -> Operand:
-    return relayout(operand) if needed and isinstance(operand, torch.Tensor) else operand
-
-
-def _operand_memory(
-    program: EagerProgram,
-    card: FlexDevice,
-    operands: Sequence[Operand],
-    buffers: Sequence[DeviceBuffer | None],
-) -> list[DeviceBuffer]:
-    """The program's first arguments: operands and constants."""
+def _operand_memory(call: EagerCall, constants: Sequence[ConstantArgument]) -> list[DeviceBuffer]:
+    """The first arguments of a call's program: operands and constants."""
     memory: list[DeviceBuffer] = []
-    for operand, buffer in zip(operands, buffers, strict=True):
+    for operand, buffer in zip(call.operands, call.buffers, strict=True):
         if isinstance(operand, ScalarOperand):
-            memory.append(number_on_card(card, operand.value, operand.dtype))
+            memory.append(number_on_card(call.card, operand.value, operand.dtype))
         elif buffer is not None:
             memory.append(buffer)
-    memory += [number_on_card(card, c.number, c.dtype) for c in program.constants]
+    memory += [number_on_card(call.card, c.number, c.dtype) for c in constants]
     return memory
 
 
@@ -363,10 +342,16 @@ def keep_record(known: KnownCall, result: torch.Tensor, launches: RecordedLaunch
     else:
         is_for_result = target is buffer_of(result)
         made = _new_tensor_of(result, known)
-    positions = tuple(_position_of(operand, known.buffers) for operand in operands)
-    found = tuple(position for position in positions if position is not None)
-    if is_for_result and found == positions and (results or known.target or made):
-        launch_records.put(known.key, LaunchRecord(cached, found, made))
+    positions: list[int | DeviceBuffer] = []
+    for operand in operands:
+        if operand in known.buffers:
+            positions.append(known.buffers.index(operand))
+        elif operand.is_constant:
+            positions.append(operand)
+        else:
+            return  # an intermediate result
+    if is_for_result and (results or known.target or made):
+        launch_records.put(known.key, LaunchRecord(cached, tuple(positions), made))
 
 
 def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
@@ -377,16 +362,6 @@ def _new_tensor_of(result: torch.Tensor, known: KnownCall) -> Made | None:
     usual = default_base(*made[:2], name_of(result.dtype))
     is_usual = not result.storage_offset() and buffer_of(result).base == usual
     return made if is_usual and result.dtype in known.key else None
-
-
-def _position_of(
-    operand: DeviceBuffer, buffers: Sequence[DeviceBuffer]
-) -> int | DeviceBuffer | None:
-    """The position of a program's operand among a call's buffers, the operand itself if it is a
-    constant, or None for an intermediate result.
-    """
-    constant = operand if operand.is_constant else None
-    return next((k for k, buffer in enumerate(buffers) if buffer is operand), constant)
 
 
 # --- numbers and scratch memory on the card -------------------------------------------------------

@@ -17,27 +17,24 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    EagerKernel,
     broadcast_shape,
     fill,
-    fill_elementwise,
     new_elementwise,
     operand,
 )
+from spyre.torch_backend.eager.elementwise import binary, convert_all, unary
 from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
 from spyre.torch_backend.eager.integers import is_integer, select
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value, current_recorder
 from spyre.torch_backend.tensors import buffer_of
 
 
-def _of_truths(name: str, builder: Lowering, a: Value, b: Value) -> Value:
+def _of_truths(name: str, builder: Lowering, a: Value, b: Value, dtype: str) -> Value:
     """An operation on 1.0 and 0.0."""
-    return builder.truth(
-        builder.pointwise(name, builder.convert(a, "bool"), builder.convert(b, "bool"))
-    )
+    return builder.truth(builder.pointwise(name, *convert_all(builder, dtype, a, b)))
 
 
-def negated(builder: Lowering, x: Value) -> Value:
+def negated(builder: Lowering, x: Value, _: str = "") -> Value:
     """Whether elements are zero."""
     x = builder.convert(x, "float32") if x.dtype in ("int32", "int64") else x
     return builder.truth(builder.pointwise("equal", x, 0.0))
@@ -47,28 +44,17 @@ def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
     return builder.truth(builder.pointwise("notequal", x, x))
 
 
-def _equal_to(number: float, builder: Lowering, x: Value) -> Value:
+def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
     return builder.truth(builder.pointwise("equal", x, number))
 
 
-def _sign(builder: Lowering, x: Value) -> Value:
-    above, below = (
-        builder.pointwise("greaterthan", x, 0.0),
-        builder.pointwise("lesserthan", x, 0.0),
-    )
+def _sign(builder: Lowering, x: Value, _: str) -> Value:
+    above = builder.pointwise("greaterthan", x, 0.0)
+    below = builder.pointwise("lesserthan", x, 0.0)
     return builder.pointwise("sub", above, below)
 
 
 # --- kernels -------------------------------------------------------------------------------------
-
-
-def _binary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    operands = [operand(args.self, torch.bool), operand(args.other, torch.bool)]
-    return fill_elementwise(label, lowering, operands, (), args.out)
-
-
-def _unary(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    return fill_elementwise(label, lowering, [args.self], (), args.out)
 
 
 def isnan(args: Arguments) -> torch.Tensor:
@@ -144,36 +130,34 @@ def is_number_of(value: Any, dtype: torch.dtype) -> bool:
     return is_integer(int(value)) if dtype in INTEGERS else not isinstance(value, complex)
 
 
-def masked_fill_(x: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+def masked_fill_(args: Arguments) -> torch.Tensor:
     """aten::masked_fill_. An element of an expanded tensor is filled if it is masked anywhere."""
-    sizes = broadcast_shape(x, mask)
+    x: torch.Tensor = args.self
+    sizes = broadcast_shape(x, args.mask)
     if sizes != x.shape:
         raise RuntimeError(
             f"output with shape {list(x.shape)} doesn't match the broadcast shape {list(sizes)}"
         )
-    repeated = expanded_dims(x)
-    if repeated:
+    if repeated := expanded_dims(x):
         warn_user(
             "Use of masked_fill_ on expanded tensors is deprecated. "
             "Please clone() the tensor before performing this operation."
         )
-        masked_fill_(
-            without_expanded_dims(x), mask.expand(x.shape).any(repeated, keepdim=True), value
-        )
+        mask = args.mask.expand(x.shape).any(repeated, keepdim=True)
+        without_expanded_dims(x).masked_fill_(mask, args.value)
         return x
-    number = as_fill_operand(value, x.dtype)
-    return fill("masked_fill", fill_where, [x, mask, number], (name_of(x.dtype),), x)
+    return _masked_fill(args, x)
 
 
 def masked_fill(args: Arguments) -> torch.Tensor:
-    x, mask = args.self, args.mask
-    result = x.new_empty(torch.broadcast_shapes(x.shape, mask.shape))
-    operands = [x, mask, as_fill_operand(args.value, x.dtype)]
-    return fill("masked_fill", fill_where, operands, (name_of(x.dtype),), result)
+    x = args.self
+    return _masked_fill(args, x.new_empty(torch.broadcast_shapes(x.shape, args.mask.shape)))
 
 
-def _masked_fill_(args: Arguments) -> torch.Tensor:
-    return masked_fill_(args.self, args.mask, args.value)
+def _masked_fill(args: Arguments, out: torch.Tensor) -> torch.Tensor:
+    dtype = args.self.dtype
+    operands = [args.self, args.mask, as_fill_operand(args.value, dtype)]
+    return fill("masked_fill", fill_where, operands, (name_of(dtype),), out)
 
 
 def as_fill_operand(value: Any, dtype: torch.dtype) -> torch.Tensor | ScalarOperand:
@@ -235,31 +219,29 @@ def _has_fill_number(args: Arguments) -> bool:
 
 _WHERE = Conditions(dtypes={"condition": BOOL}, promotes_to=CONVERTED, check=_has_operands)
 _FILL = Conditions(
-    dtypes={"self": CONVERTED, "mask": BOOL},
-    same_device=("self", "mask"),
-    check=_has_fill_number,
+    dtypes={"self": CONVERTED, "mask": BOOL}, same_device=("self", "mask"), check=_has_fill_number
 )
 _TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
 
 KERNELS = (
     *(
-        EagerKernel(name, partial(_binary, name, lowering), conditions)
+        (name, partial(binary, name, lowering), conditions)
         for kind, lowering in _OPERATIONS.items()
         for name, conditions in (
             (f"logical_{kind}.out", _TRUTHS),
             (f"bitwise_{kind}.Tensor_out", _BOOLS),
         )
     ),
-    *(EagerKernel(name, partial(_unary, name, f), conditions) for name, f, conditions in _UNARY),
-    EagerKernel("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
+    *((name, partial(unary, name, f, ()), conditions) for name, f, conditions in _UNARY),
+    ("isnan", isnan, Conditions(dtypes={"self": FLOATS})),
     # a product of bools is their conjunction
-    EagerKernel("mul.out", partial(_binary, "logical_and.out", _AND), _BOOLS),
-    EagerKernel("where.self", where, _WHERE),
-    EagerKernel("where.self_out", where, _WHERE),
-    EagerKernel("tril.out", partial(_triangular, True), _TRIANGLE),
-    EagerKernel("triu.out", partial(_triangular, False), _TRIANGLE),
-    EagerKernel("masked_fill.Scalar", masked_fill, _FILL),
-    EagerKernel("masked_fill.Tensor", masked_fill, _FILL),
-    EagerKernel("masked_fill_.Scalar", _masked_fill_, _FILL),
-    EagerKernel("masked_fill_.Tensor", _masked_fill_, _FILL),
+    ("mul.out", partial(binary, "logical_and.out", _AND), _BOOLS),
+    ("where.self", where, _WHERE),
+    ("where.self_out", where, _WHERE),
+    ("tril.out", partial(_triangular, True), _TRIANGLE),
+    ("triu.out", partial(_triangular, False), _TRIANGLE),
+    ("masked_fill.Scalar", masked_fill, _FILL),
+    ("masked_fill.Tensor", masked_fill, _FILL),
+    ("masked_fill_.Scalar", masked_fill_, _FILL),
+    ("masked_fill_.Tensor", masked_fill_, _FILL),
 )

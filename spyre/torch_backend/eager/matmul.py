@@ -10,7 +10,6 @@ of other operations, and dropout takes ATen's composition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -25,12 +24,12 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerKernel,
-    bind_arguments,
+    bind,
     call,
     fill,
     fill_number,
     one_launch,
+    signature_of,
 )
 from spyre.torch_backend.eager.masks import triangle
 from spyre.torch_backend.program import Lowering, Value, current_recorder
@@ -58,13 +57,7 @@ def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
 
 
 def added(
-    builder: Lowering,
-    bias: Value,
-    left: Value,
-    right: Value,
-    dtype: str,
-    beta: float,
-    alpha: float,
+    builder: Lowering, bias: Value, left: Value, right: Value, dtype: str, beta: float, alpha: float
 ) -> Value:
     """beta · bias + alpha · left · right."""
     result = product(builder, left, right, dtype)
@@ -81,33 +74,26 @@ def added(
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _product_sizes(left: torch.Tensor, right: torch.Tensor) -> tuple[int, ...]:
-    return (*left.shape[:-1], right.shape[-1])
-
-
 def _matmul(args: Arguments) -> torch.Tensor:
-    operands, sizes = args.inputs, _product_sizes(*args.inputs)
-    return fill("matmul", product, operands, (name_of(args.out.dtype),), args.out, sizes)
+    left, right = args.inputs
+    sizes = (*left.shape[:-1], right.shape[-1])
+    if not (left.numel() and right.numel()):
+        return fill_number(args.out, sizes, 0.0)
+    return fill("matmul", product, args.inputs, (name_of(args.out.dtype),), args.out, sizes)
 
 
 def _addmm(args: Arguments) -> torch.Tensor:
-    sizes = _product_sizes(*args.inputs[1:])
-    return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
+    bias, left, right = args.inputs
+    sizes = (*left.shape[:-1], right.shape[-1])
+    if left.numel() and right.numel():
+        return fill("addmm", added, args.inputs, _factors(args), args.out, sizes)
+    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
+    out = fill_number(args.out, sizes, 0.0)
+    return out if scaled is None else out.copy_(scaled)
 
 
 def _factors(args: Arguments) -> tuple[str, float, float]:
     return name_of(args.out.dtype), float(args.beta), float(args.alpha)
-
-
-def _empty_product(args: Arguments) -> torch.Tensor:
-    return fill_number(args.out, _product_sizes(*args.inputs), 0.0)
-
-
-def _empty_addmm(args: Arguments) -> torch.Tensor:
-    bias, left, right = args.inputs
-    scaled = bias * args.beta if args.beta else None  # in place, out is the bias
-    out = fill_number(args.out, _product_sizes(left, right), 0.0)
-    return out if scaled is None else out.copy_(scaled)
 
 
 def _added_vector(
@@ -148,18 +134,6 @@ def _is_small(left: str, right: str, args: Arguments) -> bool:
     return is_small_product(factor.shape, 1 if columns.dim() == 1 else columns.shape[-1])
 
 
-def _product_conditions(left: str, right: str) -> Conditions:
-    return Conditions(
-        dtypes={"inputs": FLOATS, "out": FLOATS},
-        nonempty=("inputs",),
-        check=partial(_is_small, left, right),
-    )
-
-
-def _has_empty_factor(left: str, right: str, args: Arguments) -> bool:
-    return not (getattr(args, left).numel() and getattr(args, right).numel())
-
-
 def _factors_agree(left: str, right: str, args: Arguments) -> bool:
     a, b = getattr(args, left), getattr(args, right)
     return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
@@ -183,41 +157,42 @@ PLAIN = {
 """Shapes of functional variants that need no rules of ATen's."""
 
 _PRODUCTS = (
-    ("mm.out", "self", "mat2", _matmul, _empty_product),
-    ("bmm.out", "self", "mat2", _matmul, _empty_product),
-    ("addmm.out", "mat1", "mat2", _addmm, _empty_addmm),
-    ("baddbmm.out", "batch1", "batch2", _addmm, _empty_addmm),
+    ("mm.out", "self", "mat2", _matmul),
+    ("bmm.out", "self", "mat2", _matmul),
+    ("addmm.out", "mat1", "mat2", _addmm),
+    ("baddbmm.out", "batch1", "batch2", _addmm),
 )
-_ADDMV = replace(
-    _product_conditions("mat", "vec"),
+_ADDMV = Conditions(
     dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
     nonempty=("mat", "vec"),
+    check=partial(_is_small, "mat", "vec"),
 )
 _DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
 
 
 def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
-    """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0.
+    """softmax(q·kᵀ·scale + mask)·v, [.., heads, rows, width]; rows that see nothing become 0. In
+    products dims [.., heads / groups, groups, rows, width].
 
     ``rest``: masks as values, then their kinds ("add" or "keep"), scale and dtype.
     """
     *masks, kinds, scale, dtype = args
     q, k, v = (builder.convert(x, dtype) for x in (q, k, v))
     groups = q.sizes[-3] // k.sizes[-3]
-    q5, k5, v5 = _grouped(q, groups), k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
+    *outer, heads, rows, width = q.sizes
+    q5 = q.reshaped((*outer, heads // groups, groups, rows, width))
+    k5, v5 = k.unsqueezed(len(k.sizes) - 2), v.unsqueezed(len(v.sizes) - 2)
     last = len(k5.sizes)
     scores = product(builder, q5, k5.transposed(last - 2, last - 1), dtype)
     scores = builder.pointwise("mul", scores, scale)
     for kind, mask in zip(kinds, masks, strict=True):
-        scores = _masked(builder, scores, _mask_view(mask, q, groups), kind, dtype)
+        mask = builder.convert(_mask_view(mask, q, groups), dtype)
+        if kind == "add":
+            scores = builder.pointwise("add", scores, mask)
+        else:
+            scores = builder.pointwise("where3", mask, scores, float("-inf"))
     output = product(builder, _safe_softmax(builder, scores, dtype), v5, dtype)
     return output.reshaped((*q.sizes[:-1], v.sizes[-1]))
-
-
-def _grouped(x: Value, groups: int) -> Value:
-    """[.., heads, rows, width] as [.., heads / groups, groups, rows, width]."""
-    *outer, heads, rows, width = x.sizes
-    return x.reshaped((*outer, heads // groups, groups, rows, width))
 
 
 def _mask_view(mask: Value, q: Value, groups: int) -> Value:
@@ -228,13 +203,6 @@ def _mask_view(mask: Value, q: Value, groups: int) -> Value:
     if heads == 1:
         return mask.unsqueezed(len(mask.sizes) - 2)
     return mask.reshaped((*outer, heads // groups, groups, rows, columns))
-
-
-def _masked(builder: Lowering, scores: Value, mask: Value, kind: str, dtype: str) -> Value:
-    mask = builder.convert(mask, dtype)
-    if kind == "add":
-        return builder.pointwise("add", scores, mask)
-    return builder.pointwise("where3", mask, scores, float("-inf"))
 
 
 def _safe_softmax(builder: Lowering, x: Value, dtype: str) -> Value:
@@ -256,7 +224,7 @@ _FUSED = "_scaled_dot_product_fused_attention_overrideable"
 
 def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor:
     """aten::scaled_dot_product_attention: ATen asks no device in Python which way to take."""
-    args = bind_arguments("scaled_dot_product_attention", positional, named)
+    args = bind(signature_of("scaled_dot_product_attention"), positional, named)
     q, k, v, mask, scale = args.query, args.key, args.value, args.attn_mask, args.scale
     if FUSED.hold(args):
         fused = getattr(torch.ops.aten, _FUSED)
@@ -305,13 +273,12 @@ def fused_attention(args: Arguments) -> tuple[Any, ...]:
     return (output, empty, counts, counts, *lengths, counts, counts, empty)
 
 
-def _fill_attention(args: Arguments) -> torch.Tensor:
-    parameters = (args.kinds, args.scale, args.dtype)
-    return fill("attention", attention, args.operands, parameters, args.out)
-
-
 _ATTENTION = one_launch(
-    "scaled_dot_product_attention", ("operands", "kinds", "scale", "dtype"), _fill_attention
+    "scaled_dot_product_attention",
+    ("operands", "kinds", "scale", "dtype"),
+    lambda args: fill(
+        "attention", attention, args.operands, (args.kinds, args.scale, args.dtype), args.out
+    ),
 )
 
 
@@ -418,10 +385,7 @@ def encoder_layer(args: Arguments) -> torch.Tensor:
     def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.layer_norm(x, [x.shape[-1]], weight, bias, args.eps)
 
-    first, last = (
-        (args.norm_weight_1, args.norm_bias_1),
-        (args.norm_weight_2, args.norm_bias_2),
-    )
+    first, last = ((args.norm_weight_1, args.norm_bias_1), (args.norm_weight_2, args.norm_bias_2))
     x: torch.Tensor = args.src
     if args.norm_first:
         x = x + attended(normed(x, *first))
@@ -439,33 +403,28 @@ WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
 
 KERNELS = (
     *(
-        EagerKernel(
+        (
             name,
-            empty,
+            kernel,
             Conditions(
-                dtypes={left: FLOATS, right: FLOATS, "out": FLOATS},
-                check=partial(_has_empty_factor, left, right),
+                dtypes={"inputs": FLOATS, "out": FLOATS}, check=partial(_is_small, left, right)
             ),
         )
-        for name, left, right, _, empty in _PRODUCTS
+        for name, left, right, kernel in _PRODUCTS
     ),
-    *(
-        EagerKernel(name, function, _product_conditions(left, right))
-        for name, left, right, function, _ in _PRODUCTS
-    ),
-    EagerKernel("addmv.out", _addmv, _ADDMV),
-    EagerKernel("dot", dot, _DOT),
-    EagerKernel("vdot", dot, _DOT),
-    EagerKernel(_FUSED, fused_attention),
-    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
-    EagerKernel("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value)),
-    EagerKernel(f"{_FUSED}_backward", fused_attention_backward),
-    EagerKernel(
+    ("addmv.out", _addmv, _ADDMV),
+    ("dot", dot, _DOT),
+    ("vdot", dot, _DOT),
+    (_FUSED, fused_attention, None),
+    ("_fused_sdp_choice", lambda _: int(SDPBackend.OVERRIDEABLE.value), FUSED),
+    ("_fused_sdp_choice", lambda _: int(SDPBackend.MATH.value), None),
+    (f"{_FUSED}_backward", fused_attention_backward, None),
+    (
         "_native_multi_head_attention",
         native_attention,
         Conditions(dtypes={"query": FLOATS}, ranks={"query": (3,)}, nonempty=("query",)),
     ),
-    EagerKernel(
+    (
         "_transformer_encoder_layer_fwd",
         encoder_layer,
         Conditions(dtypes={"src": FLOATS}, ranks={"src": (3,)}, nonempty=("src",)),

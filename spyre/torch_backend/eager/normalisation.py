@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import nan, prod
+from math import nan
 from typing import Any
 
 import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import (
-    FLOATS,
-    Arguments,
-    Conditions,
-    EagerKernel,
-    NewResult,
-    fill,
-)
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import along, logarithm
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
@@ -101,12 +94,7 @@ def _statistics(builder: Lowering, x: Value, dims: Sequence[int]) -> tuple[Value
 
 
 def _normalised(
-    builder: Lowering,
-    x: Value,
-    mean: Value,
-    variance: Value,
-    given: dict[str, Value],
-    eps: float,
+    builder: Lowering, x: Value, mean: Value, variance: Value, given: dict[str, Value], eps: float
 ) -> tuple[Value, Value]:
     """(x - mean) · scale · weight + bias, and the scale, 1/√(variance + eps); all of float32."""
     scale = builder.pointwise("rsqrt", builder.pointwise("add", variance, eps))
@@ -227,8 +215,12 @@ def _affine(args: Arguments) -> dict[str, torch.Tensor]:
 
 def native_layer_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
     """The result, mean and reciprocal deviation."""
-    x, affine = args.input, _affine(args)
-    parameters = (tuple(affine), len(args.normalized_shape), float(args.eps), name_of(x.dtype))
+    x, affine, count = args.input, _affine(args), len(args.normalized_shape)
+    if not x.numel():
+        sizes = (*x.shape[: x.dim() - count], *[1] * count)
+        statistics = (torch.full(sizes, n, dtype=x.dtype, device=x.device) for n in (0, nan))
+        return torch.empty_like(x), *statistics
+    parameters = (tuple(affine), count, float(args.eps), name_of(x.dtype))
     return run("layer_norm", layer_norm, [x, *affine.values()], parameters)
 
 
@@ -243,13 +235,6 @@ def native_layer_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ..
 def _wanted(grads: Sequence[torch.Tensor], args: Arguments) -> tuple[torch.Tensor | None, ...]:
     pairs = zip(grads, args.output_mask, strict=True)
     return tuple(grad if is_wanted else None for grad, is_wanted in pairs)
-
-
-def _layer_norm_of_nothing(args: Arguments) -> tuple[torch.Tensor, ...]:
-    x, count = args.input, len(args.normalized_shape)
-    sizes = (*x.shape[: x.dim() - count], *[1] * count)
-    statistics = [torch.full(sizes, value, dtype=x.dtype, device=x.device) for value in (0, nan)]
-    return torch.empty_like(x), *statistics
 
 
 def native_group_norm(args: Arguments) -> Any:
@@ -312,30 +297,29 @@ def _has_statistics(args: Arguments) -> bool:
     return is_own or None not in (args.running_mean, args.running_var)
 
 
-def _has_dim(args: Arguments) -> bool:
-    return bool(-args.self.dim() <= args.dim < args.self.dim())
-
-
-PLAIN_SOFTMAX = Conditions(values={"half_to_float": (False,)}, check=_has_dim)
+PLAIN_SOFTMAX = Conditions(
+    values={"half_to_float": (False,)},
+    check=lambda args: -args.self.dim() <= args.dim < args.self.dim(),
+)
 """Arguments of the functional variants that need no rules of ATen's."""
 
 _SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
 _SOFTMAX_BACKWARD = Conditions(dtypes={"grad_output": FLOATS, "output": FLOATS})
 
 KERNELS = (
-    EagerKernel("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
-    EagerKernel("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
-    EagerKernel(
+    ("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
+    ("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
+    (
         "_softmax_backward_data.out",
         partial(_backward, "softmax_backward", softmax_backward),
         _SOFTMAX_BACKWARD,
     ),
-    EagerKernel(
+    (
         "_log_softmax_backward_data.out",
         partial(_backward, "log_softmax_backward", log_softmax_backward),
         _SOFTMAX_BACKWARD,
     ),
-    EagerKernel(
+    (
         "native_batch_norm",
         native_batch_norm,
         Conditions(
@@ -345,29 +329,16 @@ KERNELS = (
             check=lambda args: args.input.dim() > 1 and _has_statistics(args),
         ),
     ),
-    EagerKernel(
+    (
         "native_batch_norm_backward",
         native_batch_norm_backward,
         Conditions(dtypes={"inputs": FLOATS}, nonempty=("grad_out",), check=_has_statistics),
     ),
-    EagerKernel("native_group_norm", native_group_norm),
-    EagerKernel(
+    ("native_group_norm", native_group_norm, None),
+    (
         "native_layer_norm_backward",
         native_layer_norm_backward,
         Conditions(dtypes={"inputs": FLOATS}, nonempty=("input",)),
     ),
-    EagerKernel(
-        "native_layer_norm",
-        _layer_norm_of_nothing,
-        Conditions(dtypes={"input": FLOATS}, empty=("input",)),
-    ),
-    EagerKernel(
-        "native_layer_norm",
-        native_layer_norm,
-        Conditions(
-            dtypes={"input": FLOATS},
-            nonempty=("input",),
-            check=lambda args: prod(args.normalized_shape) > 0,
-        ),
-    ),
+    ("native_layer_norm", native_layer_norm, Conditions(dtypes={"input": FLOATS})),
 )

@@ -9,7 +9,7 @@ accepts elements that coincide, its result depends on the order of its writes, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import schema_of, storage_key
-from spyre.torch_backend.fallback.call import overlaps_itself
+from spyre.torch_backend.fallback import overlaps_itself, tensors_in
 from spyre.torch_backend.program import current_recorder
 
 REFUSAL = "single memory location"
@@ -51,7 +51,7 @@ def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]
                 and _may_overlap(written, args, kwargs, works_in_place)
                 and not current_recorder()
             ):
-                return refuse_overlap(op, written, args, kwargs)
+                return _refuse_overlap(op, written, args, kwargs)
         return False
 
     return check
@@ -79,36 +79,29 @@ def _may_overlap(
     return False
 
 
-def refuse_overlap(
+def _refuse_overlap(
     function: Callable[..., Any],
     written: torch.Tensor,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> bool:
-    """As the function of `overlap_check`, for any function that writes to ``written``."""
+    """The answer of `overlap_check` for tensors that may overlap, cached by their geometry."""
     geometry: Any = (function, _geometry((*args, *sorted(kwargs.items())), {}))
     try:
         verdict = _verdicts.get(geometry)
     except TypeError:  # an argument cannot be hashed
         geometry, verdict = None, None
     if verdict is None:
-        verdict = _verdict_of(function, written, args, kwargs)
+        message, key = _message_of(function, *_stand_ins((args, kwargs))), storage_key(written)
+        tensors = [t for t in tensors_in((args, kwargs)) if storage_key(t) == key]
+        coincides = any(_coincide(written, t) for t in tensors if t is not written)
+        verdict = message, bool(message) or coincides or overlaps_itself(written)
         if geometry is not None:
             _verdicts.put(geometry, verdict)
     message, coincides = verdict
     if message:
         raise RuntimeError(message)
     return coincides
-
-
-def _verdict_of(
-    function: Callable[..., Any], written: torch.Tensor, args: Any, kwargs: Any
-) -> Verdict:
-    message = _message_of(function, *_stand_ins((args, kwargs)))
-    key = storage_key(written)
-    others = [t for t in tensors_of(args, kwargs) if t is not written and storage_key(t) == key]
-    coincides = overlaps_itself(written) or any(_coincide(written, other) for other in others)
-    return message, bool(message) or coincides
 
 
 def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) -> str:
@@ -124,16 +117,16 @@ def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) 
 def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """RuntimeError, as on the CPU, for a call that changes tensors of a tracer."""
     host_args, host_kwargs = _stand_ins((args, kwargs))
-    tensors = [*tensors_of(host_args, host_kwargs)]
-    shares = any(_ranges_meet(a, b) for a, b in combinations(tensors, 2) if _share(a, b))
+    tensors = tensors_in((host_args, host_kwargs))
+    shares = any(
+        _ranges_meet(a, b)
+        for a, b in combinations(tensors, 2)
+        if a is not b and storage_key(a) == storage_key(b)
+    )
     if shares or any(map(overlaps_itself, tensors)):
         message = _message_of(function, host_args, host_kwargs)
         if message:
             raise RuntimeError(message)
-
-
-def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a is not b and storage_key(a) == storage_key(b)
 
 
 def _stand_ins(values: Any) -> Any:
@@ -176,17 +169,6 @@ def _geometry(value: Any, storages: dict[int, int]) -> Any:
         return value
     number = storages.setdefault(storage_key(value), len(storages))
     return number, value.dtype, tuple(value.size()), value.stride(), value.storage_offset()
-
-
-def tensors_of(*values: Any) -> Iterator[torch.Tensor]:
-    """The tensors in ``values``, also in lists and dicts of them."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from tensors_of(*value.values())
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_of(*value)
 
 
 def _ranges_meet(a: torch.Tensor, b: torch.Tensor) -> bool:

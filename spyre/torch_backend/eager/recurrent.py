@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from types import SimpleNamespace
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -28,10 +27,11 @@ from spyre.mlir.builder import round_up
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_observed, is_traced, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS
-from spyre.torch_backend.eager.elementwise import apply_op, rectified
+from spyre.torch_backend.eager.elementwise import rectified
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.matmul import TERMS_BYTES, is_small_product, product
-from spyre.torch_backend.eager.special import tanh
+from spyre.torch_backend.eager.special import Term, tanh
+from spyre.torch_backend.eager.windows import copied_to
 from spyre.torch_backend.program import (
     MATMUL_STICK,
     DeviceOp,
@@ -48,142 +48,97 @@ from spyre.torch_backend.program import (
     tile_of,
 )
 
-# --- what formulas are made of --------------------------------------------------------------------
+# --- operations on tensors or terms ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramArithmetic:
-    """Values of a program, in ``dtype``."""
-
-    builder: Lowering
-    dtype: str
-
-    def add(self, a: Value, b: Value) -> Value:
-        return self.builder.pointwise("add", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        return self.builder.pointwise("sub", a, b)
-
-    def mul(self, *factors: Value) -> Value:
-        """The first two first."""
-        product, *rest = factors
-        for factor in rest:
-            product = self.builder.pointwise("mul", product, factor)
-        return product
-
-    def rest(self, x: Value) -> Value:
-        """1 - x."""
-        return self.builder.pointwise("sub", 1.0, x)
-
-    def sigmoid(self, x: Value) -> Value:
-        return apply_op("sigmoid", self.builder, x, self.dtype)
-
-    def tanh(self, x: Value) -> Value:
-        return tanh(self.builder, x, self.dtype)
-
-    def zeros_like(self, x: Value) -> Value:
-        return self.builder.broadcast(self.builder.constant(0.0, self.dtype), x.sizes, x.lane_dim)
-
-    def chunks(self, x: Value, count: int) -> list[Value]:
-        """As ``x.chunk(count, 1)``, with the sticks along rows that it has."""
-        size = x.sizes[1] // count
-        if x.lane_dim != 1 or not size % x.view.elements_per_stick:
-            return [narrowed(x, 1, k * size, size) for k in range(count)]
-        x = off_lanes(self.builder, x, 1)  # some begin within a stick
-        return [self.builder.with_lane(narrowed(x, 1, k * size, size), 1) for k in range(count)]
-
-    def joined(self, parts: Sequence[Value]) -> Value:
-        return joined(self.builder, parts, 1, self.dtype)
+def _chunks(x: Any, count: int) -> Any:
+    """``x.chunk(count, 1)``; of terms with the sticks along rows that they have."""
+    if isinstance(x, Tensor):
+        return x.chunk(count, 1)
+    builder, value = x.builder, x.value
+    size = value.sizes[1] // count
+    if value.lane_dim != 1 or not size % value.view.elements_per_stick:
+        return [Term(builder, narrowed(value, 1, k * size, size)) for k in range(count)]
+    value = off_lanes(builder, value, 1)  # some begin within a stick
+    parts = (narrowed(value, 1, k * size, size) for k in range(count))
+    return [Term(builder, builder.with_lane(part, 1)) for part in parts]
 
 
-def _product(*factors: Tensor) -> Tensor:
-    product, *rest = factors
-    for factor in rest:
-        product = product * factor
-    return product
+def _joined(parts: Sequence[Any]) -> Any:
+    """``torch.cat(parts, 1)``."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat([*parts], 1)
+    builder, values = parts[0].builder, [part.value for part in parts]
+    return Term(builder, joined(builder, values, 1, values[0].dtype))
 
 
-TENSOR_ARITHMETIC = SimpleNamespace(
-    add=torch.add,
-    sub=torch.sub,
-    sigmoid=torch.sigmoid,
-    tanh=torch.tanh,
-    zeros_like=torch.zeros_like,
-    mul=_product,
-    rest=lambda x: 1 - x,
-    chunks=lambda x, count: x.chunk(count, 1),
-    joined=lambda parts: torch.cat([*parts], 1),
-)
-"""`ProgramArithmetic` of tensors, with an operation of the device for each step."""
-
-Arithmetic = Any
-"""One of the two; formulas are over its numbers."""
+def _zeros_like(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return torch.zeros_like(x)
+    builder, value = x.builder, x.value
+    zero = builder.constant(0.0, value.dtype)
+    return Term(builder, builder.broadcast(zero, value.sizes, value.lane_dim))
 
 
-# --- formulas -------------------------------------------------------------------------------------
+# --- formulas, of tensors or terms ---------------------------------------------------------------
 
 
-def lstm_state(on: Arithmetic, gates: Sequence[Any], cx: Any) -> tuple[list[Any], Any, Any]:
+def lstm_state(gates: Sequence[Any], cx: Any) -> tuple[list[Any], Any, Any]:
     """The activated gates, the cell state and the hidden state of a step, made in this order."""
     i, f, g, o = gates
-    i, f, o = (on.sigmoid(gate) for gate in (i, f, o))
-    g = on.tanh(g)
-    cy = on.add(on.mul(f, cx), on.mul(i, g))
-    return [i, f, g, o], cy, on.mul(o, on.tanh(cy))
+    i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
+    g = g.tanh()
+    cy = f * cx + i * g
+    return [i, f, g, o], cy, o * cy.tanh()
 
 
-def gru_state(
-    on: Arithmetic, inputs: Sequence[Any], hiddens: Sequence[Any], hx: Any
-) -> tuple[list[Any], Any]:
+def gru_state(inputs: Sequence[Any], hiddens: Sequence[Any], hx: Any) -> tuple[list[Any], Any]:
     """Reset, update and new of a step, and its hidden state."""
     (ir, iz, i_new), (hr, hz, h_new) = inputs, hiddens
-    r, z = on.sigmoid(on.add(ir, hr)), on.sigmoid(on.add(iz, hz))
-    new = on.tanh(on.add(i_new, on.mul(r, h_new)))
-    return [r, z, new], on.add(new, on.mul(z, on.sub(hx, new)))
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    new = (i_new + r * h_new).tanh()
+    return [r, z, new], new + z * (hx - new)
 
 
-def _lstm(on: Arithmetic, gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> tuple[Any, ...]:
+def _lstm(gates: Any, hidden_gates: Any, cx: Any, *biases: Any) -> tuple[Any, ...]:
     for addend in (hidden_gates, *biases):
-        gates = gates if addend is None else on.add(gates, addend)
-    activated, cy, hy = lstm_state(on, on.chunks(gates, 4), cx)
-    return hy, cy, on.joined(activated)
+        gates = gates if addend is None else gates + addend
+    activated, cy, hy = lstm_state(_chunks(gates, 4), cx)
+    return hy, cy, _joined(activated)
 
 
-def _lstm_backward(
-    on: Arithmetic, grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any
-) -> tuple[Any, ...]:
-    i, f, g, o = on.chunks(workspace, 4)
-    hyperbolic = on.tanh(cy)
-    grad_cell = on.zeros_like(cy) if grad_cy is None else grad_cy
-    grad_o = on.zeros_like(cy)
+def _lstm_backward(grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any) -> tuple[Any, ...]:
+    i, f, g, o = _chunks(workspace, 4)
+    hyperbolic = cy.tanh()
+    grad_cell = _zeros_like(cy) if grad_cy is None else grad_cy
+    grad_o = _zeros_like(cy)
     if grad_hy is not None:
-        inner = on.mul(grad_hy, o, on.rest(on.mul(hyperbolic, hyperbolic)))
-        grad_cell = on.add(grad_cell, inner)
-        grad_o = on.mul(grad_hy, hyperbolic, o, on.rest(o))
-    grad_i = on.mul(grad_cell, g, i, on.rest(i))
-    grad_f = on.mul(grad_cell, cx, f, on.rest(f))
-    grad_g = on.mul(grad_cell, i, on.rest(on.mul(g, g)))
-    return on.joined([grad_i, grad_f, grad_g, grad_o]), on.mul(grad_cell, f)
+        grad_cell = grad_cell + grad_hy * o * (1.0 - hyperbolic * hyperbolic)
+        grad_o = grad_hy * hyperbolic * o * (1.0 - o)
+    grad_i = grad_cell * g * i * (1.0 - i)
+    grad_f = grad_cell * cx * f * (1.0 - f)
+    grad_g = grad_cell * i * (1.0 - g * g)
+    return _joined([grad_i, grad_f, grad_g, grad_o]), grad_cell * f
 
 
 def _gru(
-    on: Arithmetic, inputs: Any, hiddens: Any, hx: Any, input_bias: Any, hidden_bias: Any
+    inputs: Any, hiddens: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, ...]:
-    inputs = inputs if input_bias is None else on.add(inputs, input_bias)
-    hiddens = hiddens if hidden_bias is None else on.add(hiddens, hidden_bias)
-    parts = on.chunks(hiddens, 3)
-    activated, hy = gru_state(on, on.chunks(inputs, 3), parts, hx)
-    return hy, on.joined([*activated, hx, parts[2]])
+    inputs = inputs if input_bias is None else inputs + input_bias
+    hiddens = hiddens if hidden_bias is None else hiddens + hidden_bias
+    parts = _chunks(hiddens, 3)
+    activated, hy = gru_state(_chunks(inputs, 3), parts, hx)
+    return hy, _joined([*activated, hx, parts[2]])
 
 
-def _gru_backward(on: Arithmetic, grad_hy: Any, workspace: Any) -> tuple[Any, ...]:
-    r, z, new, hx, h_new = on.chunks(workspace, 5)
-    grad_new = on.mul(grad_hy, on.rest(z), on.rest(on.mul(new, new)))
-    grad_z = on.mul(grad_hy, on.sub(hx, new), z, on.rest(z))
-    grad_r = on.mul(grad_new, h_new, r, on.rest(r))
-    inputs = on.joined([grad_r, grad_z, grad_new])
-    hiddens = on.joined([grad_r, grad_z, on.mul(grad_new, r)])
-    return inputs, hiddens, on.mul(grad_hy, z)
+def _gru_backward(grad_hy: Any, workspace: Any) -> tuple[Any, ...]:
+    r, z, new, hx, h_new = _chunks(workspace, 5)
+    grad_new = grad_hy * (1.0 - z) * (1.0 - new * new)
+    grad_z = grad_hy * (hx - new) * z * (1.0 - z)
+    grad_r = grad_new * h_new * r * (1.0 - r)
+    inputs = _joined([grad_r, grad_z, grad_new])
+    hiddens = _joined([grad_r, grad_z, grad_new * r])
+    return inputs, hiddens, grad_hy * z
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -199,31 +154,27 @@ def _made(
     if dtype in FLOATS and alike and given[0].numel() and current_recorder() is None:
         missing = tuple(k for k, tensor in enumerate(tensors) if tensor is None)
         try:
-            return run(name, partial(_lowered, formula), given, (missing, name_of(dtype)))
+            return run(name, partial(_lowered, formula), given, (missing,))
         except LoweringError:
             pass
-    return formula(TENSOR_ARITHMETIC, *tensors)
+    return formula(*tensors)
 
 
 def _lowered(
     formula: Callable[..., tuple[Any, ...]], builder: Lowering, *args: Any
 ) -> Sequence[Value]:
-    """``missing``: which of the formula's numbers are not given."""
-    *values, missing, dtype = args
+    """``missing``: which of the formula's terms are not given."""
+    *values, missing = args
+    terms: list[Term | None] = [Term(builder, value) for value in values]
     for place in missing:
-        values.insert(place, None)
-    return formula(ProgramArithmetic(builder, dtype), *values)
+        terms.insert(place, None)
+    return [term.value for term in formula(*terms)]
 
 
-def lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
-    return _made("lstm_cell", _lstm, input_gates, hidden_gates, cx, input_bias, hidden_bias)
+lstm_cell = partial(_made, "lstm_cell", _lstm)
+"""aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace."""
+gru_cell = partial(_made, "gru_cell", _gru)
+"""aten::_thnn_fused_gru_cell: hidden state, workspace."""
 
 
 def lstm_cell_backward(
@@ -243,17 +194,6 @@ def lstm_cell_backward(
     return gates, grad_cx, gates.sum(0) if has_bias else None
 
 
-def gru_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    hx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """aten::_thnn_fused_gru_cell: hidden state, workspace."""
-    return _made("gru_cell", _gru, input_gates, hidden_gates, hx, input_bias, hidden_bias)
-
-
 def gru_cell_backward(
     grad_hy: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -270,34 +210,32 @@ Values = Sequence[Value]
 
 
 def _lstm_step(
-    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+    builder: Lowering, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
-    gates = inputs
-    for addend in (hiddens, *biases):
-        gates = on.add(gates, addend)
-    _, cy, hy = lstm_state(on, _parts(gates), states[1])
-    return hy, cy
+    gates = reduce(partial(builder.pointwise, "add"), (inputs, hiddens, *biases))
+    _, cy, hy = lstm_state(_parts(builder, gates), Term(builder, states[1]))
+    return hy.value, cy.value
 
 
 def _gru_step(
-    on: ProgramArithmetic, inputs: Value, hiddens: Value, biases: Values, states: Values
+    builder: Lowering, inputs: Value, hiddens: Value, biases: Values, states: Values
 ) -> Values:
-    hiddens = _biased(on.builder, hiddens, biases[1:])
-    _, hy = gru_state(on, _parts(inputs), _parts(hiddens), states[0])
-    return (hy,)
+    hiddens, hx = _biased(builder, hiddens, biases[1:]), Term(builder, states[0])
+    _, hy = gru_state(_parts(builder, inputs), _parts(builder, hiddens), hx)
+    return (hy.value,)
 
 
 def _simple_step(
     activation: Callable[[Lowering, Value, str], Value],
-    on: ProgramArithmetic,
+    builder: Lowering,
     inputs: Value,
     hiddens: Value,
     biases: Values,
     states: Values,
 ) -> Values:
-    hiddens = _biased(on.builder, hiddens, biases[1:])
-    (gate,) = _parts(on.add(hiddens, inputs))
-    return (activation(on.builder, gate, on.dtype),)
+    hiddens = _biased(builder, hiddens, biases[1:])
+    (gate,) = _parts(builder, builder.pointwise("add", hiddens, inputs))
+    return (activation(builder, gate.value, gate.value.dtype),)
 
 
 def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
@@ -305,16 +243,16 @@ def _biased(builder: Lowering, gates: Value, biases: Sequence[Value]) -> Value:
     return builder.pointwise("add", gates, biases[0]) if biases else gates
 
 
-def _parts(gates: Value) -> list[Value]:
+def _parts(builder: Lowering, gates: Value) -> list[Term]:
     """Each gate of [rows, gates, width]."""
-    return [selected(gates, 1, k) for k in range(gates.sizes[1])]
+    return [Term(builder, selected(gates, 1, k)) for k in range(gates.sizes[1])]
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentCell:
     """A kind of recurrent cell.
 
-    ``step``: (arithmetic, gates of the input, gates of the hidden state, biases, states) → new
+    ``step``: (builder, gates of the input, gates of the hidden state, biases, states) → new
     states. Gates and biases: [rows, gates, width]; states: [rows, width], the hidden one first.
     ``biases_inputs``: biases are added to the gates of the input before the loop.
     """
@@ -402,20 +340,16 @@ class _Direction:
         """
         builder, (steps, rows, depth) = self.builder, x.sizes
         outputs = builder.scratch((steps, rows, states[0].sizes[1]), self.dtype, 2)
-        is_at_once = self._is_at_once(steps * rows)
+        needed = 2 * steps * rows * self.of_input.sizes[1]
+        is_at_once = self.dtype != "float32" and needed <= TERMS_BYTES
         if is_at_once:
             gates = self._inputs(x.reshaped((steps * rows, depth)))
             x = gates.reshaped((steps, rows, *gates.sizes[1:]))
         with builder.loop(steps):
             inputs = tile_of(x, 0, self.is_backwards)
             self._step(inputs if is_at_once else self._inputs(inputs), states)
-            self._copy(states[0], tile_of(outputs, 0, self.is_backwards))
+            copied_to(self.builder, states[0], tile_of(outputs, 0, self.is_backwards))
         return outputs
-
-    def _is_at_once(self, rows: int) -> bool:
-        """True if the gates of so many rows of inputs are made by one product."""
-        columns = self.of_input.sizes[1]
-        return self.dtype != "float32" and rows * columns * 2 <= TERMS_BYTES
 
     def _inputs(self, rows: Value) -> Value:
         gates = self._product(rows, self.of_input, self.cell.gates)
@@ -424,15 +358,13 @@ class _Direction:
     def _step(self, inputs: Value, states: Sequence[Value]) -> None:
         """Put the next states in the place of ``states``."""
         hiddens = self._product(states[0], self.of_hidden, self.cell.gates)
-        hy, *others = self.cell.step(
-            ProgramArithmetic(self.builder, self.dtype), inputs, hiddens, self.biases, states
-        )
+        hy, *others = self.cell.step(self.builder, inputs, hiddens, self.biases, states)
         if self.projection is not None:
             hy = selected(self._product(hy, self.projection, 1), 1, 0)
         for made, state in zip((hy, *others), states, strict=True):
             made = self.builder.with_lane(made, state.lane_dim)
             if made.order is None:
-                self._copy(made, state)
+                copied_to(self.builder, made, state)
             else:  # nothing reads a state after its next one was made
                 self.builder.builder.output_into(made, state)
 
@@ -450,8 +382,8 @@ class _Direction:
             store_result(builder, filled, factor)
         else:
             zero = builder.constant(0.0, self.dtype)
-            self._copy(filled, narrowed(factor, 0, 0, depth))
-            self._copy(zero, narrowed(factor, 0, depth, missing))
+            copied_to(self.builder, filled, narrowed(factor, 0, 0, depth))
+            copied_to(self.builder, zero, narrowed(factor, 0, depth, missing))
         return factor.reshaped((factor.sizes[0], weight.sizes[0]))
 
     def _product(self, rows: Value, factor: Value, gates: int) -> Value:
@@ -464,9 +396,6 @@ class _Direction:
         factors = (builder.left_factor(rows, 2), factor)
         builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", factors, flat))
         return into
-
-    def _copy(self, value: Value, into: Value) -> None:
-        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (value,), into))
 
     def _apart(self, rows: int, gates: int, width: int) -> Value:
         """Memory for [rows, gates, width] in which every gate begins with a stick."""
@@ -511,7 +440,11 @@ def _run(
     if drops_out or num_layers < 1 or x.dim() < 2 or not _are_plain((x, *hx, *params)):
         return None
     if torch.is_autocast_enabled("spyre"):
-        x, hx, params = _cast((x,))[0], _cast(hx), _cast(params)
+        # where gradients are wanted, they add up step by step in the dtype of the weights, so there
+        # every step has to cast
+        (x,), hx, params = (
+            [t.to(torch.get_autocast_dtype("spyre")) for t in given] for given in ((x,), hx, params)
+        )
     directions = 1 + bidirectional
     weights = len(params) // (num_layers * directions)
     net = Network(cell, num_layers, directions, has_biases, weights, name_of(x.dtype))
@@ -533,15 +466,9 @@ def _launched(
         with interrupts:
             if x.shape[0] * net.layers * net.directions > most_steps:
                 return _in_pieces(net, x, hx, params, most_steps)
-            return _at_once(net, x, hx, params)
+            return run(net.cell, network, (x, *hx, *params), (net,))
     except LoweringError:
         return None
-
-
-def _at_once(
-    net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    return run(net.cell, network, (x, *hx, *params), (net,))
 
 
 def _in_pieces(
@@ -558,7 +485,7 @@ def _in_pieces(
             states = [state[number : number + 1] for state in hx]
             made = []
             for piece in x.split(most_steps)[:: -1 if one.is_backwards else 1]:
-                output, *states = _at_once(one, piece, states, own)
+                output, *states = run(net.cell, network, (piece, *states, *own), (one,))
                 made.append(output)
             outputs.append(_together(made[:: -1 if one.is_backwards else 1]))
             last.append(states)
@@ -569,13 +496,6 @@ def _in_pieces(
 def _together(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Joined along ``dim``, if they are several."""
     return tensors[0] if len(tensors) == 1 else torch.cat([*tensors], dim)
-
-
-def _cast(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """As autocast would for every step; where gradients are wanted, they add up step by step in the
-    dtype of the weights, so it has to.
-    """
-    return [tensor.to(torch.get_autocast_dtype("spyre")) for tensor in tensors]
 
 
 def _are_plain(tensors: Sequence[Tensor]) -> bool:

@@ -23,7 +23,6 @@ from spyre.torch_backend.eager.dispatch import (
     REDUCTION,
     Arguments,
     Conditions,
-    EagerKernel,
     checked_dims,
     copy_into,
     fill,
@@ -104,26 +103,21 @@ def _variance(
 def _norm(builder: Lowering, x: Value, dims: Ints, dtype: str, order: float) -> Value:
     inner = dtype if order in (inf, -inf, 0, 1) else WIDE
     magnitude = builder.pointwise("abs", builder.convert(x, inner))
-    return builder.convert(_norm_of(builder, magnitude, dims, order, inner), dtype)
-
-
-def _norm_of(builder: Lowering, magnitude: Value, dims: Ints, order: float, dtype: str) -> Value:
-    if order == inf:
-        return extreme(builder, "max", magnitude, dims)
-    if order == -inf:
-        return extreme(builder, "min", magnitude, dims)
-    if order == 0:
-        return builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
-    if order == 1:
-        return builder.reduce("sum", magnitude, dims)
-    if order == 2:
-        total = builder.reduce("sum", builder.pointwise("mul", magnitude, magnitude), dims)
-        return builder.pointwise("sqrt", total)
-    powers = builder.pointwise(
-        "exp", builder.pointwise("mul", logarithm(builder, magnitude, dtype), order)
-    )
-    total = logarithm(builder, builder.reduce("sum", powers, dims), dtype)
-    return builder.pointwise("exp", builder.pointwise("mul", total, 1 / order))
+    if order in (inf, -inf):
+        result = extreme(builder, "max" if order == inf else "min", magnitude, dims)
+    elif order == 0:
+        result = builder.reduce("sum", builder.pointwise("notequal", magnitude, 0), dims)
+    elif order == 1:
+        result = builder.reduce("sum", magnitude, dims)
+    elif order == 2:
+        squares = builder.pointwise("mul", magnitude, magnitude)
+        result = builder.pointwise("sqrt", builder.reduce("sum", squares, dims))
+    else:
+        logarithms = builder.pointwise("mul", logarithm(builder, magnitude, inner), order)
+        total = builder.reduce("sum", builder.pointwise("exp", logarithms), dims)
+        root = builder.pointwise("mul", logarithm(builder, total, inner), 1 / order)
+        result = builder.pointwise("exp", root)
+    return builder.convert(result, dtype)
 
 
 def _truth(name: str, builder: Lowering, x: Value, dims: Ints, dtype: str) -> Value:
@@ -155,10 +149,14 @@ def _dims_and_sizes(args: Arguments) -> tuple[Ints, Ints]:
 def over_dims(
     label: str, lowering: LoweringFunction, args: Arguments, *numbers: float
 ) -> torch.Tensor:
-    """A reduction in the dtype of the result; ``numbers``: further parameters of the lowering."""
-    dims, sizes = _dims_and_sizes(args)
-    parameters = (dims, getattr(args, "keepdim", False), name_of(args.out.dtype), *numbers)
-    return fill(label, partial(_reduced, lowering), [args.self], parameters, args.out, sizes)
+    """A reduction in the dtype of the result; ``numbers``: further parameters of the lowering.
+
+    max and min of all elements, which have no ``out``, make a new tensor.
+    """
+    x, (dims, sizes) = args.self, _dims_and_sizes(args)
+    out = args.out if hasattr(args, "out") else torch.empty((), dtype=x.dtype, device=x.device)
+    parameters = (dims, getattr(args, "keepdim", False), name_of(out.dtype), *numbers)
+    return fill(label, partial(_reduced, lowering), [x], parameters, out, sizes)
 
 
 def _extremes(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
@@ -172,19 +170,6 @@ def _truth_of_each(args: Arguments) -> torch.Tensor:
     return fill("truth", _each, [args.self], ("bool",), args.out, args.self.shape)
 
 
-def reduce_all(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    """Reduce all dims into a new tensor of rank 0 (max and min without dim)."""
-    x = args.self
-    result = torch.empty((), dtype=x.dtype, device=x.device)
-    parameters = (dims_of(x, None), False, name_of(x.dtype))
-    return fill(label, partial(_reduced, lowering), [x], parameters, result)
-
-
-def _product_of_all(args: Arguments) -> torch.Tensor:
-    """aten::prod: a product over one dim."""
-    return torch.prod(args.self.reshape(-1), 0, dtype=args.dtype)
-
-
 def _fill_zero_size(number: float, args: Arguments) -> torch.Tensor:
     """A reduction of no elements, whose result is ``number``."""
     return fill_number(args.out, _dims_and_sizes(args)[1], number)
@@ -192,6 +177,8 @@ def _fill_zero_size(number: float, args: Arguments) -> torch.Tensor:
 
 def _variance_kernel(root: bool, args: Arguments) -> torch.Tensor:
     x, (dims, sizes) = args.self, _dims_and_sizes(args)
+    if not x.numel():
+        return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
     result = torch.empty(sizes, dtype=x.dtype, device=x.device)
     correction = 1.0 if args.correction is None else float(args.correction)
     parameters = (dims, args.keepdim, name_of(x.dtype), correction, root)
@@ -201,15 +188,6 @@ def _variance_kernel(root: bool, args: Arguments) -> torch.Tensor:
 def _variance_and_mean(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     x, keepdim, dims = args.self, args.keepdim, dims_of(args.self, args.dim)
     return x.var(dims, correction=args.correction, keepdim=keepdim), x.mean(dims, keepdim)
-
-
-def _variance_of_nothing(args: Arguments) -> torch.Tensor:
-    x, sizes = args.self, _dims_and_sizes(args)[1]
-    return torch.full(sizes, nan, dtype=x.dtype, device=x.device)
-
-
-def _vector_norm(args: Arguments) -> torch.Tensor:
-    return over_dims("vector_norm", _norm, args, float(args.ord))
 
 
 def cumsum(args: Arguments) -> torch.Tensor:
@@ -247,7 +225,6 @@ PLAIN = Conditions(values={"dtype": (None,)})
 
 _OF_NOTHING = Conditions(dtypes={"self": COMPUTED, "out": FLOATS}, empty=("self",))
 _VARIANCE = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
-_VARIANCE_OF_NOTHING = Conditions(dtypes={"self": FLOATS}, empty=("self",))
 _ALL = Conditions(dtypes={"self": OPERANDS}, nonempty=("self",))
 _TRUTH = Conditions(dtypes={"self": OPERANDS, "out": BOOL}, nonempty=("self",))
 _TRUTH_OF_EACH = Conditions(dtypes={"self": CONVERTED, "out": BOOL}, check=_names_no_dims)
@@ -255,16 +232,16 @@ _LARGEST, _SMALLEST = partial(_extreme, "max"), partial(_extreme, "min")
 
 KERNELS = (
     *(
-        EagerKernel(name, partial(_fill_zero_size, number), _OF_NOTHING)
+        (name, partial(_fill_zero_size, number), _OF_NOTHING)
         for name, number in (("sum.IntList_out", 0.0), ("mean.out", nan), ("prod.int_out", 1.0))
     ),
-    EagerKernel("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
-    EagerKernel("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
-    EagerKernel("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
-    EagerKernel("prod", _product_of_all),
-    EagerKernel("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
-    EagerKernel("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
-    EagerKernel(
+    ("sum.IntList_out", partial(over_dims, "sum", partial(_folded, "sum")), REDUCTION),
+    ("mean.out", partial(over_dims, "mean", _mean), REDUCTION),
+    ("prod.int_out", partial(over_dims, "prod", partial(_folded, "prod")), REDUCTION),
+    ("prod", lambda args: torch.prod(args.self.reshape(-1), 0, dtype=args.dtype), None),
+    ("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
+    ("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
+    (
         "aminmax.out",
         _extremes,
         Conditions(
@@ -273,25 +250,23 @@ KERNELS = (
             nonempty=("self",),
         ),
     ),
-    EagerKernel("max", partial(reduce_all, "amax", _LARGEST), _ALL),
-    EagerKernel("min", partial(reduce_all, "amin", _SMALLEST), _ALL),
-    *(
-        EagerKernel(f"{name}.correction", function, conditions)
-        for name, root in (("var", False), ("std", True))
-        for function, conditions in (
-            (_variance_of_nothing, _VARIANCE_OF_NOTHING),
-            (partial(_variance_kernel, root), _VARIANCE),
-        )
-    ),
-    EagerKernel("var_mean.correction", _variance_and_mean, _VARIANCE),
-    EagerKernel(
+    ("max", partial(over_dims, "amax", _LARGEST), _ALL),
+    ("min", partial(over_dims, "amin", _SMALLEST), _ALL),
+    ("var.correction", partial(_variance_kernel, False), Conditions(dtypes={"self": FLOATS})),
+    ("std.correction", partial(_variance_kernel, True), Conditions(dtypes={"self": FLOATS})),
+    ("var_mean.correction", _variance_and_mean, _VARIANCE),
+    (
         "linalg_vector_norm.out",
         partial(_fill_zero_size, 0.0),
         Conditions(dtypes={"out": FLOATS}, empty=("self",), check=_has_norm),
     ),
-    EagerKernel("linalg_vector_norm.out", _vector_norm, REDUCTION),
+    (
+        "linalg_vector_norm.out",
+        lambda args: over_dims("vector_norm", _norm, args, float(args.ord)),
+        REDUCTION,
+    ),
     *(
-        EagerKernel(f"{name}.{kind}", function, conditions)
+        (f"{name}.{kind}", function, conditions)
         for name, lowering in (("any", partial(_truth, "max")), ("all", partial(_truth, "min")))
         for kind in ("out", "dims_out", "all_out")
         for function, conditions in (
@@ -299,12 +274,9 @@ KERNELS = (
             (partial(over_dims, name, lowering), _TRUTH),
         )
     ),
-    EagerKernel(
+    (
         "cumsum.out",
         cumsum,
-        Conditions(
-            dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)},
-            check=_has_room,
-        ),
+        Conditions(dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)}, check=_has_room),
     ),
 )

@@ -27,9 +27,9 @@ from spyre.torch_backend.eager import (
 )
 from spyre.torch_backend.eager.dispatch import (
     Conditions,
-    EagerKernel,
     EagerOperation,
     FunctionalVariant,
+    Kernel,
     call,
     call_functional,
     never,
@@ -72,7 +72,7 @@ has the dtype of floating operands, and is contiguous if they are.
 
 ONE_LAUNCH = {
     *FUNCTIONAL_VARIANTS.values(),
-    *(row.name for module in (elementwise, masks) for row in module.KERNELS),
+    *(name for module in (elementwise, masks) for name, *_ in module.KERNELS),
     "index_copy.out",
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
@@ -91,13 +91,13 @@ PLAIN: dict[str, Conditions] = {
 
 
 @cache
-def kernels_by_name() -> dict[str, tuple[EagerKernel, ...]]:
-    """The kernels of every operator, in the order they are tried."""
-    rows: dict[str, list[EagerKernel]] = {}
+def kernels_by_name() -> dict[str, list[tuple[Kernel, Conditions | None]]]:
+    """The kernels of every operator and their conditions, in the order they are tried."""
+    kernels: dict[str, list[tuple[Kernel, Conditions | None]]] = {}
     for module in MODULES:
-        for kernel in module.KERNELS:
-            rows.setdefault(kernel.name, []).append(kernel)
-    return {name: tuple(kernels) for name, kernels in rows.items()}
+        for name, kernel, conditions in module.KERNELS:
+            kernels.setdefault(name, []).append((kernel, conditions))
+    return kernels
 
 
 @cache
@@ -119,7 +119,10 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         name: partial(call, operation) for name, operation in operations.items()
     }
     for name, out in FUNCTIONAL_VARIANTS.items():
-        functions[name] = partial(call_functional, _functional_variant(name, operations[out]))
+        op = operator(name)
+        tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
+        variant = FunctionalVariant(op, operations[out], PLAIN.get(name), tensors, name in PRODUCTS)
+        functions[name] = partial(call_functional, variant)
     return functions
 
 
@@ -128,12 +131,6 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
     is_fill = name in factories.FILLS or name in masks.FILLS
     is_checked = op is not None and schema_of(op).is_mutable and not is_fill
     return overlap_check(op) if is_checked else never
-
-
-def _functional_variant(name: str, operation: EagerOperation) -> FunctionalVariant:
-    op = operator(name)
-    tensors = sum(str(argument.type) == "Tensor" for argument in schema_of(op).arguments)
-    return FunctionalVariant(op, operation, PLAIN.get(name), tensors, name in PRODUCTS)
 
 
 _registered = False

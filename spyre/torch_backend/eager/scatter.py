@@ -23,12 +23,12 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerKernel,
-    bind_arguments,
+    bind,
     checked_dim,
     copy_into,
     fill,
     operand,
+    signature_of,
 )
 from spyre.torch_backend.eager.indexing import (
     INDICES,
@@ -46,13 +46,7 @@ from spyre.torch_backend.eager.integers import select
 from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along
-from spyre.torch_backend.program import (
-    MAX_ROWS,
-    Lowering,
-    LoweringError,
-    Value,
-    current_recorder,
-)
+from spyre.torch_backend.program import MAX_ROWS, Lowering, LoweringError, Value, current_recorder
 
 MOST_COMPARISONS = 1 << 24
 """Pairs of row and index that one program compares."""
@@ -79,20 +73,20 @@ def _last_match(builder: Lowering, hits: Value, order: Value, dim: int) -> Value
     return last.reshaped((*hits.sizes[:dim], *hits.sizes[dim + 1 :]))
 
 
-def _where(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
-    """a where a float32 condition is 1, else b, of b's dtype."""
-    truth = condition if b.dtype == "float32" else builder.truth(condition)
-    return select(builder, truth, a, b, b.dtype)
-
-
-def _is_written(builder: Lowering, last: Value) -> Value:
-    return builder.pointwise("greaterthan", last, 0.0)
+def _if_written(
+    builder: Lowering, last: Value, written: Value, x: Value, dim: int | None = None
+) -> Value:
+    """``written`` where `_last_match` found one, else x, in its dtype; ``dim``: of the matches."""
+    is_written = builder.pointwise("greaterthan", last, 0.0)
+    if dim is not None:
+        is_written = along(is_written, dim, len(x.sizes))
+    truth = is_written if x.dtype == "float32" else builder.truth(is_written)
+    return select(builder, truth, written, x, x.dtype)
 
 
 def _source_row(builder: Lowering, last: Value) -> Value:
-    """Of rows that are not written the first one."""
-    before = builder.pointwise("sub", last, 1.0)
-    return builder.pointwise("maximum", before, 0.0)
+    """The row of a match; of rows that are not written the first one."""
+    return builder.pointwise("maximum", builder.pointwise("sub", last, 1.0), 0.0)
 
 
 def write_rows(
@@ -107,7 +101,7 @@ def write_rows(
     last = _last_match(builder, hits, order, 1)
     if source.sizes[dim] > 1:
         source = select_rows(builder, source, _source_row(builder, last), dim, False)
-    return _where(builder, along(_is_written(builder, last), dim, len(x.sizes)), source, x)
+    return _if_written(builder, last, source, x, dim)
 
 
 def add_rows(
@@ -125,9 +119,8 @@ def add_rows(
     last = _last_match(builder, hits, order, 1)
     picked = select_rows(builder, sums, _source_row(builder, last), 0, False)
     total = builder.pointwise("add", builder.convert(x, source.dtype), picked)
-    return _where(
-        builder, _is_written(builder, last).unsqueezed(1), builder.convert(total, x.dtype), x
-    )
+    total = builder.convert(total, x.dtype)
+    return _if_written(builder, last, total, x, 0)
 
 
 def write_elements(
@@ -156,7 +149,7 @@ def write_elements(
     last = _last_match(builder, hits, order, dim + 1)
     if source.sizes and source.sizes[dim] > 1:
         source = select_elements(builder, source, _source_row(builder, last), dim)
-    return _where(builder, _is_written(builder, last), source, x)
+    return _if_written(builder, last, source, x)
 
 
 # --- rows by one index or several ----------------------------------------------------------------
@@ -338,7 +331,7 @@ def index_put_functional(
     """aten::index_put for a recorder, to which the number of a mask's positions is unknown."""
     if (mask := _only_mask(x, indices, values, accumulate)) is not None:
         return torch.where(mask, values.reshape(()), x)
-    arguments = bind_arguments("_index_put_impl_", (x, indices, values, accumulate), {})
+    arguments = bind(signature_of("_index_put_impl_"), (x, indices, values, accumulate), {})
     if not _INDEX_PUT.hold(arguments):
         raise LoweringError(
             f"index_put by {[None if k is None else k.dtype for k in indices]} of {x.dtype}"
@@ -361,13 +354,7 @@ def embedding_dense_backward(args: Arguments) -> torch.Tensor:
 
 
 def scatter(
-    adds: bool,
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: Any,
-    *,
-    out: torch.Tensor,
+    adds: bool, x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, out: torch.Tensor
 ) -> torch.Tensor:
     """aten::scatter.src_out, scatter.value_out and scatter_add.out."""
     if not x.dim():
@@ -417,10 +404,6 @@ def _scatter_kernel(adds: bool, args: Arguments) -> torch.Tensor:
     return scatter(adds, args.self, args.dim, args.index, source, out=args.out)
 
 
-def _copy_self(args: Arguments) -> torch.Tensor:
-    return copy_into(args.out, args.self)
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
@@ -459,18 +442,9 @@ def _can_put(args: Arguments) -> bool:
     return fits and (not args.accumulate or _can_add(x, count, x.numel() // rows))
 
 
-def _can_add_gradients(args: Arguments) -> bool:
-    grad, count = args.grad_output, args.indices.numel()
-    return _few_comparisons(args.num_weights, count) and _can_add(grad, count, grad.shape[-1])
-
-
 def _has_device_mask(args: Arguments) -> bool:
     masks = (k for k in args.indices if k is not None and k.dtype is torch.bool)
     return any(mask.device == args.self.device for mask in masks)
-
-
-def _can_scatter(args: Arguments) -> bool:
-    return is_number_of(getattr(args, "value", 0), args.self.dtype) and _can_write_rows(args)
 
 
 _ROWS = Conditions(
@@ -498,34 +472,39 @@ _EMBEDDING = Conditions(
     same_device=("inputs",),
     nonempty=("inputs",),
     values={"scale_grad_by_freq": (False,)},
-    check=_can_add_gradients,
+    check=lambda args: (
+        _few_comparisons(args.num_weights, args.indices.numel())
+        and _can_add(args.grad_output, args.indices.numel(), args.grad_output.shape[-1])
+    ),
 )
 _SCATTER = Conditions(
     dtypes={"self": CONVERTED, "index": INDICES},
     same_dtype=("self", "out", "src"),
     same_device=("inputs",),
     nonempty=("self", "index"),
-    check=_can_scatter,
+    check=lambda args: (
+        is_number_of(getattr(args, "value", 0), args.self.dtype) and _can_write_rows(args)
+    ),
 )
 _NOTHING = Conditions(same_dtype=("self", "out"), empty=("index",))
 _SCATTERS = ("scatter.src_out", "scatter.value_out", "scatter_add.out")
 
 KERNELS = (
-    EagerKernel("index_copy.out", index_copy, _ROWS),
-    EagerKernel(
+    ("index_copy.out", index_copy, _ROWS),
+    (
         "index_add.out",
         index_add,
         replace(_ROWS, dtypes={"self": FLOATS, "index": INDICES}, check=_can_add_rows),
     ),
-    EagerKernel("index_fill_.int_Scalar", index_fill, _FILL),
-    EagerKernel("index_fill_.int_Tensor", index_fill, _FILL),
-    EagerKernel("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
-    EagerKernel("_index_put_impl_", index_put, _INDEX_PUT),
-    EagerKernel("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
-    *(EagerKernel(name, _copy_self, _NOTHING) for name in _SCATTERS),
-    EagerKernel("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
-    EagerKernel("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
-    EagerKernel(
+    ("index_fill_.int_Scalar", index_fill, _FILL),
+    ("index_fill_.int_Tensor", index_fill, _FILL),
+    ("_index_put_impl_", index_put_by_masks, Conditions(check=_has_device_mask)),
+    ("_index_put_impl_", index_put, _INDEX_PUT),
+    ("embedding_dense_backward", embedding_dense_backward, _EMBEDDING),
+    *((name, lambda args: copy_into(args.out, args.self), _NOTHING) for name in _SCATTERS),
+    ("scatter.src_out", partial(_scatter_kernel, False), _SCATTER),
+    ("scatter.value_out", partial(_scatter_kernel, False), _SCATTER),
+    (
         "scatter_add.out",
         partial(_scatter_kernel, True),
         replace(_SCATTER, dtypes={"self": FLOATS, "index": INDICES}),

@@ -22,16 +22,15 @@ from spyre.torch_backend.eager.dispatch import (
     POSITIONS,
     Arguments,
     Conditions,
-    EagerKernel,
     as_like,
     checked_dim,
+    copy_into,
 )
 from spyre.torch_backend.eager.launch import run
-from spyre.torch_backend.eager.special import extreme
+from spyre.torch_backend.eager.special import Term, extreme
 from spyre.torch_backend.program import (
     Lowering,
     Value,
-    current_recorder,
     largest,
     off_lanes,
     other_lane,
@@ -94,27 +93,19 @@ def _ordered_with_nan(
     common, at one end. A second order, of the classes number, infinity and NaN, has these right.
     """
     nan_class, number_class = (2.0, 0.0) if descending else (0.0, 2.0)
-    is_number = builder.pointwise("equal", x, x)
-    as_infinite = builder.pointwise("where3", is_number, x, inf)
-    classes = builder.pointwise(
-        "where3",
-        builder.pointwise("equal", as_infinite, inf),
-        builder.pointwise("where3", is_number, 1.0, nan_class),
-        number_class,
-    )
-    values, positions = _ordered(builder, as_infinite, dim, count, descending)
-    ranked_classes = largest(builder, classes, dim, count, indices=False)
+    term = Term(builder, x)
+    is_number = term.equal(term)
+    as_infinite = is_number.chosen(term, inf)
+    infinite_or_nan = is_number.chosen(1.0, nan_class)
+    classes = as_infinite.equal(inf).chosen(infinite_or_nan, number_class).value
+    values, positions = _ordered(builder, as_infinite.value, dim, count, descending)
+    ranked_classes = Term(builder, largest(builder, classes, dim, count, indices=False))
     by_class = largest(builder, classes, dim, count, indices=True)
-    nan_here = builder.pointwise("equal", ranked_classes, nan_class)
-    values = builder.pointwise("where3", nan_here, nan, values)
-    number_here = builder.pointwise("equal", ranked_classes, number_class)
-    return [values, _either(builder, number_here, positions, by_class)]
-
-
-def _either(builder: Lowering, condition: Value, a: Value, b: Value) -> Value:
-    """Positions, which float32 holds, from ``a`` or from ``b``."""
-    a, b = builder.convert(a, "float32"), builder.convert(b, "float32")
-    return builder.convert(builder.pointwise("where3", condition, a, b), "int64")
+    values = ranked_classes.equal(nan_class).chosen(nan, Term(builder, values)).value
+    # float32 holds positions
+    chosen = (Term(builder, p).convert("float32") for p in (positions, by_class))
+    positions = ranked_classes.equal(number_class).chosen(*chosen).convert("int64").value
+    return [values, positions]
 
 
 def _ranked(
@@ -132,28 +123,7 @@ def _extent(x: torch.Tensor, dim: int) -> int:
     return x.shape[dim] if x.dim() else 1
 
 
-def _into(targets: Any, results: tuple[torch.Tensor, ...]) -> Any:
-    if current_recorder() is not None:
-        return results
-    for target, source in zip(targets, results, strict=True):
-        if target.shape != source.shape:
-            target.resize_(source.shape)
-        target.copy_(source)
-    return targets
-
-
 # --- kernels -------------------------------------------------------------------------------------
-
-
-def topk(args: Arguments) -> tuple[torch.Tensor, ...]:
-    """aten::topk; the results are always in order."""
-    return _ranked(args.self, args.dim, args.k, args.largest)
-
-
-def sort(args: Arguments) -> tuple[torch.Tensor, ...]:
-    x = args.self
-    results = _ranked(x, args.dim, _extent(x, args.dim), args.descending)
-    return tuple(as_like(x, result) for result in results)
 
 
 HALF_WORD = 1 << 16
@@ -173,13 +143,14 @@ def _ranked_words(
     return x.gather(dim, positions), positions
 
 
-def _topk_words(args: Arguments) -> tuple[torch.Tensor, ...]:
-    return _ranked_words(args.self, args.dim, args.k, args.largest)
+def topk(rank: Callable[..., tuple[torch.Tensor, ...]], args: Arguments) -> Any:
+    """aten::topk; the results are always in order."""
+    return rank(args.self, args.dim, args.k, args.largest)
 
 
-def _sort_words(args: Arguments) -> tuple[torch.Tensor, ...]:
+def sort(rank: Callable[..., tuple[torch.Tensor, ...]], args: Arguments) -> Any:
     x = args.self
-    results = _ranked_words(x, args.dim, _extent(x, args.dim), args.descending)
+    results = rank(x, args.dim, _extent(x, args.dim), args.descending)
     return tuple(as_like(x, result) for result in results)
 
 
@@ -188,8 +159,9 @@ def _extreme(descending: bool, args: Arguments) -> tuple[torch.Tensor, ...]:
     return _ranked(args.self, args.dim, 0, descending, args.keepdim)
 
 
-def _run_into(function: Callable[..., Any], args: Arguments) -> Any:
-    return _into(args.results, function(args))
+def _into_results(function: Callable[..., Any], args: Arguments) -> Any:
+    """Copy results to the tensors that are given for them."""
+    return tuple(map(copy_into, args.results, function(args)))
 
 
 def _position(descending: bool, args: Arguments) -> torch.Tensor:
@@ -199,8 +171,7 @@ def _position(descending: bool, args: Arguments) -> torch.Tensor:
     (position,) = _ranked(row, along, 0, descending, keepdim and not is_row, both=False)
     if is_row and keepdim:
         position = position.reshape((1,) * x.dim())
-    (result,) = _into((args.out,), (position,))
-    return result
+    return copy_into(args.out, position)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -222,20 +193,8 @@ def _has_top(args: Arguments) -> bool:
     return bool(0 < args.k <= _extent(args.self, args.dim))
 
 
-def _can_rank_top(args: Arguments) -> bool:
-    return _has_top(args) and _can_rank(args.self, args.dim, args.k)
-
-
-def _is_short(args: Arguments) -> bool:
-    return _extent(args.self, args.dim) <= MAX_SORTED
-
-
 def _can_sort(args: Arguments) -> bool:
-    return _is_short(args) and _can_rank(args.self, args.dim, _extent(args.self, args.dim))
-
-
-def _can_sort_words(args: Arguments) -> bool:
-    return _is_short(args) and _rows_fit(args.self, args.dim)
+    return _extent(args.self, args.dim) <= MAX_SORTED and _rows_fit(args.self, args.dim)
 
 
 def _can_find_one(args: Arguments) -> bool:
@@ -246,33 +205,34 @@ def _can_find_one(args: Arguments) -> bool:
 
 _FLOATS = Conditions(dims=("dim",), dtypes={"self": FLOATS}, nonempty=("self",))
 _WORDS = Conditions(dims=("dim",), dtypes={"self": INTEGERS}, nonempty=("self",))
-_TOP_WORDS = replace(_WORDS, check=lambda args: _has_top(args) and _can_sort_words(args))
+_TOP = replace(
+    _FLOATS, check=lambda args: _has_top(args) and _can_rank(args.self, args.dim, args.k)
+)
+_TOP_WORDS = replace(_WORDS, check=lambda args: _has_top(args) and _can_sort(args))
 _ONE = replace(_FLOATS, check=_can_find_one)
+_SORT = ("sort.stable", "sort.values_stable", "indices")
 _FUNCTIONS: tuple[tuple[str, str, str, Callable[..., Any], Conditions], ...] = (
-    ("topk", "topk.values", "indices", topk, replace(_FLOATS, check=_can_rank_top)),
-    ("topk", "topk.values", "indices", _topk_words, _TOP_WORDS),
-    ("sort.stable", "sort.values_stable", "indices", sort, replace(_FLOATS, check=_can_sort)),
-    (
-        *("sort.stable", "sort.values_stable", "indices"),
-        *(_sort_words, replace(_WORDS, check=_can_sort_words)),
-    ),
+    ("topk", "topk.values", "indices", partial(topk, _ranked), _TOP),
+    ("topk", "topk.values", "indices", partial(topk, _ranked_words), _TOP_WORDS),
+    (*_SORT, partial(sort, _ranked), replace(_FLOATS, check=_can_sort)),
+    (*_SORT, partial(sort, _ranked_words), replace(_WORDS, check=_can_sort)),
     ("max.dim", "max.dim_max", "max_values", partial(_extreme, True), _ONE),
     ("min.dim", "min.dim_min", "min_indices", partial(_extreme, False), _ONE),
 )
 """Operator, variant with given results, its name for positions, kernel and conditions."""
 
 KERNELS = (
-    *(EagerKernel(name, function, conditions) for name, _, _, function, conditions in _FUNCTIONS),
+    *((name, function, conditions) for name, _, _, function, conditions in _FUNCTIONS),
     *(
-        EagerKernel(
+        (
             variant,
-            partial(_run_into, function),
+            partial(_into_results, function),
             replace(conditions, dtypes={**conditions.dtypes, positions: POSITIONS}),
         )
         for _, variant, positions, function, conditions in _FUNCTIONS
     ),
     *(
-        EagerKernel(
+        (
             name,
             partial(_position, descending),
             replace(_ONE, dtypes={"self": FLOATS, "out": POSITIONS}),

@@ -10,8 +10,9 @@ and NaN ranks above all numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import factorial, pi, sqrt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import factorial, inf, nan, pi, sqrt
 from typing import Any
 
 from spyre.torch_backend.program import Lowering, Value, float_bits
@@ -33,10 +34,7 @@ _TANH = (
 )
 """tanh x / x as a polynomial of x² up to ``_TANH_END``, which is that of the kernels."""
 _EXPM1_END = 0.3
-_EXPM1 = (
-    *(1.0, 4.999999922e-1, 1.666659757e-1, 4.166696605e-2),
-    *(8.358195502e-3, 1.388410881e-3),
-)
+_EXPM1 = (*(1.0, 4.999999922e-1, 1.666659757e-1, 4.166696605e-2), *(8.358195502e-3, 1.388410881e-3))
 """(e^x - 1) / x as a polynomial of x for |x| up to ``_EXPM1_END``."""
 _LN_2 = 0.6931471805599453
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
@@ -49,99 +47,123 @@ _ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in ra
 """erf x / x as a series in x², exact to 1e-10 up to ``_ERF_END``."""
 
 
-def _is_half(dtype: str) -> bool:
-    return dtype != "float32"
+def _values(operands: Sequence[Term | float]) -> list[Value | float]:
+    return [o.value if isinstance(o, Term) else o for o in operands]
+
+
+def _binary(name: str) -> Callable[[Term, Term | float], Term]:
+    return lambda a, b: a.apply(name, b)
+
+
+def _reflected(name: str) -> Callable[[Term, float], Term]:
+    return lambda b, a: replace(b, value=b.builder.pointwise(name, a, b.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A value of a program in a formula, with operators and methods of tensors."""
+
+    builder: Lowering
+    value: Value
+
+    def apply(self, name: str, *others: Term | float) -> Term:
+        """An elementwise operation of the card on this term and others."""
+        return replace(self, value=self.builder.pointwise(name, self.value, *_values(others)))
+
+    def convert(self, dtype: str) -> Term:
+        return replace(self, value=self.builder.convert(self.value, dtype))
+
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+    __truediv__ = _binary("realdiv")
+    __lt__, __gt__, __ge__ = _binary("lesserthan"), _binary("greaterthan"), _binary("greaterequal")
+    equal, minimum, maximum = _binary("equal"), _binary("minimum"), _binary("maximum")
+
+    def __abs__(self) -> Term:
+        return self.apply("abs")
+
+    def __neg__(self) -> Term:
+        return self.apply("neg")
+
+    def exp(self) -> Term:
+        return self.apply("exp")
+
+    def floor(self) -> Term:
+        return self.apply("floor")
+
+    def sigmoid(self) -> Term:
+        return self.apply("sigmoid")
+
+    def tanh(self) -> Term:
+        return replace(self, value=tanh(self.builder, self.value, self.value.dtype))
+
+    def chosen(self, a: Term | float, b: Term | float) -> Term:
+        """a where this is true, else b."""
+        return self.apply("where3", a, b)
+
+
+def fused(a: Term | float, b: Term | float, c: Term | float, scale: float = 1.0) -> Term:
+    """(a · scale) · b + c in float32; the product with b is not rounded."""
+    some = next(term for term in (a, b, c) if isinstance(term, Term))
+    value = some.builder.pointwise("layernormnorm", *_values((a, 0.0, scale, b, c)))
+    return replace(some, value=value)
+
+
+def multiply_add(builder: Lowering, a: Value, b: Value, c: Value) -> Value:
+    """a · b + c in float32, rounded once: `layernormnorm` with nothing else to do."""
+    return builder.pointwise("layernormnorm", a, 0.0, 1.0, b, c)
 
 
 def logarithm(builder: Lowering, x: Value, dtype: str) -> Value:
     """ln x."""
-    x = builder.convert(x, dtype)
-    if _is_half(dtype):
-        return builder.pointwise("log", x)
-    return _float32_log(builder, x)
+    term = Term(builder, builder.convert(x, dtype))
+    return (term.apply("log") if dtype != "float32" else _float32_log(term)).value
 
 
-def _float32_log(builder: Lowering, x: Value) -> Value:
+def _float32_log(x: Term) -> Term:
     """y + 2 artanh((x - e^y) / (x + e^y)), y a 16-bit logarithm.
 
     One factor of 2^±64 leaves 2^-85 to 2^64, of which `exp` is exact enough; the eighth root of
     that is in the range of both 16-bit formats, so y errs by less than 0.04.
     """
-    scaled, steps = _brought_near(builder, x)
-    root = scaled
-    for _ in range(3):
-        root = builder.pointwise("sqrt", root)
-    y = builder.convert(builder.pointwise("log", builder.convert(root, "float16")), "float32")
-    y = builder.pointwise("mul", y, 8.0)
+    up, down = x < 2.0**-32, x > 2.0**32
+    scaled = down.chosen(x * 2.0**-64, up.chosen(x * 2.0**64, x))
+    steps = down - up
+    root = scaled.apply("sqrt").apply("sqrt").apply("sqrt")
+    y = root.convert("float16").apply("log").convert("float32") * 8.0
     # near 1 the result is small, and the rounding of e^y would show: there y is 0 and e^y exact
-    far = builder.pointwise("greaterthan", builder.pointwise("abs", y), 0.36)
-    y = builder.pointwise("mul", y, far)
-    e = builder.pointwise("exp", y)
-    sum_ = builder.pointwise("add", scaled, e)
-    ratio = builder.pointwise("realdiv", builder.pointwise("sub", scaled, e), sum_)
-    y = builder.pointwise("add", y, _twice_artanh(builder, ratio, 5))
-    y = builder.pointwise("add", y, builder.pointwise("mul", steps, 64 * _LN_2))
-    return _log_edges(builder, x, y)
+    y = y * (abs(y) > 0.36)
+    e = y.exp()
+    y = y + _twice_artanh((scaled - e) / (scaled + e), 5) + steps * (64 * _LN_2)
+    y = x.equal(0.0).chosen(-inf, y)
+    y = x.equal(inf).chosen(inf, y)
+    return (x >= 0.0).chosen(y, nan)
 
 
-def _brought_near(builder: Lowering, x: Value) -> tuple[Value, Value]:
-    """x · 2^(-64 n) within 2^-85 .. 2^64, and n, which is -1, 0 or 1."""
-    up = builder.pointwise("lesserthan", x, 2.0**-32)
-    down = builder.pointwise("greaterthan", x, 2.0**32)
-    grown = builder.pointwise("mul", x, 2.0**64)
-    shrunk = builder.pointwise("mul", x, 2.0**-64)
-    scaled = builder.pointwise("where3", down, shrunk, builder.pointwise("where3", up, grown, x))
-    return scaled, builder.pointwise("sub", down, up)
-
-
-def _twice_artanh(builder: Lowering, r: Value, terms: int) -> Value:
+def _twice_artanh(r: Term, terms: int) -> Term:
     """2 artanh r = ln((1 + r) / (1 - r)) by the series 2r (1 + r²/3 + r⁴/5 + …)."""
-    z = builder.pointwise("mul", r, r)
-    coefficients = [2 / (2 * k + 1) for k in range(terms)]
-    return builder.pointwise("mul", r, _polynomial(builder, z, coefficients))
+    return r * _polynomial(r * r, [2 / (2 * k + 1) for k in range(terms)])
 
 
-def _polynomial(builder: Lowering, z: Value, coefficients: Sequence[float]) -> Any:
+def _polynomial(z: Term, coefficients: Sequence[float]) -> Any:
     """Horner's scheme; ``coefficients``: at least two, the constant one first."""
     *lower, highest = coefficients
     total: Any = highest
     for coefficient in reversed(lower):
-        total = multiply_add(builder, total, z, coefficient)
+        total = fused(total, z, coefficient)
     return total
-
-
-def multiply_add(builder: Lowering, a: Value | float, b: Value | float, c: Value | float) -> Value:
-    """a · b + c in float32, rounded once: `layernormnorm` with nothing else to do."""
-    return _scaled_product_add(builder, a, b, 1.0, c)
-
-
-def _scaled_product_add(
-    builder: Lowering, a: Value | float, b: Value | float, scale: float, c: Value | float
-) -> Value:
-    """(a · scale) · b + c in float32; the product with b is not rounded."""
-    return builder.pointwise("layernormnorm", a, 0.0, scale, b, c)
-
-
-def _log_edges(builder: Lowering, x: Value, y: Value) -> Value:
-    """-inf at zero, inf at inf, NaN below zero and at NaN."""
-    at_zero = builder.pointwise("equal", x, 0.0)
-    y = builder.pointwise("where3", at_zero, float("-inf"), y)
-    y = builder.pointwise("where3", builder.pointwise("equal", x, float("inf")), float("inf"), y)
-    valid = builder.pointwise("greaterequal", x, 0.0)
-    return builder.pointwise("where3", valid, y, float("nan"))
 
 
 def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
     """tanh x; in float32 2σ(2x) - 1, or near zero, where that cancels, a polynomial."""
-    x = builder.convert(x, dtype)
-    if _is_half(dtype):
-        return builder.pointwise("tanh", x)
-    square = builder.pointwise("mul", x, x)
-    small = builder.pointwise("mul", x, _polynomial(builder, square, _TANH))
-    s = builder.pointwise("sigmoid", builder.pointwise("add", x, x))
-    large = multiply_add(builder, s, 2.0, -1.0)
-    near = builder.pointwise("lesserthan", square, _TANH_END**2)
-    return builder.pointwise("where3", near, small, large)
+    term = Term(builder, builder.convert(x, dtype))
+    if dtype != "float32":
+        return term.apply("tanh").value
+    square = term * term
+    small = term * _polynomial(square, _TANH)
+    large = fused((term + term).sigmoid(), 2.0, -1.0)
+    return (square < _TANH_END**2).chosen(small, large).value
 
 
 def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
@@ -149,129 +171,105 @@ def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
 
     The remainder is exact to float32 for |x| up to 1e5; its error grows beyond.
     """
-    x = builder.convert(x, "float32")
-    scaled = multiply_add(builder, x, 2 / pi, 0.5)
-    multiple = builder.pointwise("floor", scaled)
-    rest, negative = x, builder.pointwise("neg", multiple)
+    rest = Term(builder, builder.convert(x, "float32"))
+    multiple = fused(rest, 2 / pi, 0.5).floor()
+    negative = -multiple
     for part in _HALF_PI:
-        rest = multiply_add(builder, negative, part, rest)
-    square = builder.pointwise("mul", rest, rest)
-    odd_series = builder.pointwise("mul", rest, _polynomial(builder, square, _SIN))
-    even_series = _polynomial(builder, square, _COS)
-    quarter = builder.pointwise("add", multiple, quarters) if quarters else multiple
-    half_turns = builder.pointwise("floor", builder.pointwise("mul", quarter, 0.5))
-    is_odd = multiply_add(builder, half_turns, -2.0, quarter)
-    turns = builder.pointwise("floor", builder.pointwise("mul", half_turns, 0.5))
-    is_negative = multiply_add(builder, turns, -2.0, half_turns)
-    value = builder.pointwise("where3", is_odd, even_series, odd_series)
-    value = builder.pointwise("where3", is_negative, builder.pointwise("neg", value), value)
-    return builder.convert(value, dtype)
+        rest = fused(negative, part, rest)
+    square = rest * rest
+    odd_series, even_series = rest * _polynomial(square, _SIN), _polynomial(square, _COS)
+    quarter = multiple + quarters if quarters else multiple
+    half_turns = (quarter * 0.5).floor()
+    is_odd = fused(half_turns, -2.0, quarter)
+    is_negative = fused((half_turns * 0.5).floor(), -2.0, half_turns)
+    value = is_odd.chosen(even_series, odd_series)
+    return is_negative.chosen(-value, value).convert(dtype).value
 
 
 def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
     """erf x, in float32: ±(1 - 2 Φ(-√2 |x|)), near zero, where that cancels, a series."""
-    x = builder.convert(x, "float32")
-    square = builder.pointwise("mul", x, x)
-    small = builder.pointwise("mul", x, _polynomial(builder, square, _ERF))
-    scaled = builder.pointwise("mul", builder.pointwise("abs", x), sqrt(2))
-    ratio, e = normal_tail(builder, within_tail(builder, scaled))
-    large = _scaled_product_add(builder, ratio, e, -2.0, 1.0)
-    positive = builder.pointwise("greaterthan", x, 0.0)
-    large = builder.pointwise("where3", positive, large, builder.pointwise("neg", large))
-    near = builder.pointwise("lesserthan", builder.pointwise("abs", x), _ERF_END)
-    value = builder.pointwise("where3", near, small, large)
-    return builder.convert(
-        builder.pointwise("where3", builder.pointwise("equal", x, x), value, x), dtype
-    )
+    term = Term(builder, builder.convert(x, "float32"))
+    small = term * _polynomial(term * term, _ERF)
+    ratio, e = normal_tail(within_tail(abs(term) * sqrt(2)))
+    large = fused(ratio, e, 1.0, -2.0)
+    large = (term > 0.0).chosen(large, -large)
+    value = (abs(term) < _ERF_END).chosen(small, large)
+    return term.equal(term).chosen(value, term).convert(dtype).value
 
 
-def exponential_minus_one(builder: Lowering, x: Value) -> Value:
+def exponential_minus_one(x: Term) -> Term:
     """e^x - 1 in float32; near zero, where that cancels, a polynomial."""
-    large = builder.pointwise("sub", builder.pointwise("exp", x), 1.0)
-    small = builder.pointwise("mul", x, _polynomial(builder, x, _EXPM1))
-    near = builder.pointwise("lesserthan", builder.pointwise("abs", x), _EXPM1_END)
-    return builder.pointwise("where3", near, small, large)
+    large, small = x.exp() - 1.0, x * _polynomial(x, _EXPM1)
+    return (abs(x) < _EXPM1_END).chosen(small, large)
 
 
-def normal_tail(builder: Lowering, a: Value) -> tuple[Value, Value]:
+def normal_tail(a: Term) -> tuple[Term, Term]:
     """Two factors in float32 whose product is Φ(-a), for 0 ≤ a ≤ ``_TAIL_END``: Mills' ratio over
     √(2π), and e^(-a²/2).
     """
-    scaled = multiply_add(builder, a, _MILLS_SCALE, 1.0)
-    t = builder.pointwise("reciprocal", scaled)
-    ratio = builder.pointwise("mul", t, _polynomial(builder, t, _MILLS))
-    square = builder.pointwise("mul", builder.pointwise("neg", a), a)
+    t = fused(a, _MILLS_SCALE, 1.0).apply("reciprocal")
+    ratio = t * _polynomial(t, _MILLS)
+    square = -a * a
     # what rounding took from the square would be half of it times 2^-24 of the result
-    rest = multiply_add(builder, a, a, square)
-    e = builder.pointwise("exp", builder.pointwise("mul", square, 0.5))
-    return ratio, _scaled_product_add(builder, e, rest, -0.5, e)
+    rest = fused(a, a, square)
+    e = (square * 0.5).exp()
+    return ratio, fused(e, rest, e, -0.5)
 
 
-def within_tail(builder: Lowering, x: Value) -> Value:
+def within_tail(x: Term) -> Term:
     """|x| in float32, at most ``_TAIL_END``."""
-    return builder.pointwise("minimum", builder.pointwise("abs", x), _TAIL_END)
+    return abs(x).minimum(_TAIL_END)
 
 
 def silu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · σ(x); in float32 NaN at -inf as torch's, where the card's operation has 0."""
-    x = builder.convert(x, dtype)
-    if _is_half(dtype):
-        return builder.pointwise("silu", x)
-    return builder.pointwise("mul", x, builder.pointwise("sigmoid", x))
+    term = Term(builder, builder.convert(x, dtype))
+    return (term.apply("silu") if dtype != "float32" else term * term.sigmoid()).value
 
 
 def erf_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · Φ(x), in float32 as max(x, 0) - |x| · Φ(-|x|)."""
-    x = builder.convert(x, dtype)
-    if _is_half(dtype):
-        return builder.pointwise("gelufwd", x)
-    a = within_tail(builder, x)
-    ratio, e = normal_tail(builder, a)
+    term = Term(builder, builder.convert(x, dtype))
+    if dtype != "float32":
+        return term.apply("gelufwd").value
+    a = within_tail(term)
+    ratio, e = normal_tail(a)
     # infinities and NaN come from here: a product with 0 keeps NaN, and is NaN at -inf as torch's
-    positive = builder.pointwise("greaterthan", x, 0.0)
-    above = builder.pointwise("mul", x, positive)
-    return _scaled_product_add(builder, builder.pointwise("mul", a, ratio), e, -1.0, above)
+    above = term * (term > 0.0)
+    return fused(a * ratio, e, above, -1.0).value
 
 
 def tanh_gelu(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · σ(2·√(2/π)·(x + 0.044715·x³)), which is the tanh form."""
-    x = builder.convert(x, dtype)
-    square = builder.pointwise("mul", x, x)
-    cubic = builder.pointwise("mul", square, 2 * _SQRT_2_OVER_PI * _TANH_CUBIC)
-    factor = builder.pointwise("add", cubic, 2 * _SQRT_2_OVER_PI)
-    return builder.pointwise(
-        "mul", x, builder.pointwise("sigmoid", builder.pointwise("mul", x, factor))
-    )
+    term = Term(builder, builder.convert(x, dtype))
+    factor = term * term * (2 * _SQRT_2_OVER_PI * _TANH_CUBIC) + 2 * _SQRT_2_OVER_PI
+    return (term * (term * factor).sigmoid()).value
 
 
 def softplus(builder: Lowering, x: Value, dtype: str, beta: float, threshold: float) -> Value:
     """ln(1 + e^(beta x)) / beta; x where beta x exceeds the threshold."""
     x = builder.convert(x, dtype)
-    if _is_half(dtype):
+    if dtype != "float32":
         bits = {"softplusBeta": float_bits(beta), "softplusThresh": float_bits(threshold)}
         return builder.pointwise("softplus", x, constants=bits)
-    scaled = builder.pointwise("mul", x, beta)
-    value = builder.pointwise("mul", _log_one_plus_exp(builder, scaled), 1 / beta)
-    large = builder.pointwise("greaterthan", scaled, threshold)
-    return builder.pointwise("where3", large, x, value)
+    term = Term(builder, x)
+    scaled = term * beta
+    return (scaled > threshold).chosen(term, _log_one_plus_exp(scaled) * (1 / beta)).value
 
 
-def _log_one_plus_exp(builder: Lowering, x: Value) -> Value:
+def _log_one_plus_exp(x: Term) -> Term:
     """max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
-    decay = builder.pointwise("exp", builder.pointwise("neg", builder.pointwise("abs", x)))
+    decay = (-abs(x)).exp()
     # ln(1 + d) = 2 artanh(d / (2 + d)): 1 + d would lose a small d
-    beyond = builder.pointwise("add", decay, 2.0)
-    inside = _twice_artanh(builder, builder.pointwise("realdiv", decay, beyond), 8)
-    above = builder.pointwise("maximum", x, 0.0)
-    return builder.pointwise("add", above, inside)
+    inside = _twice_artanh(decay / (decay + 2.0), 8)
+    return x.maximum(0.0) + inside
 
 
 def mish(builder: Lowering, x: Value, dtype: str) -> Value:
     """x · tanh(ln(1 + e^x))."""
-    x = builder.convert(x, dtype)
-    if _is_half(dtype):
-        return builder.pointwise("mish", x)
-    return builder.pointwise("mul", x, tanh(builder, _log_one_plus_exp(builder, x), dtype))
+    term = Term(builder, builder.convert(x, dtype))
+    half = dtype != "float32"
+    return (term.apply("mish") if half else term * _log_one_plus_exp(term).tanh()).value
 
 
 def along(row: Value, dim: int, rank: int) -> Value:

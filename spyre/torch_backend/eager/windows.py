@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, EagerKernel, copy_into
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, Row, copy_into
 from spyre.torch_backend.eager.indexing import row_numbers
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import along
@@ -112,10 +112,6 @@ class Windows:
         """Places of the window, in the order of a weight's elements."""
         return itertools.product(*map(range, self.size))
 
-    def opposite(self, place: Ints) -> Ints:
-        """The place in the reverse order."""
-        return tuple(n - 1 - step for n, step in zip(self.size, place, strict=True))
-
     def seen(self, padded: Value, place: Ints) -> Value:
         """[batch, channels, *positions]: elements of the input at one place of all windows."""
         columns = zip(place, self.dilation, self.stride, self.positions, strict=True)
@@ -131,9 +127,9 @@ class Windows:
         return padded
 
 
-def by_channels(builder: Lowering, x: Value) -> Value:
-    """``x`` with memory for every element, and sticks along its channels."""
-    return builder.with_lane(builder.materialized(x), 1 if x.sizes[1] > 1 else -1)
+def laid_along(builder: Lowering, x: Value, dim: int) -> Value:
+    """``x`` with memory for every element, and sticks along ``dim``."""
+    return builder.with_lane(builder.materialized(x), dim if x.sizes[dim] > 1 else -1)
 
 
 def filled(builder: Lowering, sizes: Sequence[int], dtype: str, lane: int, number: float) -> Value:
@@ -156,7 +152,7 @@ def restickified(builder: Lowering, source: Value, target: Value) -> Value:
 
 def padded_input(builder: Lowering, x: Value, windows: Windows, number: float = 0.0) -> Value:
     """The padded tensor, with sticks along the channels and zeros in the lanes behind them."""
-    x = by_channels(builder, x)
+    x = laid_along(builder, x, 1)
     channels, lanes = x.sizes[1], x.view.elements_per_stick
     is_whole = x.lane_dim < 0 or channels % lanes == 0
     if windows.is_plain and is_whole:
@@ -272,8 +268,7 @@ def mean_backward(builder: Lowering, grad: Value, *args: Any) -> Value:
 
 
 def _scaled(builder: Lowering, x: Value, factors: Sequence[Value], number: float) -> Value:
-    factor = factors[0] if factors else number
-    return builder.pointwise("mul", x, factor)
+    return builder.pointwise("mul", x, factors[0] if factors else number)
 
 
 # --- windows of aten's arguments -----------------------------------------------------------------
@@ -398,29 +393,26 @@ def adaptive_avg_pool_backward(rank: int, args: Arguments) -> torch.Tensor:
     return result
 
 
-def _has_exact_positions(rank: int, args: Arguments) -> bool:
-    """Positions of the largest elements, in float32."""
-    return bool(prod(args.self.shape[-rank:]) < 1 << 24)
-
-
 def _has_equal_windows(rank: int, args: Arguments) -> bool:
     sizes = args.output_size if hasattr(args, "output_size") else args.grad_output.shape[-rank:]
     pairs = zip(args.self.shape[-rank:], sizes, strict=True)
     return all(positions and n % positions == 0 for n, positions in pairs)
 
 
-def _kernels(rank: int) -> Iterator[EagerKernel]:
+def _kernels(rank: int) -> Iterator[Row]:
     tensors = ("grad_output", "self")
     forward, backward = (
         Conditions(
-            dtypes=dict.fromkeys(names, FLOATS),
-            same_dtype=names,
-            same_device=names,
-            nonempty=names,
+            dtypes=dict.fromkeys(names, FLOATS), same_dtype=names, same_device=names, nonempty=names
         )
         for names in (tensors[1:], tensors)
     )
-    exact, equal = partial(_has_exact_positions, rank), partial(_has_equal_windows, rank)
+    equal = partial(_has_equal_windows, rank)
+
+    def exact(args: Arguments) -> bool:
+        """Positions of the largest elements are exact in float32."""
+        return bool(prod(args.self.shape[-rank:]) < 1 << 24)
+
     average, largest = f"avg_pool{rank}d", f"max_pool{rank}d_with_indices"
     adaptive = f"_adaptive_avg_pool{rank}d"
     rows = (
@@ -434,7 +426,7 @@ def _kernels(rank: int) -> Iterator[EagerKernel]:
         (f"{largest}_backward", max_pool_backward, replace(backward, check=exact)),
     )
     for name, function, conditions in rows[: 8 if rank == 3 else 6]:
-        yield EagerKernel(name, partial(function, rank), conditions)
+        yield (name, partial(function, rank), conditions)
 
 
 KERNELS = (*_kernels(2), *_kernels(3))

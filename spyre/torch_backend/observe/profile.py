@@ -25,7 +25,7 @@ from spyre.runtime.profile import (
     profile_of_recording,
 )
 from spyre.runtime.trace import check_trace_file
-from spyre.torch_backend.fallback.cpu_fallback import fallback_seconds, fallbacks
+from spyre.torch_backend.fallback import fallback_seconds, fallbacks
 from spyre.torch_backend.observe.ranks import write_trace_of_ranks
 from spyre.torch_backend.observe.watch import FIRST_PROCESS, CardObserver, recorded, time_axis
 

@@ -94,8 +94,11 @@ def register_casts(without: Collection[str] = ()) -> None:
 
 
 def _register(without: Collection[str]) -> None:
-    kernels: dict[str, Kernel] = {name: _casting(name, _lower) for name in LOWER_PRECISION}
-    kernels |= {name: _casting(name, _float32) for name in FLOAT32}
+    kernels: dict[str, Kernel] = {
+        name: _casting(name, lambda _: torch.get_autocast_dtype("spyre"))
+        for name in LOWER_PRECISION
+    }
+    kernels |= {name: _casting(name, lambda _: torch.float32) for name in FLOAT32}
     kernels |= {name: _casting(name, _widest) for name in PROMOTED}
     kernels |= {name: _computing_in_float32(name, name) for name in FLOAT32_RESULT}
     kernels |= {name: _computing_in_float32(name, other) for name, other in FLOAT32_NORMS.items()}
@@ -119,13 +122,11 @@ def _casting(name: str, choose: Callable[[Any], torch.dtype]) -> Kernel:
 def _computing_in_float32(name: str, with_dtype: str) -> Kernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with without_autocast():
-            if not _is_eligible(args[0]) or _has_dtype(args, kwargs):
+            values = (*args, kwargs.get("dtype"))
+            has_dtype = any(isinstance(value, torch.dtype) for value in values)
+            if has_dtype or not _is_eligible(args[0]):
                 return operator(name)(*args, **kwargs)
             return operator(with_dtype)(*args, **kwargs, dtype=torch.float32)
-
-    def _has_dtype(args: Any, kwargs: Any) -> bool:
-        values = (*args, kwargs.get("dtype"))
-        return any(isinstance(value, torch.dtype) for value in values)
 
     return kernel
 
@@ -143,14 +144,6 @@ def _is_eligible(value: Any) -> bool:
         and value.device.type == "spyre"
         and value.is_floating_point()
     )
-
-
-def _lower(arguments: Any) -> torch.dtype:
-    return torch.get_autocast_dtype("spyre")
-
-
-def _float32(arguments: Any) -> torch.dtype:
-    return torch.float32
 
 
 def _widest(arguments: Any) -> torch.dtype:

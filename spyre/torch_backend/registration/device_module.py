@@ -17,6 +17,8 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         *("current_device", "set_device", "device", "device_of", "synchronize", "reset"),
         "can_device_access_peer",
         *("_exchange_device", "_maybe_exchange_device", "_is_in_bad_fork"),
+        *("get_device_properties", "get_device_name", "get_device_capability"),
+        *("is_bf16_supported", "SpyreDeviceProperties"),
     ),
     "spyre.torch_backend.device.streams": (
         *("Stream", "Event", "stream", "set_stream", "current_stream", "default_stream"),
@@ -30,24 +32,14 @@ EXPORTS: dict[str, tuple[str, ...]] = {
         *("manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed"),
         *("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"),
     ),
-    "spyre.torch_backend.device.properties": (
-        *("get_device_properties", "get_device_name", "get_device_capability"),
-        *("is_bf16_supported", "SpyreDeviceProperties"),
-    ),
     "spyre.torch_backend.registration.autocast": ("get_amp_supported_dtype",),
     "spyre.torch_backend.tensors.graphs": ("SpyreGraph", "graph"),
     "spyre.torch_backend.tensors.layouts": ("SpyreTensorLayout",),
     "spyre.torch_backend.device.dtypes": ("set_downcast_warning",),
     "spyre.torch_backend.observe.watch": ("trace", "counting", "sanitizer_findings"),
     "spyre.torch_backend.observe.profile": ("profile",),
-    "spyre.torch_backend.fallback.cpu_fallback": (
-        *("fallbacks", "fallback_seconds", "reset_fallbacks"),
-    ),
-    "spyre.torch_backend.inductor.hints": (
-        "declare_tensor_dim",
-        "name_tensor_dims",
-        "spyre_hint",
-    ),
+    "spyre.torch_backend.fallback": ("fallbacks", "fallback_seconds", "reset_fallbacks"),
+    "spyre.torch_backend.inductor.hints": ("declare_tensor_dim", "name_tensor_dims", "spyre_hint"),
 }
 """Names of ``torch.spyre`` by the module that defines them."""
 

@@ -11,7 +11,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 PACKAGE = "spyre.torch_backend.inductor"
@@ -39,16 +39,13 @@ def _install(name: str) -> None:
 
 
 class _InductorFinder(importlib.abc.MetaPathFinder):
-    """Finds awaited modules through the other finders, and wraps their loaders."""
+    """Finds awaited modules through the other finders; their installers run after their import."""
 
     def __init__(self, awaited: set[str]) -> None:
         self.awaited = awaited
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the module's spec if it is awaited."""
         if fullname not in self.awaited:
@@ -58,20 +55,13 @@ class _InductorFinder(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _InductorLoader(spec.loader)
+            vars(spec.loader)["exec_module"] = _then_install(spec.loader.exec_module)
         return spec
 
 
-class _InductorLoader(importlib.abc.Loader):
-    """Loads a module with ``loader``, then runs its installer."""
+def _then_install(execute: Callable[[ModuleType], object]) -> Callable[[ModuleType], None]:
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        _install(module.__name__)  # which may import the module
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, then run ``install``, which may import the module."""
-        self.loader.exec_module(module)
-        _install(module.__name__)
+    return exec_module

@@ -1,7 +1,12 @@
-"""Registers the device's kernels with torch's dispatcher, once per process."""
+"""Registers the device's kernels with torch's dispatcher, once per process.
+
+With TORCH_SPYRE_DEBUG=1, which is read once, they log operations, copies and compiled programs to
+``spyre.torch``.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +15,8 @@ import torch
 from spyre import config
 from spyre.interrupts import interrupts
 from spyre.torch_backend.compat import CPU_KEYS, operator, skip_in_dynamo
+
+logger = logging.getLogger("spyre.torch")
 
 Kernel = Callable[..., Any]
 
@@ -51,19 +58,49 @@ def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
     """Return the kernels, wrapped to log their calls if TORCH_SPYRE_DEBUG is set."""
     if not config.logs_torch_operations():
         return kernels
-    from spyre.torch_backend.registration.debug_log import logged, start_logging
+    logger.setLevel(logging.DEBUG)
+    if not logging.getLogger().handlers and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
+    return {name: _logging(kernel, name) for name, kernel in kernels.items()}
 
-    start_logging()
-    return {name: logged(kernel, name) for name, kernel in kernels.items()}
+
+def _logging(kernel: Kernel, name: str = "") -> Kernel:
+    """Return ``kernel`` with a log line per call: the operation and its arguments.
+
+    ``name``: "" for kernels that get the operator as their first argument.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        shown, arguments = (name, args) if name else (f"{args[0]} on the CPU", args[1:])
+        parts = [*map(_describe, arguments), *(f"{k}={_describe(v)}" for k, v in kwargs.items())]
+        logger.debug("%s(%s)", shown, ", ".join(parts))
+        return kernel(*args, **kwargs)
+
+    return call
+
+
+def _describe(value: Any) -> str:
+    """Return dtype, sizes and device of a tensor as text, and the repr of other values."""
+    if isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        return f"{name}{list(value.size())}@{value.device}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_describe, value)) + "]"
+    return repr(value)
+
+
+def log_program(name: str, listing: str) -> None:
+    """Log a line per operation of a compiled program."""
+    lines = "".join(f"\n  {line}" for line in listing.splitlines())
+    logger.debug("compiled %s:%s", name, lines)
 
 
 def register_fallback(kernel: Kernel) -> None:
     """Register the kernel for operations without a kernel on the device."""
-    if config.logs_torch_operations():
-        from spyre.torch_backend.registration.debug_log import logged
-
-        kernel = logged(kernel)
-    register_fallbacks({"PrivateUse1": _uninterrupted(kernel)})
+    logged = _logging(kernel) if config.logs_torch_operations() else kernel
+    register_fallbacks({"PrivateUse1": _uninterrupted(logged)})
 
 
 def register_composites(kernels: dict[str, Kernel]) -> None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from spyre import config
 from spyre.errors import LaunchError
-from spyre.torch_backend import compat, device
+from spyre.torch_backend import compat, device as cards, tensors
 from spyre.torch_backend.device import (
     _exchange_device,
     _maybe_exchange_device,
@@ -76,30 +76,18 @@ def _print_on_host(original: Callable[..., str], tensor: torch.Tensor, *args: An
 def _to(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if "device_layout" not in kwargs:
         return _with_current_card(original, tensor, *args, **kwargs)
-    from spyre.torch_backend.tensors import to_layout
-
-    return to_layout(tensor, *args, **kwargs)
+    return tensors.to_layout(tensor, *args, **kwargs)
 
 
 def _empty(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if "device_layout" not in kwargs:
         return original(*args, **kwargs)
-    from spyre.torch_backend.tensors import empty_in_layout
-
-    return empty_in_layout(original, *args, **kwargs)
+    return tensors.empty_in_layout(original, *args, **kwargs)
 
 
 def _device_tensor_layout(tensor: torch.Tensor) -> Any:
     """Return the `SpyreTensorLayout` of the storage behind a tensor on a spyre device."""
-    from spyre.torch_backend.tensors import device_tensor_layout
-
-    return device_tensor_layout(tensor)
-
-
-def _set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Tensor) -> None:
-    from spyre.torch_backend.tensors import set_data
-
-    set_data(original, tensor, new)
+    return tensors.device_tensor_layout(tensor)
 
 
 def _to_dlpack(
@@ -134,19 +122,11 @@ def _is_pinned(original: Callable[..., Any], tensor: torch.Tensor, device: Any =
     return getattr(tensor.untyped_storage(), "_spyre_pinned", False)
 
 
-def _apply(original: Callable[..., Any], module: Any, fn: Any, recurse: bool = True) -> Any:
-    from spyre.torch_backend.tensors import apply
-
-    return apply(original, module, fn, recurse)
-
-
 def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run backward in the calling thread: the engine's threads have no current card or stream."""
     if not is_initialized():
         return original(*args, **kwargs)
-    from spyre.torch_backend.device import follow_all_streams
-
-    follow_all_streams()
+    cards.follow_all_streams()
     with torch.autograd.set_multithreading_enabled(False):
         return original(*args, **kwargs)
 
@@ -159,23 +139,13 @@ def _profile(original: Callable[..., Any], profile: Any, *args: Any, **kwargs: A
     original(profile, *args, **kwargs)
 
 
-class _InFloat32:
-    """A GradScaler's scale whose ``double()`` is float32, as on other devices without float64."""
-
-    def __init__(self, scale: torch.Tensor) -> None:
-        self.scale = scale
-        self.device = scale.device
-
-    def double(self) -> torch.Tensor:
-        return self.scale
-
-
 def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
     # A disabled scaler has no scale, the scale of an unused one is None; torch handles both.
     scale = getattr(scaler, "_scale", None)
     if scale is None or scale.device.type != "spyre":
         return original(scaler, optimizer)
-    scaler._scale = _InFloat32(scale)
+    # its double() is float32, as on other devices without float64
+    scaler._scale = SimpleNamespace(double=lambda: scale, device=scale.device)
     try:
         return original(scaler, optimizer)
     finally:
@@ -203,18 +173,14 @@ def _new_storage(original: Callable[..., Any], cls: type, *args: Any, **kwargs: 
     size_bytes = args[0] if args else kwargs.get("size", 0)
     if not isinstance(size_bytes, int):
         raise TypeError("a spyre storage is made from a number of bytes, not from data")
-    from spyre.torch_backend.tensors import new_storage
-
-    return new_storage(size_bytes, torch.device(device))
+    return tensors.new_storage(size_bytes, torch.device(device))
 
 
 def _storage_method(name: str) -> Callable[..., Any]:
     def method(original: Callable[..., Any], storage: Any, *args: Any, **kwargs: Any) -> Any:
         if storage.device.type != "spyre":
             return original(storage, *args, **kwargs)
-        from spyre.torch_backend.tensors import METHODS
-
-        return METHODS[name](storage, *args, **kwargs)
+        return tensors.METHODS[name](storage, *args, **kwargs)
 
     return method
 
@@ -228,40 +194,30 @@ def _stream(device: Any = None, *args: Any, **kwargs: Any) -> Any:
         return None
     if device is not None and not isinstance(device, int) and not _is_spyre(device):
         return None
-    from spyre.torch_backend.device import Stream
-
     kwargs.pop("device_type", None)
-    return Stream(device, *args, **kwargs)
+    return cards.Stream(device, *args, **kwargs)
 
 
 def _event(device: Any = None, **kwargs: Any) -> Any:
     if device is not None and not isinstance(device, int) and not _is_spyre(device):
         return None
-    from spyre.torch_backend.device import Event
-
-    return Event(device, **kwargs)
+    return cards.Event(device, **kwargs)
 
 
 def _generator(*args: Any, **kwargs: Any) -> Any:
     device = args[0] if args else kwargs.get("device")
     if len(args) + len(kwargs) != 1 or not _is_spyre(device):
         return None
-    from spyre.torch_backend.device import SpyreGenerator
-
-    return SpyreGenerator(device)
+    return cards.SpyreGenerator(device)
 
 
-def _of_device(name: str) -> Callable[..., Any]:
-    """Return a function of `spyre.torch_backend.device` that is imported at the first call."""
+def _lazily(package: ModuleType, name: str) -> Callable[..., Any]:
+    """Return a function of a package's face, whose module is imported at the first call."""
 
-    def call(*args: Any) -> Any:
-        return getattr(device, name)(*args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(package, name)(*args, **kwargs)
 
     return call
-
-
-def _no_host_cache() -> None:
-    """Do nothing, because host memory for copies is not cached."""
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -270,16 +226,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_setDeviceIndex": set_device,
     "_accelerator_exchangeDevice": _exchange_device,
     "_accelerator_maybeExchangeDevice": _maybe_exchange_device,
-    "_accelerator_getStream": _of_device("current_stream"),
-    "_accelerator_setStream": _of_device("set_stream"),
+    "_accelerator_getStream": _lazily(cards, "current_stream"),
+    "_accelerator_setStream": _lazily(cards, "set_stream"),
     "_accelerator_synchronizeDevice": synchronize,
-    "_accelerator_getDeviceStats": _of_device("memory_stats"),
-    "_accelerator_resetPeakStats": _of_device("reset_peak_memory_stats"),
-    "_accelerator_resetAccumulatedStats": _of_device("reset_accumulated_memory_stats"),
-    "_accelerator_getMemoryInfo": _of_device("get_memory_info"),
-    "_accelerator_emptyCache": _of_device("empty_cache"),
-    "_accelerator_emptyHostCache": _no_host_cache,
-    "_accelerator_getDeviceCapability": _of_device("get_device_capability"),
+    "_accelerator_getDeviceStats": _lazily(cards, "memory_stats"),
+    "_accelerator_resetPeakStats": _lazily(cards, "reset_peak_memory_stats"),
+    "_accelerator_resetAccumulatedStats": _lazily(cards, "reset_accumulated_memory_stats"),
+    "_accelerator_getMemoryInfo": _lazily(cards, "get_memory_info"),
+    "_accelerator_emptyCache": _lazily(cards, "empty_cache"),
+    "_accelerator_emptyHostCache": lambda: None,  # host memory for copies is not cached
+    "_accelerator_getDeviceCapability": _lazily(cards, "get_device_capability"),
 }
 """By name of the replaced function of ``torch._C``."""
 
@@ -332,22 +288,18 @@ def _of_groups(name: str) -> Callable[[], None]:
     return install
 
 
-class Moment(Enum):
-    """When a patch is installed: with torch, or with the first group of ``spyreccl``."""
-
-    IMPORT = auto()
-    GROUP = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change to torch. ``targets``: replaced names. ``purpose``: the feature that requires it."""
+    """A change to torch. ``targets``: replaced names. ``purpose``: the feature that requires it.
+
+    ``with_groups``: installed with the first process group of ``spyreccl``, not with torch.
+    """
 
     name: str
     install: Callable[[], None]
     targets: tuple[str, ...]
     purpose: str
-    moment: Moment = Moment.IMPORT
+    with_groups: bool = False
 
 
 PATCHES = (
@@ -401,19 +353,19 @@ PATCHES = (
     ),
     Patch(
         "modules",
-        partial(compat.wrap_method, torch.nn.Module, "_apply", _apply),
+        partial(compat.wrap_method, torch.nn.Module, "_apply", _lazily(tensors, "apply")),
         ("torch.nn.Module._apply",),
         '`model.to("spyre")` keeps parameters, tied weights and optimizers',
     ),
     Patch(
         "data",
-        partial(compat.wrap_tensor_data, _set_data),
+        partial(compat.wrap_tensor_data, _lazily(tensors, "set_data")),
         ("torch.Tensor.data",),
         "`x.data = y` from one kind of device to another",
     ),
     Patch(
         "gradient_scaler",
-        partial(compat.wrap_unscale, _unscale),
+        partial(compat.wrap_method, torch.amp.GradScaler, "unscale_", _unscale),
         ("torch.amp.GradScaler.unscale_",),
         "`torch.amp.GradScaler`: torch inverts the scale in float64",
     ),
@@ -476,7 +428,7 @@ PATCHES = (
         _of_groups("collective_wait"),
         ("torch._C._distributed_c10d.Work.wait",),
         "errors, timeouts and Ctrl-C while a collective of cards is waited for",
-        Moment.GROUP,
+        with_groups=True,
     ),
     Patch(
         "destroy",
@@ -486,7 +438,7 @@ PATCHES = (
             "torch.distributed.distributed_c10d.destroy_process_group",
         ),
         "groups of cards that end with their process group",
-        Moment.GROUP,
+        with_groups=True,
     ),
     Patch(
         "ddp",
@@ -496,7 +448,7 @@ PATCHES = (
             for name in ("_ddp_init_helper", "_set_static_graph")
         ),
         "`find_unused_parameters` and `static_graph`: torch stages a map in pinned memory",
-        Moment.GROUP,
+        with_groups=True,
     ),
     Patch(
         "dtensor_random",
@@ -506,14 +458,14 @@ PATCHES = (
             for name in ("__init__", "_distribute_region")
         ),
         "random DTensors: torch counts offsets that the cards' generators do not have",
-        Moment.GROUP,
+        with_groups=True,
     ),
 )
 """All patches, in the order of their installation."""
 
 
-def install(moment: Moment = Moment.IMPORT) -> None:
-    """Install the patches of a moment, after the device is registered.
+def install(with_groups: bool = False) -> None:
+    """Install the patches that come with torch, after the device is registered, or with groups.
 
     LaunchError SPY904 if SPYRE_WITHOUT_PATCHES names an unknown patch.
     """
@@ -527,5 +479,5 @@ def install(moment: Moment = Moment.IMPORT) -> None:
             found=", ".join(unknown),
         )
     for patch in PATCHES:
-        if patch.moment is moment and patch.name not in left_out:
+        if patch.with_groups == with_groups and patch.name not in left_out:
             patch.install()

@@ -1,16 +1,28 @@
-"""New tensors on the card: plain torch tensors created from DLPack capsules.
+"""`DeviceBuffer`, the device memory behind a torch storage or a constant, and tensors over it.
 
-ATen maps device type kDLExtDev to PrivateUse1 and creates an ordinary tensor, whose storage owns no
-memory. The managed-tensor structs are never freed and have no deleter: ATen would call it while an
-exception may be pending, when no Python code can run. Instead, the storage object keeps the owner
-of the memory alive (:mod:`.buffer`).
+To torch a storage is a row of host elements; on the card it consists of sticks. The buffer holds
+the shape, strides, dtype and layout that the sticks were laid out for, its *base*; tensors that
+share the storage are views of the row. A storage of raw bytes (``UntypedStorage(n,
+device="spyre")``, a loaded checkpoint) has no base until a tensor first reads it, and its bytes
+stay on the host until then.
+
+The buffer is an attribute of the storage's Python object, which lives as long as the C++ storage.
+When C++ wraps a data_ptr again, the buffer is found by this pointer, so pointers are unique, and
+valid on the host.
+
+Tensors are created from DLPack capsules: ATen maps device type kDLExtDev to PrivateUse1 and creates
+an ordinary tensor, whose storage owns no memory. The structs are never freed and have no deleter:
+ATen would call it while an exception may be pending, when no Python code can run.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -19,46 +31,251 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.errors import LaunchError
+from spyre.hw.memory import KEEP_BYTES, DeviceTensor
+from spyre.hw.spec import STICK_BYTES, host_offset
+from spyre.interrupts import interrupts
+from spyre.layout import SpyreTensorLayout, contiguous_strides, storage_bytes
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import from_dlpack
-from spyre.torch_backend.device import DTYPES, card_at, name_of, warn_of_downcast
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, attach
+from spyre.torch_backend.device import (
+    DTYPES,
+    allocate_memory,
+    card_at,
+    different_devices,
+    name_of,
+    tensor_memory,
+    warn_of_downcast,
+)
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
+    from spyre.runtime.memory import DeviceStorage
+
+Ints = tuple[int, ...]
+
+_by_pointer: dict[int, weakref.ref[DeviceBuffer]] = {}
+MIN_POINTERS = 4096
+_max_pointers = MIN_POINTERS
+"""Entries of ``_by_pointer`` above which those of collected buffers are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLayout:
+    """Host extents (elements), dtype and device layout of a storage.
+
+    ``size_bytes``: of device memory. ``layout_id``: equal for equal layouts.
+    """
+
+    shape: Ints
+    strides: Ints
+    dtype: str
+    layout: SpyreTensorLayout
+    size_bytes: int
+    layout_id: int
+
+    @classmethod
+    def of(cls, shape: Ints, strides: Ints, dtype: str, layout: SpyreTensorLayout) -> StorageLayout:
+        extents = (shape, strides, dtype, layout)
+        layout_id = _layout_ids.get_or_make(extents, lambda: next(_next_layout_id))
+        return cls(*extents, storage_bytes(layout, shape, dtype), layout_id)
+
+
+MAX_LAYOUTS = 16384
+_layout_ids: LruCache[tuple[object, ...], int] = LruCache(MAX_LAYOUTS)
+_next_layout_id = itertools.count(1)
+
+
+class DeviceBuffer:
+    """Memory of one storage. ``base`` is changed only by the thread that uses the tensor.
+
+    ``host_bytes``: size of the storage in torch. ``pointer``: its data_ptr. ``base``: None while
+    the content is ``raw`` host bytes, or empty. ``memory``: its allocation at ``address_bytes``,
+    which launches keep alive. ``zero_padded``: elements of its sticks beyond the host elements are
+    known to be zero.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_anchor",
+        "_count",
+        "address_bytes",
+        "base",
+        "card",
+        "host_bytes",
+        "memory",
+        "pointer",
+        "raw",
+        "zero_padded",
+    )
+
+    def __init__(self, card: FlexDevice, host_bytes: int) -> None:
+        self.card = card
+        self.host_bytes = host_bytes
+        self.base: StorageLayout | None = None
+        self.memory: DeviceStorage | None = None
+        self.address_bytes = 0
+        self.raw: npt.NDArray[np.uint8] | None = None
+        self.zero_padded = False
+        self._anchor: DeviceStorage | None = None
+        self._count = 0
+        self.pointer = 0
+
+    @property
+    def layout_id(self) -> int:
+        """Equal for buffers with equal bases; 0 without a base."""
+        return 0 if self.base is None else self.base.layout_id
+
+    @property
+    def tensor(self) -> DeviceTensor:
+        """The base as a tensor at the buffer's address."""
+        base = self.base
+        assert base is not None
+        return DeviceTensor(
+            "tensor", self.address_bytes, base.layout, base.dtype, base.shape, base.strides
+        )
+
+    def allocate(self, base: StorageLayout) -> None:
+        """Allocate new memory for ``base``, uninitialised if larger than `KEEP_BYTES`."""
+        size_bytes = base.size_bytes
+        with interrupts:
+            self._take(*allocate_memory(self.card, size_bytes), size_bytes)
+        self.base = base
+        self.zero_padded = size_bytes <= KEEP_BYTES
+
+    @classmethod
+    def uncounted(cls, card: FlexDevice, base: StorageLayout) -> DeviceBuffer:
+        """Return zeros for ``base`` without a torch storage, not counted in torch's statistics."""
+        buffer = cls(card, 0)
+        with interrupts:
+            buffer.memory, buffer.address_bytes = allocate_memory(card, base.size_bytes, False)
+        buffer.base = base
+        buffer.zero_padded = True
+        return buffer
+
+    def set_raw(self, content: npt.NDArray[np.uint8]) -> None:
+        """Hold ``content`` on the host until a tensor first reads it."""
+        with interrupts:
+            self._take(*allocate_memory(self.card, STICK_BYTES), STICK_BYTES)
+        self.raw = content
+
+    def _take(self, memory: DeviceStorage, address_bytes: int, counted_bytes: int) -> None:
+        """Set the memory; the first one also gives the pointer. The caller holds interrupts off."""
+        self.memory, self.address_bytes = memory, address_bytes
+        # A storage's data_ptr cannot be changed, so the pointer stays when a new layout takes other
+        # memory; keeping the first memory reserves the pointer.
+        if not self.pointer:
+            self._anchor, origin = memory, self.card.device.memory.pointer
+            self.pointer = origin + host_offset(address_bytes)
+            known = _by_pointer.get(self.pointer)
+            if known is not None and known() is not None:  # its owner has freed its first memory
+                self._anchor, address_bytes = allocate_memory(self.card, STICK_BYTES)
+                self.pointer = origin + host_offset(address_bytes)
+            _remember_pointer(self)
+        counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
+        self._count = tensor_memory(self.card).count(self, counted_bytes, self._count)
+
+    def free(self) -> None:
+        """Free the memory; base and pointer are kept, the content is lost.
+
+        Launches submitted before keep the memory until they have run. The buffer must not be used
+        before the next `allocate` or `set_raw`.
+        """
+        self.memory = self._anchor = self.raw = None
+        self.address_bytes = 0
+        self.leave_uncounted()
+
+    @property
+    def is_constant(self) -> bool:
+        """True for a constant of the backend, which must not be written."""
+        return not self._count and self.memory is not None
+
+    def leave_uncounted(self) -> None:
+        """Remove it from torch's statistics, as a constant of the backend."""
+        with interrupts:
+            self._count = tensor_memory(self.card).count(self, 0, self._count)
+
+
+def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:
+    """Return the buffers of storages on ``card``. Thread-safe."""
+    known = (reference() for reference in list(_by_pointer.values()))
+    return [buffer for buffer in known if buffer is not None and buffer.card is card]
+
+
+def _remember_pointer(buffer: DeviceBuffer) -> None:
+    """Register ``buffer`` by its pointer. Thread-safe."""
+    # References without a callback: every operation creates and frees buffers, and most of them
+    # take a pointer that is registered already.
+    global _max_pointers
+    _by_pointer[buffer.pointer] = weakref.ref(buffer)
+    if len(_by_pointer) > _max_pointers:
+        for pointer, reference in list(_by_pointer.items()):
+            if reference() is None and _by_pointer.get(pointer) is reference:
+                _by_pointer.pop(pointer, None)
+        _max_pointers = max(2 * len(_by_pointer), MIN_POINTERS)
+
+
+def buffer_of(tensor: torch.Tensor) -> DeviceBuffer:
+    """Return the buffer behind a spyre tensor."""
+    return buffer_of_storage(tensor.untyped_storage())
+
+
+def buffer_of_storage(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """Return the buffer behind a storage; LaunchError SPY905 if its memory was freed."""
+    try:
+        buffer: DeviceBuffer = storage._spyre_buffer
+    except AttributeError:
+        if freed_buffer(storage) is not None:
+            raise LaunchError(
+                "SPY905",
+                "the memory of this tensor's storage was freed",
+                found="a use after UntypedStorage.resize_(0)",
+                hint="resize_ it to its size first; its content is lost",
+            ) from None
+        reference = _by_pointer.get(storage.data_ptr())
+        known = None if reference is None else reference()
+        buffer = _empty_buffer(storage) if known is None else known
+        storage._spyre_buffer = buffer
+    return buffer
+
+
+def detach(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """Free the memory of a storage's buffer and detach it; `buffer_of_storage` then raises
+    LaunchError SPY905.
+    """
+    buffer = buffer_of_storage(storage)
+    buffer.free()
+    storage._spyre_freed = buffer
+    del storage._spyre_buffer
+    return buffer
+
+
+def freed_buffer(storage: torch.UntypedStorage) -> DeviceBuffer | None:
+    """Return the buffer that `detach` took from a storage; None for other storages."""
+    freed: DeviceBuffer | None = getattr(storage, "_spyre_freed", None)
+    return freed
+
+
+def _empty_buffer(storage: torch.UntypedStorage) -> DeviceBuffer:
+    """Return a buffer for a storage that ATen created, which has no bytes. RuntimeError for a
+    storage of another device or backend.
+    """
+    if storage.device.type != "spyre":
+        raise different_devices("spyre:0", storage.device)
+    if storage.nbytes():
+        raise RuntimeError(
+            f"a spyre storage of {storage.nbytes()} bytes was not allocated by this backend"
+        )
+    return DeviceBuffer(card_at(storage.device.index or 0), 0)
+
+
+# --- tensors from DLPack capsules ----------------------------------------------------------------
 
 EXTENSION_DEVICE = 12
 """kDLExtDev."""
 MAX_RANK = 64
 MAX_EXTENTS = 4096
-MAX_KINDS = 4096
-Ints = tuple[int, ...]
-
-
-class _Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class _DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", _Device),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class _ManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
-
-
+MAX_STRUCTS = 4096
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -68,65 +285,48 @@ _lock = threading.Lock()
 
 _INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
-_DATA_TYPES = {
-    torch.float16: _DataType(_FLOAT, 16, 1),
-    torch.bfloat16: _DataType(_BFLOAT, 16, 1),
-    torch.float32: _DataType(_FLOAT, 32, 1),
-    torch.bool: _DataType(_BOOL, 8, 1),
-    torch.int8: _DataType(_INTEGER, 8, 1),
-    torch.int16: _DataType(_INTEGER, 16, 1),
-    torch.int32: _DataType(_INTEGER, 32, 1),
-    torch.int64: _DataType(_INTEGER, 64, 1),
-    torch.uint8: _DataType(_UNSIGNED, 8, 1),
-    torch.float8_e4m3fn: _DataType(_FLOAT8_E4M3FN, 8, 1),
-    torch.float8_e5m2fnuz: _DataType(_FLOAT8_E5M2FNUZ, 8, 1),
+TYPE_CODES = {
+    torch.float16: _FLOAT,
+    torch.bfloat16: _BFLOAT,
+    torch.float32: _FLOAT,
+    torch.bool: _BOOL,
+    torch.int8: _INTEGER,
+    torch.int16: _INTEGER,
+    torch.int32: _INTEGER,
+    torch.int64: _INTEGER,
+    torch.uint8: _UNSIGNED,
+    torch.float8_e4m3fn: _FLOAT8_E4M3FN,
+    torch.float8_e5m2fnuz: _FLOAT8_E5M2FNUZ,
 }
+"""DLPack's type codes."""
+
+Struct = ctypes.Array[ctypes.c_uint64]
+"""A DLManagedTensor as eight words: data_ptr, device (type, index), rank with dtype (code, bits,
+lanes), addresses of sizes and strides, offset, context, deleter; behind them sizes and strides.
+"""
+_structs: dict[tuple[Ints, Ints, torch.dtype, int], Struct] = {}
+"""The first MAX_STRUCTS; never removed, since ATen reads the deleter when a tensor is freed."""
+_other_struct: Struct = (ctypes.c_uint64 * (8 + 2 * MAX_RANK))()
 
 
-def _extents(size: Ints) -> ctypes.Array[ctypes.c_int64]:
+def _struct_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> Struct:
+    """Return the struct of such tensors, whatever their data_ptr; the caller holds the lock."""
+    key = (size, stride, dtype, device_index)
+    struct = _structs.get(key)
+    if struct is not None:
+        return struct
     rank = len(size)
     if rank > MAX_RANK:
         raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
-    return (ctypes.c_int64 * rank)(*size)
-
-
-class _Kind:
-    """The struct of tensors that differ only in their data_ptr. ATen reads it when it creates a
-    tensor, and its deleter when the tensor is freed.
-    """
-
-    __slots__ = ("_managed", "address", "tensor")
-
-    def __init__(self) -> None:
-        self._managed = _ManagedTensor()
-        self.tensor = self._managed.tensor
-        self.address = ctypes.addressof(self._managed)
-
-    def describe(self, size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> None:
-        tensor = self.tensor
-        tensor.shape, tensor.strides = _extents(size), _extents(stride)
-        tensor.ndim = len(size)
-        tensor.dtype = _DATA_TYPES[dtype]
-        tensor.device = _Device(EXTENSION_DEVICE, device_index)
-
-
-_kinds: dict[tuple[Ints, Ints, torch.dtype, int], _Kind] = {}
-"""The first MAX_KINDS structs; never removed, since tensors created from them point to them."""
-_other_kinds = _Kind()
-
-
-def _kind_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) -> _Kind:
-    """Return the struct of such tensors; the caller holds the lock."""
-    key = (size, stride, dtype, device_index)
-    known = _kinds.get(key)
-    if known is not None:
-        return known
-    is_cached = len(_kinds) < MAX_KINDS
-    kind = _Kind() if is_cached else _other_kinds
-    kind.describe(*key)
-    if is_cached:
-        _kinds[key] = kind
-    return kind
+    device = EXTENSION_DEVICE | device_index << 32
+    rank_and_dtype = rank | TYPE_CODES[dtype] << 32 | 8 * dtype.itemsize << 40 | 1 << 48
+    struct = _other_struct
+    if len(_structs) < MAX_STRUCTS:
+        struct = _structs[key] = (ctypes.c_uint64 * (8 + 2 * rank))()
+    sizes = ctypes.addressof(struct) + 8 * 8
+    words = [0, device, rank_and_dtype, sizes, sizes + 8 * rank, 0, 0, 0, *size, *stride]
+    struct[: len(words)] = words
+    return struct
 
 
 def tensor_at(
@@ -137,9 +337,10 @@ def tensor_at(
     ``size`` and ``stride`` are in elements; the storage has the bytes they span. Thread-safe.
     """
     with _lock:  # all threads share a struct; from_dlpack copies its content
-        kind = _kind_of(size, stride, dtype, device_index)
-        kind.tensor.data = pointer
-        tensor: torch.Tensor = from_dlpack(_new_capsule(kind.address, b"dltensor", None))
+        struct = _struct_of(size, stride, dtype, device_index)
+        struct[0] = pointer
+        capsule = _new_capsule(ctypes.addressof(struct), b"dltensor", None)
+        tensor: torch.Tensor = from_dlpack(capsule)
     return tensor
 
 
@@ -175,7 +376,7 @@ def allocate_on(
     buffer = DeviceBuffer(card, host_bytes)
     if base is not None:
         buffer.allocate(base)
-    return _tensor_over(buffer, size, stride, dtype)
+    return tensor_over(buffer, size, stride, dtype)
 
 
 @lru_cache(MAX_EXTENTS)
@@ -196,16 +397,15 @@ def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor,
     dtype = DTYPES[base.dtype]
     buffer = DeviceBuffer(card, prod(base.shape) * dtype.itemsize)
     buffer.allocate(base)
-    return _tensor_over(buffer, base.shape, base.strides, dtype), buffer
+    return tensor_over(buffer, base.shape, base.strides, dtype), buffer
 
 
-def _tensor_over(
-    buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype
-) -> torch.Tensor:
+def tensor_over(buffer: DeviceBuffer, size: Ints, stride: Ints, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor with a new storage, whose memory is that of ``buffer``."""
     if dtype is torch.int64:
         warn_of_downcast()
     tensor = tensor_at(buffer.pointer, size, stride, dtype, buffer.card.index)
-    attach(tensor.untyped_storage(), buffer)
+    tensor.untyped_storage()._spyre_buffer = buffer
     return tensor
 
 
@@ -215,7 +415,7 @@ def allocate_raw(content: npt.NDArray[np.uint8], device_index: int = -1) -> torc
     buffer = DeviceBuffer(card, content.size)
     if content.size:
         buffer.set_raw(content)
-    return _tensor_over(buffer, (content.size,), (1,), torch.uint8)
+    return tensor_over(buffer, (content.size,), (1,), torch.uint8)
 
 
 def storage_elements(size: Sequence[int], stride: Sequence[int]) -> int:

@@ -24,8 +24,13 @@ from spyre.runtime.dma import host_like
 from spyre.runtime.flex import to_device_plan, to_host_plan
 from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
 from spyre.torch_backend.device import DTYPES, check_int64, name_of
-from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
+from spyre.torch_backend.tensors.allocation import (
+    DeviceBuffer,
+    allocate_on,
+    buffer_of,
+    default_base,
+    storage_elements,
+)
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, JobPlan, Work
@@ -174,20 +179,14 @@ def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
 def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
     """Give a storage without a base the base for ``tensor``, and write its raw bytes."""
     content = buffer.raw
-    name = name_of(tensor.dtype)
-    base = _base_for(buffer, tensor, name)
-    buffer.allocate(base)
+    size, stride = tuple(tensor.size()), tuple(tensor.stride())
+    elements = buffer.host_bytes // tensor.dtype.itemsize
+    if tensor.storage_offset() or storage_elements(size, stride) != elements:
+        size, stride = (elements,), (1,)
+    buffer.allocate(default_base(size, stride, name_of(tensor.dtype)))
     buffer.raw = None
     if content is not None:
         write_storage(buffer, _bytes_storage(content, buffer.host_bytes))
-
-
-def _base_for(buffer: DeviceBuffer, tensor: torch.Tensor, name: str) -> StorageLayout:
-    size, stride = tuple(tensor.size()), tuple(tensor.stride())
-    elements = buffer.host_bytes // tensor.dtype.itemsize
-    if tensor.storage_offset() == 0 and storage_elements(size, stride) == elements:
-        return default_base(size, stride, name)
-    return default_base((elements,), (1,), name)
 
 
 def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | None:
@@ -195,10 +194,8 @@ def whole_target(buffer: DeviceBuffer, tensor: torch.Tensor) -> DeviceTensor | N
     base = buffer.base
     if base is None or DTYPES[base.dtype] != tensor.dtype or tensor.storage_offset():
         return None
-    size, stride = tuple(tensor.size()), tuple(tensor.stride())
-    if (size, stride) == (base.shape, base.strides):
-        return buffer.tensor
-    return None
+    extents = (tuple(tensor.size()), tuple(tensor.stride()))
+    return buffer.tensor if extents == (base.shape, base.strides) else None
 
 
 @in_range(TO_CARD)
@@ -302,20 +299,13 @@ def is_whole(tensor: torch.Tensor) -> bool:
     return moves_bits(tensor) and whole_target(buffer_of(tensor), tensor) is not None
 
 
-def assemble(target: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Overwrite views of ``target``'s storage with tensors of the same sizes and dtype.
+def assemble(buffer: DeviceBuffer, parts: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> None:
+    """Overwrite views of a storage with tensors of the same sizes and dtype; pad its sticks.
 
-    ``parts``: (view, source) pairs, all on one card; `moves_bits` holds for the target. All copies
+    ``parts``: (view, source) pairs, all on one card; `is_ordinary` holds for the buffer. All copies
     are enqueued on the current stream: the storage to the host, the sources into it, and the
     storage back to the card.
     """
-    reassemble(buffer_of(target), parts)
-
-
-def reassemble(
-    buffer: DeviceBuffer, parts: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
-) -> None:
-    """`assemble` for a buffer; without parts it only pads the buffer's sticks with zeros."""
     raw = raw_tensor(buffer)
     host = host_like(raw)
     stream = buffer.card.streams.current
@@ -323,8 +313,8 @@ def reassemble(
     for view, source in parts:
         extents = (tuple(view.size()), tuple(view.stride()), view.storage_offset())
         host_view = HostTensor(host.name, host.dtype_name, *extents, host.storage)
-        source_buffer = _whole_buffer(source)
-        stream.copy(to_host_plan(raw_tensor(source_buffer), host_view), [source_buffer.memory])
+        whole = buffer_of(source if is_whole(source) else relayout(source))
+        stream.copy(to_host_plan(raw_tensor(whole), host_view), [whole.memory])
     stream.copy(to_device_plan(host, raw), [buffer.memory])
     buffer.zero_padded = True
 
@@ -340,12 +330,7 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         size = tuple(target.size())
         staged = allocate_on(buffer.card, size, contiguous_strides(size), target.dtype)
         from_host(staged, source, non_blocking)
-        assemble(target, [(target, staged)])
-
-
-def _whole_buffer(source: torch.Tensor) -> DeviceBuffer:
-    """Return the buffer of ``source`` if it is its whole storage, else of a copy."""
-    return buffer_of(source if is_whole(source) else relayout(source))
+        assemble(buffer, [(target, staged)])
 
 
 def raw_tensor(buffer: DeviceBuffer) -> DeviceTensor:

@@ -9,52 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from spyre.errors import LaunchError
 from spyre.runtime.flex import capture_error
 from spyre.torch_backend.device import Stream, card_of, cpu_generator
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, living_buffers
-from spyre.torch_backend.tensors.copies import is_ordinary, reassemble
+from spyre.torch_backend.tensors.allocation import DeviceBuffer, living_buffers
+from spyre.torch_backend.tensors.copies import assemble, is_ordinary
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import CapturedWork, FlexDevice
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """Memory and layout of a storage at capture. ``is_padded``: its sticks were padded with zeros
-    before the block; ``stays_padded``: also after it.
+Placed = tuple[ref[DeviceBuffer], object, int, bool, bool]
+"""A storage at capture: its buffer, memory and layout; whether its sticks were padded with zeros
+before the block, and after it.
+"""
+
+
+def _prepare(
+    reference: ref[DeviceBuffer], memory: object, layout_id: int, was_padded: bool, _: bool
+) -> None:
+    """Restore the zero padding that the block relied on, if it was overwritten since.
+
+    LaunchError SPY907 if the storage has other memory or another layout than at capture.
     """
-
-    buffer: ref[DeviceBuffer]
-    memory: object
-    layout_id: int
-    is_padded: bool
-    stays_padded: bool
-
-    def prepare(self) -> None:
-        """Restore the zero padding that the block relied on, if it was overwritten since.
-
-        LaunchError SPY907 if the storage has other memory or another layout than at capture.
-        """
-        buffer = self.buffer()
-        if buffer is None:
-            return
-        if buffer.memory is not self.memory or buffer.layout_id != self.layout_id:
-            raise _changed("memory or another layout")
-        if self.is_padded and not buffer.zero_padded:
-            if not is_ordinary(buffer):
-                raise _changed("numbers beyond its last elements, where zeros were relied on")
-            reassemble(buffer)
-
-    def replayed(self) -> None:
-        """Update the buffer after a replay has written it."""
-        buffer = self.buffer()
-        if buffer is not None and not self.stays_padded:
-            buffer.zero_padded = False
+    buffer = reference()
+    if buffer is None:
+        return
+    if buffer.memory is not memory or buffer.layout_id != layout_id:
+        raise _changed("memory or another layout")
+    if was_padded and not buffer.zero_padded:
+        if not is_ordinary(buffer):
+            raise _changed("numbers beyond its last elements, where zeros were relied on")
+        assemble(buffer)
 
 
 def _changed(how: str) -> LaunchError:
@@ -74,7 +63,7 @@ class SpyreGraph:
 
     def __init__(self) -> None:
         self._captured: tuple[FlexDevice, CapturedWork] | None = None
-        self._placed: tuple[_Placed, ...] = ()
+        self._placed: tuple[Placed, ...] = ()
         self._resets = 0
 
     def replay(self) -> None:
@@ -92,11 +81,13 @@ class SpyreGraph:
                 found="an empty graph" if captured is None else "a reset of its card",
             )
         for placed in self._placed:
-            placed.prepare()
+            _prepare(*placed)
         card, work = captured
         card.streams.current.replay(work)
-        for placed in self._placed:
-            placed.replayed()
+        for reference, *_, stays_padded in self._placed:
+            buffer = reference()
+            if buffer is not None and not stays_padded:
+                buffer.zero_padded = False
 
     def reset(self) -> None:
         """Drop the block and free its memory."""
@@ -107,15 +98,9 @@ class SpyreGraph:
         used = {id(memory) for memory in work.memory()}
         self._captured, self._resets = (card, work), card.device.resets
         self._placed = tuple(
-            _Placed(
-                ref(buffer),
-                buffer.memory,
-                buffer.layout_id,
-                before.get(id(buffer), False),
-                buffer.zero_padded,
-            )
-            for buffer in living_buffers(card)
-            if id(buffer.memory) in used
+            (ref(b), b.memory, b.layout_id, before.get(id(b), False), b.zero_padded)
+            for b in living_buffers(card)
+            if id(b.memory) in used
         )
 
 

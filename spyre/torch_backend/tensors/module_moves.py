@@ -26,11 +26,8 @@ Replaced = dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]]
 """By id of a replaced parameter: the parameter and its replacement."""
 
 
-class _Local(threading.local):
-    replaced: Replaced | None = None
-
-
-_local = _Local()
+_local = threading.local()
+"""``replaced``: those of the outermost `apply` of a thread."""
 
 
 def apply(
@@ -41,8 +38,8 @@ def apply(
         if recurse:
             for child in module.children():
                 child._apply(fn)
-        once = _Once(fn, module)
-        if not once.crosses:
+        once, is_moved = _once(fn, module)
+        if not is_moved:
             original(module, once, False)
             return module
         for name, parameter in module._parameters.items():
@@ -58,7 +55,7 @@ def apply(
 @contextmanager
 def _replacements() -> Iterator[Replaced]:
     """Provide the replacements of the outermost `apply` on this thread."""
-    outer = _local.replaced
+    outer: Replaced | None = getattr(_local, "replaced", None)
     replaced: Replaced = {} if outer is None else outer
     _local.replaced = replaced
     try:
@@ -67,33 +64,27 @@ def _replacements() -> Iterator[Replaced]:
         _local.replaced = outer
 
 
-class _Once:
-    """Calls ``fn`` once per tensor, and on the first parameter at construction.
-
-    ``crosses``: that parameter moves to or from a card, or is on one already.
+def _once(fn: Function, module: torch.nn.Module) -> tuple[Function, bool]:
+    """Call ``fn`` on a module's first parameter. Returns a function that calls it once per tensor,
+    and whether that parameter moves to or from a card, or is on one already.
     """
+    first = next((p for p in module._parameters.values() if p is not None), None)
+    if first is None or is_fake(first):
+        return fn, False
+    with torch.no_grad():
+        result = fn(first)
+    pending = [first]
 
-    def __init__(self, fn: Function, module: torch.nn.Module) -> None:
-        self.fn = fn
-        self.first: torch.Tensor | None = None
-        self.crosses = False
-        first = next((p for p in module._parameters.values() if p is not None), None)
-        if first is None or is_fake(first):
-            return
-        self.first = first
-        with torch.no_grad():
-            self.result = fn(first)
-        # one that is tied to a child's has been moved with it, and the others have not
-        is_there = self.result is first and first.device.type == "spyre"
-        self.crosses = (is_there or crosses(first, self.result)) and not (
-            torch.__future__.get_overwrite_module_params_on_conversion()
-        )
+    def once(tensor: torch.Tensor) -> torch.Tensor:
+        if pending and tensor is pending[0]:
+            pending.clear()
+            return result
+        return fn(tensor)
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor is self.first:
-            self.first = None
-            return self.result
-        return self.fn(tensor)
+    # one that is tied to a child's has been moved with it, and the others have not
+    is_there = result is first and first.device.type == "spyre"
+    is_moved = is_there or crosses(first, result)
+    return once, is_moved and not torch.__future__.get_overwrite_module_params_on_conversion()
 
 
 def _suited(module: torch.nn.Module, name: str, fn: Function, tensor: torch.Tensor) -> torch.Tensor:
@@ -147,7 +138,11 @@ def _moved(
     except RuntimeError:
         parameter.grad = old_gradient
         replaced[id(parameter)] = (parameter, new)
-        _warn(name)
+        warn_user(
+            f"parameter {name!r} is still used elsewhere (by an autograd graph, or a weak "
+            "reference), so it was replaced by a new Parameter on its new device; "
+            "optimizers made before keep the old one"
+        )
         return new
     return parameter
 
@@ -161,14 +156,6 @@ def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
     torch.utils.swap_tensors(tensor, new)
     if kind is not type(tensor):
         tensor.__class__ = kind
-
-
-def _warn(name: str) -> None:
-    warn_user(
-        f"parameter {name!r} is still used elsewhere (by an autograd graph, or a weak reference), "
-        "so it was replaced by a new Parameter on its new device; "
-        "optimizers made before keep the old one"
-    )
 
 
 def set_data(original: Callable[..., None], tensor: torch.Tensor, new: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ storage must not be used by two threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,18 +17,15 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.flex import device_copy_plan
 from spyre.torch_backend.compat import CPU_KEYS, ON_CARD, profiled
 from spyre.torch_backend.tensors.allocation import (
+    DeviceBuffer,
     allocate_on,
     allocate_raw,
-    storage_elements,
-    tensor_at,
-)
-from spyre.torch_backend.tensors.buffer import (
-    DeviceBuffer,
-    attach,
     buffer_of,
     buffer_of_storage,
     detach,
     freed_buffer,
+    storage_elements,
+    tensor_over,
 )
 from spyre.torch_backend.tensors.copies import host_storage, write_storage
 
@@ -51,9 +48,7 @@ def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
         copy.zero_padded = source.zero_padded
     elif source.raw is not None:
         copy.set_raw(source.raw.copy())
-    tensor = tensor_at(copy.pointer, (copy.host_bytes,), (1,), torch.uint8, source.card.index)
-    attach(tensor.untyped_storage(), copy)
-    return tensor.untyped_storage()
+    return tensor_over(copy, (copy.host_bytes,), (1,), torch.uint8).untyped_storage()
 
 
 def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
@@ -76,7 +71,7 @@ def resize_storage(storage: torch.UntypedStorage, size_bytes: int) -> torch.Unty
             freed.set_raw(np.zeros(whole_bytes, np.uint8))
         else:
             freed.allocate(freed.base)
-        attach(storage, freed)
+        storage._spyre_buffer = freed
         del storage._spyre_freed
     return storage
 
@@ -91,16 +86,12 @@ def get_item(storage: torch.UntypedStorage, index: Any) -> Any:
     return host_storage(buffer_of_storage(storage))[index]
 
 
-def set_item(storage: torch.UntypedStorage, index: Any, value: Any) -> None:
+def set_item(storage: torch.UntypedStorage, index: Any, value: Any) -> torch.UntypedStorage:
     """Overwrite one byte or a slice."""
     buffer = buffer_of_storage(storage)
     content = host_storage(buffer)
     content[index] = value
     write_storage(buffer, content)
-
-
-def fill(storage: torch.UntypedStorage, value: int) -> torch.UntypedStorage:
-    set_item(storage, slice(None), value)
     return storage
 
 
@@ -109,20 +100,11 @@ def to_list(storage: torch.UntypedStorage) -> list[int]:
     return values
 
 
-def iterate(storage: torch.UntypedStorage) -> Iterator[int]:
-    return iter(to_list(storage))
-
-
 def text(storage: torch.UntypedStorage) -> str:
     """Return the text that torch prints for a storage."""
     values = "\n ".join(map(str, to_list(storage)))
     kind = f"{torch.typename(storage)}(device={storage.device})"
     return f" {values}\n[{kind} of size {storage.nbytes()}]"
-
-
-def is_shared(storage: torch.UntypedStorage) -> bool:
-    """Return False: memory of a simulated card belongs to one process."""
-    return False
 
 
 def cannot_share(storage: torch.UntypedStorage, *_: Any, **__: Any) -> NoReturn:
@@ -139,11 +121,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "nbytes": storage_bytes,
     "__getitem__": get_item,
     "__setitem__": set_item,
-    "fill_": fill,
+    "fill_": lambda storage, value: set_item(storage, slice(None), value),
     "tolist": to_list,
-    "__iter__": iterate,
+    "__iter__": lambda storage: iter(to_list(storage)),
     "__repr__": text,
-    "is_shared": is_shared,
+    "is_shared": lambda _: False,  # memory of a simulated card belongs to one process
     "share_memory_": cannot_share,
     "_share_fd_cpu_": cannot_share,
     "_share_filename_cpu_": cannot_share,
@@ -154,10 +136,7 @@ aten = torch.ops.aten
 
 
 def resize_tensor(
-    tensor: torch.Tensor,
-    size: Sequence[int],
-    *,
-    memory_format: torch.memory_format | None = None,
+    tensor: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
     """aten::resize_: a tensor that needs more elements than its storage has gets a new storage.
 

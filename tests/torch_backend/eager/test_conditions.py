@@ -7,12 +7,17 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     NUMBER,
     Conditions,
-    bind_arguments,
+    bind,
     signature_of,
 )
 from spyre.torch_backend.eager.registry import kernels_by_name
 
-ROWS = [row for rows in kernels_by_name().values() for row in rows if row.conditions is not None]
+ROWS = [
+    (name, conditions)
+    for name, kernels in kernels_by_name().items()
+    for _, conditions in kernels
+    if conditions is not None
+]
 
 
 def _names(conditions: Conditions) -> set[str]:
@@ -26,20 +31,20 @@ def _names(conditions: Conditions) -> set[str]:
 
 def test_every_name_is_an_argument_of_an_operator_with_these_conditions():
     known: dict[int, set[str]] = {}
-    for row in ROWS:
-        arguments = known.setdefault(id(row.conditions), {"inputs", "results"})
-        arguments |= set(signature_of(row.name).defaults)
-    for row in ROWS:
-        assert _names(row.conditions) <= known[id(row.conditions)], row.name
+    for name, conditions in ROWS:
+        arguments = known.setdefault(id(conditions), {"inputs", "results"})
+        arguments |= set(signature_of(name)[2])
+    for name, conditions in ROWS:
+        assert _names(conditions) <= known[id(conditions)], name
 
 
 def test_every_operator_ends_with_its_only_row_without_conditions():
-    for name, rows in kernels_by_name().items():
-        assert all(row.conditions is not None for row in rows[:-1]), name
+    for name, kernels in kernels_by_name().items():
+        assert all(conditions is not None for _, conditions in kernels[:-1]), name
 
 
 def _holds(conditions: Conditions, *args: object, **named: object) -> bool:
-    return conditions.hold(bind_arguments("addmv.out", args, {"out": None, **named}))
+    return conditions.hold(bind(signature_of("addmv.out"), args, {"out": None, **named}))
 
 
 FLOAT, INTEGER, EMPTY = torch.ones(2), torch.ones(2, dtype=torch.int64), torch.ones(0)
@@ -72,8 +77,8 @@ def test_values_are_compared_with_defaults_too():
 def test_a_dim_out_of_range_is_an_index_error():
     conditions, x = Conditions(dims=("dim",)), torch.ones(2, 3)
     out_of_range, index = (x, 2, INTEGER, x), {"out": x}
-    assert conditions.hold(bind_arguments("index_copy.out", (x, -2, INTEGER, x), index))
+    assert conditions.hold(bind(signature_of("index_copy.out"), (x, -2, INTEGER, x), index))
     with pytest.raises(
         IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\]"
     ):
-        conditions.hold(bind_arguments("index_copy.out", out_of_range, index))
+        conditions.hold(bind(signature_of("index_copy.out"), out_of_range, index))

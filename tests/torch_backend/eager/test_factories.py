@@ -48,8 +48,8 @@ def test_into_given_tensors():
 
 @pytest.mark.parametrize("kept", [0, 1, 64])
 def test_tensors_of_more_kinds_than_are_kept(kept, monkeypatch):
-    monkeypatch.setattr(allocation, "_kinds", kinds := {})
-    monkeypatch.setattr(allocation, "MAX_KINDS", kept)
+    monkeypatch.setattr(allocation, "_structs", kinds := {})
+    monkeypatch.setattr(allocation, "MAX_STRUCTS", kept)
     shapes = [(2, 3), (3, 2), (2, 3), (70,), (3, 2)]
     made = [torch.full(shape, k, device="spyre") for k, shape in enumerate(shapes)]
     monkeypatch.undo()

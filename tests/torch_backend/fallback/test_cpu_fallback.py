@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from spyre.torch_backend.device.errors import Int64Overflow, UnsupportedDtype
-from spyre.torch_backend.fallback.cpu_fallback import cpu_fallback
+from spyre.torch_backend.device.dtypes import Int64Overflow, UnsupportedDtype
+from spyre.torch_backend.fallback import cpu_fallback
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_running_statistics():
 
 def test_the_operators_with_unmarked_statistics_are_known():
     """A new one in torch would lose what it writes."""
-    from spyre.torch_backend.fallback.call import UNMARKED_WRITES
+    from spyre.torch_backend.fallback import UNMARKED_WRITES
 
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     found = set()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spyre.torch_backend import fallback
 from spyre.torch_backend.device.cards import card_of
-from spyre.torch_backend.fallback import call
-from spyre.torch_backend.fallback.call import LARGE_BYTES
+from spyre.torch_backend.fallback import LARGE_BYTES
 from spyre.torch_backend.tensors import copies
 
 ROWS = 2 * LARGE_BYTES // (64 * 4)
@@ -27,7 +27,7 @@ def copied(monkeypatch):
         found.append(buffer.host_bytes)
         return copies.start_host_storage(buffer)
 
-    monkeypatch.setattr(call, "start_host_storage", watched)
+    monkeypatch.setattr(fallback, "start_host_storage", watched)
     return found
 
 

@@ -20,7 +20,7 @@ import torch.distributed.tensor
 
 if hasattr(torch, "spyre"):
     from spyre.torch_backend.registration import patches
-    patches.install(patches.Moment.GROUP)
+    patches.install(with_groups=True)
 
 def optimizer():
     layer = torch.nn.Linear(2, 2)
@@ -417,7 +417,7 @@ def test_patches_that_are_left_out():
     code = """
     from spyre.torch_backend import autoload
     autoload()
-    patches.install(patches.Moment.GROUP)
+    patches.install(with_groups=True)
     import sys
     print(*sorted(changed(before)), [type(finder).__module__ for finder in sys.meta_path])
     """

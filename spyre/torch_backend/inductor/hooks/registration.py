@@ -20,7 +20,7 @@ from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import storage_key
 from spyre.torch_backend.eager.overlap import refuse_traced_overlap
-from spyre.torch_backend.fallback.call import overlaps_itself
+from spyre.torch_backend.fallback import overlaps_itself
 from spyre.torch_backend.inductor.base.compat import (
     CustomGraphPass,
     DeviceInterface,

@@ -1,4 +1,6 @@
-"""Composite operations whose insides the card has no format for run on the CPU as a whole."""
+"""Composite operations whose insides the card has no format for run on the CPU as a whole; tensors
+that are not strided are refused in words a user understands.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.device.errors import UnsupportedDtype
-from spyre.torch_backend.registration.cpu_operations import (
+from spyre.torch_backend.device.dtypes import UnsupportedDtype
+from spyre.torch_backend.registration.exceptions import (
     OUT_VARIANTS,
     THROUGH_COMPLEX,
     THROUGH_FLOAT64,
@@ -119,3 +121,27 @@ def test_complex_results_are_refused(matrix):
 def test_mixed_devices(matrix):
     with pytest.raises(RuntimeError, match="same device"):
         torch.ops.aten.linalg_pinv.rcond_tensor(matrix.to("spyre"), torch.tensor([0.1]))
+
+
+LAYOUT_CASES = {
+    "coo to the card": ("sparse", lambda x: x.cpu().to_sparse().to("spyre")),
+    "coo on the card": ("sparse_coo", lambda x: x.to_sparse()),
+    "csr on the card": ("sparse_csr", lambda x: x.to_sparse_csr()),
+    "csr to the card": ("sparse", lambda x: x.cpu().to_sparse_csr().to("spyre") @ x.t()),
+    "elements of csr": ("sparse", lambda x: x.cpu().to_sparse_csr().to("spyre").values()),
+    "rows of csr": ("sparse", lambda x: x.cpu().to_sparse_csr().to("spyre").crow_indices()),
+    "factory": ("sparse", lambda x: torch.zeros(3, layout=torch.sparse_coo, device="spyre")),
+    "of parts": (
+        "sparse",
+        lambda x: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), device="spyre"),
+    ),
+    "with a dense one": ("sparse", lambda x: torch.sparse.mm(x.cpu().to_sparse(), x.t())),
+    "nested": ("nested", lambda x: torch.nested.nested_tensor([x.cpu()]).to("spyre")),
+}
+
+
+@pytest.mark.parametrize(("kind", "function"), LAYOUT_CASES.values(), ids=LAYOUT_CASES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_layouts_are_refused(card, kind, function):
+    with pytest.raises(NotImplementedError, match=f"SPY906: spyre tensors are strided: {kind}"):
+        function(card)

@@ -1,4 +1,9 @@
-"""One operation on the CPU: copy arguments to the host, and results and changed arguments back.
+"""The CPU fallback: operations without a kernel on the card run on copies of their arguments.
+
+The first fallback of each operation gives a warning; `fallbacks` counts the calls,
+`fallback_seconds` sums their times, and SPYRE_FALLBACK=error makes them errors. Tensors of several
+devices are refused: the CPU could compute with them, but PyTorch users rely on the error, because
+the same code fails on any other device. Thread-safe.
 
 Every storage is copied to the host once, so tensors that share memory share it there too. The card
 is not changed before all results exist. A small view of a large storage is first copied on the
@@ -12,24 +17,31 @@ whose dtype gives the same promotion.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spyre import config
+from spyre.errors import UnsupportedError
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key
 from spyre.torch_backend.device import (
     check_int64,
     cpu_generator,
+    different_devices,
     drawing_from_card,
     is_on_card,
     is_random,
     name_of,
+    warn_user,
 )
+from spyre.torch_backend.program import NotRecorded, current_recorder
 from spyre.torch_backend.registration import refuse_layout
 from spyre.torch_backend.tensors import (
     allocate,
@@ -44,11 +56,136 @@ from spyre.torch_backend.tensors import (
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexStream, Work
 
-PythonNumber = bool | int | float | complex
-NUMBERS = (bool, int, float, complex)
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+_seconds: dict[str, float] = {}
+_warned: set[str] = set()
 
 
-def number_tensor(value: PythonNumber, others: Sequence[torch.Tensor]) -> torch.Tensor:
+def fallbacks() -> dict[str, int]:
+    """Return the number of CPU fallbacks of each operation, by its full name."""
+    with _lock:
+        return dict(_counts)
+
+
+def fallback_seconds() -> dict[str, float]:
+    """Return the host seconds that each operation spent in the CPU fallback, by its full name,
+    including copies and waiting for earlier work of the card.
+    """
+    with _lock:
+        return dict(_seconds)
+
+
+def reset_fallbacks() -> None:
+    """Reset counts and times to zero; warnings already given are not repeated."""
+    with _lock:
+        _counts.clear()
+        _seconds.clear()
+
+
+def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run ``op`` on the CPU with copies. UnsupportedError SPY900 with SPYRE_FALLBACK=error.
+
+    RuntimeError with torch's text for tensors on several devices; NotRecorded while the compiler
+    records kernels.
+    """
+    if current_recorder() is not None:
+        raise NotRecorded(str(op))
+    with on_cpu(str(op)):
+        check_devices(op, args, kwargs)
+        return FallbackCall(op).run(args, kwargs)
+
+
+def on_cpu(name: str) -> AbstractContextManager[None]:
+    """Count and time an operation that the block runs on the CPU; warn of it, or refuse it."""
+    _announce(name)
+    return _timed(name)
+
+
+@contextmanager
+def _timed(name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = time.perf_counter() - start
+        with _lock:
+            _seconds[name] = _seconds.get(name, 0.0) + seconds
+
+
+def _announce(name: str) -> None:
+    """Count an operation that is about to run on the CPU; warn of it, or refuse it."""
+    mode = config.FALLBACK.read().lower()
+    if mode == "error":
+        raise UnsupportedError(
+            "SPY900",
+            f"{name} has no kernel on the card",
+            expected="an operation of docs/torch.md, or SPYRE_FALLBACK=warn",
+            hint="move the tensors to the CPU explicitly, or allow the CPU fallback",
+        )
+    with _lock:
+        _counts[name] += 1
+        is_new = mode != "silent" and name not in _warned
+        if is_new:
+            _warned.add(name)
+    if is_new:
+        warn_user(
+            f"{name} runs on the CPU: the spyre device has no kernel for it "
+            "(SPYRE_FALLBACK=silent hides this, =error forbids it)"
+        )
+
+
+HOST_ARGUMENTS = {
+    "aten::_ctc_loss": ("input_lengths", "target_lengths"),
+    "aten::_ctc_loss_backward": ("input_lengths", "target_lengths"),
+    "aten::_fused_adam_": ("state_steps",),
+    "aten::_fused_adamw_": ("state_steps",),
+    "aten::_index_put_impl_": ("indices",),
+    "aten::_pack_padded_sequence": ("lengths",),
+    "aten::_pad_packed_sequence": ("batch_sizes",),
+    "aten::_pin_memory": ("self",),
+    "aten::_unsafe_index": ("indices",),
+    "aten::_unsafe_index_put": ("indices",),
+    "aten::copy": ("src",),
+    "aten::copy_": ("src",),
+    "aten::index": ("indices",),
+    "aten::index_put": ("indices",),
+    "aten::index_put_": ("indices",),
+    "aten::lstm": ("batch_sizes",),
+    "aten::set_data": ("new_data",),
+}
+"""By operator, the arguments that may be CPU tensors of any size."""
+
+
+def check_devices(op: Any, args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError with torch's text if tensors are on two cards, or on a card and the CPU.
+
+    CPU tensors without dims count as numbers, as in torch.
+    """
+    tensors = [tensor for value in (*args, *kwargs.values()) for tensor in tensors_in(value)]
+    if len({tensor.device for tensor in tensors}) < 2:
+        return
+    schema = schema_of(op)
+    allowed = HOST_ARGUMENTS.get(schema.name, ())
+    specs = {spec.name: spec for spec in schema.arguments}
+    pairs = [*zip(schema.arguments, args, strict=False)]
+    pairs += [(specs[name], value) for name, value in kwargs.items()]
+    devices: dict[torch.device, None] = {}
+    for spec, value in pairs:
+        for tensor in tensors_in(value):
+            is_written = spec.alias_info is not None and spec.alias_info.is_write
+            is_number = tensor.device.type == "cpu" and tensor.dim() == 0 and not is_written
+            if not is_number and not (tensor.device.type == "cpu" and spec.name in allowed):
+                devices[tensor.device] = None
+    if len(devices) > 1:
+        first, second = [*devices][:2]
+        raise different_devices(first, second, f" (in {schema.name})")
+
+
+# --- one operation on the CPU --------------------------------------------------------------------
+
+
+def number_tensor(value: complex, others: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return ``value`` as a CPU tensor of rank 0, in a dtype that promotes with ``others`` as a
     Python number does.
 
@@ -90,7 +227,7 @@ class Signature:
     is_random: bool
 
 
-@lru_cache(4096)
+@functools.lru_cache(4096)
 def signature_of(op: Any) -> Signature:
     schema = schema_of(op)
     arguments = schema.arguments
@@ -116,18 +253,6 @@ SMALL_PART = 8
 """A view is small if its storage is at least this many times larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A tensor that the operation changes, and the CPU tensor that replaces it.
-
-    ``is_part``: the CPU tensor has only the view's elements, not the whole storage.
-    """
-
-    tensor: torch.Tensor
-    host: torch.Tensor
-    is_part: bool
-
-
 class FallbackCall:
     """One operation on the CPU. Used by one thread."""
 
@@ -140,8 +265,10 @@ class FallbackCall:
         """By key of a storage on the card: a tensor over it."""
         self.parts: dict[tuple[Any, ...], torch.Tensor] = {}
         """By storage key, sizes, strides and offset: views that were copied separately."""
-        self.written: dict[int, _Written] = {}
-        """By id of the CPU tensor."""
+        self.written: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
+        """By id of a CPU tensor: the tensor that the operation changes, the CPU tensor, and whether
+        that has only the view's elements, not the whole storage.
+        """
         self.arguments: list[tuple[str, Any]] = []
         self.copies: list[tuple[FlexStream, Work]] = []
         """Copies to the host that are not complete."""
@@ -160,7 +287,10 @@ class FallbackCall:
             stream.wait_for(copy)
         self._wrap_numbers(host_args)
         result = self._compute(host_args, host_kwargs)
-        _check_results(result)
+        for tensor in tensors_in(result):
+            if tensor.layout is not torch.strided:
+                refuse_layout(tensor.layout)
+            name_of(tensor.dtype)
         results = self._up(result)
         self._write_back()
         return results
@@ -171,19 +301,15 @@ class FallbackCall:
         Raises earlier failures of the streams if the operation fails, possibly because of them, or
         if it returns a value that is not a tensor; else they are raised when results are read.
         """
+        result = None
         try:
             with self._randomness(len(args), kwargs):
                 result = self.op(*args, **kwargs)
-        except Exception:
-            self._report_failures()
-            raise
-        if not isinstance(result, (torch.Tensor, list, tuple)):
-            self._report_failures()
+        finally:
+            if not isinstance(result, (torch.Tensor, list, tuple)):
+                for stream, _ in self.copies:
+                    stream.report()
         return result
-
-    def _report_failures(self) -> None:
-        for stream, _ in self.copies:
-            stream.report()
 
     # --- down ------------------------------------------------------------------------------------
 
@@ -199,7 +325,6 @@ class FallbackCall:
 
     def _down_tensor(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         self.device_index = tensor.device.index
-        is_written = name in self.signature.written
         key = storage_key(tensor)
         is_part = key not in self.storages and self._goes_alone(tensor, key, name)
         if is_part:
@@ -210,34 +335,29 @@ class FallbackCall:
             host = host.conj()
         if tensor.is_neg():
             host = neg_view(host)
-        if is_written:
-            self.written[id(host)] = _Written(tensor, host, is_part)
+        if name in self.signature.written:
+            self.written[id(host)] = tensor, host, is_part
         return host
 
     def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
-        key_of_view = (key, *_extents(tensor))
-        part = self.parts.get(key_of_view)
-        if part is None:
-            part = self.parts[key_of_view] = self._part_copy(tensor, name)
+        view = (key, *_extents(tensor))
+        part = self.parts.get(view)
+        if part is None and name in self.signature.outputs:
+            part = torch.empty_like(tensor, device="cpu")
+        elif part is None:
+            with torch.no_grad():
+                elements = tensor.clone()
+            part = view_of(self._start(elements), elements)
+        self.parts[view] = part
         return part.view_as(part)
 
-    def _part_copy(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        if name in self.signature.outputs:
-            return torch.empty_like(tensor, device="cpu")
-        with torch.no_grad():
-            elements = tensor.clone()
-        return view_of(self._start(elements), elements)
-
     def _storage(self, tensor: torch.Tensor, key: int, name: str) -> torch.UntypedStorage:
-        copy = self.storages.get(key)
-        if copy is None:
+        if key not in self.storages:
             self.parents[key] = tensor
-            if name in self.signature.outputs:
-                copy = self._output_storage(tensor)
-            else:
-                copy = self._start(tensor)
-            self.storages[key] = copy
-        return copy
+            is_output = name in self.signature.outputs
+            make = self._output_storage if is_output else self._start
+            self.storages[key] = make(tensor)
+        return self.storages[key]
 
     def _output_storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         """Return a host storage that the CPU may resize, with the elements that are not written."""
@@ -264,25 +384,17 @@ class FallbackCall:
             return False
         if tensor.numel() * tensor.element_size() * SMALL_PART > size_bytes:
             return False
-        if not self._writes_to(key):
-            return True
-        views = [view for _, view in self._views(key)]
-        is_alone = all(_extents(view) == _extents(tensor) for view in views)
-        return is_alone and not overlaps_itself(tensor)
-
-    def _writes_to(self, key: int) -> bool:
-        written = self.signature.written
-        return bool(written) and any(name in written for name, _ in self._views(key))
-
-    def _views(self, key: int) -> list[tuple[str, torch.Tensor]]:
-        """Return the arguments over one storage of the card, with their names."""
         pairs = [(name, t) for name, value in self.arguments for t in tensors_in(value)]
-        return [(name, t) for name, t in pairs if is_on_card(t) and storage_key(t) == key]
+        views = [(name, t) for name, t in pairs if is_on_card(t) and storage_key(t) == key]
+        if self.signature.written.isdisjoint(name for name, _ in views):
+            return True
+        is_alone = all(_extents(view) == _extents(tensor) for _, view in views)
+        return is_alone and not overlaps_itself(tensor)
 
     def _wrap_numbers(self, host_args: list[Any]) -> None:
         names, tensors = self.signature.names, self.signature.tensors
         for position, value in enumerate(host_args):
-            if isinstance(value, NUMBERS) and names[position] in tensors:
+            if isinstance(value, (int, float, complex)) and names[position] in tensors:
                 host_args[position] = number_tensor(value, tensors_in(host_args))
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
@@ -307,29 +419,31 @@ class FallbackCall:
         return value
 
     def _up_tensor(self, value: torch.Tensor) -> torch.Tensor:
-        written = self.written.get(id(value))
-        if written is not None:
-            return written.tensor
+        if id(value) in self.written:
+            return self.written[id(value)][0]
         key = value.untyped_storage()._cdata
         for known, storage in self.storages.items():
             if storage._cdata == key:
-                return _view(self.parents[known], value)
+                parent = self.parents[known]
+                view = allocate((0,), (1,), value.dtype, parent.device.index)
+                extents = (value.storage_offset(), value.size(), value.stride())
+                return set_storage(view, parent.untyped_storage(), *extents)
         return to_card(value, self.device_index)
 
     def _write_back(self) -> None:
         if len(self.written) > 1:
-            for written in self.written.values():
-                check_int64(written.host)
+            for _, host, _ in self.written.values():
+                check_int64(host)
         done: set[int] = set()
-        for written in self.written.values():
-            if written.is_part and written.host.size() == written.tensor.size():
+        for tensor, host, is_part in self.written.values():
+            if is_part and host.size() == tensor.size():
                 with torch.no_grad():
-                    written.tensor.copy_(to_card(written.host, self.device_index))
-            elif self._keeps_storage(written.tensor, written.host):
-                key = storage_key(written.tensor)
+                    tensor.copy_(to_card(host, self.device_index))
+            elif self._keeps_storage(tensor, host):
+                key = storage_key(tensor)
                 if key not in done:
                     done.add(key)
-                    write_storage(buffer_of(written.tensor), self.storages[key])
+                    write_storage(buffer_of(tensor), self.storages[key])
 
     def _keeps_storage(self, tensor: torch.Tensor, host: torch.Tensor) -> bool:
         """Give ``tensor`` the sizes and strides of its copy on the CPU; return False if it got new
@@ -338,23 +452,22 @@ class FallbackCall:
         if host.size() == tensor.size() and host.stride() == tensor.stride():
             return True
         storage, card_storage = host.untyped_storage(), tensor.untyped_storage()
-        if storage.nbytes() == card_storage.nbytes() and storage._cdata == self._host_key(tensor):
+        copy = self.storages.get(storage_key(tensor))  # None if only a part was copied
+        is_copy = copy is not None and copy._cdata == storage._cdata
+        if is_copy and storage.nbytes() == card_storage.nbytes():
             set_storage(tensor, card_storage, host.storage_offset(), host.size(), host.stride())
             return True
         new = to_card(host, self.device_index)
         set_storage(tensor, new.untyped_storage(), 0, new.size(), new.stride())
         return False
 
-    def _host_key(self, tensor: torch.Tensor) -> int | None:
-        """Return the identity of the copy of a tensor's storage; None if only a part was copied."""
-        copy = self.storages.get(storage_key(tensor))
-        return None if copy is None else copy._cdata
-
 
 def tensors_in(value: Any) -> Sequence[torch.Tensor]:
-    """Return a tensor, or the tensors in nested lists; none for other values."""
+    """Return a tensor, or the tensors in nested lists and dicts; none for other values."""
     if isinstance(value, torch.Tensor):
         return (value,)
+    if isinstance(value, Mapping):
+        value = [*value.values()]
     if not isinstance(value, (list, tuple)):
         return ()
     return [tensor for one in value for tensor in tensors_in(one)]
@@ -374,21 +487,6 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
                 return True
             reach = stride * (size - 1) + reach
     return False
-
-
-def _check_results(result: Any) -> None:
-    """Raise UnsupportedDtype or UnsupportedError for results that the card cannot hold."""
-    for tensor in tensors_in(result):
-        if tensor.layout is not torch.strided:
-            refuse_layout(tensor.layout)
-        name_of(tensor.dtype)
-
-
-def _view(parent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a view of the argument ``parent`` with the sizes and strides of ``like``."""
-    view = allocate((0,), (1,), like.dtype, parent.device.index)
-    extents = (like.storage_offset(), like.size(), like.stride())
-    return set_storage(view, parent.untyped_storage(), *extents)
 
 
 def to_card(host: torch.Tensor, device_index: int) -> torch.Tensor:
