@@ -26,7 +26,6 @@ from spyre.mlir.operation import (
     footprint,
     moving_dims,
     slice_offsets,
-    stick_elements,
 )
 from spyre.mlir.program import AffineExpr
 from spyre.mlir.sdsc import (
@@ -422,7 +421,7 @@ def _size_terms(
     op: Operation, tensor: Tensor, spec: OperationSpec
 ) -> tuple[tuple[SizeTerm, ...], ...]:
     """Return per core the offsets from slices of runtime sizes, added to `slice_offsets` (§11)."""
-    pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
+    pitches, sticks = footprint(op, tensor).pitch_bytes, tensor.sticks
     moving = [dim for dim in moving_dims(op, tensor) if dim in op.symbolic_dims]
     return tuple(
         tuple(

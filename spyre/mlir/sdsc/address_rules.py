@@ -10,7 +10,7 @@ from math import prod
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import Severity
-from spyre.mlir.operation import Component, Tensor, stick_elements
+from spyre.mlir.operation import Component, Tensor
 from spyre.mlir.sdsc.meaning_rules import OperationRules
 from spyre.mlir.sdsc.reading import RuleContext
 from spyre.rules import Fault, RuleSet
@@ -123,7 +123,7 @@ def _boxes_meet(first: tuple[int, ...], second: tuple[int, ...], lengths: tuple[
 
 def _dense_bytes(context: RuleContext, tensor: Tensor) -> int:
     """Bytes one core touches of a tensor, or 0 when they are no single piece of memory."""
-    op, sticks = context.op, stick_elements(tensor)
+    op, sticks = context.op, tensor.sticks
     counts = (
         -(-op.tensor_extent(tensor, dim) // sticks.get(dim, 1))
         for dim in tensor.dims

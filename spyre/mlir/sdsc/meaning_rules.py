@@ -21,7 +21,6 @@ from spyre.mlir.operation import (
     Window,
     index_step_fault,
     own_slice_faults,
-    stick_elements,
 )
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos, dim_entries, show_table
@@ -194,7 +193,7 @@ def _symbolic_dims(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _unit(context: RuleContext, dim: str) -> int:
     """Slices times elements of the longest stick along ``dim``."""
-    sticks = [stick_elements(t).get(dim, 1) for t in context.op.tensors if t.holds(dim)]
+    sticks = [t.sticks.get(dim, 1) for t in context.op.tensors if t.holds(dim)]
     return context.op.slices[dim] * max(sticks, default=1)
 
 
@@ -300,7 +299,7 @@ def _stick_multiples(context: RuleContext) -> Iterator[Fault[str]]:
     op = context.op
     longest: dict[str, int] = {}
     for tensor in op.tensors:
-        for dim, size in stick_elements(tensor).items():
+        for dim, size in tensor.sticks.items():
             if tensor.role != INDEX_ROLE and tensor.holds(dim):
                 longest[dim] = max(longest.get(dim, 1), size)
     for dim, size in longest.items():
@@ -367,7 +366,7 @@ def _coord_extents(
     op: Operation, tensor: Tensor, info: Mapping[str, CoordInfo], path: str
 ) -> Iterator[Fault[str]]:
     """§5.5: the element folds of a dim enumerate one core's part of it."""
-    sticks = stick_elements(tensor)
+    sticks = tensor.sticks
     for dim, entry in info.items():
         if dim not in tensor.scale:
             continue

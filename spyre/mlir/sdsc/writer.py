@@ -21,7 +21,6 @@ from spyre.mlir.operation import (
     Padding,
     Tensor,
     Window,
-    stick_elements,
 )
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY, window_table
 from spyre.mlir.sdsc.structs import (
@@ -236,7 +235,7 @@ def _own_core_slices(op: Operation, tensor: Tensor) -> dict[str, dict[str, Numbe
 
 
 def _coord_info(op: Operation, tensor: Tensor) -> dict[str, CoordInfo]:
-    sticks = stick_elements(tensor)
+    sticks = tensor.sticks
     return {dim: _coord_folds(op, tensor, dim, sticks.get(dim, 0)) for dim in tensor.dims}
 
 

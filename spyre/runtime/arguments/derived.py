@@ -19,7 +19,7 @@ from spyre.hw.linking import AddressOwners, TracedExecute, Walk, trace
 from spyre.hw.ops import STANDARD, arrangement_faults, find_op
 from spyre.hw.spec import REGIONS
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.mlir.operation import Footprint, Operation, Tensor, footprint, stick_elements
+from spyre.mlir.operation import Footprint, Operation, Tensor, footprint
 from spyre.mlir.program import Parameter
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
 from spyre.runtime.program import POOL, LoweredBundle, Role, owner_of, require_no_size
@@ -210,7 +210,7 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
 
     The outermost dim grows until it covers ``end_bytes``: loops walk tiles of it.
     """
-    sticks = stick_elements(use.tensor)
+    sticks = use.tensor.sticks
     dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
     steps = {dim: -(-use.extents.stored[dim] // sticks.get(dim, 1)) for dim in dims}
     if dims:
@@ -224,7 +224,7 @@ def _host_shape(use: ArgumentUse, dims: Mapping[str, int]) -> dict[str, int]:
 
     A dim of a runtime size has the size of the launch, though its memory may be larger.
     """
-    sticks = stick_elements(use.tensor)
+    sticks = use.tensor.sticks
     shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
     return {**shape, **{dim: use.op.extents[dim] for dim in shape if dim in use.sized}}
 
