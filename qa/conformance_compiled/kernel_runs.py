@@ -22,7 +22,7 @@ from spyre.torch_backend.eager.launch import number_on_card
 from spyre.torch_backend.inductor.base.sources import KernelCall
 from spyre.torch_backend.inductor.bundles.generation import generate_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout
+from spyre.torch_backend.tensors.allocation import DeviceBuffer, StorageLayout
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _stored_extent(op: Operation, tensor: Tensor, dim: str) -> int:
         return _windowed_extent(op, tensor, dim, window) + tensor.gap_elements.get(dim, 0)
     extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
     gap = tensor.gap_elements.get(dim, 0)
-    return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
+    return extent - gap if gap and _gap_is_padding(op, tensor, dim, gap) else extent + gap
 
 
 def implied_front(tensor: Tensor, dim: str, window: Window) -> int:

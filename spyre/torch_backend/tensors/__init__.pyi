@@ -1,17 +1,15 @@
 from .allocation import (
+    DeviceBuffer as DeviceBuffer,
+    StorageLayout as StorageLayout,
     allocate as allocate,
     allocate_based as allocate_based,
     allocate_on as allocate_on,
     argument_base as argument_base,
+    attach as attach,
+    buffer_of as buffer_of,
     default_base as default_base,
     empty_strided_on as empty_strided_on,
     tensor_at as tensor_at,
-)
-from .buffer import (
-    DeviceBuffer as DeviceBuffer,
-    StorageLayout as StorageLayout,
-    attach as attach,
-    buffer_of as buffer_of,
 )
 from .copies import (
     assemble as assemble,

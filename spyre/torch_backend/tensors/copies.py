@@ -24,8 +24,14 @@ from spyre.runtime.dma import host_like
 from spyre.runtime.flex import to_device_plan, to_host_plan
 from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
 from spyre.torch_backend.device import DTYPES, check_int64, name_of
-from spyre.torch_backend.tensors.allocation import allocate_on, default_base, storage_elements
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, StorageLayout, buffer_of
+from spyre.torch_backend.tensors.allocation import (
+    DeviceBuffer,
+    StorageLayout,
+    allocate_on,
+    buffer_of,
+    default_base,
+    storage_elements,
+)
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice, JobPlan, Work

@@ -16,7 +16,7 @@ from weakref import ref
 from spyre.errors import LaunchError
 from spyre.runtime.flex import capture_error
 from spyre.torch_backend.device import Stream, card_of, cpu_generator
-from spyre.torch_backend.tensors.buffer import DeviceBuffer, living_buffers
+from spyre.torch_backend.tensors.allocation import DeviceBuffer, living_buffers
 from spyre.torch_backend.tensors.copies import is_ordinary, reassemble
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from spyre.layout import SpyreTensorLayout, contiguous_strides, exact_geometry
 from spyre.runtime.dma import DmaDirection
 from spyre.torch_backend.compat import parse_to
 from spyre.torch_backend.device import card_at, name_of
-from spyre.torch_backend.tensors.allocation import allocate_on, default_base
-from spyre.torch_backend.tensors.buffer import Ints, buffer_of
+from spyre.torch_backend.tensors.allocation import Ints, allocate_on, buffer_of, default_base
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice

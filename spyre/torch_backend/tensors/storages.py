@@ -17,18 +17,16 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.flex import device_copy_plan
 from spyre.torch_backend.compat import CPU_KEYS, ON_CARD, profiled
 from spyre.torch_backend.tensors.allocation import (
+    DeviceBuffer,
     allocate_on,
     allocate_raw,
-    storage_elements,
-    tensor_at,
-)
-from spyre.torch_backend.tensors.buffer import (
-    DeviceBuffer,
     attach,
     buffer_of,
     buffer_of_storage,
     detach,
     freed_buffer,
+    storage_elements,
+    tensor_at,
 )
 from spyre.torch_backend.tensors.copies import host_storage, write_storage
 

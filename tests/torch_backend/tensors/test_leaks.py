@@ -12,7 +12,7 @@ from torch import nn
 
 from spyre.torch_backend.device.cards import card_at
 from spyre.torch_backend.eager import compile, dispatch, launch, masks
-from spyre.torch_backend.tensors import buffer
+from spyre.torch_backend.tensors import allocation
 from tests.torch_backend.processes import run as run_apart
 
 STEPS = 1000 if "SPYRE_TEST_EXAMPLES" in os.environ else 250
@@ -58,11 +58,11 @@ def held():
         "reserved bytes": stats["reserved_bytes.all.current"],
         "allocations": usage.allocations.current,
         "free by region": [region.free_bytes for region in usage.regions],
-        "buffers": sum(known() is not None for known in list(buffer._by_pointer.values())),
+        "buffers": sum(known() is not None for known in list(allocation._by_pointer.values())),
         "programs": len(compile._programs),
         "calls": len(launch._calls),
         "records": len(launch.launch_records),
-        "layouts": len(buffer._layout_ids),
+        "layouts": len(allocation._layout_ids),
         "scalars": len(launch._scalars),
         "masks": len(masks._triangles),
     }
@@ -189,8 +189,8 @@ def test_causal_masks_are_kept_within_bounds():
 
 
 def test_layouts_are_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(buffer, "_layout_ids", type(buffer._layout_ids)(8))
+    monkeypatch.setattr(allocation, "_layout_ids", type(allocation._layout_ids)(8))
     tensors = [torch.empty(k, 3, device="spyre") for k in range(1, 50)]
-    ids = [buffer.buffer_of(t).layout_id for t in tensors]
+    ids = [allocation.buffer_of(t).layout_id for t in tensors]
     assert len(set(ids)) == len(ids)
-    assert len(buffer._layout_ids) <= 8
+    assert len(allocation._layout_ids) <= 8

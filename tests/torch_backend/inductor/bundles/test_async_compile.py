@@ -14,7 +14,7 @@ from spyre.mlir.bundle import load_bundle
 from spyre.torch_backend.device.cards import card_at
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, SpyreAsyncCompile
 from spyre.torch_backend.inductor.bundles.op_spec_form import spec_text
-from spyre.torch_backend.tensors.buffer import buffer_of
+from spyre.torch_backend.tensors.allocation import buffer_of
 from tests.torch_backend import processes
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import default_arg as tensor, op, tiled_example

@@ -19,7 +19,7 @@ from spyre.mlir.text.printer import print_module
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle, unroll
 from spyre.torch_backend.inductor.bundles.kernel_op import UnimplementedOp
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel, launch_spec_files
-from spyre.torch_backend.tensors.buffer import buffer_of
+from spyre.torch_backend.tensors.allocation import buffer_of
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import (
     MATRIX,
