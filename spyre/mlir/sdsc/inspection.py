@@ -1,4 +1,4 @@
-"""Every check of an SDSC as data, and the functions that apply them.
+"""The checks of an SDSC, applied.
 
 ``inspect_sdsc`` runs the rules on the form, reads the operation, and runs the rules on its
 meaning; ``inspect_operation`` does the last for an operation that was built. The titles of codes
@@ -13,30 +13,14 @@ from functools import partial
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Operation, Tensor
-from spyre.mlir.sdsc.address_rules import ADDRESS_RULES
 from spyre.mlir.sdsc.form_rules import FORM_RULES, MAX_TENSORS
-from spyre.mlir.sdsc.meaning_rules import (
-    COMPARING,
-    DIM_RULES,
-    GRID_RULES,
-    SHAPE_RULES,
-    SLICE_RULES,
-    TENSOR_RULES,
-    VALUE_RULES,
-    OperationRules,
-)
+from spyre.mlir.sdsc.meaning_rules import BASIC_RULES, BUILT_RULES, MEANING_RULES
 from spyre.mlir.sdsc.reader import open_document, operation_of
 from spyre.mlir.sdsc.reading import DIM_NAMES, RuleContext
 from spyre.mlir.sdsc.structs import Sdsc
 from spyre.mlir.sdsc.writer import write_operation
+from spyre.rules import RuleSet
 
-BASIC_RULES = GRID_RULES + SHAPE_RULES
-MEANING_RULES = SLICE_RULES + DIM_RULES + TENSOR_RULES + ADDRESS_RULES + VALUE_RULES
-"""Every rule is of the form, basic, or of the meaning. A stage runs only when the one before found
-no error, so a rule may rely on the earlier ones."""
-BUILT_RULES = replace(
-    MEANING_RULES, checks=tuple(c for c in MEANING_RULES.checks if c not in COMPARING)
-)
 LARGEST_TEXT = 10**17
 
 
@@ -126,9 +110,12 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
 
 
 def _passes(
-    stages: Iterable[OperationRules], context: RuleContext, findings: list[Finding]
+    stages: Iterable[RuleSet[RuleContext, str]], context: RuleContext, findings: list[Finding]
 ) -> bool:
-    """Collects the findings of one stage after the other; False at the first with an error."""
+    """Collects the findings of one stage after the other; False at the first with an error.
+
+    So a rule may rely on those of the stages before.
+    """
     locate = partial(JsonLocation, context.op.file)
     for rules in stages:
         findings.extend(rules.findings(context, locate))
