@@ -25,7 +25,6 @@ from spyre.mlir.text.syntax import (
     ForOp,
     Function,
     FunctionParameter,
-    IndexType,
     InputArgType,
     MapAlias,
     Module,
@@ -74,7 +73,7 @@ def test_every_construct_becomes_its_node() -> None:
             "kernel",
             (
                 FunctionParameter("a", InputArgType()),
-                FunctionParameter("n", IndexType()),
+                FunctionParameter("n", None),
                 FunctionParameter("d", InputArgType(granularity=64, max_value=512)),
             ),
             (
@@ -219,7 +218,7 @@ def test_nodes_made_in_code_print_in_the_emitter_layout(
     parameters = (
         FunctionParameter("arg_0_base_addr", InputArgType()),
         FunctionParameter("rows", InputArgType(64, 512)),
-        FunctionParameter("k", IndexType()),
+        FunctionParameter("k", None),
     )
     module = Module(
         Function("sdsc_bundle", parameters, body),

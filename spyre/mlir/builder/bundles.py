@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spyre.errors import BundleError, Finding
 from spyre.mlir.builder.operations import (
@@ -24,7 +24,6 @@ from spyre.mlir.builder.operations import (
     OperationSpec,
     Resolve,
     RuntimeSize,
-    SizeTerm,
     SizeValue,
     build_inspected,
 )
@@ -60,8 +59,8 @@ if TYPE_CHECKING:
 POOL = "pool"
 Strides = tuple[tuple[str, int | SizeValue], ...]
 """(loop, bytes per iteration) pairs, outermost loop first."""
-Address = tuple[str, int, Strides, tuple[SizeTerm, ...], SizeValue | None]
-"""Buffer, offset in bytes, strides, terms in runtime sizes, and more bytes that depend on them."""
+Address = tuple[str, int, Strides, tuple[SizeValue, ...]]
+"""Buffer, offset in bytes, strides, and bytes that depend on runtime sizes."""
 LoopCount = int | SizeValue
 Loops = tuple[tuple[str, LoopCount], ...]
 """Names and trip counts, outermost loop first."""
@@ -80,44 +79,37 @@ class SymbolTable:
             return self.ids.setdefault(place, self.next_id - len(self.ids))
         strides = tuple((loop, step) for loop, step in place.loop_strides.items() if step)
         offset = place.offset_bytes + offset_bytes
-        address = (place.buffer, offset, strides, place.size_terms, place.shift_bytes)
+        address = (place.buffer, offset, strides, place.shifts)
         return self.ids.setdefault(address, self.next_id - len(self.ids))
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltStep:
+class BuiltStep(NamedTuple):
     """One execute of a bundle: the loops around it, its file, and the value of each symbol id."""
 
     loops: Loops
     filename: str
-    symbols: Mapping[Address | RuntimeSize, int] = field(default_factory=dict)
+    symbols: Mapping[Address | RuntimeSize, int]
 
 
 def sizes_of(address: Address) -> list[RuntimeSize]:
-    """Runtime sizes an address depends on: one per term, then each further one once."""
-    _, _, strides, terms, shift = address
-    sizes = [term.size for term in terms]
-    for value in (*(step for _, step in strides), shift):
-        if isinstance(value, SizeValue):
-            sizes += [size for size in value.sizes if size not in sizes[len(terms) :]]
-    return sizes
+    """Runtime sizes an address depends on, each once."""
+    _, _, strides, shifts = address
+    values = (*(step for _, step in strides if isinstance(step, SizeValue)), *shifts)
+    return list(dict.fromkeys(size for value in values for size in value.sizes))
 
 
 def address_map(address: Address) -> AffineMap:
-    """``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``: s0 is the buffer with its
+    """``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + b*(s1 ceildiv n) + …)``: s0 is the buffer with its
     offset, the dims are the loops of the strides, symbol k + 1 is ``sizes_of(address)[k]``.
     """
-    _, _, strides, terms, shift = address
+    _, _, strides, shifts = address
     sizes = sizes_of(address)
     symbols = {size: AffineSymbol(k) for k, size in enumerate(sizes, 1)}
     result: AffineExpr = AffineSymbol(0)
     for index, (_, step) in enumerate(strides):
         factor = AffineConstant(step) if isinstance(step, int) else _substituted(step, symbols)
         result = result + factor * AffineDim(index)
-    for index, term in enumerate(terms, 1):
-        share = AffineSymbol(index).ceildiv(term.slices)
-        result = result + AffineConstant(term.element_bytes) * share
-    if shift is not None:
+    for shift in shifts:
         result = result + _substituted(shift, symbols)
     return AffineMap(len(strides), 1 + len(sizes), result)
 
@@ -128,14 +120,16 @@ def _substituted(value: SizeValue, symbols: Mapping[RuntimeSize, AffineSymbol]) 
     return fold(value.expression, [], operands, EXPRESSIONS)
 
 
-StepT = TypeVar("StepT", "_Step", BuiltStep)
+Step = tuple[Loops, OperationSpec]
+"""An operation to build, and the loops around it."""
+StepT = TypeVar("StepT", Step, BuiltStep)
 
 
 def group_by_loop(
     steps: Sequence[StepT], depth: int
 ) -> Iterator[tuple[tuple[str, LoopCount] | None, list[StepT]]]:
     """Consecutive steps in the same loop of ``depth``; no loop: (None, steps)."""
-    for loop, group in groupby(steps, lambda s: s.loops[depth] if len(s.loops) > depth else None):
+    for loop, group in groupby(steps, lambda s: s[0][depth] if len(s[0]) > depth else None):
         yield loop, list(group)
 
 
@@ -162,14 +156,6 @@ class BundleBuffer:
         return BufferAddress(name, self.offset_bytes + offset_bytes, loop_strides or {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operation to build, and the loops around it."""
-
-    spec: OperationSpec
-    loops: Loops
-
-
 @dataclass(slots=True)
 class BundleBuilder:
     """Collects a bundle; ``build`` may be called once everything has been added.
@@ -182,7 +168,7 @@ class BundleBuilder:
     arguments: list[BundleBuffer] = field(default_factory=list)
     pool_bytes: int = 0
     sizes: list[RuntimeSize] = field(default_factory=list)
-    _steps: list[_Step] = field(default_factory=list)
+    _steps: list[Step] = field(default_factory=list)
     _loops: list[tuple[str, LoopCount]] = field(default_factory=list)
     _loop_count: int = 0
 
@@ -242,7 +228,7 @@ class BundleBuilder:
             if size.maximum is None:
                 message = f"{spec.name}: dim {dim} of runtime size {size.name}, without a maximum"
                 raise BundleError("SPY291", message, expected="BundleBuilder.size(name, maximum)")
-        self._steps.append(_Step(spec, tuple(self._loops)))
+        self._steps.append((tuple(self._loops), spec))
 
     def _check_size(self, what: str, size: RuntimeSize) -> None:
         if size not in self.sizes:
@@ -260,7 +246,7 @@ class BundleBuilder:
             if name not in loops:
                 message = f"{spec.name}: loop {name} is not open here"
                 raise BundleError("SPY291", message, expected=f"one of {', '.join(loops)}")
-        for value in (*place.loop_strides.values(), place.shift_bytes):
+        for value in (*place.loop_strides.values(), *place.shifts):
             for size in value.sizes if isinstance(value, SizeValue) else ():
                 self._check_size(spec.name, size)
 
@@ -272,19 +258,17 @@ class BundleBuilder:
         operations: dict[str, BuiltOperation] = {}
         steps = []
         n_symbols = 0
-        for step in self._steps:
+        for loops, spec in self._steps:
             index = len(operations)
             table = SymbolTable(-1 - n_symbols)
-            built = build_inspected(step.spec, f"{index}_{step.spec.name}", table.symbol_of)
+            built = build_inspected(spec, f"{index}_{spec.name}", table.symbol_of)
             operations[_filename(index)] = built
             n_symbols += len(table.ids)
-            steps.append(BuiltStep(step.loops, _filename(index), table.ids))
-        launch = LaunchArguments(
-            {buffer.name: buffer.arg_index for buffer in self.arguments},
-            bool(self.pool_bytes),
-            tuple(self.sizes),
-        )
-        return BuiltBundle(_program(steps, launch), operations, tuple(steps), launch)
+            steps.append(BuiltStep(loops, _filename(index), table.ids))
+        buffers = {POOL: POOL} if self.pool_bytes else {}
+        buffers |= {buffer.name: f"arg_{buffer.arg_index}" for buffer in self.arguments}
+        program = _program(steps, buffers, self.sizes)
+        return BuiltBundle(program, operations, tuple(steps), buffers, tuple(self.sizes))
 
     def _build_baked(self) -> BuiltBundle:
         has_pool = bool(self.pool_bytes)
@@ -297,28 +281,11 @@ class BundleBuilder:
             index = len(operations)
             resolve = _literal(bases | {POOL: 0}, iteration)
             operations[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", resolve)
-        steps = tuple(BuiltStep((), name) for name in operations)
-        launch = LaunchArguments({}, False)
-        return BuiltBundle(_program(steps, launch), operations, steps, launch)
+        steps = tuple(BuiltStep((), name, {}) for name in operations)
+        return BuiltBundle(_program(steps, {}, ()), operations, steps)
 
 
 # --- built bundles ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchArguments:
-    """What a launch gives: addresses of the pool and of ``buffers`` (name → argument number), then
-    runtime sizes.
-    """
-
-    buffers: Mapping[str, int]
-    has_pool: bool
-    sizes: Sequence[RuntimeSize] = ()
-
-    def buffer_names(self) -> dict[str, str]:
-        """By buffer, how a module calls it: the pool comes first."""
-        pool = {POOL: POOL} if self.has_pool else {}
-        return pool | {name: f"arg_{number}" for name, number in self.buffers.items()}
 
 
 def parameter_name(buffer: str) -> str:
@@ -330,14 +297,17 @@ def parameter_name(buffer: str) -> str:
 class BuiltBundle:
     """A bundle made in code: it can run at once, or be written as a directory.
 
-    ``built``: operations by the file name that executes of ``program`` use. ``directory``: the
-    path that messages name. ``extra_files``: files to write beside bundle.mlir and the SDSCs.
+    ``built``: operations by the file name that executes of ``program`` use. A launch gives the
+    addresses of ``buffers`` (name → the module's name for it, the pool first), then ``sizes``.
+    ``directory``: the path that messages name. ``extra_files``: files to write beside bundle.mlir
+    and the SDSCs.
     """
 
     program: LoopProgram
     built: Mapping[str, BuiltOperation]
     steps: Sequence[BuiltStep]
-    launch: LaunchArguments
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    sizes: Sequence[RuntimeSize] = ()
     directory: Path = Path()
     extra_files: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -351,7 +321,7 @@ class BuiltBundle:
         """bundle.mlir as a syntax tree."""
         from spyre.mlir.builder.emission import emit_module
 
-        return emit_module(self.steps, self.launch)
+        return emit_module(self.steps, self.buffers, self.sizes)
 
     @cached_property
     def sdscs(self) -> Mapping[str, Sdsc]:
@@ -372,12 +342,14 @@ class BuiltBundle:
 # --- the program ------------------------------------------------------------------------------
 
 
-def _program(steps: Sequence[BuiltStep], launch: LaunchArguments) -> LoopProgram:
+def _program(
+    steps: Sequence[BuiltStep], buffers: Mapping[str, str], sizes: Sequence[RuntimeSize]
+) -> LoopProgram:
     """What lowering the module gives."""
     maker = _ProgramMaker()
-    for name, written in launch.buffer_names().items():
+    for name, written in buffers.items():
         maker.buffers[name] = maker.parameter(Parameter(parameter_name(written), "input_arg"))
-    for size in launch.sizes:
+    for size in sizes:
         parameter = Parameter(size.name, "input_arg", size.granularity, size.maximum)
         maker.sizes[size] = maker.parameter(parameter)
     body = maker.body(steps, 0, {})
@@ -434,9 +406,9 @@ class _ProgramMaker:
         """What a symbol is worth."""
         if isinstance(address, RuntimeSize):
             return self.sizes[address]
-        buffer, offset, strides, terms, shift = address
+        buffer, offset, strides, shifts = address
         base = add(self.buffers[buffer], IndexValue(offset))
-        if not strides and not terms and shift is None:
+        if not strides and not shifts:
             return base
         dims = [variables[loop] for loop, _ in strides]
         symbols = [base, *(self.sizes[size] for size in sizes_of(address))]
@@ -453,12 +425,12 @@ class _ProgramMaker:
 
 
 def _unrolled(
-    steps: Sequence[_Step], depth: int, iteration: Mapping[str, int]
+    steps: Sequence[Step], depth: int, iteration: Mapping[str, int]
 ) -> Iterator[tuple[OperationSpec, Mapping[str, int]]]:
     """Every operation of every iteration in program order, with its loop indices."""
     for loop, group in group_by_loop(steps, depth):
         if loop is None:
-            yield from ((step.spec, iteration) for step in group)
+            yield from ((spec, iteration) for _, spec in group)
             continue
         name, count = loop
         assert isinstance(count, int), "BundleBuilder.size refuses baked bundles"

@@ -27,7 +27,7 @@ from spyre.mlir.operation import (
     moving_dims,
     slice_offsets,
 )
-from spyre.mlir.program import AffineExpr
+from spyre.mlir.program import AffineExpr, AffineSymbol
 from spyre.mlir.sdsc import (
     MAX_CORES,
     Inspection,
@@ -47,15 +47,14 @@ class BufferAddress:
     """An address relative to the start of a buffer of a bundle.
 
     The sum of ``offset_bytes``, of ``loop_strides`` bytes per iteration of each enclosing loop,
-    and of the terms that depend on runtime sizes: ``size_terms`` and ``shift_bytes``. A bundle
-    builder turns it into an address or a symbol.
+    and of ``shifts``, bytes that depend on runtime sizes. A bundle builder turns it into an
+    address or a symbol.
     """
 
     buffer: str
     offset_bytes: int = 0
     loop_strides: Mapping[str, int | SizeValue] = field(default_factory=dict)
-    size_terms: tuple[SizeTerm, ...] = ()
-    shift_bytes: SizeValue | None = None
+    shifts: tuple[SizeValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +67,6 @@ class RuntimeSize:
     name: str
     maximum: int | None
     granularity: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SizeTerm:
-    """Bytes of an address: ceil(``size`` / ``slices``) · ``element_bytes``."""
-
-    size: RuntimeSize
-    slices: int
-    element_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,22 +380,22 @@ def _placed(
 ) -> Tensor:
     """``tensor`` with a start per core: base plus the offset of the core's slice (§5.2)."""
     offsets = slice_offsets(op, tensor)
-    terms = _size_terms(op, tensor, spec)
+    shifts = _size_shifts(op, tensor, spec)
     starts = tuple(
         _start(_moved(operand.base, moved, spec), offset, resolve)
-        for offset, moved in zip(offsets, terms, strict=True)
+        for offset, moved in zip(offsets, shifts, strict=True)
     )
     return replace(tensor, starts=starts, symbolic=min(starts) < 0)
 
 
-def _moved(base: Base, terms: tuple[SizeTerm, ...], spec: OperationSpec) -> Base:
-    """Return ``base`` moved by ``terms``, offsets that depend on runtime sizes."""
-    if not terms:
+def _moved(base: Base, shifts: tuple[SizeValue, ...], spec: OperationSpec) -> Base:
+    """Return ``base`` moved by ``shifts``, offsets that depend on runtime sizes."""
+    if not shifts:
         return base
     message = "a runtime size split over cores moves start addresses"
     _require(isinstance(base, BufferAddress), spec, message, "a place in a buffer")
     assert isinstance(base, BufferAddress)
-    return replace(base, size_terms=terms)
+    return replace(base, shifts=(*shifts, *base.shifts))
 
 
 def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
@@ -417,17 +407,21 @@ def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
     return resolve(base, offset_bytes)
 
 
-def _size_terms(
+def _size_shifts(
     op: Operation, tensor: Tensor, spec: OperationSpec
-) -> tuple[tuple[SizeTerm, ...], ...]:
-    """Return per core the offsets from slices of runtime sizes, added to `slice_offsets` (§11)."""
+) -> tuple[tuple[SizeValue, ...], ...]:
+    """Return per core the bytes before its slices of runtime sizes, besides `slice_offsets` (§11).
+
+    Of a dim: the bytes of an element, times the slices before, times ceil(size / slices).
+    """
     pitches, sticks = footprint(op, tensor).pitch_bytes, tensor.sticks
     moving = [dim for dim in moving_dims(op, tensor) if dim in op.symbolic_dims]
+    shares = {dim: AffineSymbol(0).ceildiv(op.slices[dim]) for dim in moving}
     return tuple(
         tuple(
-            SizeTerm(spec.sizes[dim], op.slices[dim], row[dim] * pitches[dim] // sticks.get(dim, 1))
+            SizeValue(row[dim] * pitches[dim] // sticks.get(dim, 1) * shares[dim], (size,))
             for dim in moving
-            if row[dim]
+            if row[dim] and (size := spec.sizes[dim])
         )
         for row in op.core_slices
     )

@@ -76,7 +76,7 @@ class _Lowering:
         index = len(self.parameters)
         self.parameters[node.name] = (index, node.type)
         location = self.module.locate(node.position)
-        if isinstance(node.type, syntax.IndexType):
+        if node.type is None:
             self.values[node.name] = of_atom(ParameterAtom(index, node.name))
             return Parameter(node.name, "index", location=location)
         granularity, max_value = node.type.granularity, node.type.max_value

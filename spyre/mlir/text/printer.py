@@ -20,7 +20,6 @@ from spyre.mlir.text.syntax import (
     ExtractOp,
     ForOp,
     Function,
-    IndexType,
     Module,
     ParameterType,
     Statement,
@@ -41,7 +40,7 @@ def print_module(module: Module) -> str:
 
 def print_type(type_: ParameterType) -> str:
     """``index`` or ``!sdscbundle.input_arg<index, …>``."""
-    if isinstance(type_, IndexType):
+    if type_ is None:
         return "index"
     annotations = (("granularity", type_.granularity), ("max_value", type_.max_value))
     written = [f", {key}={value}" for key, value in annotations if value is not None]

@@ -57,9 +57,9 @@ class CodeDirectory:
 def read_code_directory(directory: str | os.PathLike[str]) -> CodeDirectory:
     """Read a SpyreCode directory, and compare every file with its record in spyrecode.json.
 
-    Waits for a compiler that is writing the directory. BundleError as of `read_spyrecode`; SPY844
-    for a missing or changed file, SPY843 for a malformed init.txt, SPY302 and SPY303 for
-    launch_spec.json.
+    Waits for a compiler that is writing the directory. BundleError as of `spyrecode_path` and
+    `parse_spyrecode`; SPY844 for a missing or changed file, SPY843 for a malformed init.txt, SPY302
+    and SPY303 for launch_spec.json.
     """
     path = Path(directory)
     with _waiting(path.absolute().parent):

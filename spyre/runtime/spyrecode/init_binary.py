@@ -163,12 +163,3 @@ def _sticks(data: bytes, file: str) -> Iterator[bytes]:
                 found=f"{len(digits)} characters",
             )
         yield bytes.fromhex(digits.decode())[::-1]
-
-
-def format_init_text(data: bytes) -> bytes:
-    """The text of ``data``, zeros added up to a whole stick."""
-    lines = (
-        data[k : k + STICK_BYTES].ljust(STICK_BYTES, b"\0")[::-1].hex()
-        for k in range(0, len(data), STICK_BYTES)
-    )
-    return "".join(f"{line}\n" for line in lines).encode()

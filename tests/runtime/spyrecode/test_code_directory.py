@@ -31,13 +31,13 @@ from spyre.runtime.spyrecode.commands import (
 )
 from spyre.runtime.spyrecode.compile import compile_directory
 from spyre.runtime.spyrecode.init_binary import (
-    format_init_text,
     read_header,
     unpack_bundle,
 )
 from tests.corpus.making import CorpusCase
 from tests.corpus.table import CASES
 from tests.runtime import bundles
+from tests.runtime.spyrecode.samples import format_init_text
 
 
 @pytest.fixture

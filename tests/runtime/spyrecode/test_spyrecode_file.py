@@ -24,7 +24,7 @@ from spyre.runtime.spyrecode.commands import (
     InitTransfer,
     SpyreCode,
 )
-from spyre.runtime.spyrecode.spyrecode_file import format_spyrecode, parse_spyrecode, read_spyrecode
+from spyre.runtime.spyrecode.spyrecode_file import format_spyrecode, parse_spyrecode, spyrecode_path
 from tests.runtime.spyrecode.samples import BASE, REMOVED, SYMBOLIC, changed, properties
 
 COMPUTE = {"command": "ComputeOnDevice", "properties": {"job_bin_ptr": str(BASE)}}
@@ -237,17 +237,17 @@ def test_no_symbols_in_files_of_others() -> None:
 class TestReading:
     def test_directory(self, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="SpyreCode directory does not exist") as caught:
-            read_spyrecode(tmp_path / "missing")
+            spyrecode_path(tmp_path / "missing")
         assert caught.value.code == "SPY820"
         (tmp_path / "file").write_text("")
         with pytest.raises(BundleError, match="Path is not a directory") as caught:
-            read_spyrecode(tmp_path / "file")
+            spyrecode_path(tmp_path / "file")
         assert caught.value.code == "SPY820"
         with pytest.raises(BundleError, match=r"Required file spyrecode.json not found") as caught:
-            read_spyrecode(tmp_path)
+            spyrecode_path(tmp_path)
         assert caught.value.code == "SPY821"
         (tmp_path / "spyrecode.json").write_text(json.dumps(SYMBOLIC))
-        assert read_spyrecode(tmp_path) == parse(SYMBOLIC)
+        assert spyrecode_path(tmp_path) == tmp_path / "spyrecode.json"
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"a": 1', "\xff", "[" * 100000])
     def test_unparsable(self, text: str) -> None:
