@@ -13,13 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.layout.access_map import AccessMap, Axis
-from spyre.layout.geometry import TransferGeometry, is_parted, transfer_geometry
+from spyre.layout.access_map import AccessMap, Axis, sort_axes
+from spyre.layout.geometry import (
+    TransferGeometry,
+    host_coordinate_of_offset,
+    is_parted,
+    misfit,
+    transfer_geometry,
+)
 from spyre.layout.tensor_layout import Digit, SpyreTensorLayout, arrangement_digits
 
 Span = tuple[int, int]
@@ -92,11 +102,6 @@ class DataConversionInfo:
         return pair if self.to_device else pair[::-1]
 
     @property
-    def _sides(self) -> tuple[int, int]:
-        """Spaces of destination and source."""
-        return (DEVICE, HOST) if self.to_device else (HOST, DEVICE)
-
-    @property
     def host_range(self) -> tuple[int, int] | None:
         """Lowest and highest host element that the copy touches; None if it touches none."""
         if not self.nests:
@@ -113,6 +118,7 @@ class DataConversionInfo:
     def to_json(self) -> dict[str, Any]:
         """JSON object in the key names of torch-spyre's descriptor; ``zero_fill`` is ours."""
         source, destination = self.formats
+        sides = (DEVICE, HOST) if self.to_device else (HOST, DEVICE)
         return {
             "name": self.name,
             "isHostToSen": self.to_device,
@@ -121,7 +127,7 @@ class DataConversionInfo:
             "input_shape": list(self.input_shape),
             "output_shape": list(self.output_shape),
             "element_arrangement": self.element_arrangement,
-            "stride_infos": [_nest_json(nest, *self._sides) for nest in self.nests],
+            "stride_infos": [_nest_json(nest, *sides) for nest in self.nests],
             "zero_fill": [_nest_json(fill, dst=0) for fill in self.zero_fill],
         }
 
@@ -185,13 +191,12 @@ class _Axis:
     in_stick: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """The axes of one host dim, or one axis without; its boxes that hold elements or padding."""
 
     axes: Ints
-    held: tuple[Box, ...]
-    padding: tuple[Box, ...]
+    held: list[Box]
+    padding: list[Box]
     whole: Box
 
 
@@ -221,17 +226,13 @@ def conversion_info(
         )
     if 0 in dma_sizes:
         nests: tuple[AccessMap, ...] = ()
-        zero_fill = _fill_all(layout)
+        zero_fill = _fill_all(layout, to_device)
     else:
         geometry = transfer_geometry(layout, dma_sizes, dma_strides)
         _check_folded(geometry, strides)
-        axes = tuple(_axes(geometry, layout, to_device))
-        if not to_device:
-            _check_targets(axes, strides)
-        groups = _groups(axes, geometry.host_sizes)
-        walk = _walk_over(axes, strides, host_offset)
-        nests = tuple(_nests(walk, groups))
-        zero_fill = tuple(_zero_fill(walk.picked((DEVICE,)), groups))
+        walk, groups = _grouped_walk(geometry, layout, to_device, strides, host_offset)
+        nests = _nests(walk, groups)
+        zero_fill = tuple(_zero_fill(walk.picked((DEVICE,)), groups)) if to_device else ()
     shapes = (tuple(dma_sizes)[::-1], layout.device_size[::-1])
     return DataConversionInfo(
         to_device=to_device,
@@ -240,14 +241,14 @@ def conversion_info(
         input_shape=shapes[0] if to_device else shapes[1],
         output_shape=shapes[1] if to_device else shapes[0],
         nests=nests,
-        zero_fill=zero_fill if to_device else (),
+        zero_fill=zero_fill,
         element_arrangement=layout.element_arrangement,
     )
 
 
-def _fill_all(layout: SpyreTensorLayout) -> tuple[AccessMap, ...]:
-    """The whole device tensor of an empty host tensor, if it has any bytes."""
-    if layout.device_bytes == 0:
+def _fill_all(layout: SpyreTensorLayout, to_device: bool) -> tuple[AccessMap, ...]:
+    """Positions that a copy of an empty host tensor fills: all of the device tensor, if any."""
+    if layout.device_bytes == 0 or not to_device:
         return ()
     pairs = zip(layout.device_size, layout.device_strides, strict=True)
     return (AccessMap((0,), tuple(Axis(extent, (stride,)) for extent, stride in pairs)),)
@@ -313,43 +314,38 @@ def _groups(axes: Sequence[_Axis], host_sizes: Sequence[int]) -> tuple[_Group, .
     by_dim: dict[int, list[int]] = {}
     for k, axis in enumerate(axes):
         by_dim.setdefault(axis.host_dim if axis.host_dim >= 0 else -1 - k, []).append(k)
-    groups = [
-        _walked(axes, members, host_sizes[dim])
-        if dim >= 0
-        else _unwalked(axes[members[0]], *members)
-        for dim, members in by_dim.items()
-    ]
+    groups = []
+    for dim, members in by_dim.items():
+        # as `coarse_to_fine`: members go from the stick outwards
+        ordered = sorted(members, key=lambda k: (-axes[k].multiplier, axes[k].in_stick, k))
+        size = host_sizes[dim] if dim >= 0 else axes[members[0]].limit
+        steps = [(axes[k].multiplier or 1, axes[k].extent) for k in ordered]
+        whole = tuple((0, extent) for _, extent in steps)
+        groups.append(_Group(tuple(ordered), *split_boxes(size, steps), whole))
     return tuple(groups[::-1])
 
 
-def _walked(axes: Sequence[_Axis], members: Sequence[int], size: int) -> _Group:
-    # as `coarse_to_fine`: members go from the stick outwards
-    ordered = sorted(members, key=lambda k: (-axes[k].multiplier, axes[k].in_stick, k))
-    held, padding = split_boxes(size, [(axes[k].multiplier, axes[k].extent) for k in ordered])
-    whole = tuple((0, axes[k].extent) for k in ordered)
-    return _Group(tuple(ordered), tuple(held), tuple(padding), whole)
+def _grouped_walk(
+    geometry: TransferGeometry,
+    layout: SpyreTensorLayout,
+    to_device: bool,
+    host_strides: Sequence[int],
+    host_offset: int,
+) -> tuple[AccessMap, tuple[_Group, ...]]:
+    """Return the map of all device positions, padding included, and host elements; its groups."""
+    axes = tuple(_axes(geometry, layout, to_device))
+    if not to_device:
+        _check_targets(axes, host_strides)
+    loops = []
+    for axis in reversed(axes):
+        host_stride = host_strides[axis.host_dim] if axis.host_dim >= 0 else 0
+        loops.append(Axis(axis.extent, (axis.multiplier * host_stride, axis.device_stride)))
+    return AccessMap((host_offset, 0), tuple(loops)), _groups(axes, geometry.host_sizes)
 
 
-def _unwalked(axis: _Axis, k: int) -> _Group:
-    n_padding = axis.extent - axis.limit
-    held = (((0, axis.limit),),) if axis.limit else ()
-    padding = (((axis.limit, n_padding),),) if n_padding else ()
-    return _Group((k,), held, padding, ((0, axis.extent),))
-
-
-def _walk_over(axes: Sequence[_Axis], host_strides: Sequence[int], host_offset: int) -> AccessMap:
-    """Return the map of all device positions, padding included, and host elements."""
-    host_pitches = [
-        axis.multiplier * host_strides[axis.host_dim] if axis.host_dim >= 0 else 0 for axis in axes
-    ]
-    pairs = zip(axes, host_pitches, strict=True)
-    loops = [Axis(axis.extent, (host_pitch, axis.device_stride)) for axis, host_pitch in pairs]
-    return AccessMap((host_offset, 0), tuple(reversed(loops)))
-
-
-def _nests(walk: AccessMap, groups: Sequence[_Group]) -> Iterator[AccessMap]:
-    for boxes in product(*(group.held for group in groups)):
-        yield walk.part(_spans(groups, boxes))
+def _nests(walk: AccessMap, groups: Sequence[_Group]) -> tuple[AccessMap, ...]:
+    choices = product(*(group.held for group in groups))
+    return tuple(walk.part(_spans(groups, boxes)) for boxes in choices)
 
 
 def _zero_fill(walk: AccessMap, groups: Sequence[_Group]) -> Iterator[AccessMap]:
@@ -370,3 +366,103 @@ def _spans(groups: Sequence[_Group], boxes: Sequence[Box]) -> list[Span]:
         for k, span in zip(group.axes, box, strict=True)
     }
     return [by_axis[k] for k in reversed(range(len(by_axis)))]
+
+
+# --- places of elements -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePosition:
+    """The position of one element in a device tensor.
+
+    ``stick``: device coordinates but the last; ``lane``: position in the stick;
+    ``byte_offset`` from the start of the tensor.
+    """
+
+    stick: tuple[int, ...]
+    lane: int
+    byte_offset: int
+
+
+@lru_cache(maxsize=64)
+def _nests_between(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> tuple[AccessMap, ...]:
+    """Nests of a copy to a host tensor of the extents that ``layout`` was made for."""
+    if 0 in sizes:
+        return ()
+    geometry = transfer_geometry(layout, sizes, strides)
+    return _nests(*_grouped_walk(geometry, layout, False, geometry.host_strides, 0))
+
+
+def device_coordinate(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    index: Sequence[int],
+) -> DevicePosition:
+    """Return the device position of the host element at ``index`` (a coordinate per host dim).
+
+    LaunchError SPY322 if the layout does not contain it.
+    """
+    sizes, strides = tuple(dma_sizes), tuple(dma_strides)
+    offset = np.array([sum(i * s for i, s in zip(index, strides, strict=True))], np.int64)
+    inside = all(0 <= i < n for i, n in zip(index, sizes, strict=True))
+    for nest in _nests_between(layout, sizes, strides) if inside else ():
+        by_host = AccessMap(nest.first, tuple(sort_axes(nest.axes, HOST)))
+        if by_host.contains(offset, space=HOST)[0]:
+            element = int(by_host.locate(offset, HOST, DEVICE)[0])
+            *stick, lane = np.unravel_index(element, layout.device_size)
+            byte_offset = element * layout.data_format.bits // 8
+            return DevicePosition(tuple(map(int, stick)), int(lane), byte_offset)
+    raise misfit(layout, sizes, strides, f"no device position for {list(index)}")
+
+
+def occupied_sticks(
+    layout: SpyreTensorLayout, dma_sizes: Sequence[int], dma_strides: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Return whether a copy to the host reads each stick, shape ``device_size[:-1]``."""
+    lanes, sticks = layout.elements_per_stick, np.zeros(layout.num_sticks, np.bool_)
+    for nest in _nests_between(layout, tuple(dma_sizes), tuple(dma_strides)):
+        # one element of each stick is enough
+        across = tuple(axis for axis in nest.axes if axis.pitches[DEVICE] >= lanes)
+        sticks[AccessMap(nest.first, across).offsets(DEVICE) // lanes] = True
+    return sticks.reshape(layout.device_size[:-1])
+
+
+def viewed_sticks(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    view: tuple[Sequence[int], Sequence[int], int],
+) -> NDArray[np.bool_]:
+    """As `occupied_sticks`, limited to the elements of a view of the host storage.
+
+    ``view``: its shape, strides and offset in elements.
+    """
+    shape, strides, offset = view
+    loops = tuple(Axis(size, (step,)) for size, step in zip(shape, strides, strict=True))
+    wanted = AccessMap((offset,), loops).offsets()
+    lanes, sticks = layout.elements_per_stick, np.zeros(layout.num_sticks, np.bool_)
+    for nest in _nests_between(layout, tuple(dma_sizes), tuple(dma_strides)):
+        seen = np.isin(nest.offsets(HOST), wanted)
+        sticks[nest.offsets(DEVICE)[seen] // lanes] = True
+    return sticks.reshape(layout.device_size[:-1])
+
+
+def host_coordinates_of_stick(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    stick: Sequence[int],
+) -> Ints:
+    """Return the host coordinates of the first element of an occupied stick.
+
+    LaunchError SPY322 for another stick.
+    """
+    sizes, strides = tuple(dma_sizes), tuple(dma_strides)
+    steps = layout.device_strides[:-1]
+    element = np.array([sum(c * s for c, s in zip(stick, steps, strict=True))], np.int64)
+    for nest in _nests_between(layout, sizes, strides):
+        if nest.contains(element, space=DEVICE)[0]:
+            offset = int(nest.locate(element, DEVICE, HOST)[0])
+            return host_coordinate_of_offset(offset, sizes, strides)
+    raise misfit(layout, sizes, strides, f"no host element in stick {tuple(stick)}")

@@ -22,12 +22,12 @@ from spyre.layout import (
     device_coordinate,
     exact_geometry,
     host_coordinates_of_stick,
-    host_positions,
     occupied_sticks,
     transfer_geometry,
 )
 from tests.hw.strategies import examples
 from tests.layout.conversion_reference import Array, walk
+from tests.layout.copies_reference import host_positions
 from tests.layout.transfer_cases import (
     ARRANGED,
     ARRANGED_SIZES,
@@ -248,10 +248,10 @@ def check_identity(case: Case) -> None:
         place = device_coordinate(case.layout, case.sizes, case.layout_strides, index)
         offset = sum(i * s for i, s in zip(index, case.layout_strides, strict=True))
         assert touched.host[place.byte_offset // element_bytes] == offset
-        geometry = transfer_geometry(case.layout, case.sizes, case.layout_strides)
-        assert occupied_sticks(geometry)[place.stick]
+        extents = (case.layout, case.sizes, case.layout_strides)
+        assert occupied_sticks(*extents)[place.stick]
         if place.lane == 0:
-            assert host_coordinates_of_stick(geometry, place.stick) == index
+            assert host_coordinates_of_stick(*extents, place.stick) == index
 
 
 @pytest.mark.parametrize("name", [name for name in RAW if RAW[name][3][0]])

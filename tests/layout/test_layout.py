@@ -21,12 +21,16 @@ from spyre.layout import (
     contiguous_strides,
     device_coordinate,
     host_coordinate_of_offset,
-    host_positions,
     storage_bytes,
     transfer_geometry,
 )
 from tests.conftest import accepted_files
-from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
+from tests.layout.copies_reference import (
+    device_to_host_reference,
+    expanded_dims,
+    host_positions,
+    host_to_device_reference,
+)
 
 UNCLAMPED = StrideRule.UNCLAMPED
 
@@ -238,7 +242,7 @@ class TestGeometry:
     def test_expanded_copy(self):
         layout = SpyreTensorLayout((3, 2, 64), (0, 64, 1), "SEN169_FP16")
         geometry = transfer_geometry(layout, [128], [1])
-        assert geometry.expanded == (True, False, False)
+        assert expanded_dims(geometry) == (True, False, False)
         host = dense_host([128])
         device = host_to_device_reference(host, 0, layout, [128], [1], "float16")
         rows = device.view(np.uint16).reshape(3, 128)

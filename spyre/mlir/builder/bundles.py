@@ -39,11 +39,10 @@ from spyre.mlir.program import (
     Body,
     Execute,
     IndexValue,
+    InputAtom,
     Loop,
-    LoopAtom,
     LoopProgram,
     Parameter,
-    ParameterAtom,
     Terms,
     add,
     executes,
@@ -369,7 +368,7 @@ class _ProgramMaker:
     def parameter(self, parameter: Parameter) -> IndexValue:
         """The next parameter, as a value."""
         self.parameters.append(parameter)
-        return of_atom(ParameterAtom(len(self.parameters) - 1, parameter.name))
+        return of_atom(InputAtom("parameter", len(self.parameters) - 1, parameter.name))
 
     def body(
         self, steps: Sequence[BuiltStep], depth: int, variables: Mapping[str, IndexValue]
@@ -381,7 +380,7 @@ class _ProgramMaker:
                 items += [self.execute(step, variables) for step in group]
                 continue
             name, count = loop
-            variable = of_atom(LoopAtom(depth, name))
+            variable = of_atom(InputAtom("loop", depth, name))
             inner = self.body(group, depth + 1, {**variables, name: variable})
             items.append(Loop(name, IndexValue(0), self.trips(count), IndexValue(1), inner))
         return tuple(items)

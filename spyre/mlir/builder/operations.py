@@ -379,32 +379,18 @@ def _placed(
     resolve: Resolve | None,
 ) -> Tensor:
     """``tensor`` with a start per core: base plus the offset of the core's slice (§5.2)."""
-    offsets = slice_offsets(op, tensor)
-    shifts = _size_shifts(op, tensor, spec)
-    starts = tuple(
-        _start(_moved(operand.base, moved, spec), offset, resolve)
-        for offset, moved in zip(offsets, shifts, strict=True)
-    )
-    return replace(tensor, starts=starts, symbolic=min(starts) < 0)
-
-
-def _moved(base: Base, shifts: tuple[SizeValue, ...], spec: OperationSpec) -> Base:
-    """Return ``base`` moved by ``shifts``, offsets that depend on runtime sizes."""
-    if not shifts:
-        return base
-    message = "a runtime size split over cores moves start addresses"
-    _require(isinstance(base, BufferAddress), spec, message, "a place in a buffer")
-    assert isinstance(base, BufferAddress)
-    return replace(base, shifts=(*shifts, *base.shifts))
-
-
-def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
+    base, offsets, shifts = operand.base, slice_offsets(op, tensor), _size_shifts(op, tensor, spec)
     if isinstance(base, int):
-        return base + offset_bytes
-    if resolve is None:
+        message = "a runtime size split over cores moves start addresses"
+        _require(not any(shifts), spec, message, "a place in a buffer")
+        starts = tuple([base + offset for offset in offsets])
+    elif resolve is None:
         message = f"a place in buffer {base.buffer} has no address"
         raise BundleError("SPY290", message, expected="an integer, or a bundle builder")
-    return resolve(base, offset_bytes)
+    else:
+        places = [replace(base, shifts=(*own, *base.shifts)) if own else base for own in shifts]
+        starts = tuple(map(resolve, places, offsets))
+    return replace(tensor, starts=starts, symbolic=min(starts) < 0)
 
 
 def _size_shifts(

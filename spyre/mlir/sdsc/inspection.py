@@ -32,11 +32,6 @@ class Inspection:
     operation: Operation | None
 
 
-def check_sdsc(sdsc: Sdsc, file: str) -> tuple[Finding, ...]:
-    """Findings of all rules; a feature that is valid but not simulated is a warning."""
-    return inspect_sdsc(sdsc, file).findings
-
-
 def inspect_sdsc(sdsc: Sdsc, file: str) -> Inspection:
     """Checks an SDSC and reads its operation, in one pass."""
     findings: list[Finding] = []

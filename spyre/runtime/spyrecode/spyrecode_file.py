@@ -13,7 +13,6 @@ import msgspec
 from spyre.errors import BundleError, JsonLocation
 from spyre.runtime.program import SymbolKind
 from spyre.runtime.spyrecode.commands import (
-    Allocate,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
@@ -22,7 +21,6 @@ from spyre.runtime.spyrecode.commands import (
     FileRecord,
     Hcm,
     InitTransfer,
-    PreparationCommand,
     SpyreCode,
     check_code,
 )
@@ -155,7 +153,7 @@ def parse_spyrecode(data: bytes, file: str = SPYRECODE_FILE) -> SpyreCode:
         raise _unparsable(f"the file holds {shown(document)}, not an object", file)
     preparation = _preparation_plan(_plan_array(document, PREPARATION_PLAN, file), file)
     execution = _execution_plan(_plan_array(document, EXECUTION_PLAN, file), file)
-    code = SpyreCode(preparation, execution, _file_records(document, file))
+    code = SpyreCode(*preparation, execution, _file_records(document, file))
     return msgspec.structs.replace(code, findings=check_code(code, file))
 
 
@@ -181,7 +179,8 @@ def _plan_array(document: dict[str, Any], name: str, file: str) -> list[Any]:
 # --- commands ---------------------------------------------------------------------------------
 
 
-def _preparation_plan(plan: list[Any], file: str) -> tuple[PreparationCommand, ...]:
+def _preparation_plan(plan: list[Any], file: str) -> tuple[int, tuple[InitTransfer, ...]]:
+    """Bytes of the allocation, and the transfers into it."""
     if len(plan) < 2:
         raise BundleError(
             "SPY824",
@@ -190,7 +189,7 @@ def _preparation_plan(plan: list[Any], file: str) -> tuple[PreparationCommand, .
             JsonLocation(file, f"$.{PREPARATION_PLAN}"),
             found=f"{len(plan)}",
         )
-    commands: list[PreparationCommand] = []
+    size_bytes, transfers = 0, []
     for k, item in enumerate(plan):
         path = f"$.{PREPARATION_PLAN}[{k}]"
         name, command = _command(item, file, path)
@@ -198,8 +197,11 @@ def _preparation_plan(plan: list[Any], file: str) -> tuple[PreparationCommand, .
         if name != wanted:
             message = f"Expected '{wanted}' command, got: {name}"
             raise BundleError("SPY825", message, JsonLocation(file, f"{path}.command"))
-        commands.append(_init_transfer(command) if k else Allocate(command.size("size")))
-    return tuple(commands)
+        if k:
+            transfers.append(_init_transfer(command))
+        else:
+            size_bytes = command.size("size")
+    return size_bytes, tuple(transfers)
 
 
 def _execution_plan(plan: list[Any], file: str) -> tuple[ExecutionCommand, ...]:
@@ -343,29 +345,31 @@ def _file_records(document: dict[str, Any], file: str) -> dict[str, FileRecord]:
             inside = JsonObject(FILES_KEY, listed, file, f"$.{FILES_KEY}")
             raise inside.wrong(name, "an object with size and sha256")
         fields = JsonObject(FILES_KEY, record, file, f"$.{FILES_KEY}.{name}")
-        records[name] = FileRecord(fields.number("size"), fields.text("sha256"))
+        records[name] = (fields.number("size"), fields.text("sha256"))
     return records
 
 
 def format_spyrecode(code: SpyreCode) -> bytes:
     """The file's text, with the keys the runtime's code reads; findings are not part of it."""
-    plans = {PREPARATION_PLAN: code.preparation, EXECUTION_PLAN: code.execution}
+    allocate = {"command": "Allocate", "properties": {"size": str(code.allocation_bytes)}}
     document: dict[str, Any] = {
-        name: [{"command": type(c).__name__, "properties": _properties(c)} for c in plan]
-        for name, plan in plans.items()
+        PREPARATION_PLAN: [allocate, *map(_command_object, code.init_transfers)],
+        EXECUTION_PLAN: list(map(_command_object, code.execution)),
     }
     if code.files:
         document[FILES_KEY] = {
-            name: {"size": str(record.size_bytes), "sha256": record.sha256}
-            for name, record in code.files.items()
+            name: {"size": str(size_bytes), "sha256": sha256}
+            for name, (size_bytes, sha256) in code.files.items()
         }
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def _properties(command: PreparationCommand | ExecutionCommand) -> dict[str, Any]:
+def _command_object(command: InitTransfer | ExecutionCommand) -> dict[str, Any]:
+    return {"command": type(command).__name__, "properties": _properties(command)}
+
+
+def _properties(command: InitTransfer | ExecutionCommand) -> dict[str, Any]:
     match command:
-        case Allocate(size):
-            return {"size": str(size)}
         case InitTransfer(name, address, size):
             return {"init_bin_file": name, "dev_ptr": str(address), "size": str(size)}
         case ComputeOnHost(ihandle, shape, ohandle, size, hcm):

@@ -14,12 +14,10 @@ from spyre.errors import BundleError, JsonLocation, Severity, SpyreError
 from spyre.runtime.program.launch_spec import SymbolKind
 from spyre.runtime.spyrecode.commands import (
     PROGRAM_BASE,
-    Allocate,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
     Direction,
-    FileRecord,
     Hcm,
     InitTransfer,
     SpyreCode,
@@ -51,7 +49,8 @@ def failure(document: Any) -> BundleError:
 
 def test_commands_with_integers() -> None:
     code = parse(SYMBOLIC)
-    assert code.preparation == (Allocate(1024), InitTransfer("init_binary.bin", BASE, 512))
+    assert code.allocation_bytes == 1024
+    assert code.init_transfers == (InitTransfer("init_binary.bin", BASE, 512),)
     symbols = (SymbolKind("kernel", arg_index=0), SymbolKind("pool"))
     assert code.execution == (
         ComputeOnHost("", (2,), "correction", 128, Hcm({}, (), symbols)),
@@ -283,9 +282,9 @@ def codes(draw: st.DrawFn) -> SpyreCode:
             DataTransfer(Direction.H2D, "c", size, BASE + 128 * sticks),
         ]
     file = draw(names.filter(lambda name: name != ".."))
-    files = draw(st.dictionaries(names, st.builds(FileRecord, st.integers(0, 1 << 62), names)))
-    preparation = (Allocate(128 * sticks + size), InitTransfer(file, BASE, 128 * sticks))
-    return SpyreCode(preparation, tuple(steps), files)
+    files = draw(st.dictionaries(names, st.tuples(st.integers(0, 1 << 62), names)))
+    transfers = (InitTransfer(file, BASE, 128 * sticks),)
+    return SpyreCode(128 * sticks + size, transfers, tuple(steps), files)
 
 
 @given(codes())
