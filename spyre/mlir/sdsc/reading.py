@@ -121,7 +121,7 @@ class SdscDocument:
 
     def integer(self, value: Number | bool, path: str) -> int:
         """An integer or decimal string as int."""
-        number = int_or_none(value)
+        number = value if type(value) is int else int_or_none(value)
         if number is None:
             raise self.error(
                 "SPY206",
