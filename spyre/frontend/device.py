@@ -17,14 +17,14 @@ from spyre.torch_backend.device import (
     SpyreGenerator,
     card_at,
     card_of,
-    current_device as current_index,
+    current_device,
     device_count,
     made_cards,
     memory_stats,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
     set_device as set_current_card,
-    synchronize as synchronize_cards,
+    synchronize,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _local_rank() -> int:
 
 def free_runtime() -> None:
     """Wait for all cards. Their memory is that of their tensors, which may still be in use."""
-    synchronize_cards()
+    synchronize()
 
 
 def get_device_state() -> SpyreDeviceState:
@@ -85,11 +85,6 @@ def set_device(idx: int) -> None:
     if not 0 <= idx < count:
         raise RuntimeError(f"Device index {idx} out of range [0, {count})")
     set_current_card(idx)
-
-
-def current_device() -> int:
-    """Index of the calling thread's card."""
-    return current_index()
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -194,11 +189,6 @@ def host_compute_stream_by_id(id: int, device: Any) -> FrontendStream:
     return FrontendStream(_host_streams.of_id(card_of(device), id))
 
 
-def synchronize(device: Any = None) -> None:
-    """Wait for a card, or for all; raises the first error of a stream."""
-    synchronize_cards(device)
-
-
 def stream_get_error(stream: FrontendStream) -> SpyreStreamError:
     """Whether a stream takes work."""
     failed = stream.flex.error is not None
@@ -217,7 +207,7 @@ _generators: dict[int, torch.Generator] = {}
 
 def _get_default_generator(device: int = -1) -> torch.Generator:
     """The generator of a card (-1: the current one), the same object every time."""
-    index = current_index() if device == -1 else int(device)
+    index = current_device() if device == -1 else int(device)
     count = device_count()
     if not 0 <= index < count:
         raise RuntimeError(f"Device index {index} out of range [0, {count})")

@@ -345,7 +345,10 @@ def resize(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = No
     sizes = tuple(map(int, size))
     if tuple(tensor.size()) == sizes and tensor.is_contiguous():
         return tensor
-    _check_resized_format(memory_format)
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("aten::resize_ does not support MemoryFormat::Preserve")
+    if memory_format not in (None, torch.contiguous_format):
+        raise RuntimeError("aten::resize_ on Spyre only supports contiguous memory format")
     strides, layout = contiguous_strides(sizes), FrontendLayout(sizes, tensor.dtype)
     record = TensorRecord(layout.inner, sizes, strides)
     if _fits_in_place(tensor, record):
@@ -355,13 +358,6 @@ def resize(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = No
     new = new_tensor(sizes, strides, tensor.dtype, layout, tensor.device)
     set_storage(tensor, new.untyped_storage(), 0, sizes, strides)
     return set_record(tensor, record).copy_(content)
-
-
-def _check_resized_format(memory_format: Any) -> None:
-    if memory_format is torch.preserve_format:
-        raise RuntimeError("aten::resize_ does not support MemoryFormat::Preserve")
-    if memory_format not in (None, torch.contiguous_format):
-        raise RuntimeError("aten::resize_ on Spyre only supports contiguous memory format")
 
 
 def _fits_in_place(tensor: torch.Tensor, record: TensorRecord) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES, DataFormat, find_format, find_host_dtype, find_stored_format
 from spyre.errors import LaunchError, UnsupportedError
@@ -29,8 +29,6 @@ ELEMENT_ARRANGEMENTS = (
     "QFP8WT",
 )
 """Every element arrangement tag a layout may carry (runtime reference §1)."""
-
-PICKLE_VERSION = 3
 
 
 class StrideRule(StrEnum):
@@ -109,35 +107,6 @@ class SpyreTensorLayout:
         dims, sizes = _device_dims(host_size, dim_order, data_format)
         strides = _stride_map(dims, sizes, host_size, host_strides, rule)
         return cls(tuple(sizes), tuple(strides), data_format.name, element_arrangement)
-
-    @classmethod
-    def from_pickle_tuple(cls, state: tuple[Any, ...]) -> SpyreTensorLayout:
-        """Layout from torch-spyre's pickle tuple of version 1, 2 or 3.
-
-        3: (3, device_size, stride_map, device_dtype, element_arrangement); 2: without the
-        arrangement; 1: (1, device_size, dim_map, stride_map, device_dtype), dim_map unused.
-        """
-        version = state[0] if state else None
-        if version == 3 and len(state) == 5:
-            return cls(*state[1:])
-        if version == 2 and len(state) == 4:
-            return cls(*state[1:])
-        if version == 1 and len(state) == 5:
-            return cls(state[1], state[3], state[4])
-        raise UnsupportedError(
-            "SPY320",
-            "pickled tensor layout of an unknown version",
-            expected="version 1 (5 fields), 2 (4 fields) or 3 (5 fields)",
-            found=f"version {version} ({len(state)} fields)",
-        )
-
-    def to_pickle_tuple(self) -> tuple[int, tuple[int, ...], tuple[int, ...], str, str]:
-        """The pickle tuple of version 3."""
-        fields = (self.device_size, self.stride_map, self.device_dtype, self.element_arrangement)
-        return (PICKLE_VERSION, *fields)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (SpyreTensorLayout.from_pickle_tuple, (self.to_pickle_tuple(),))
 
     @property
     def data_format(self) -> DataFormat:

@@ -152,18 +152,6 @@ class TestValue:
         for layout in (self.layout, self.tagged):
             assert pickle.loads(pickle.dumps(layout)) == layout
             assert copy.deepcopy(layout) == layout
-        state = self.tagged.to_pickle_tuple()
-        assert state == (3, (4, 32), (32, 1), "IEEE_FP32", "DL16_TO_FP32")
-
-    def test_older_pickles(self):
-        read = SpyreTensorLayout.from_pickle_tuple
-        assert read((2, [4, 512, 64], [64, 240, 1], "SEN169_FP16")) == self.layout
-        assert read((1, [4, 512, 64], [1, 0, 1], [64, 240, 1], "SEN169_FP16")) == self.layout
-
-    @pytest.mark.parametrize("state", [(), (4, [64], [1], "SEN169_FP16"), (3, [64], [1])])
-    def test_unknown_pickles(self, state):
-        with pytest.raises(UnsupportedError, match="unknown version"):
-            SpyreTensorLayout.from_pickle_tuple(state)
 
 
 stick_sizes = st.lists(st.sampled_from([1, 3, 64, 65, 130]), min_size=1, max_size=1)

@@ -52,7 +52,10 @@ def decode_sdsc(data: bytes, file: str) -> Sdsc:
             expected="an object with one key, the SDSC's name",
             found=f"{len(documents)} keys",
         )
-    unknown = () if _every_key_arrived(data, documents) else _lost_keys(data, documents, file)
+    unknown: tuple[UnknownKey, ...] = ()
+    if not _every_key_arrived(data, documents):
+        kept = msgspec.to_builtins(documents)
+        unknown = tuple(_unknown_keys(_parse_tree(data, file), kept, ()))
     name, body = next(iter(documents.items()))
     return Sdsc(name, body, unknown)
 
@@ -125,11 +128,6 @@ def _members(tree: Any) -> Iterator[tuple[Token, Any]]:
         yield from tree.items()
     elif isinstance(tree, list | tuple):
         yield from enumerate(tree)
-
-
-def _lost_keys(data: bytes, documents: dict[str, SuperDsc], file: str) -> tuple[UnknownKey, ...]:
-    tree = _parse_tree(data, file)
-    return tuple(_unknown_keys(tree, msgspec.to_builtins(documents), ()))
 
 
 def _unknown_keys(tree: Any, kept: Any, tokens: tuple[Token, ...]) -> Iterator[UnknownKey]:

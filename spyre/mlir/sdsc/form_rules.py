@@ -108,13 +108,14 @@ def _schedule(document: SdscDocument) -> Iterator[Fault[str]]:
 def _schedule_step(
     document: SdscDocument, step: tuple[int | None, ...], path: str
 ) -> Iterator[Fault[str]]:
-    if not _data_op_count(document):
+    body = document.sdsc.body
+    if not given(body.data_op_dscs, ()) and not given(body.data_dscs, ()):
         yield from _absent_data_op(step, path)
     if len(step) != 4 or None in step:
         expected = "[data op, DSC, barrier before, barrier after]"
         yield Fault("SPY213", path, "malformed schedule step", expected, str(list(step)))
         return
-    dsc, count = step[1], len(given(document.sdsc.body.dscs, ()))
+    dsc, count = step[1], len(given(body.dscs, ()))
     if step[0] == -1 and dsc == -1:
         message = "the step runs nothing"
         yield Fault("SPY213", path, message, "a data op or a DSC", str(list(step)))
@@ -136,11 +137,6 @@ def _absent_data_op(step: tuple[int | None, ...], path: str) -> Iterator[Fault[s
     elif runs_dsc(step) and step[0] >= 0:
         message = "the step names a data op, and there are none"
         yield Fault("SPY260", path, message, "-1", str(step[0]))
-
-
-def _data_op_count(document: SdscDocument) -> int:
-    body = document.sdsc.body
-    return len(given(body.data_op_dscs, ())) + len(given(body.data_dscs, ()))
 
 
 def _equal_schedules(document: SdscDocument) -> Iterator[Fault[str]]:

@@ -83,16 +83,17 @@ def _core_extents(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _split_reductions(context: RuleContext) -> Iterator[Fault[str]]:
     op = context.op
-    split = [d for d in op.dims if op.slices[d] > 1 and _is_reduced(op, d)]
+    split = [
+        dim
+        for dim in op.dims
+        if op.slices[dim] > 1
+        and any(t.holds(dim) for t in op.inputs)
+        and not any(t.holds(dim) for t in op.outputs)
+    ]
     if len(split) > 1:
         path = f"{context.path}.numWkSlicesPerDim_"
         message = "several reduction dims are split"
         yield Fault("SPY247", path, message, "at most one", ", ".join(split))
-
-
-def _is_reduced(op: Operation, dim: str) -> bool:
-    outputs, inputs = op.outputs, op.inputs
-    return any(t.holds(dim) for t in inputs) and not any(t.holds(dim) for t in outputs)
 
 
 def _windows(context: RuleContext) -> Iterator[Fault[str]]:
@@ -209,16 +210,12 @@ def _sticks(context: RuleContext) -> Iterator[Fault[str]]:
             message = f"stick dim {outside[0]} is not a dim of role {tensor.role}"
             expected = f"one of {', '.join(tensor.dims)}"
             yield Fault("SPY221", f"{path}.stickDimOrder_", message, expected, outside[0])
-        wanted = _elements_per_stick(tensor)
+        data_format = FORMATS.get(tensor.data_format)
+        wanted = 0 if data_format is None else data_format.elements_per_stick
         if wanted and prod(tensor.stick_sizes) != wanted:
             message = f"stick of {tensor.name} does not hold 128 bytes of {tensor.data_format}"
             found = str(prod(tensor.stick_sizes))
             yield Fault("SPY221", f"{path}.stickSize_", message, f"{wanted} elements", found)
-
-
-def _elements_per_stick(tensor: Tensor) -> int:
-    data_format = FORMATS.get(tensor.data_format)
-    return data_format.elements_per_stick if data_format is not None else 0
 
 
 def _tensor_dims(context: RuleContext) -> Iterator[Fault[str]]:

@@ -92,25 +92,22 @@ class _Lowering:
     def definition(self, op: syntax.Definition) -> IndexValue:
         """The value of a result, errors located."""
         try:
-            return self._evaluate(op)
+            match op:
+                case syntax.ConstantOp():
+                    return IndexValue(op.value)
+                case syntax.AddIOp():
+                    return add(self.values[op.left], self.values[op.right])
+                case syntax.ApplyOp():
+                    map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
+                    dims = [self.values[name] for name in op.dims]
+                    symbols = [self.values[name] for name in op.symbols]
+                    return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
+                case syntax.ExtractOp():
+                    return self._extract(op)
+                case syntax.AllocateOp():
+                    return self._allocate(op)
         except BundleError as error:
             raise relocate(error, BundleError, self.module.locate(op.position)) from None
-
-    def _evaluate(self, op: syntax.Definition) -> IndexValue:
-        match op:
-            case syntax.ConstantOp():
-                return IndexValue(op.value)
-            case syntax.AddIOp():
-                return add(self.values[op.left], self.values[op.right])
-            case syntax.ApplyOp():
-                map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
-                dims = [self.values[name] for name in op.dims]
-                symbols = [self.values[name] for name in op.symbols]
-                return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
-            case syntax.ExtractOp():
-                return self._extract(op)
-            case syntax.AllocateOp():
-                return self._allocate(op)
 
     def _shared(self, value: IndexValue) -> IndexValue:
         """``value`` with the terms object of earlier equal terms: the schedule computes values

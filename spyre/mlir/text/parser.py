@@ -452,14 +452,8 @@ def parse_module(text: str, file: str = "bundle.mlir") -> Module:
         _check_nesting(text)
         module = _parse(text)
     except Rejection as rejection:
-        raise MlirSyntaxError(
-            rejection.code,
-            rejection.message,
-            source.locate(rejection.position),
-            expected=rejection.expected,
-            found=rejection.found,
-            hint=rejection.hint,
-        ) from None
+        fault = rejection.fault
+        raise fault.error(MlirSyntaxError, source.locate(fault.place)) from None
     return replace(module, source=source)
 
 

@@ -65,15 +65,12 @@ def _attributes(attributes: Iterable[Attribute]) -> str:
 def _body(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
     for statement in body:
         if isinstance(statement, ForOp):
-            yield f"{indent}{_loop_head(statement)} {{"
+            bounds = f"%{statement.lower} to %{statement.upper} step %{statement.step}"
+            yield f"{indent}scf.for %{statement.variable} = {bounds} {{"
             yield from _body(statement.body, indent + INDENT)
             yield f"{indent}}}"
         else:
             yield indent + _statement(statement)
-
-
-def _loop_head(op: ForOp) -> str:
-    return f"scf.for %{op.variable} = %{op.lower} to %{op.upper} step %{op.step}"
 
 
 def _statement(op: Statement) -> str:

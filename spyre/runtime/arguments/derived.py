@@ -19,7 +19,7 @@ from spyre.hw.linking import AddressOwners, TracedExecute, Walk, trace
 from spyre.hw.ops import STANDARD, arrangement_faults, find_op
 from spyre.hw.spec import REGIONS
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.mlir.operation import Footprint, Operation, Tensor, footprint
+from spyre.mlir.operation import Footprint, Operation, footprint
 from spyre.mlir.program import Parameter
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments, argument_name
 from spyre.runtime.program import POOL, LoweredBundle, Role, owner_of, require_no_size
@@ -41,18 +41,6 @@ class ArgumentUse:
     extents: Footprint
     end_bytes: int
     sized: frozenset[str] = frozenset()
-
-    @property
-    def op(self) -> Operation:
-        return self.walk.op
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.walk.tensor
-
-    @property
-    def reads(self) -> bool:
-        return not self.walk.is_output
 
 
 def derive_arguments(bundle: LoweredBundle, values: Mapping[str, int]) -> KernelArguments:
@@ -163,16 +151,16 @@ def _by_segment(uses: Mapping[int, list[ArgumentUse]]) -> dict[int, list[Argumen
 def _looks_like_pool(uses: Mapping[int, list[ArgumentUse]]) -> bool:
     """Segment 0 holds intermediates: written first, read later, and not the only output."""
     others = (role_of(segment_uses) for segment, segment_uses in uses.items() if segment != 0)
-    first_uses = uses[0]
-    written_then_read = not first_uses[0].reads and any(use.reads for use in first_uses)
+    writes = [use.walk.is_output for use in uses[0]]
+    written_then_read = writes[0] and not all(writes)
     return written_then_read and any(role is not Role.INPUT for role in others)
 
 
 def role_of(uses: Sequence[ArgumentUse]) -> Role:
     """Written before read: output; only read: input; read, then written: both."""
-    if not uses[0].reads:
+    if uses[0].walk.is_output:
         return Role.OUTPUT
-    return Role.INPUT if all(use.reads for use in uses) else Role.INPUT_OUTPUT
+    return Role.INPUT_OUTPUT if any(use.walk.is_output for use in uses) else Role.INPUT
 
 
 # --- shapes -----------------------------------------------------------------------------------
@@ -183,7 +171,7 @@ def _argument(index: int, uses: Sequence[ArgumentUse]) -> ArgumentSpec:
     widest = max(uses, key=lambda use: use.extents.allocation_bytes)
     end_bytes = max(use.end_bytes for use in uses)
     dims = _device_dims(widest, end_bytes)
-    name, data_format = argument_name(index), widest.tensor.data_format
+    name, data_format = argument_name(index), widest.walk.tensor.data_format
     if data_format not in _HOST_DTYPES:
         raise LaunchError(
             "SPY368",
@@ -210,8 +198,8 @@ def _device_dims(use: ArgumentUse, end_bytes: int) -> dict[str, int]:
 
     The outermost dim grows until it covers ``end_bytes``: loops walk tiles of it.
     """
-    sticks = use.tensor.sticks
-    dims = [dim for dim in reversed(use.tensor.dims) if use.tensor.holds(dim)]
+    sticks = use.walk.tensor.sticks
+    dims = [dim for dim in reversed(use.walk.tensor.dims) if use.walk.tensor.holds(dim)]
     steps = {dim: -(-use.extents.stored[dim] // sticks.get(dim, 1)) for dim in dims}
     if dims:
         needed = -(-end_bytes // use.extents.pitch_bytes[dims[0]])
@@ -224,9 +212,9 @@ def _host_shape(use: ArgumentUse, dims: Mapping[str, int]) -> dict[str, int]:
 
     A dim of a runtime size has the size of the launch, though its memory may be larger.
     """
-    sticks = use.tensor.sticks
+    sticks = use.walk.tensor.sticks
     shape = {dim: dims[dim] * sticks.get(dim, 1) for dim in _host_order(use, list(dims))}
-    return {**shape, **{dim: use.op.extents[dim] for dim in shape if dim in use.sized}}
+    return {**shape, **{dim: use.walk.op.extents[dim] for dim in shape if dim in use.sized}}
 
 
 def _host_order(use: ArgumentUse, outermost_first: list[str]) -> list[str]:
@@ -235,9 +223,9 @@ def _host_order(use: ArgumentUse, outermost_first: list[str]) -> list[str]:
     By default the first host dim is innermost above the stick, then come the sticks of the last.
     """
     *middle, stick, first = outermost_first if len(outermost_first) > 1 else ["", ""]
-    if stick and stick == use.tensor.stick_dims[0]:
+    if stick and stick == use.walk.tensor.stick_dims[0]:
         return [first, *middle, stick]
-    return [dim for dim in use.op.dims if dim in outermost_first]
+    return [dim for dim in use.walk.op.dims if dim in outermost_first]
 
 
 def _layout(
@@ -247,25 +235,25 @@ def _layout(
 
     UnsupportedError SPY521 for sticks of several dims, which layouts cannot describe.
     """
-    if len(use.tensor.stick_dims) != 1:
+    if len(use.walk.tensor.stick_dims) != 1:
         raise UnsupportedError(
             "SPY521",
-            f"the host layout of {use.tensor.name}, which packs several dims into a stick, "
+            f"the host layout of {use.walk.tensor.name}, which packs several dims into a stick, "
             "cannot be derived",
-            JsonLocation(use.op.file, use.tensor.json_path),
+            JsonLocation(use.walk.op.file, use.walk.tensor.json_path),
             expected="one stick dim",
-            found=f"{use.tensor.stick_dims} of sizes {use.tensor.stick_sizes}",
+            found=f"{use.walk.tensor.stick_dims} of sizes {use.walk.tensor.stick_sizes}",
         )
-    stick_dim, lanes = use.tensor.stick_dims[0], use.tensor.stick_sizes[0]
+    stick_dim, lanes = use.walk.tensor.stick_dims[0], use.walk.tensor.stick_sizes[0]
     sizes = list(dims.values())
     walked = [strides[dim] * (lanes if dim == stick_dim else 1) for dim in dims]
     lane_stride = strides.get(stick_dim, -1)
     for k, dim in enumerate(dims):
-        if dim in use.sized and use.op.extents[dim] <= (lanes if dim == stick_dim else 1):
+        if dim in use.sized and use.walk.op.extents[dim] <= (lanes if dim == stick_dim else 1):
             walked[k] = -1
     if not sizes:
         sizes, walked = [1], [-1]
-    return SpyreTensorLayout((*sizes, lanes), (*walked, lane_stride), use.tensor.data_format)
+    return SpyreTensorLayout((*sizes, lanes), (*walked, lane_stride), use.walk.tensor.data_format)
 
 
 def arrangement_findings(
@@ -285,9 +273,9 @@ def arrangement_findings(
     for owner, uses in uses_by_argument(bundle, values).items():
         for use in uses:
             execute = use.walk.execute.index
-            operations[execute] = use.op
+            operations[execute] = use.walk.op
             if owner - first in known:
-                tags[execute][use.tensor.index] = known[owner - first]
+                tags[execute][use.walk.tensor.index] = known[owner - first]
     findings: list[Finding] = []
     for number, op in sorted(operations.items(), key=lambda pair: pair[0]):
         spec = find_op(op.name)

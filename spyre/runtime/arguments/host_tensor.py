@@ -177,7 +177,7 @@ def _random_tensor(shape: tuple[int, ...], dtype_name: str, seed: int, name: str
     generator = np.random.default_rng(seed)
     if dtype.name == "bool":
         return HostTensor.from_values(name, generator.integers(0, 2, shape), dtype.name)
-    if not _is_float(dtype.name):
+    if "float" not in dtype.name:
         return HostTensor.from_values(name, generator.integers(0, 8, shape), dtype.name)
     # Rounded to DL16 first: what both formats represent survives the transfer to the card exactly.
     normal = generator.standard_normal(shape, dtype=np.float32)
@@ -201,10 +201,6 @@ def parse_tensor_spec(text: str, name: str = "") -> TensorSpec:
             expected="extents joined by x, then @dtype, such as 10x512@fp16 or scalar@fp32",
         )
     return TensorSpec(name, tuple(int(n) for n in shape_text.split("x")), dtype_name)
-
-
-def _is_float(dtype_name: str) -> bool:
-    return "float" in dtype_name
 
 
 def _check_storage_dtype(name: str, storage_dtype: np.dtype[Any], dtype_name: str) -> None:
@@ -462,10 +458,6 @@ def _named_numbers(tensor: HostTensor) -> NDArray[Any]:
     return tensor.to_values() if bits else tensor.to_array()
 
 
-def _save_npy(file: Path, tensors: Sequence[HostTensor]) -> None:
-    np.save(file, _named_numbers(tensors[0]))
-
-
 def _save_npz(file: Path, tensors: Sequence[HostTensor]) -> None:
     names = [t.name for t in tensors]
     if len(set(names)) < len(names):
@@ -474,10 +466,6 @@ def _save_npz(file: Path, tensors: Sequence[HostTensor]) -> None:
         for tensor in tensors:
             with archive.open(f"{tensor.name}.npy", "w") as member:
                 np.lib.format.write_array(member, _named_numbers(tensor), allow_pickle=False)
-
-
-def _save_bin(file: Path, tensors: Sequence[HostTensor]) -> None:
-    file.write_bytes(tensors[0].to_array().tobytes())
 
 
 def _save_pt(file: Path, tensors: Sequence[HostTensor]) -> None:
@@ -494,8 +482,8 @@ _LOADERS: dict[str, Callable[[_Wanted], list[HostTensor]]] = {
 }
 
 _SAVERS: dict[str, Callable[[Path, Sequence[HostTensor]], None]] = {
-    ".npy": _save_npy,
+    ".npy": lambda file, tensors: np.save(file, _named_numbers(tensors[0])),
     ".npz": _save_npz,
     ".pt": _save_pt,
-    ".bin": _save_bin,
+    ".bin": lambda file, tensors: tensors[0].to_array().tofile(file),
 }

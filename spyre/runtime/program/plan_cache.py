@@ -193,17 +193,17 @@ def default_cache() -> PlanCache | None:
     return None if directory is None else _cache_in(directory)
 
 
-def load_compiled(path: str | os.PathLike[str], plans: PlanCache | None = None) -> CompiledBundle:
+def load_compiled(
+    path: str | os.PathLike[str],
+    plans: PlanCache | None = None,
+    files: BundleFiles | None = None,
+) -> CompiledBundle:
     """The compiled bundle of a directory (or bundle.mlir), from the cache if possible.
 
-    ``plans``: default `default_cache`. Errors as of `compile_bundle`; wrong bundles are not cached.
+    ``plans``: default `default_cache`. ``files``: those at ``path``, if they were read already.
+    Errors as of `compile_bundle`; wrong bundles are not cached.
     """
-    return _load_compiled(path, read_bundle_files(path), plans)
-
-
-def _load_compiled(
-    path: str | os.PathLike[str], files: BundleFiles | None, plans: PlanCache | None = None
-) -> CompiledBundle:
+    files = read_bundle_files(path) if files is None else files
     if files is None or not files.is_complete:
         return compile_bundle(path)
     return load_compiled_files(files, plans)
@@ -232,11 +232,11 @@ def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
 def load_source(path: str | os.PathLike[str], files: BundleFiles | None = None) -> LoweredBundle:
     """The compiled bundle of a directory; if the check finds errors, the `Bundle` as read.
 
-    A wrong bundle can thus be diagnosed, or run unchecked. ``files``: those at ``path``, if they
-    were read already. Errors as of `load_bundle`.
+    A wrong bundle can thus be diagnosed, or run unchecked. ``files`` as of `load_compiled`.
+    Errors as of `load_bundle`.
     """
     try:
-        return _load_compiled(path, files if files is not None else read_bundle_files(path))
+        return load_compiled(path, files=files)
     except SpyreError:
         from spyre.mlir.bundle import load_bundle
 
