@@ -10,7 +10,7 @@ it was created with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -54,16 +54,9 @@ class TensorRecord:
         return self
 
 
-@dataclass(eq=False, slots=True)
-class _StorageRecords:
-    """Layout records of a storage: the one it was created with, and the last one used by each view
-    whose extents differ."""
-
-    created_with: TensorRecord
-    by_extents: dict[tuple[Any, ...], TensorRecord] = field(default_factory=dict)
-
-
-_records: WeakKeyDictionary[DeviceBuffer, _StorageRecords] = WeakKeyDictionary()
+_records: WeakKeyDictionary[DeviceBuffer, dict[tuple[Any, ...], TensorRecord]] = WeakKeyDictionary()
+"""Records of a storage: by (), the one it was created with; by the extents of views, whose extents
+differ, the last one used by each."""
 
 
 def record_of(tensor: torch.Tensor) -> TensorRecord:
@@ -79,7 +72,7 @@ def record_of(tensor: torch.Tensor) -> TensorRecord:
         if tensor.numel():
             raise RuntimeError("Error: Device tensor does not have SpyreTensorLayout")
         return _default_record(tensor)
-    return home.by_extents.get(_extents(tensor), home.created_with)
+    return home.get(_extents(tensor), home[()])
 
 
 def _extents(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -98,9 +91,9 @@ def set_record(tensor: torch.Tensor, record: TensorRecord) -> torch.Tensor:
     tensor._spyre_record = (buffer.pointer, record)
     home = _records.get(buffer)
     if home is None:
-        _records[buffer] = _StorageRecords(record)
-    elif record != home.created_with or home.by_extents:
-        home.by_extents[_extents(tensor)] = record
+        _records[buffer] = {(): record}
+    elif record != home[()] or len(home) > 1:
+        home[_extents(tensor)] = record
     return tensor
 
 

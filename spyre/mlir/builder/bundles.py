@@ -65,21 +65,17 @@ Loops = tuple[tuple[str, LoopCount], ...]
 """Names and trip counts, outermost loop first."""
 
 
-@dataclass(slots=True)
-class SymbolTable:
-    """Symbols of one SDSC: equal addresses share one id, in order of first appearance."""
+def _symbols(first_id: int, ids: dict[Address | RuntimeSize, int]) -> Resolve:
+    """Gives equal addresses and sizes one negative id, in order of first appearance in ``ids``."""
 
-    next_id: int
-    ids: dict[Address | RuntimeSize, int] = field(default_factory=dict)
-
-    def symbol_of(self, place: BufferAddress | RuntimeSize, offset_bytes: int) -> int:
-        """The id (negative) of an address or a size; a new one if it is new."""
+    def symbol_of(place: BufferAddress | RuntimeSize, offset_bytes: int) -> int:
         if isinstance(place, RuntimeSize):
-            return self.ids.setdefault(place, self.next_id - len(self.ids))
+            return ids.setdefault(place, first_id - len(ids))
         strides = tuple((loop, step) for loop, step in place.loop_strides.items() if step)
-        offset = place.offset_bytes + offset_bytes
-        address = (place.buffer, offset, strides, place.shifts)
-        return self.ids.setdefault(address, self.next_id - len(self.ids))
+        address = (place.buffer, place.offset_bytes + offset_bytes, strides, place.shifts)
+        return ids.setdefault(address, first_id - len(ids))
+
+    return symbol_of
 
 
 class BuiltStep(NamedTuple):
@@ -259,11 +255,12 @@ class BundleBuilder:
         n_symbols = 0
         for loops, spec in self._steps:
             index = len(operations)
-            table = SymbolTable(-1 - n_symbols)
-            built = build_inspected(spec, f"{index}_{spec.name}", table.symbol_of)
+            ids: dict[Address | RuntimeSize, int] = {}
+            resolve = _symbols(-1 - n_symbols, ids)
+            built = build_inspected(spec, f"{index}_{spec.name}", resolve)
             operations[_filename(index)] = built
-            n_symbols += len(table.ids)
-            steps.append(BuiltStep(loops, _filename(index), table.ids))
+            n_symbols += len(ids)
+            steps.append(BuiltStep(loops, _filename(index), ids))
         buffers = {POOL: POOL} if self.pool_bytes else {}
         buffers |= {buffer.name: f"arg_{buffer.arg_index}" for buffer in self.arguments}
         program = _program(steps, buffers, self.sizes)

@@ -215,21 +215,6 @@ def fold(expr: AffineExpr, dims: Sequence[T], symbols: Sequence[T], with_: ExprA
     return with_.constant(expr.value)
 
 
-def floordiv(left: Any, right: Any) -> Any:
-    """Quotient rounded towards minus infinity; integers or arrays."""
-    return left // positive(right)
-
-
-def ceildiv(left: Any, right: Any) -> Any:
-    """Quotient rounded towards plus infinity; integers or arrays."""
-    return -(-left // positive(right))
-
-
-def mod(left: Any, right: Any) -> Any:
-    """Remainder in 0 … right-1; integers or arrays."""
-    return left % positive(right)
-
-
 def positive(divisor: Any) -> Any:
     """``divisor`` itself (integer or array); BundleError SPY125 unless all of it is > 0."""
     smallest = divisor.min(initial=1) if getattr(divisor, "ndim", 0) else divisor
@@ -270,9 +255,9 @@ INTEGERS: ExprArithmetic[Any] = ExprArithmetic(
         Operator.ADD: lambda left, right: left + right,
         Operator.SUB: lambda left, right: left - right,
         Operator.MUL: lambda left, right: left * right,
-        Operator.FLOORDIV: floordiv,
-        Operator.CEILDIV: ceildiv,
-        Operator.MOD: mod,
+        Operator.FLOORDIV: lambda left, right: left // positive(right),
+        Operator.CEILDIV: lambda left, right: -(-left // positive(right)),
+        Operator.MOD: lambda left, right: left % positive(right),
     },
 )
 EXPRESSIONS: ExprArithmetic[AffineExpr] = ExprArithmetic(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -63,17 +63,11 @@ def decode_sdsc(data: bytes, file: str) -> Sdsc:
 def encode_sdsc(sdsc: Sdsc, indent: int = 0) -> bytes:
     """Writes an SDSC; decoding gives an equal one. ``indent`` 0 is the compact form."""
     tree = msgspec.to_builtins({sdsc.name: sdsc.body})
-    for key in sdsc.unknown:
-        _insert(tree, key)
+    for tokens, value in sdsc.unknown:
+        _lookup(tree, tokens[:-1])[tokens[-1]] = value
     # not msgspec: it wraps integers beyond 64 bits silently
     text = json.dumps(tree, indent=indent or None, allow_nan=False)
     return text.encode() + (b"\n" if indent else b"")
-
-
-def _insert(tree: Any, key: UnknownKey) -> None:
-    for token in key.tokens[:-1]:
-        tree = tree[token]
-    tree[key.tokens[-1]] = key.value
 
 
 def _every_key_arrived(data: bytes, documents: dict[str, SuperDsc]) -> bool:
@@ -135,7 +129,7 @@ def _unknown_keys(tree: Any, kept: Any, tokens: tuple[Token, ...]) -> Iterator[U
     for token, value in _members(tree):
         here = (*tokens, token)
         if isinstance(kept, dict) and token not in kept:
-            yield UnknownKey(here, value)
+            yield here, value
         elif isinstance(value, dict | list):
             yield from _unknown_keys(value, kept[token], here)
 
@@ -200,7 +194,7 @@ def _culprit(tree: Any, tokens: list[Token], path: str) -> str:
     return str(keys[0])
 
 
-def _lookup(tree: Any, tokens: list[Token] | tuple[Token, ...]) -> Any:
+def _lookup(tree: Any, tokens: Sequence[Token]) -> Any:
     for token in tokens:
         tree = tree[token]
     return tree

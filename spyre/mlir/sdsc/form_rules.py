@@ -40,8 +40,8 @@ _DEFAULT_STEP = (-1, 0, 0, 0)
 
 
 def _unknown_keys(document: SdscDocument) -> Iterator[Fault[str]]:
-    for unknown in document.sdsc.unknown:
-        yield Fault("SPY205", json_path(unknown.tokens), f"unknown key {unknown.tokens[-1]}")
+    for tokens, _ in document.sdsc.unknown:
+        yield Fault("SPY205", json_path(tokens), f"unknown key {tokens[-1]}")
     dsc = document.dsc
     yield from _unknown_dims(dsc.extents, f"{document.dsc_path}.N_")
     for key, stage in given(dsc.stages, {}).items():

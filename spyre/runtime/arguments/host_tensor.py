@@ -225,18 +225,6 @@ def _narrow(tensor: HostTensor, spec: TensorSpec) -> HostTensor | None:
     return narrowed if np.array_equal(narrowed.to_values(), values, equal_nan=True) else None
 
 
-__all__ = [
-    "HostTensor",
-    "TensorSpec",
-    "conform_tensor",
-    "load_tensors",
-    "parse_tensor_spec",
-    "random_tensor",
-    "require_shape",
-    "save_tensors",
-]
-
-
 SpecCheck = Callable[[Sequence[TensorSpec]], None]
 """Called with the shapes and dtypes in a file; raises to prevent that the file is unpacked."""
 
