@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spyre.frontend.formats import DataFormats, ElementArrangement, formats_of, named_as_extension
-from spyre.layout import SpyreTensorLayout, StrideRule
+from spyre.layout import SpyreTensorLayout
 from spyre.torch_backend.device import NAMES
 
 MAX_RANK = 6
@@ -185,9 +185,9 @@ def _of_dim_order(
     _check_order(size, order)
     if not formats_of(dtype)[1].elems_per_stick():
         raise RuntimeError(f"Spyre backend does not support dtype {dtype}")
-    arrangement, rule = element_arrangement.name, StrideRule.UNCLAMPED
+    arrangement = element_arrangement.name
     return SpyreTensorLayout.from_dim_order(
-        size, strides, NAMES[dtype], order, arrangement, rule=rule
+        size, strides, NAMES[dtype], order, arrangement, clamped=False
     )
 
 

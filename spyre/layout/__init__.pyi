@@ -36,7 +36,6 @@ from .geometry import (
 from .tensor_layout import (
     ELEMENT_ARRANGEMENTS as ELEMENT_ARRANGEMENTS,
     SpyreTensorLayout as SpyreTensorLayout,
-    StrideRule as StrideRule,
     arrangement_positions as arrangement_positions,
     contiguous_strides as contiguous_strides,
     logical_columns as logical_columns,

@@ -3,7 +3,7 @@
 What a copy between a host tensor and a device tensor does, all of it: its formats, the loop nests
 that move elements, and on the way in the nests whose device positions become zero. A nest is an
 `AccessMap` over elements, of the host and of the device. The compiled copies execute these
-descriptors and nothing else; they print as text (`str`) and as JSON.
+descriptors and nothing else.
 `conversion_info` makes them: the device dims become axes (an element arrangement splits two of them
 into its digits), the axes of each host dim are cut into boxes, and each choice of one box per host
 dim is a nest. Rule: runtime reference §3; arrangements: operations reference §6.
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,6 @@ def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], 
     return occupied, padding
 
 
-DESCRIPTOR_NAME = "DCI-Tensor-0"
-
 Ints = tuple[int, ...]
 
 
@@ -77,29 +75,19 @@ HOST, DEVICE = 0, 1
 class DataConversionInfo:
     """A copy of one tensor.
 
-    ``host_format``/``device_format``: names in `spyre.dtypes.FORMATS`; ``input_shape`` and
-    ``output_shape``: extents of source and destination, innermost first; ``nests``: which element
-    of the host is which of the device, every host element exactly once (but for expanded layouts,
-    whose device positions are all written; a host pitch is 0 where all steps read one element);
-    ``zero_fill``: all other device positions, empty on the way out. Axes go by falling device
-    pitch. ``element_arrangement`` is for the reader: its order of elements is part of the nests.
+    ``host_format``/``device_format``: names in `spyre.dtypes.FORMATS`; ``device_size``: of the
+    layout; ``nests``: which element of the host is which of the device, every host element exactly
+    once (but for expanded layouts, whose device positions are all written; a host pitch is 0 where
+    all steps read one element); ``zero_fill``: all other device positions, empty on the way out.
+    Axes go by falling device pitch.
     """
 
     to_device: bool
     host_format: str
     device_format: str
-    input_shape: Ints
-    output_shape: Ints
+    device_size: Ints
     nests: tuple[AccessMap, ...]
     zero_fill: tuple[AccessMap, ...] = ()
-    element_arrangement: str = "STANDARD"
-    name: str = DESCRIPTOR_NAME
-
-    @property
-    def formats(self) -> tuple[str, str]:
-        """Source and destination format."""
-        pair = (self.host_format, self.device_format)
-        return pair if self.to_device else pair[::-1]
 
     @property
     def host_range(self) -> tuple[int, int] | None:
@@ -114,65 +102,6 @@ class DataConversionInfo:
         if host_elements == 0:
             return self
         return replace(self, nests=tuple(n.shifted((host_elements, 0)) for n in self.nests))
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON object in the key names of torch-spyre's descriptor; ``zero_fill`` is ours."""
-        source, destination = self.formats
-        sides = (DEVICE, HOST) if self.to_device else (HOST, DEVICE)
-        return {
-            "name": self.name,
-            "isHostToSen": self.to_device,
-            "dataformat_src": source,
-            "dataformat_dst": destination,
-            "input_shape": list(self.input_shape),
-            "output_shape": list(self.output_shape),
-            "element_arrangement": self.element_arrangement,
-            "stride_infos": [_nest_json(nest, *sides) for nest in self.nests],
-            "zero_fill": [_nest_json(fill, dst=0) for fill in self.zero_fill],
-        }
-
-    def __str__(self) -> str:
-        """Return readable text: formats and shapes, then a block per nest; no final newline."""
-        way = "host to device" if self.to_device else "device to host"
-        source, destination = self.formats
-        lines = [f"{self.name}: {way}, {source} to {destination}"]
-        lines.append(f"  input {_numbers(self.input_shape)}, output {_numbers(self.output_shape)}")
-        if self.element_arrangement != "STANDARD":
-            lines.append(f"  element arrangement {self.element_arrangement}")
-        for k, nest in enumerate(self.nests):
-            lines += [f"nest {k}", _sizes_line(nest), _strides_line("host", nest, HOST)]
-            lines.append(_strides_line("device", nest, DEVICE))
-        for k, fill in enumerate(self.zero_fill):
-            lines += [f"zero fill {k}", _sizes_line(fill), _strides_line("device", fill, 0)]
-        return "\n".join(lines)
-
-
-def _sizes(nest: AccessMap) -> list[int]:
-    return [axis.extent for axis in reversed(nest.axes)]
-
-
-def _strides(nest: AccessMap, space: int) -> list[int]:
-    return [axis.pitches[space] for axis in reversed(nest.axes)]
-
-
-def _sizes_line(nest: AccessMap) -> str:
-    return f"  sizes          {_numbers(_sizes(nest))}"
-
-
-def _strides_line(side: str, nest: AccessMap, space: int) -> str:
-    return f"  {side + ' strides':<15}{_numbers(_strides(nest, space))} from {nest.first[space]}"
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return "[" + ", ".join(map(str, values)) + "]"
-
-
-def _nest_json(nest: AccessMap, dst: int, src: int | None = None) -> dict[str, Any]:
-    """A nest in the key names of torch-spyre; ``dst``, ``src``: spaces of the two sides."""
-    sides = {"dst": dst} if src is None else {"src": src, "dst": dst}
-    strides = {f"stride_{side}_": _strides(nest, space) for side, space in sides.items()}
-    offsets = {f"offset_{side}_": nest.first[space] for side, space in sides.items()}
-    return {"size_": _sizes(nest), **strides, **offsets}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +162,13 @@ def conversion_info(
         walk, groups = _grouped_walk(geometry, layout, to_device, strides, host_offset)
         nests = _nests(walk, groups)
         zero_fill = tuple(_zero_fill(walk.picked((DEVICE,)), groups)) if to_device else ()
-    shapes = (tuple(dma_sizes)[::-1], layout.device_size[::-1])
     return DataConversionInfo(
         to_device=to_device,
         host_format=find_host_dtype(dtype).host_format,
         device_format=layout.device_dtype,
-        input_shape=shapes[0] if to_device else shapes[1],
-        output_shape=shapes[1] if to_device else shapes[0],
+        device_size=layout.device_size,
         nests=nests,
         zero_fill=zero_fill,
-        element_arrangement=layout.element_arrangement,
     )
 
 

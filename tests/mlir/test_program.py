@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
-from spyre.mlir.program.affine import AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.program.affine import INTEGERS, AffineDim, AffineMap, AffineSymbol, fold
 from spyre.mlir.program.program import LoopProgram
 from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
@@ -215,8 +215,11 @@ def interpret(
                     values[result] = arguments[argument]
                 case ApplyOp(result, map_, dims, symbols):
                     found = maps[map_] if isinstance(map_, str) else map_
-                    values[result] = found.evaluate(
-                        [values[d] for d in dims], [values[s] for s in symbols]
+                    values[result] = fold(
+                        found.result,
+                        [values[d] for d in dims],
+                        [values[s] for s in symbols],
+                        INTEGERS,
                     )
                 case ForOp(variable, lower_, upper, step, inner):
                     for i in range(values[lower_], values[upper], values[step]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from spyre.errors import BundleError, Finding
 from spyre.mlir.builder.operations import (
@@ -78,12 +78,8 @@ def _symbols(first_id: int, ids: dict[Address | RuntimeSize, int]) -> Resolve:
     return symbol_of
 
 
-class BuiltStep(NamedTuple):
-    """One execute of a bundle: the loops around it, its file, and the value of each symbol id."""
-
-    loops: Loops
-    filename: str
-    symbols: Mapping[Address | RuntimeSize, int]
+BuiltStep = tuple[Loops, str, Mapping[Address | RuntimeSize, int]]
+"""One execute of a bundle: the loops around it, its file, and the value of each symbol id."""
 
 
 def sizes_of(address: Address) -> list[RuntimeSize]:
@@ -251,7 +247,7 @@ class BundleBuilder:
 
     def _build_symbolic(self) -> BuiltBundle:
         operations: dict[str, BuiltOperation] = {}
-        steps = []
+        steps: list[BuiltStep] = []
         n_symbols = 0
         for loops, spec in self._steps:
             index = len(operations)
@@ -260,7 +256,7 @@ class BundleBuilder:
             built = build_inspected(spec, f"{index}_{spec.name}", resolve)
             operations[_filename(index)] = built
             n_symbols += len(ids)
-            steps.append(BuiltStep(loops, _filename(index), ids))
+            steps.append((loops, _filename(index), ids))
         buffers = {POOL: POOL} if self.pool_bytes else {}
         buffers |= {buffer.name: f"arg_{buffer.arg_index}" for buffer in self.arguments}
         program = _program(steps, buffers, self.sizes)
@@ -277,7 +273,7 @@ class BundleBuilder:
             index = len(operations)
             resolve = _literal(bases | {POOL: 0}, iteration)
             operations[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", resolve)
-        steps = tuple(BuiltStep((), name, {}) for name in operations)
+        steps: tuple[BuiltStep, ...] = tuple(((), name, {}) for name in operations)
         return BuiltBundle(_program(steps, {}, ()), operations, steps)
 
 
@@ -391,10 +387,10 @@ class _ProgramMaker:
 
     def execute(self, step: BuiltStep, variables: Mapping[str, IndexValue]) -> Execute:
         """An execute with the values of its symbols."""
-        values = tuple([self.value(address, variables) for address in step.symbols])
+        _, filename, symbols = step
+        values = tuple([self.value(address, variables) for address in symbols])
         self.n_executes += 1
-        ids = tuple(step.symbols.values())
-        return Execute(self.n_executes - 1, step.filename, ids, values)
+        return Execute(self.n_executes - 1, filename, tuple(symbols.values()), values)
 
     def value(
         self, address: Address | RuntimeSize, variables: Mapping[str, IndexValue]

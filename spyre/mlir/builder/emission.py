@@ -102,9 +102,9 @@ class _ModuleEmitter:
     def _execute(self, step: BuiltStep) -> list[Statement]:
         """The applies an execute needs, and the execute itself."""
         statements: list[Statement] = []
-        operands = [self._operand(address, statements) for address in step.symbols]
-        ids = tuple(step.symbols.values())
-        return [*statements, ExecuteOp(tuple(operands), step.filename, ids)]
+        _, filename, symbols = step
+        operands = [self._operand(address, statements) for address in symbols]
+        return [*statements, ExecuteOp(tuple(operands), filename, tuple(symbols.values()))]
 
     def _operand(self, address: Address | RuntimeSize, statements: list[Statement]) -> str:
         if isinstance(address, RuntimeSize):

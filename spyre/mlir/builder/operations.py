@@ -189,16 +189,12 @@ def build_operation(
     _check_dims(spec)
     slices = {dim: spec.splits.get(dim, 1) for dim in spec.extents}
     outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, resolve)
-    placed = {
-        tensor.index: _placed(outline, tensor, operand, spec, resolve)
+    placed = tuple(
+        _placed(outline, tensor, operand, spec, resolve)
         for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
-    }
-    return replace(
-        outline,
-        inputs=tuple(placed[t.index] for t in outline.inputs),
-        outputs=tuple(placed[t.index] for t in outline.outputs),
-        index_tensors=tuple(placed[t.index] for t in outline.index_tensors),
     )
+    a, b = len(spec.inputs), len(spec.inputs) + len(spec.index_inputs)
+    return replace(outline, inputs=placed[:a], index_tensors=placed[a:b], outputs=placed[b:])
 
 
 def _operands(spec: OperationSpec) -> tuple[OperandSpec, ...]:

@@ -222,8 +222,10 @@ class Operation:
         """The window that slides over ``tensor`` along ``dim``: only over the first input
         (operations reference §7).
         """
-        slides = bool(self.inputs) and tensor.index == self.inputs[0].index and tensor.holds(dim)
-        return self.windows.get(dim) if slides else None
+        window = self.windows.get(dim)
+        if window is None or not self.inputs or tensor.index != self.inputs[0].index:
+            return None
+        return window if tensor.holds(dim) else None
 
     def window_span(self, tensor: Tensor, dim: str) -> int:
         """Elements of ``dim`` one core's windows read of ``tensor``, padding included; where no

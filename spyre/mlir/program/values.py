@@ -9,6 +9,7 @@ all iterations at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from spyre.errors import BundleError, Location, SpyreError
@@ -257,18 +258,14 @@ def _too_large() -> BundleError:
     )
 
 
-def _division(operator: Operator) -> Any:
-    return lambda left, right: divide(operator, left, right)
-
-
 SYMBOLIC: ExprArithmetic[IndexValue] = ExprArithmetic(
     constant=IndexValue,
     operators={
         Operator.ADD: add,
         Operator.SUB: subtract,
         Operator.MUL: multiply,
-        Operator.FLOORDIV: _division(Operator.FLOORDIV),
-        Operator.CEILDIV: _division(Operator.CEILDIV),
-        Operator.MOD: _division(Operator.MOD),
+        Operator.FLOORDIV: partial(divide, Operator.FLOORDIV),
+        Operator.CEILDIV: partial(divide, Operator.CEILDIV),
+        Operator.MOD: partial(divide, Operator.MOD),
     },
 )

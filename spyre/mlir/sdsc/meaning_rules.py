@@ -346,10 +346,10 @@ def _coord_extents(
 
 def _unread(op: Operation, tensor: Tensor, dim: str) -> int:
     """Return how many unread elements may follow a core's last position, up to one stride."""
-    window = op.window_of(tensor, dim)
-    if window is None or tensor.padding.get(dim) is not Padding.FULL_SPAN_UNNEEDED:
+    if tensor.padding.get(dim) is not Padding.FULL_SPAN_UNNEEDED:
         return 0
-    return max(window.unneeded, window.stride - 1)
+    window = op.window_of(tensor, dim)
+    return 0 if window is None else max(window.unneeded, window.stride - 1)
 
 
 def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:

@@ -89,7 +89,8 @@ class SdscDocument:
     def cores(self) -> tuple[int, ...]:
         """Ids of the used cores, in file order."""
         path = f"{self.dsc_path}.coreIdsUsed_"
-        return tuple(self.integer(core, path) for core in self.dsc.core_ids)
+        ids = self.dsc.core_ids
+        return tuple(core if type(core) is int else self.integer(core, path) for core in ids)
 
     @cached_property
     def nodes(self) -> dict[int, tuple[AllocateNode, str]]:

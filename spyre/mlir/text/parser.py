@@ -125,14 +125,9 @@ NAME = re.compile(r"%([A-Za-z0-9_$.-]+)")
 Children = list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """Statements in braces, the map aliases found among them, which move to the module, and the
-    keyword of the return at the end, if there is one."""
-
-    statements: tuple[Statement, ...]
-    aliases: tuple[MapAlias, ...]
-    end: Token | None
+Body = tuple[tuple[Statement, ...], tuple[MapAlias, ...], Token | None]
+"""Statements in braces, the map aliases found among them, which move to the module, and the keyword
+of the return at the end, if there is one."""
 
 
 class TreeBuilder(Transformer[Token, Module]):
@@ -159,12 +154,14 @@ class TreeBuilder(Transformer[Token, Module]):
 
         As a module that holds nothing else but the aliases inside.
         """
-        keyword, visibility, name, parameters, results, attributes, body = children
+        keyword, visibility, name, parameters, results, attributes, (statements, aliases, end) = (
+            children
+        )
         if results is not None:
             raise Rejection(
                 "SPY119", "the function may not return values", results, expected="no result types"
             )
-        if body.end is None:
+        if end is None:
             raise Rejection(
                 "SPY107", "the function does not end in return", keyword.start_pos,
                 expected="return before the closing }",
@@ -172,13 +169,13 @@ class TreeBuilder(Transformer[Token, Module]):
         node = Function(
             name=str(name[1:]),
             parameters=tuple(parameters or ()),
-            body=body.statements,
+            body=statements,
             visibility=str(visibility) if visibility else None,
             attributes=canonical_attributes(attributes or ()),
             position=keyword.start_pos,
         )
-        aliases = tuple(replace(alias, in_function=True) for alias in body.aliases)
-        return Module(node, aliases, position=keyword.start_pos)
+        inside = tuple(replace(alias, in_function=True) for alias in aliases)
+        return Module(node, inside, position=keyword.start_pos)
 
     def results(self, children: Children) -> int | None:
         """Result types: the offset of the arrow if there are any, else None."""
@@ -216,7 +213,7 @@ class TreeBuilder(Transformer[Token, Module]):
 
     # --- statements
 
-    def body(self, children: Children) -> _Body:
+    def body(self, children: Children) -> Body:
         """Statements in braces; nothing may follow a return."""
         items = [child for child in children if child is not None]
         ends = [i for i, item in enumerate(items) if isinstance(item, Token)]
@@ -233,7 +230,7 @@ class TreeBuilder(Transformer[Token, Module]):
                 aliases.append(item)
             elif not isinstance(item, Token):
                 statements.append(item)
-        return _Body(tuple(statements), tuple(aliases), items[-1] if ends else None)
+        return tuple(statements), tuple(aliases), items[-1] if ends else None
 
     def return_statement(self, children: Children) -> Token:
         """``return`` without operands: its keyword."""
@@ -295,10 +292,10 @@ class TreeBuilder(Transformer[Token, Module]):
     def loop(self, children: Children) -> tuple[ForOp, tuple[MapAlias, ...]]:
         """``scf.for %variable = %lower to %upper step %step { body }``, and the aliases inside."""
         keyword, variable, lower, upper, step = children[:5]
-        body = children[-1]
-        if body.end is not None:
+        statements, aliases, end = children[-1]
+        if end is not None:
             raise Rejection(
-                "SPY108", "return is inside a loop", body.end.start_pos or 0,
+                "SPY108", "return is inside a loop", end.start_pos,
                 expected="} closing the loop before return",
             )  # fmt: skip
         node = ForOp(
@@ -306,10 +303,10 @@ class TreeBuilder(Transformer[Token, Module]):
             str(lower[1:]),
             str(upper[1:]),
             str(step[1:]),
-            body.statements,
+            statements,
             position=keyword.start_pos,
         )
-        return node, body.aliases
+        return node, aliases
 
     def execute(self, children: Children) -> ExecuteOp:
         """``sdscbundle.sdsc_execute (operands) { attributes } [: (types) -> ()]``."""

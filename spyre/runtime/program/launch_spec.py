@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -209,11 +209,6 @@ _ARGUMENT_NAME = re.compile(r"arg_(\d+)_base_addr")
 _POOL_NAME = "pool_base_addr"
 POOL = -1
 """The pool, where argument indices name memory."""
-
-
-def symbol_kinds(parameters: Sequence[Parameter]) -> tuple[SymbolKind, ...]:
-    """A kind per parameter, in the order they are declared."""
-    return tuple(map(symbol_kind, parameters))
 
 
 def symbol_kind(parameter: Parameter) -> SymbolKind:
