@@ -240,12 +240,24 @@ def load_tensors(
     (pickles), SPY382 (no memory).
     """
     file, key = _split_key(str(path))
-    load = _LOADERS.get(file.suffix)
-    if load is None:
-        raise _unknown_suffix(file, _LOADERS)
+    if file.suffix not in _SAVERS:
+        raise _unknown_suffix(file)
     if not os.path.isfile(file):
         raise LaunchError("SPY330", f"tensor file {file} does not exist")
-    return tuple(load(_Wanted(file, key, specs, check)))
+    if file.suffix == ".bin":
+        return (_load_bin(file, specs),)
+    if file.suffix == ".pt":
+        return tuple(_load_pt(file, check))
+
+    def check_headers(headers: Sequence[ArrayHeader]) -> None:
+        if check is not None:
+            check([TensorSpec(h.name, h.shape, h.dtype.name) for h in headers])
+
+    if file.suffix == ".npy":
+        arrays = {file.stem: read_npy(file, check_headers)}
+    else:
+        arrays = read_npz(file, key, check_headers)
+    return tuple(HostTensor.from_array(name, array) for name, array in arrays.items())
 
 
 def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
@@ -258,7 +270,7 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
     file = Path(path)
     save = _SAVERS.get(file.suffix)
     if save is None:
-        raise _unknown_suffix(file, _SAVERS)
+        raise _unknown_suffix(file)
     if file.suffix in (".npy", ".bin") and len(tensors) != 1:
         raise LaunchError(
             "SPY336",
@@ -285,48 +297,22 @@ def _split_key(path: str) -> tuple[Path, str | None]:
     return (Path(head + ".npz"), key) if separator else (Path(path), None)
 
 
-def _unknown_suffix(file: Path, known: dict[str, Any]) -> LaunchError:
+def _unknown_suffix(file: Path) -> LaunchError:
     return LaunchError(
         "SPY331",
         f"tensor file {file} is of no known kind",
-        expected=f"one of {', '.join(known)}",
+        expected=f"one of {', '.join(_SAVERS)}",
         found=file.suffix or "no suffix",
     )
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """The parameters of `load_tensors`."""
-
-    file: Path
-    key: str | None
-    specs: Sequence[TensorSpec]
-    check: SpecCheck | None
-
-    def check_headers(self, headers: Sequence[ArrayHeader]) -> None:
-        """A `HeaderCheck`."""
-        if self.check is not None:
-            self.check([TensorSpec(h.name, h.shape, h.dtype.name) for h in headers])
-
-
-def _load_npy(wanted: _Wanted) -> list[HostTensor]:
-    array = read_npy(wanted.file, wanted.check_headers)
-    return [HostTensor.from_array(wanted.file.stem, array)]
-
-
-def _load_npz(wanted: _Wanted) -> list[HostTensor]:
-    arrays = read_npz(wanted.file, wanted.key, wanted.check_headers)
-    return [HostTensor.from_array(name, array) for name, array in arrays.items()]
-
-
-def _load_bin(wanted: _Wanted) -> list[HostTensor]:
-    file = wanted.file
-    if not wanted.specs:
+def _load_bin(file: Path, specs: Sequence[TensorSpec]) -> HostTensor:
+    if not specs:
         raise LaunchError(
             "SPY332",
             f"{file} is raw: its shape and dtype have to come from a launch spec",
         )
-    spec = wanted.specs[0]
+    spec = specs[0]
     dtype = find_host_dtype(spec.dtype_name)
     size_bytes = file.stat().st_size
     if size_bytes != spec.elements * dtype.item_bytes:
@@ -340,15 +326,14 @@ def _load_bin(wanted: _Wanted) -> list[HostTensor]:
         array = np.fromfile(file, dtype.storage_dtype).reshape(spec.shape)
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
-    return [HostTensor.from_array(spec.name, array, dtype.name)]
+    return HostTensor.from_array(spec.name, array, dtype.name)
 
 
 def _unreadable(file: Path, error: Exception) -> LaunchError:
     return LaunchError("SPY330", f"cannot read tensor file {file}: {error}")
 
 
-def _load_pt(wanted: _Wanted) -> list[HostTensor]:
-    file = wanted.file
+def _load_pt(file: Path, check: SpecCheck | None) -> list[HostTensor]:
     torch = _import_torch(file)
     try:
         _refuse_packed(file)
@@ -366,8 +351,8 @@ def _load_pt(wanted: _Wanted) -> list[HostTensor]:
     tensors = _checked_tensors(torch, file, content)
     names = [file.stem] if len(tensors) == 1 else [f"{file.stem}[{i}]" for i in range(len(tensors))]
     named = list(zip(names, tensors, strict=True))
-    if wanted.check is not None:
-        wanted.check([TensorSpec(n, tuple(t.shape), _dtype_name(t)) for n, t in named])
+    if check is not None:
+        check([TensorSpec(n, tuple(t.shape), _dtype_name(t)) for n, t in named])
     return [_from_torch(torch, name, tensor) for name, tensor in named]
 
 
@@ -461,13 +446,6 @@ def _save_pt(file: Path, tensors: Sequence[HostTensor]) -> None:
     saved = [_to_torch(torch, t) for t in tensors]
     torch.save(saved[0] if len(saved) == 1 else {"tensors": saved}, file)
 
-
-_LOADERS: dict[str, Callable[[_Wanted], list[HostTensor]]] = {
-    ".npy": _load_npy,
-    ".npz": _load_npz,
-    ".pt": _load_pt,
-    ".bin": _load_bin,
-}
 
 _SAVERS: dict[str, Callable[[Path, Sequence[HostTensor]], None]] = {
     ".npy": lambda file, tensors: np.save(file, _named_numbers(tensors[0])),

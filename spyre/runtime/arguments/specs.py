@@ -1,7 +1,7 @@
 """The arguments of a kernel: role, host shape, dtype and layout of each.
 
 They are read from launch_spec.json (here) or, without one, derived from the SDSCs
-(:mod:`.derived`). The spec contains no host strides: they follow from shape and layout if only one
+(:mod:`.read`). The spec contains no host strides: they follow from shape and layout if only one
 choice fits, otherwise row-major is assumed unless the caller gives strides.
 """
 

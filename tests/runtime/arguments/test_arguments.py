@@ -18,9 +18,8 @@ from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.runtime.arguments.derived import derive_arguments
 from spyre.runtime.arguments.host_tensor import parse_tensor_spec
-from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments.read import derive_arguments, read_arguments
 from spyre.runtime.arguments.specs import (
     KernelArguments,
     arguments_of_spec,
