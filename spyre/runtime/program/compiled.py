@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 from spyre.errors import BundleError, Finding, Severity, UnsupportedError, ValidationError
 from spyre.files import read_regular
@@ -60,7 +60,7 @@ class LoweredProgram(Protocol):
         """All findings; ``raise_on_error``: ValidationError with all of them if one is an error."""
 
 
-LoweredBundle: TypeAlias = "Bundle | BuiltBundle | CompiledBundle"
+LoweredBundle = Union["Bundle", "BuiltBundle", "CompiledBundle"]
 """A bundle as a `LoweredProgram`, its operations named by SDSC file: just read, built, or compiled.
 Errors as of `Bundle`."""
 
