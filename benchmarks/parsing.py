@@ -20,7 +20,7 @@ from spyre.hw.plans.core_plan import plan_operation
 from spyre.mlir.builder.operations import build_sdsc
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
-from spyre.mlir.sdsc.inspection import check_sdsc
+from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
@@ -80,7 +80,7 @@ def _sdsc(rounds: int) -> Reading:
 
     def read() -> None:
         sdsc = decode_sdsc(data, "sdsc_0.json")
-        check_sdsc(sdsc, "sdsc_0.json")
+        inspect_sdsc(sdsc, "sdsc_0.json")
         op = read_operation(sdsc, "sdsc_0.json")
         starts = np.array([t.starts for t in op.tensors], np.int64)
         plan_operation(op, starts - starts[:, :1])

@@ -23,9 +23,8 @@ from spyre.mlir.bundle import BundleContents, write_bundle
 from spyre.mlir.operation.operation import Component
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
     format_launch_spec,
 )
@@ -117,17 +116,12 @@ def with_launch_spec(
     """The bundle with a launch_spec.json: float16 inputs, then one float16 output."""
     roles = [Role.INPUT] * len(inputs) + [Role.OUTPUT]
     arguments = tuple(
-        LaunchArgument(k, role, shape, "float16", layout_spec(shape))
+        ArgumentEntry(k, role, shape, "float16", SpyreTensorLayout.from_host(shape, "float16"))
         for k, (role, shape) in enumerate(zip(roles, [*inputs, output], strict=True))
     )
     text = format_launch_spec(LaunchSpec(1, name, arguments))
     pretty = msgspec.json.format(text, indent=1) + "\n"
     return replace(builder.build(), extra_files={LAUNCH_SPEC_FILE: pretty.encode()})
-
-
-def layout_spec(shape: Shape) -> LayoutSpec:
-    """The default layout of a float16 tensor."""
-    return LayoutSpec.of(SpyreTensorLayout.from_host(shape, "float16"))
 
 
 def sample(shape: Shape) -> NDArray[np.float16]:

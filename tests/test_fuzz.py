@@ -176,7 +176,7 @@ def _affordable(linked: LinkedProgram) -> int:
 
 def _run_session(target: Path) -> None:
     spec = read_launch_spec(target / "launch_spec.json")
-    layouts = [a.layout.to_layout().device_bytes for a in spec.args if a.layout is not None]
+    layouts = [a.layout.device_bytes for a in spec.args if a.layout is not None]
     if sum(layouts) + spec.pool_size > SLACK_BYTES:
         return
     card = device()

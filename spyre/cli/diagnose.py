@@ -159,4 +159,4 @@ def _draw(options: DiagnoseOptions, directory: Path) -> tuple[str, ...]:
 def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
     from spyre.mlir.explain import explain_operation
 
-    return tuple((name, str(explain_operation(bundle.operation(name)))) for name in bundle.sdscs)
+    return tuple((name, explain_operation(bundle.operation(name))) for name in bundle.sdscs)

@@ -151,7 +151,6 @@ def case_of_run(run: Run) -> Case:
 
 def _case_buffer(buffer: RunBuffer) -> CaseBuffer:
     from spyre.runtime.cases import CaseBuffer
-    from spyre.runtime.program import LayoutSpec
 
     spec = buffer.spec
     if spec is None:
@@ -162,7 +161,7 @@ def _case_buffer(buffer: RunBuffer) -> CaseBuffer:
         dtype=spec.dtype_name,
         shape=spec.shape,
         stride=spec.strides,
-        layout=LayoutSpec.of(spec.layout),
+        layout=spec.layout,
         dma_sizes=spec.shape,
         dma_strides=spec.strides,
         value=None if buffer.content is None else buffer.name,

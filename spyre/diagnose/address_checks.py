@@ -28,7 +28,7 @@ from spyre.hw.ops import Family, find_op
 from spyre.hw.sanitizer import uncovered_output
 from spyre.hw.tile_dims import layout_text, pitch_mismatch
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Component, Operation, Tensor, footprint, stick_elements
+from spyre.mlir.operation import Component, Operation, Tensor, footprint
 from spyre.runtime.run import Run, traced_launches
 from spyre.runtime.tracing import (
     BoolArray,
@@ -393,7 +393,7 @@ def core_offsets(op: Operation, tensor: Tensor) -> Int64Array | None:
     """
     if tensor.own_core_slices or any(op.window_of(tensor, dim) for dim in op.dims):
         return None
-    sticks, pitches = stick_elements(tensor), footprint(op, tensor).pitch_bytes
+    sticks, pitches = tensor.sticks, footprint(op, tensor).pitch_bytes
     total = np.zeros(len(op.cores), np.int64)
     for dim in dict.fromkeys(tensor.dims):
         if not tensor.holds(dim) or op.slices.get(dim, 1) == 1:

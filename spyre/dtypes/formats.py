@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 STICK_BYTES = 128
 """Bytes of a stick, the unit of device memory."""
@@ -30,7 +31,7 @@ NO_CODE = -1
 """Code of formats that a table has no number for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DataFormat:
     """One number format of the card.
 
@@ -60,7 +61,7 @@ class DataFormat:
     merges_nan: bool = False
     host_dtype: str = ""
 
-    @property
+    @cached_property
     def elements_per_stick(self) -> int:
         """Elements in a 128-byte stick, 0 when storage is not defined."""
         return STICK_BYTES * 8 // self.bits if self.code_dtype else 0

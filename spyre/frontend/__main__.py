@@ -27,13 +27,13 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Carry out the command line ``arguments`` (default: the process's); returns the exit code."""
     options = _parser(program).parse_args(arguments)
     try:
-        report = _run(options)
+        done, warnings = _run(options)
     except (SpyreError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    for sentence in report.done:
+    for sentence in done:
         print(sentence)
-    for sentence in report.warnings:
+    for sentence in warnings:
         print(f"warning: {sentence}", file=sys.stderr)
     return 0
 

@@ -63,8 +63,8 @@ def activate() -> None:
 
 def is_active() -> bool:
     """Whether ``torch_spyre._C`` of this process is this package's."""
-    loaded = sys.modules.get(EXTENSION)
-    return loaded is not None and isinstance(_loader_of(loaded), _ExtensionLoader)
+    spec = getattr(sys.modules.get(EXTENSION), "__spec__", None)
+    return isinstance(getattr(spec, "loader", None), _ExtensionImporter)
 
 
 def _load() -> None:
@@ -154,12 +154,12 @@ def install_finder() -> None:
     SPYRE_FRONTEND=torch-spyre begins with this: torch-spyre's modules can be imported without
     `autoload` (TORCH_DEVICE_BACKEND_AUTOLOAD=0) too.
     """
-    if not any(isinstance(finder, _ExtensionFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _ExtensionFinder())
+    if not any(isinstance(finder, _ExtensionImporter) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _ExtensionImporter())
 
 
-class _ExtensionFinder(importlib.abc.MetaPathFinder):
-    """Answers for one name."""
+class _ExtensionImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds ``torch_spyre._C``: an ordinary module, which it fills."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -167,13 +167,7 @@ class _ExtensionFinder(importlib.abc.MetaPathFinder):
         """A spec for ``torch_spyre._C``, None for all other names."""
         if fullname != EXTENSION:
             return None
-        return importlib.util.spec_from_loader(
-            fullname, _ExtensionLoader(), origin="spyre.frontend"
-        )
-
-
-class _ExtensionLoader(importlib.abc.Loader):
-    """Makes an ordinary module and fills it."""
+        return importlib.util.spec_from_loader(fullname, self, origin="spyre.frontend")
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None
@@ -183,7 +177,3 @@ class _ExtensionLoader(importlib.abc.Loader):
 
         _follow_python_3_12()
         populate(module)
-
-
-def _loader_of(module: ModuleType) -> Any:
-    return getattr(module.__spec__, "loader", None)

@@ -17,18 +17,18 @@ from spyre.torch_backend.device import (
     SpyreGenerator,
     card_at,
     card_of,
-    current_device as current_index,
+    current_device,
     device_count,
     made_cards,
     memory_stats,
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
     set_device as set_current_card,
-    synchronize as synchronize_cards,
+    synchronize,
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, FlexStream
+    from spyre.runtime.flex import FlexStream
 
 # --- cards ----------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def _local_rank() -> int:
 
 def free_runtime() -> None:
     """Wait for all cards. Their memory is that of their tensors, which may still be in use."""
-    synchronize_cards()
+    synchronize()
 
 
 def get_device_state() -> SpyreDeviceState:
@@ -85,11 +85,6 @@ def set_device(idx: int) -> None:
     if not 0 <= idx < count:
         raise RuntimeError(f"Device index {idx} out of range [0, {count})")
     set_current_card(idx)
-
-
-def current_device() -> int:
-    """Index of the calling thread's card."""
-    return current_index()
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -147,56 +142,41 @@ def set_current_stream(stream: FrontendStream) -> FrontendStream:
     return FrontendStream(card.streams.set_current(stream.flex))
 
 
-class _HostStreams:
-    """Streams for host computations, by card; handed out in turn."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._turns: dict[int, int] = {}
-        self._streams: dict[tuple[int, int], FlexStream] = {}
-
-    @property
-    def count(self) -> int:
-        return int(os.environ.get("TORCH_SPYRE_NUM_HOST_COMPUTE_STREAMS", "4"))
-
-    def next_id(self, card: FlexDevice) -> int:
-        with self._lock:
-            turn = self._turns.get(card.index, 0)
-            self._turns[card.index] = (turn + 1) % self.count
-        return FIRST_HOST_STREAM + turn
-
-    def of_id(self, card: FlexDevice, stream_id: int) -> FlexStream:
-        from spyre.runtime.flex import FlexStream
-
-        with self._lock:
-            key = (card.index, stream_id)
-            if key not in self._streams:
-                self._streams[key] = FlexStream(card, stream_id)
-            return self._streams[key]
+_host_streams: dict[tuple[int, int], FlexStream] = {}
+"""Streams for host computations, by card and id."""
+_turns: dict[int, int] = {}
+"""Which of them is next, by card."""
+_streams_lock = threading.Lock()
 
 
-_host_streams = _HostStreams()
+def _host_stream_count() -> int:
+    return int(os.environ.get("TORCH_SPYRE_NUM_HOST_COMPUTE_STREAMS", "4"))
 
 
 def host_compute_stream(device: Any) -> FrontendStream:
     """The next stream for computations on the host."""
-    return host_compute_stream_by_id(_host_streams.next_id(card_of(device)), device)
+    card = card_of(device).index
+    with _streams_lock:
+        turn = _turns.get(card, 0)
+        _turns[card] = (turn + 1) % _host_stream_count()
+    return host_compute_stream_by_id(FIRST_HOST_STREAM + turn, device)
 
 
 def host_compute_stream_by_id(id: int, device: Any) -> FrontendStream:
     """A stream for computations on the host. RuntimeError for the id of another stream."""
-    end = FIRST_HOST_STREAM + _host_streams.count
+    end = FIRST_HOST_STREAM + _host_stream_count()
     if not FIRST_HOST_STREAM <= id < end:
         raise RuntimeError(
             f"getHostComputeStreamById: stream id {id} is not a host compute stream id "
             f"(valid range [{FIRST_HOST_STREAM}, {end}))"
         )
-    return FrontendStream(_host_streams.of_id(card_of(device), id))
+    from spyre.runtime.flex import FlexStream
 
-
-def synchronize(device: Any = None) -> None:
-    """Wait for a card, or for all; raises the first error of a stream."""
-    synchronize_cards(device)
+    card = card_of(device)
+    with _streams_lock:
+        if (card.index, id) not in _host_streams:
+            _host_streams[card.index, id] = FlexStream(card, id)
+        return FrontendStream(_host_streams[card.index, id])
 
 
 def stream_get_error(stream: FrontendStream) -> SpyreStreamError:
@@ -217,7 +197,7 @@ _generators: dict[int, torch.Generator] = {}
 
 def _get_default_generator(device: int = -1) -> torch.Generator:
     """The generator of a card (-1: the current one), the same object every time."""
-    index = current_index() if device == -1 else int(device)
+    index = current_device() if device == -1 else int(device)
     count = device_count()
     if not 0 <= index < count:
         raise RuntimeError(f"Device index {index} out of range [0, {count})")

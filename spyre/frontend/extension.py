@@ -19,7 +19,6 @@ from spyre.frontend import (
     layout_solver,
     layouts,
     native_logging,
-    provenance,
     tensors,
 )
 from spyre.frontend.formats import EXTENSION
@@ -48,8 +47,8 @@ _OF_MODULES: dict[Any, tuple[str, ...]] = {
         *("get_spyre_tensor_layout", "set_spyre_tensor_layout"),
     ),
     copies: ("copy_tensor", "fill_tensor"),
-    kernels: ("prepare_kernel", "launch_jobplan"),
-    provenance: (
+    kernels: (
+        *("prepare_kernel", "launch_jobplan"),
         *("extract_kernel_provenance_key", "register_kernel_provenance"),
         *("lookup_kernel_provenance", "kernel_provenance_registry_stats"),
     ),

@@ -16,7 +16,6 @@ import importlib.metadata
 import shutil
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 
 from spyre import config
@@ -38,12 +37,8 @@ STARTUP_LINE = (
 its name the file comes after those of editable installs, which this package may be found by."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Actions taken, and differences from torch-spyre; sentences for users."""
-
-    done: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
+Report = tuple[tuple[str, ...], tuple[str, ...]]
+"""Actions taken, and differences from torch-spyre; sentences for users."""
 
 
 def site_packages() -> Path:
@@ -74,7 +69,7 @@ def install(checkout: Path, target: Path | None = None) -> Report:
         f"{record} records it as torch-spyre {version}",
         "nothing of torch-spyre was copied or changed",
     )
-    return Report(done, tuple(_warnings(source)))
+    return done, tuple(_warnings(source))
 
 
 def uninstall(target: Path | None = None) -> Report:
@@ -83,8 +78,8 @@ def uninstall(target: Path | None = None) -> Report:
     removed = _remove(folder)
     if not removed:
         _check_free(folder / PACKAGE, folder)
-        return Report(("torch-spyre is not installed",))
-    return Report(removed)
+        return ("torch-spyre is not installed",), ()
+    return removed, ()
 
 
 def check(target: Path | None = None) -> Report:
@@ -92,10 +87,10 @@ def check(target: Path | None = None) -> Report:
     folder = site_packages() if target is None else target
     link = folder / PACKAGE
     if not _is_there(link):
-        return Report(("torch-spyre is not installed",))
+        return ("torch-spyre is not installed",), ()
     source = link.resolve()
     warnings = (*_startup_warnings(folder / STARTUP), *_warnings(source))
-    return Report((f"{PACKAGE} is {source}, version {_version(source)}",), warnings)
+    return (f"{PACKAGE} is {source}, version {_version(source)}",), warnings
 
 
 def _startup_warnings(startup: Path) -> list[str]:

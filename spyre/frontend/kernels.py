@@ -1,4 +1,4 @@
-"""``prepare_kernel`` and ``launch_jobplan``: SpyreCode directories on the card.
+"""``prepare_kernel`` and ``launch_jobplan``: SpyreCode directories on the card; their provenance.
 
 A job plan's steps are those of spyrecode.json, from any compiler. Only programs that this package
 compiled can run; a directory with another binary gives a plan whose device computations are refused
@@ -7,8 +7,11 @@ at launch.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -306,3 +309,59 @@ def _address_in_segment(command: DataTransfer, buffers: Sequence[DeviceBuffer]) 
             found=f"{command.size_bytes} bytes at {offset}",
         )
     return buffer.address_bytes + offset
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+_EVENT_NAME = re.compile(r"spyre_kernel_v1_[A-Za-z0-9_]+_([a-z2-7]{16})(#[0-9]+)?")
+"""How torch-spyre names kernels: with a key of 16 characters of base 32, under which it registers
+the debug handles of the operations that a kernel computes."""
+_handles: dict[str, list[str]] = {}
+"""Debug handles by key; later ones for the same key are ignored."""
+_lookups = {"hits": 0, "misses": 0, "conflicts": 0}
+_registry_lock = threading.Lock()
+
+
+def extract_kernel_provenance_key(event_name: str) -> str | None:
+    """The key in a kernel's name, with or without the number of a step; None without one."""
+    match = _EVENT_NAME.fullmatch(event_name)
+    return None if match is None else match[1]
+
+
+def register_kernel_provenance(event_base_name: str, debug_handle_ids: Sequence[str]) -> bool:
+    """Whether these are the handles of the kernel's key from now on.
+
+    Names without a key, and other handles for a known key, are warned of and not taken.
+    """
+    key = extract_kernel_provenance_key(event_base_name)
+    if key is None:
+        warnings.warn(
+            f"no kernel provenance is registered: {event_base_name!r} is no name of a kernel",
+            stacklevel=2,
+        )
+        return False
+    handles = list(debug_handle_ids)
+    with _registry_lock:
+        known = _handles.setdefault(key, handles)
+        if known == handles:
+            return True
+        _lookups["conflicts"] += 1
+    warnings.warn(
+        f"kernel provenance of {key} stays {json.dumps(known)}; {json.dumps(handles)} is not taken",
+        stacklevel=2,
+    )
+    return False
+
+
+def lookup_kernel_provenance(key: str) -> list[str] | None:
+    """The debug handles registered for a key; None without any."""
+    with _registry_lock:
+        found = _handles.get(key)
+        _lookups["misses" if found is None else "hits"] += 1
+    return None if found is None else list(found)
+
+
+def kernel_provenance_registry_stats() -> dict[str, int]:
+    """Number of entries, and of lookups and conflicts until now."""
+    with _registry_lock:
+        return {"entries": len(_handles), **_lookups}

@@ -6,17 +6,14 @@ The stride rule is that of torch-spyre's own code: unclamped.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 
-from spyre.frontend.formats import (
-    DataFormats,
-    ElementArrangement,
-    formats_of,
-    named_as_extension,
-)
+from spyre.frontend.formats import DataFormats, ElementArrangement, formats_of, named_as_extension
 from spyre.layout import SpyreTensorLayout
+from spyre.torch_backend.device import NAMES
 
 MAX_RANK = 6
 """Host dims of a layout; one more entry of a dim order says that sticks are sparse."""
@@ -170,11 +167,10 @@ def _of_device_size(
 
 
 def _of_host_size(host_size: Sequence[Any], dtype: torch.dtype) -> SpyreTensorLayout:
-    strides, step = [], 1
-    for n in reversed(host_size):
-        strides.append(step)
-        step *= int(n)  # an extent of 0 makes all strides before it 0, as the extension does
-    return _of_dim_order(host_size, strides[::-1], dtype, range(len(host_size)))
+    size = [int(n) for n in host_size]
+    # an extent of 0 makes all strides before it 0, as the extension does
+    strides = [prod(size[k + 1 :]) for k in range(len(size))]
+    return _of_dim_order(size, strides, dtype, range(len(size)))
 
 
 def _of_dim_order(
@@ -187,18 +183,11 @@ def _of_dim_order(
     size, strides = [int(n) for n in host_size], [int(n) for n in host_strides]
     order = [int(n) for n in dim_order]
     _check_order(size, order)
-    data_format = formats_of(dtype)[1]
-    lanes = data_format.elems_per_stick()
-    if not lanes:
+    if not formats_of(dtype)[1].elems_per_stick():
         raise RuntimeError(f"Spyre backend does not support dtype {dtype}")
-    if not size:
-        return SpyreTensorLayout((1, lanes), (-1, -1), data_format.name, element_arrangement.name)
-    dims = [order[0], order[0]] if len(order) == 1 else [*order[1:], order[0], order[-1]]
-    stick_count = 1 if order[-1] == -1 else -(-size[order[-1]] // lanes)
-    extents = [stick_count if d == dims[-1] else size[d] for d in dims[:-1]] + [lanes]
-    steps = _stride_map(dims, extents, size, strides)
-    return SpyreTensorLayout(
-        tuple(extents), tuple(steps), data_format.name, element_arrangement.name
+    arrangement = element_arrangement.name
+    return SpyreTensorLayout.from_dim_order(
+        size, strides, NAMES[dtype], order, arrangement, clamped=False
     )
 
 
@@ -212,18 +201,3 @@ def _check_order(size: Sequence[int], order: Sequence[int]) -> None:
         raise RuntimeError(
             "7-element dim_order is only valid for sparse-stick (last entry must be -1)"
         )
-
-
-def _stride_map(
-    dims: Sequence[int], extents: Sequence[int], size: Sequence[int], strides: Sequence[int]
-) -> list[int]:
-    """Host stride per device dim: the number of elements in the inner dims of the same host dim."""
-    steps = [-1] * len(dims)
-    reach: dict[int, int] = {}
-    for k in reversed(range(len(dims))):
-        dim = dims[k]
-        if dim == -1 or size[dim] == 1:
-            continue
-        steps[k] = reach.get(dim, strides[dim])
-        reach[dim] = steps[k] * extents[k]
-    return steps

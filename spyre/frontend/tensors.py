@@ -10,7 +10,7 @@ it was created with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -53,16 +53,9 @@ class TensorRecord:
         return self
 
 
-@dataclass(eq=False, slots=True)
-class _StorageRecords:
-    """Layout records of a storage: the one it was created with, and the last one used by each view
-    whose extents differ."""
-
-    created_with: TensorRecord
-    by_extents: dict[tuple[Any, ...], TensorRecord] = field(default_factory=dict)
-
-
-_records: WeakKeyDictionary[DeviceBuffer, _StorageRecords] = WeakKeyDictionary()
+_records: WeakKeyDictionary[DeviceBuffer, dict[tuple[Any, ...], TensorRecord]] = WeakKeyDictionary()
+"""Records of a storage: by (), the one it was created with; by the extents of views, whose extents
+differ, the last one used by each."""
 
 
 def record_of(tensor: torch.Tensor) -> TensorRecord:
@@ -78,7 +71,7 @@ def record_of(tensor: torch.Tensor) -> TensorRecord:
         if tensor.numel():
             raise RuntimeError("Error: Device tensor does not have SpyreTensorLayout")
         return _default_record(tensor)
-    return home.by_extents.get(_extents(tensor), home.created_with)
+    return home.get(_extents(tensor), home[()])
 
 
 def _extents(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -97,9 +90,9 @@ def set_record(tensor: torch.Tensor, record: TensorRecord) -> torch.Tensor:
     tensor._spyre_record = (buffer.pointer, record)
     home = _records.get(buffer)
     if home is None:
-        _records[buffer] = _StorageRecords(record)
-    elif record != home.created_with or home.by_extents:
-        home.by_extents[_extents(tensor)] = record
+        _records[buffer] = {(): record}
+    elif record != home[()] or len(home) > 1:
+        home[_extents(tensor)] = record
     return tensor
 
 
@@ -344,7 +337,10 @@ def resize(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = No
     sizes = tuple(map(int, size))
     if tuple(tensor.size()) == sizes and tensor.is_contiguous():
         return tensor
-    _check_resized_format(memory_format)
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("aten::resize_ does not support MemoryFormat::Preserve")
+    if memory_format not in (None, torch.contiguous_format):
+        raise RuntimeError("aten::resize_ on Spyre only supports contiguous memory format")
     strides, layout = contiguous_strides(sizes), FrontendLayout(sizes, tensor.dtype)
     record = TensorRecord(layout.inner, sizes, strides)
     if _fits_in_place(tensor, record):
@@ -354,13 +350,6 @@ def resize(tensor: torch.Tensor, size: Sequence[int], *, memory_format: Any = No
     new = new_tensor(sizes, strides, tensor.dtype, layout, tensor.device)
     set_storage(tensor, new.untyped_storage(), 0, sizes, strides)
     return set_record(tensor, record).copy_(content)
-
-
-def _check_resized_format(memory_format: Any) -> None:
-    if memory_format is torch.preserve_format:
-        raise RuntimeError("aten::resize_ does not support MemoryFormat::Preserve")
-    if memory_format not in (None, torch.contiguous_format):
-        raise RuntimeError("aten::resize_ on Spyre only supports contiguous memory format")
 
 
 def _fits_in_place(tensor: torch.Tensor, record: TensorRecord) -> bool:

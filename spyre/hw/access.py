@@ -28,8 +28,6 @@ from spyre.mlir.operation import (
     footprint,
     implied_front,
     indexed_dims,
-    stick_elements,
-    stored_extent,
     unsplit_input_extent,
 )
 
@@ -79,9 +77,8 @@ def make_access(op: Operation, tensor: Tensor) -> TensorAccess:
     stick_dim, lanes = "", 0
     if len(tensor.stick_dims) == 1 and _has_plain_elements(tensor):
         stick_dim, lanes = tensor.stick_dims[0], tensor.stick_sizes[0]
-    sticks = stick_elements(tensor)
     return TensorAccess(
-        tensor, sticks, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes
+        tensor, tensor.sticks, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes
     )
 
 
@@ -198,13 +195,12 @@ def _box(
     pitches: Mapping[str, int],
 ) -> Box | None:
     """``steps``: of each dim, None if nothing is touched along it."""
-    sticks = stick_elements(tensor)
     first, axes = [0] * (1 + len(dims)), []
     for place, (dim, visited) in enumerate(zip(dims, steps, strict=True), 1):
         if visited is None:  # past the stored extent, or all windows are padding
             return None
         start, levels = visited
-        size = sticks.get(dim, 1)
+        size = tensor.sticks.get(dim, 1)
         first[0] += start * pitches[dim]
         first[place] = start * size
         for extent, distance in levels:
@@ -216,7 +212,7 @@ def _box(
 
 def _steps(op: Operation, tensor: Tensor, dim: str, position: int) -> _Steps | None:
     """Steps of the core at ``position`` along ``dim``; None for none."""
-    size = stick_elements(tensor).get(dim, 1)
+    size = tensor.sticks.get(dim, 1)
     if (window := op.window_of(tensor, dim)) is not None:
         return _windowed(op, tensor, dim, window, position, size)
     visited = _visited(op, tensor, dim, position)
@@ -268,7 +264,7 @@ def _visited(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
 
 def _stored_from(op: Operation, tensor: Tensor, dim: str, position: int) -> int:
     """Stored elements of ``dim`` from the core's slice on."""
-    stored = stored_extent(op, tensor, dim, stick_elements(tensor).get(dim, 1))
+    stored = footprint(op, tensor).stored[dim]
     if tensor.component is Component.LX or tensor.per_core_in_hbm:
         return stored
     return stored - op.core_slices[position].get(dim, 0) * op.tensor_extent(tensor, dim)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spyre.errors import Finding, Location, Severity
-from spyre.mlir.operation import Operation, Tensor, footprint, stick_elements
+from spyre.mlir.operation import Operation, Tensor, footprint
 
 LayoutDims = Sequence[tuple[int, int]]
 """Extent and stride in bytes of a layout's dims above the stick, outermost first."""
@@ -34,7 +34,7 @@ class TileDim:
 
 def tile_dims(op: Operation, tensor: Tensor, layout: LayoutDims) -> tuple[TileDim, ...]:
     """The dims of ``tensor`` that have several steps, innermost first; ``layout`` may be empty."""
-    sticks, pitches = stick_elements(tensor), footprint(op, tensor).pitch_bytes
+    sticks, pitches = tensor.sticks, footprint(op, tensor).pitch_bytes
     dims: list[TileDim] = []
     inner = len(layout)
     for dim in dict.fromkeys(tensor.dims):

@@ -13,6 +13,10 @@ from .conversion import (
     HOST as HOST,
     DataConversionInfo as DataConversionInfo,
     conversion_info as conversion_info,
+    device_coordinate as device_coordinate,
+    host_coordinates_of_stick as host_coordinates_of_stick,
+    occupied_sticks as occupied_sticks,
+    viewed_sticks as viewed_sticks,
 )
 from .device_view import (
     DeviceView as DeviceView,
@@ -24,20 +28,14 @@ from .device_view import (
 )
 from .geometry import (
     TransferGeometry as TransferGeometry,
-    device_coordinate as device_coordinate,
     exact_geometry as exact_geometry,
     host_coordinate_of_offset as host_coordinate_of_offset,
-    host_coordinates_of_stick as host_coordinates_of_stick,
-    host_positions as host_positions,
     is_parted as is_parted,
-    occupied_sticks as occupied_sticks,
     transfer_geometry as transfer_geometry,
-    viewed_sticks as viewed_sticks,
 )
 from .tensor_layout import (
     ELEMENT_ARRANGEMENTS as ELEMENT_ARRANGEMENTS,
     SpyreTensorLayout as SpyreTensorLayout,
-    StrideRule as StrideRule,
     arrangement_positions as arrangement_positions,
     contiguous_strides as contiguous_strides,
     logical_columns as logical_columns,

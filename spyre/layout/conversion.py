@@ -3,7 +3,7 @@
 What a copy between a host tensor and a device tensor does, all of it: its formats, the loop nests
 that move elements, and on the way in the nests whose device positions become zero. A nest is an
 `AccessMap` over elements, of the host and of the device. The compiled copies execute these
-descriptors and nothing else; they print as text (`str`) and as JSON.
+descriptors and nothing else.
 `conversion_info` makes them: the device dims become axes (an element arrangement splits two of them
 into its digits), the axes of each host dim are cut into boxes, and each choice of one box per host
 dim is a nest. Rule: runtime reference §3; arrangements: operations reference §6.
@@ -13,13 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
-from spyre.layout.access_map import AccessMap, Axis
-from spyre.layout.geometry import TransferGeometry, is_parted, transfer_geometry
+from spyre.layout.access_map import AccessMap, Axis, sort_axes
+from spyre.layout.geometry import (
+    TransferGeometry,
+    host_coordinate_of_offset,
+    is_parted,
+    misfit,
+    transfer_geometry,
+)
 from spyre.layout.tensor_layout import Digit, SpyreTensorLayout, arrangement_digits
 
 Span = tuple[int, int]
@@ -54,8 +64,6 @@ def split_boxes(size: int, axes: Sequence[tuple[int, int]]) -> tuple[list[Box], 
     return occupied, padding
 
 
-DESCRIPTOR_NAME = "DCI-Tensor-0"
-
 Ints = tuple[int, ...]
 
 
@@ -67,34 +75,19 @@ HOST, DEVICE = 0, 1
 class DataConversionInfo:
     """A copy of one tensor.
 
-    ``host_format``/``device_format``: names in `spyre.dtypes.FORMATS`; ``input_shape`` and
-    ``output_shape``: extents of source and destination, innermost first; ``nests``: which element
-    of the host is which of the device, every host element exactly once (but for expanded layouts,
-    whose device positions are all written; a host pitch is 0 where all steps read one element);
-    ``zero_fill``: all other device positions, empty on the way out. Axes go by falling device
-    pitch. ``element_arrangement`` is for the reader: its order of elements is part of the nests.
+    ``host_format``/``device_format``: names in `spyre.dtypes.FORMATS`; ``device_size``: of the
+    layout; ``nests``: which element of the host is which of the device, every host element exactly
+    once (but for expanded layouts, whose device positions are all written; a host pitch is 0 where
+    all steps read one element); ``zero_fill``: all other device positions, empty on the way out.
+    Axes go by falling device pitch.
     """
 
     to_device: bool
     host_format: str
     device_format: str
-    input_shape: Ints
-    output_shape: Ints
+    device_size: Ints
     nests: tuple[AccessMap, ...]
     zero_fill: tuple[AccessMap, ...] = ()
-    element_arrangement: str = "STANDARD"
-    name: str = DESCRIPTOR_NAME
-
-    @property
-    def formats(self) -> tuple[str, str]:
-        """Source and destination format."""
-        pair = (self.host_format, self.device_format)
-        return pair if self.to_device else pair[::-1]
-
-    @property
-    def _sides(self) -> tuple[int, int]:
-        """Spaces of destination and source."""
-        return (DEVICE, HOST) if self.to_device else (HOST, DEVICE)
 
     @property
     def host_range(self) -> tuple[int, int] | None:
@@ -109,64 +102,6 @@ class DataConversionInfo:
         if host_elements == 0:
             return self
         return replace(self, nests=tuple(n.shifted((host_elements, 0)) for n in self.nests))
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON object in the key names of torch-spyre's descriptor; ``zero_fill`` is ours."""
-        source, destination = self.formats
-        return {
-            "name": self.name,
-            "isHostToSen": self.to_device,
-            "dataformat_src": source,
-            "dataformat_dst": destination,
-            "input_shape": list(self.input_shape),
-            "output_shape": list(self.output_shape),
-            "element_arrangement": self.element_arrangement,
-            "stride_infos": [_nest_json(nest, *self._sides) for nest in self.nests],
-            "zero_fill": [_nest_json(fill, dst=0) for fill in self.zero_fill],
-        }
-
-    def __str__(self) -> str:
-        """Return readable text: formats and shapes, then a block per nest; no final newline."""
-        way = "host to device" if self.to_device else "device to host"
-        source, destination = self.formats
-        lines = [f"{self.name}: {way}, {source} to {destination}"]
-        lines.append(f"  input {_numbers(self.input_shape)}, output {_numbers(self.output_shape)}")
-        if self.element_arrangement != "STANDARD":
-            lines.append(f"  element arrangement {self.element_arrangement}")
-        for k, nest in enumerate(self.nests):
-            lines += [f"nest {k}", _sizes_line(nest), _strides_line("host", nest, HOST)]
-            lines.append(_strides_line("device", nest, DEVICE))
-        for k, fill in enumerate(self.zero_fill):
-            lines += [f"zero fill {k}", _sizes_line(fill), _strides_line("device", fill, 0)]
-        return "\n".join(lines)
-
-
-def _sizes(nest: AccessMap) -> list[int]:
-    return [axis.extent for axis in reversed(nest.axes)]
-
-
-def _strides(nest: AccessMap, space: int) -> list[int]:
-    return [axis.pitches[space] for axis in reversed(nest.axes)]
-
-
-def _sizes_line(nest: AccessMap) -> str:
-    return f"  sizes          {_numbers(_sizes(nest))}"
-
-
-def _strides_line(side: str, nest: AccessMap, space: int) -> str:
-    return f"  {side + ' strides':<15}{_numbers(_strides(nest, space))} from {nest.first[space]}"
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return "[" + ", ".join(map(str, values)) + "]"
-
-
-def _nest_json(nest: AccessMap, dst: int, src: int | None = None) -> dict[str, Any]:
-    """A nest in the key names of torch-spyre; ``dst``, ``src``: spaces of the two sides."""
-    sides = {"dst": dst} if src is None else {"src": src, "dst": dst}
-    strides = {f"stride_{side}_": _strides(nest, space) for side, space in sides.items()}
-    offsets = {f"offset_{side}_": nest.first[space] for side, space in sides.items()}
-    return {"size_": _sizes(nest), **strides, **offsets}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +120,12 @@ class _Axis:
     in_stick: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """The axes of one host dim, or one axis without; its boxes that hold elements or padding."""
 
     axes: Ints
-    held: tuple[Box, ...]
-    padding: tuple[Box, ...]
+    held: list[Box]
+    padding: list[Box]
     whole: Box
 
 
@@ -221,33 +155,26 @@ def conversion_info(
         )
     if 0 in dma_sizes:
         nests: tuple[AccessMap, ...] = ()
-        zero_fill = _fill_all(layout)
+        zero_fill = _fill_all(layout, to_device)
     else:
         geometry = transfer_geometry(layout, dma_sizes, dma_strides)
         _check_folded(geometry, strides)
-        axes = tuple(_axes(geometry, layout, to_device))
-        if not to_device:
-            _check_targets(axes, strides)
-        groups = _groups(axes, geometry.host_sizes)
-        walk = _walk_over(axes, strides, host_offset)
-        nests = tuple(_nests(walk, groups))
-        zero_fill = tuple(_zero_fill(walk.picked((DEVICE,)), groups))
-    shapes = (tuple(dma_sizes)[::-1], layout.device_size[::-1])
+        walk, groups = _grouped_walk(geometry, layout, to_device, strides, host_offset)
+        nests = _nests(walk, groups)
+        zero_fill = tuple(_zero_fill(walk.picked((DEVICE,)), groups)) if to_device else ()
     return DataConversionInfo(
         to_device=to_device,
         host_format=find_host_dtype(dtype).host_format,
         device_format=layout.device_dtype,
-        input_shape=shapes[0] if to_device else shapes[1],
-        output_shape=shapes[1] if to_device else shapes[0],
+        device_size=layout.device_size,
         nests=nests,
-        zero_fill=zero_fill if to_device else (),
-        element_arrangement=layout.element_arrangement,
+        zero_fill=zero_fill,
     )
 
 
-def _fill_all(layout: SpyreTensorLayout) -> tuple[AccessMap, ...]:
-    """The whole device tensor of an empty host tensor, if it has any bytes."""
-    if layout.device_bytes == 0:
+def _fill_all(layout: SpyreTensorLayout, to_device: bool) -> tuple[AccessMap, ...]:
+    """Positions that a copy of an empty host tensor fills: all of the device tensor, if any."""
+    if layout.device_bytes == 0 or not to_device:
         return ()
     pairs = zip(layout.device_size, layout.device_strides, strict=True)
     return (AccessMap((0,), tuple(Axis(extent, (stride,)) for extent, stride in pairs)),)
@@ -313,43 +240,38 @@ def _groups(axes: Sequence[_Axis], host_sizes: Sequence[int]) -> tuple[_Group, .
     by_dim: dict[int, list[int]] = {}
     for k, axis in enumerate(axes):
         by_dim.setdefault(axis.host_dim if axis.host_dim >= 0 else -1 - k, []).append(k)
-    groups = [
-        _walked(axes, members, host_sizes[dim])
-        if dim >= 0
-        else _unwalked(axes[members[0]], *members)
-        for dim, members in by_dim.items()
-    ]
+    groups = []
+    for dim, members in by_dim.items():
+        # as `coarse_to_fine`: members go from the stick outwards
+        ordered = sorted(members, key=lambda k: (-axes[k].multiplier, axes[k].in_stick, k))
+        size = host_sizes[dim] if dim >= 0 else axes[members[0]].limit
+        steps = [(axes[k].multiplier or 1, axes[k].extent) for k in ordered]
+        whole = tuple((0, extent) for _, extent in steps)
+        groups.append(_Group(tuple(ordered), *split_boxes(size, steps), whole))
     return tuple(groups[::-1])
 
 
-def _walked(axes: Sequence[_Axis], members: Sequence[int], size: int) -> _Group:
-    # as `coarse_to_fine`: members go from the stick outwards
-    ordered = sorted(members, key=lambda k: (-axes[k].multiplier, axes[k].in_stick, k))
-    held, padding = split_boxes(size, [(axes[k].multiplier, axes[k].extent) for k in ordered])
-    whole = tuple((0, axes[k].extent) for k in ordered)
-    return _Group(tuple(ordered), tuple(held), tuple(padding), whole)
+def _grouped_walk(
+    geometry: TransferGeometry,
+    layout: SpyreTensorLayout,
+    to_device: bool,
+    host_strides: Sequence[int],
+    host_offset: int,
+) -> tuple[AccessMap, tuple[_Group, ...]]:
+    """Return the map of all device positions, padding included, and host elements; its groups."""
+    axes = tuple(_axes(geometry, layout, to_device))
+    if not to_device:
+        _check_targets(axes, host_strides)
+    loops = []
+    for axis in reversed(axes):
+        host_stride = host_strides[axis.host_dim] if axis.host_dim >= 0 else 0
+        loops.append(Axis(axis.extent, (axis.multiplier * host_stride, axis.device_stride)))
+    return AccessMap((host_offset, 0), tuple(loops)), _groups(axes, geometry.host_sizes)
 
 
-def _unwalked(axis: _Axis, k: int) -> _Group:
-    n_padding = axis.extent - axis.limit
-    held = (((0, axis.limit),),) if axis.limit else ()
-    padding = (((axis.limit, n_padding),),) if n_padding else ()
-    return _Group((k,), held, padding, ((0, axis.extent),))
-
-
-def _walk_over(axes: Sequence[_Axis], host_strides: Sequence[int], host_offset: int) -> AccessMap:
-    """Return the map of all device positions, padding included, and host elements."""
-    host_pitches = [
-        axis.multiplier * host_strides[axis.host_dim] if axis.host_dim >= 0 else 0 for axis in axes
-    ]
-    pairs = zip(axes, host_pitches, strict=True)
-    loops = [Axis(axis.extent, (host_pitch, axis.device_stride)) for axis, host_pitch in pairs]
-    return AccessMap((host_offset, 0), tuple(reversed(loops)))
-
-
-def _nests(walk: AccessMap, groups: Sequence[_Group]) -> Iterator[AccessMap]:
-    for boxes in product(*(group.held for group in groups)):
-        yield walk.part(_spans(groups, boxes))
+def _nests(walk: AccessMap, groups: Sequence[_Group]) -> tuple[AccessMap, ...]:
+    choices = product(*(group.held for group in groups))
+    return tuple(walk.part(_spans(groups, boxes)) for boxes in choices)
 
 
 def _zero_fill(walk: AccessMap, groups: Sequence[_Group]) -> Iterator[AccessMap]:
@@ -370,3 +292,103 @@ def _spans(groups: Sequence[_Group], boxes: Sequence[Box]) -> list[Span]:
         for k, span in zip(group.axes, box, strict=True)
     }
     return [by_axis[k] for k in reversed(range(len(by_axis)))]
+
+
+# --- places of elements -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePosition:
+    """The position of one element in a device tensor.
+
+    ``stick``: device coordinates but the last; ``lane``: position in the stick;
+    ``byte_offset`` from the start of the tensor.
+    """
+
+    stick: tuple[int, ...]
+    lane: int
+    byte_offset: int
+
+
+@lru_cache(maxsize=64)
+def _nests_between(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> tuple[AccessMap, ...]:
+    """Nests of a copy to a host tensor of the extents that ``layout`` was made for."""
+    if 0 in sizes:
+        return ()
+    geometry = transfer_geometry(layout, sizes, strides)
+    return _nests(*_grouped_walk(geometry, layout, False, geometry.host_strides, 0))
+
+
+def device_coordinate(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    index: Sequence[int],
+) -> DevicePosition:
+    """Return the device position of the host element at ``index`` (a coordinate per host dim).
+
+    LaunchError SPY322 if the layout does not contain it.
+    """
+    sizes, strides = tuple(dma_sizes), tuple(dma_strides)
+    offset = np.array([sum(i * s for i, s in zip(index, strides, strict=True))], np.int64)
+    inside = all(0 <= i < n for i, n in zip(index, sizes, strict=True))
+    for nest in _nests_between(layout, sizes, strides) if inside else ():
+        by_host = AccessMap(nest.first, tuple(sort_axes(nest.axes, HOST)))
+        if by_host.contains(offset, space=HOST)[0]:
+            element = int(by_host.locate(offset, HOST, DEVICE)[0])
+            *stick, lane = np.unravel_index(element, layout.device_size)
+            byte_offset = element * layout.data_format.bits // 8
+            return DevicePosition(tuple(map(int, stick)), int(lane), byte_offset)
+    raise misfit(layout, sizes, strides, f"no device position for {list(index)}")
+
+
+def occupied_sticks(
+    layout: SpyreTensorLayout, dma_sizes: Sequence[int], dma_strides: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Return whether a copy to the host reads each stick, shape ``device_size[:-1]``."""
+    lanes, sticks = layout.elements_per_stick, np.zeros(layout.num_sticks, np.bool_)
+    for nest in _nests_between(layout, tuple(dma_sizes), tuple(dma_strides)):
+        # one element of each stick is enough
+        across = tuple(axis for axis in nest.axes if axis.pitches[DEVICE] >= lanes)
+        sticks[AccessMap(nest.first, across).offsets(DEVICE) // lanes] = True
+    return sticks.reshape(layout.device_size[:-1])
+
+
+def viewed_sticks(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    view: tuple[Sequence[int], Sequence[int], int],
+) -> NDArray[np.bool_]:
+    """As `occupied_sticks`, limited to the elements of a view of the host storage.
+
+    ``view``: its shape, strides and offset in elements.
+    """
+    shape, strides, offset = view
+    loops = tuple(Axis(size, (step,)) for size, step in zip(shape, strides, strict=True))
+    wanted = AccessMap((offset,), loops).offsets()
+    lanes, sticks = layout.elements_per_stick, np.zeros(layout.num_sticks, np.bool_)
+    for nest in _nests_between(layout, tuple(dma_sizes), tuple(dma_strides)):
+        seen = np.isin(nest.offsets(HOST), wanted)
+        sticks[nest.offsets(DEVICE)[seen] // lanes] = True
+    return sticks.reshape(layout.device_size[:-1])
+
+
+def host_coordinates_of_stick(
+    layout: SpyreTensorLayout,
+    dma_sizes: Sequence[int],
+    dma_strides: Sequence[int],
+    stick: Sequence[int],
+) -> Ints:
+    """Return the host coordinates of the first element of an occupied stick.
+
+    LaunchError SPY322 for another stick.
+    """
+    sizes, strides = tuple(dma_sizes), tuple(dma_strides)
+    steps = layout.device_strides[:-1]
+    element = np.array([sum(c * s for c, s in zip(stick, steps, strict=True))], np.int64)
+    for nest in _nests_between(layout, sizes, strides):
+        if nest.contains(element, space=DEVICE)[0]:
+            offset = int(nest.locate(element, DEVICE, HOST)[0])
+            return host_coordinate_of_offset(offset, sizes, strides)
+    raise misfit(layout, sizes, strides, f"no host element in stick {tuple(stick)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 from spyre.dtypes import STICK_BYTES, find_stored_format
@@ -90,7 +90,7 @@ def _continues(outer: Factor, inner: Factor, lanes: int) -> bool:
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceView:
     """The addresses of a tensor's elements on the card.
 
@@ -105,17 +105,17 @@ class DeviceView:
     offset_bytes: int = 0
     writable: bool = True
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """Host extents in elements."""
         return tuple(prod(f.extent for f in dim) for dim in self.dims)
 
-    @property
+    @cached_property
     def elements_per_stick(self) -> int:
         """Number of elements in a stick."""
         return find_stored_format(self.device_format).elements_per_stick
 
-    @property
+    @cached_property
     def lane_dim(self) -> int:
         """The host dim along the lanes of the sticks; -1 if there is none."""
         for k, dim in enumerate(self.dims):

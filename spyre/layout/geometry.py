@@ -1,8 +1,7 @@
 """Transfer geometry: the host element at each device position of a layout.
 
-It is computed from a layout and the host extents it was made for. Copies use it to plan their
-nests (:mod:`spyre.layout.conversion`), reports to find the device address of a host element, and
-the sanitizer to find the sticks of an output that must be written. Rule: runtime reference §1, §3.
+It is computed from a layout and the host extents it was made for. The nests of copies
+(:mod:`spyre.layout.conversion`) follow from it. Rule: runtime reference §1, §3.
 """
 
 from __future__ import annotations
@@ -10,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import zip_longest
-
-import numpy as np
-from numpy.typing import NDArray
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.layout.tensor_layout import (
     SpyreTensorLayout,
-    arrangement_positions,
     check_arrangement,
     logical_columns,
 )
@@ -34,8 +28,8 @@ class TransferGeometry:
     steps (`coarse_to_fine`); all others are padding. ``host_dims`` is −1 where a device dim
     walks no host dim; then ``limits`` is 1, or the whole extent for an expanded copy (stride 0).
     ``host_strides``: host elements per step of h. All this holds for logical device coordinates;
-    with an ``arrangement`` other than STANDARD `logical_coordinates` first maps the physical
-    ones, which moves elements along the last dim and ``stick_axis`` (−1: along the last only).
+    an ``arrangement`` other than STANDARD moves elements along the last dim and ``stick_axis``
+    (−1: along the last only).
 
     ``folded_sizes``: where device dims walk on from one host dim into the next, the sizes of the
     host tensor; ``host_sizes`` then counts all elements along the inner one, and 1 along the other.
@@ -52,49 +46,6 @@ class TransferGeometry:
     stick_axis: int = -1
     folded_sizes: tuple[int, ...] = ()
     exact: bool = True
-
-    @property
-    def expanded(self) -> tuple[bool, ...]:
-        """Per device dim: True if all its steps read one host element (stride 0)."""
-        dims = zip(self.host_dims, self.limits, strict=True)
-        return tuple(dim < 0 and limit > 1 for dim, limit in dims)
-
-    def logical_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert physical to logical device coordinates; the first axis is the device dim."""
-        return self._permute(coordinates, logical_columns(self.arrangement))
-
-    def physical_coordinates(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert logical to physical device coordinates; the first axis is the device dim."""
-        return self._permute(coordinates, arrangement_positions(self.arrangement))
-
-    def _permute(
-        self, coordinates: NDArray[np.int64], table: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        moved = coordinates.copy()
-        if self.arrangement == "STANDARD":
-            return moved
-        if self.stick_axis < 0:
-            moved[-1] = table[coordinates[-1]]
-            return moved
-        lanes = self.device_size[-1]
-        column = coordinates[self.stick_axis] * lanes + coordinates[-1]
-        group = column // table.size
-        column = group * table.size + table[column % table.size]
-        moved[self.stick_axis], moved[-1] = column // lanes, column % lanes
-        return moved
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePosition:
-    """The position of one element in a device tensor.
-
-    ``stick``: device coordinates but the last; ``lane``: position in the stick;
-    ``byte_offset`` from the start of the tensor.
-    """
-
-    stick: tuple[int, ...]
-    lane: int
-    byte_offset: int
 
 
 def transfer_geometry(
@@ -194,36 +145,6 @@ def coarse_to_fine(multipliers: Sequence[int], dims: Iterable[int]) -> list[int]
     return sorted(dims, key=lambda k: (-multipliers[k], k == last, -k))
 
 
-def device_coordinate(
-    layout: SpyreTensorLayout,
-    dma_sizes: Sequence[int],
-    dma_strides: Sequence[int],
-    index: Sequence[int],
-) -> DevicePosition:
-    """Return the device position of the host element at ``index`` (a coordinate per host dim).
-
-    LaunchError SPY322 if the layout does not contain it.
-    """
-    geometry = transfer_geometry(layout, dma_sizes, dma_strides)
-    logical = np.zeros(len(layout.device_size), dtype=np.int64)
-    for host_dim, coordinate in enumerate(_folded_index(geometry, index)):
-        rest = _split_coordinate(geometry, host_dim, coordinate, logical)
-        if rest and geometry.host_strides[host_dim] > 0:
-            raise _misfit(layout, dma_sizes, dma_strides, f"no device position for {list(index)}")
-    physical = [int(c) for c in geometry.physical_coordinates(logical)]
-    element = sum(c * s for c, s in zip(physical, layout.device_strides, strict=True))
-    offset = element * layout.data_format.bits // 8
-    return DevicePosition(tuple(physical[:-1]), physical[-1], offset)
-
-
-def _folded_index(geometry: TransferGeometry, index: Sequence[int]) -> tuple[int, ...]:
-    """Return the coordinates along the folded dims of the element at ``index``."""
-    if not geometry.folded_sizes:
-        return tuple(index)
-    offset = sum(i * s for i, s in zip(index, geometry.host_strides, strict=True))
-    return host_coordinate_of_offset(offset, geometry.host_sizes, geometry.host_strides)
-
-
 def host_coordinate_of_offset(
     offset: int, dma_sizes: Sequence[int], dma_strides: Sequence[int]
 ) -> tuple[int, ...]:
@@ -247,9 +168,10 @@ def host_coordinate_of_offset(
     return tuple(coordinate)
 
 
-def _misfit(
+def misfit(
     layout: SpyreTensorLayout, sizes: Sequence[int], strides: Sequence[int], found: str
 ) -> LaunchError:
+    """SPY322."""
     return LaunchError(
         "SPY322",
         "Invalid device sizes and stride map for host sizes and strides",
@@ -262,9 +184,9 @@ def _check_extents(
     layout: SpyreTensorLayout, sizes: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
     if len(sizes) != len(strides):
-        raise _misfit(layout, sizes, strides, "sizes and strides of different rank")
+        raise misfit(layout, sizes, strides, "sizes and strides of different rank")
     if layout.device_size[-1] != layout.elements_per_stick:
-        raise _misfit(layout, sizes, strides, "last device extent is not one stick")
+        raise misfit(layout, sizes, strides, "last device extent is not one stick")
 
 
 def _walk(
@@ -282,7 +204,7 @@ def _walk(
         if size > 1 and stride > 0 and step % stride == 0
     ]
     if not fits:
-        raise _misfit(layout, sizes, strides, f"no host dim for stride {step} of device dim {k}")
+        raise misfit(layout, sizes, strides, f"no host dim for stride {step} of device dim {k}")
     host_dim = max(fits, key=lambda h: strides[h])
     return host_dim, step // strides[host_dim], extent
 
@@ -304,7 +226,7 @@ def _check_coverage(
         reach = 1 + sum(m * (n - 1) for h, m, n in walked if h == host_dim)
         if size > reach and strides[host_dim] > 0:
             found = f"device extents reach {reach} of {size} in host dim {host_dim}"
-            raise _misfit(layout, sizes, strides, found)
+            raise misfit(layout, sizes, strides, found)
         exact &= _check_tiling(layout, host_dims, multipliers, host_dim, size)
     return exact
 
@@ -369,94 +291,3 @@ def _find_stick_axis(
             found=str(layout),
         )
     return layout.element_arrangement, axes[0]
-
-
-def _split_coordinate(
-    geometry: TransferGeometry, host_dim: int, coordinate: int, logical: NDArray[np.int64]
-) -> int:
-    """Write the device coordinates that add up to ``coordinate``; return the remainder."""
-    rest = coordinate
-    dims = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
-    for k in coarse_to_fine(geometry.multipliers, dims):
-        logical[k] = min(rest // geometry.multipliers[k], geometry.limits[k] - 1)
-        rest -= int(logical[k]) * geometry.multipliers[k]
-    return rest
-
-
-def occupied_sticks(geometry: TransferGeometry) -> NDArray[np.bool_]:
-    """Return whether a copy to the host reads each stick, shape ``device_size[:-1]``."""
-    _, occupied = _first_lanes(geometry)
-    return occupied
-
-
-def host_coordinates_of_stick(geometry: TransferGeometry, stick: Sequence[int]) -> tuple[int, ...]:
-    """Return the host coordinates of the first element of a stick."""
-    host, _ = _first_lanes(geometry)
-    coordinates = tuple(int(coordinate[tuple(stick)]) for coordinate in host)
-    if not geometry.folded_sizes:
-        return coordinates
-    offset = sum(c * s for c, s in zip(coordinates, geometry.host_strides, strict=True))
-    return host_coordinate_of_offset(offset, geometry.folded_sizes, geometry.host_strides)
-
-
-def viewed_sticks(
-    geometry: TransferGeometry, shape: Sequence[int], strides: Sequence[int], offset: int
-) -> NDArray[np.bool_]:
-    """As `occupied_sticks`, limited to the elements of a view of the host storage.
-
-    ``shape``, ``strides`` and ``offset`` of the view are in elements.
-    """
-    host, valid = host_positions(geometry)
-    offsets = np.zeros(geometry.device_size, np.int64)
-    for coordinate, stride in zip(host, geometry.host_strides, strict=True):
-        offsets += coordinate * stride
-    wanted = np.full((), offset, np.int64)
-    for size, stride in zip(shape, strides, strict=True):
-        wanted = wanted[..., None] + np.arange(size) * stride
-    in_view = valid & np.isin(offsets, wanted)
-    return occupied_sticks(geometry) & np.asarray(in_view.any(axis=-1))
-
-
-def _first_lanes(
-    geometry: TransferGeometry,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return `_host_coordinates` of lane 0 of every stick; only of the first copy if expanded."""
-    extents = geometry.device_size[:-1]
-    physical = np.zeros((len(geometry.device_size), *extents), np.int64)
-    if extents:
-        physical[:-1] = np.indices(extents, dtype=np.int64)
-    host, valid = _host_coordinates(geometry, physical)
-    logical = geometry.logical_coordinates(physical)
-    for k, expanded in enumerate(geometry.expanded):
-        if expanded:
-            valid &= logical[k] == 0
-    return host, valid
-
-
-def host_positions(
-    geometry: TransferGeometry,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the host coordinates of every device position, and whether it has a host element.
-
-    Shapes: (host dims, *device_size) and device_size. Coordinates of padding are undefined.
-    """
-    return _host_coordinates(geometry, np.indices(geometry.device_size, dtype=np.int64))
-
-
-def _host_coordinates(
-    geometry: TransferGeometry, physical: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """As `host_positions`, for physical device coordinates [dim, ...]."""
-    device = geometry.logical_coordinates(physical)
-    host = np.zeros((len(geometry.host_sizes), *device.shape[1:]), dtype=np.int64)
-    valid = np.ones(device.shape[1:], dtype=np.bool_)
-    for k, limit in enumerate(geometry.limits):
-        valid &= device[k] < limit
-    for host_dim, size in enumerate(geometry.host_sizes):
-        walked = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
-        finest_first = coarse_to_fine(geometry.multipliers, walked)[::-1]
-        for k, coarser in zip_longest(finest_first, finest_first[1:]):
-            host[host_dim] += geometry.multipliers[k] * device[k]
-            valid &= host[host_dim] < (size if coarser is None else geometry.multipliers[coarser])
-        valid &= size > 0
-    return host, valid

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES, DataFormat, find_format, find_host_dtype, find_stored_format
 from spyre.errors import LaunchError, UnsupportedError
@@ -29,20 +28,6 @@ ELEMENT_ARRANGEMENTS = (
     "QFP8WT",
 )
 """Every element arrangement tag a layout may carry (runtime reference §1)."""
-
-PICKLE_VERSION = 3
-
-
-class StrideRule(StrEnum):
-    """How the host stride of a stick count is found; they differ for dims within one stick.
-
-    ``CLAMPED`` (torch-spyre after 19 August 2026): never beyond the host dim's own extent.
-    ``UNCLAMPED`` (until then): stride times device extent; at most 6 dims and a sparse one, and an
-    extent of 0 makes the default strides of the dims outside of it 0.
-    """
-
-    CLAMPED = "clamped"
-    UNCLAMPED = "unclamped"
 
 
 def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -80,13 +65,13 @@ class SpyreTensorLayout:
         host_size: Sequence[int],
         dtype: str,
         *,
-        rule: StrideRule = StrideRule.CLAMPED,
+        clamped: bool = True,
     ) -> SpyreTensorLayout:
         """Default layout of a contiguous host tensor of torch dtype ``dtype``."""
         strides = contiguous_strides(host_size)
-        if rule is StrideRule.UNCLAMPED:
+        if not clamped:
             strides = tuple(prod(host_size[k + 1 :]) for k in range(len(host_size)))
-        return cls.from_dim_order(host_size, strides, dtype, range(len(host_size)), rule=rule)
+        return cls.from_dim_order(host_size, strides, dtype, range(len(host_size)), clamped=clamped)
 
     @classmethod
     def from_dim_order(
@@ -97,47 +82,22 @@ class SpyreTensorLayout:
         dim_order: Sequence[int],
         element_arrangement: str = "STANDARD",
         *,
-        rule: StrideRule = StrideRule.CLAMPED,
+        clamped: bool = True,
     ) -> SpyreTensorLayout:
         """Return the layout with the host dims in ``dim_order``, the last one along the stick.
 
-        A trailing −1 means sparse: one value per stick. Errors: SPY311 for the dtype, SPY321
-        when sizes, strides and order do not go together.
+        A trailing −1 means sparse: one value per stick. ``clamped``: the host stride of a stick
+        count, where a dim fits into one stick, is never beyond the host dim's own extent
+        (torch-spyre after 19 August 2026); until then it was stride times device extent, for at
+        most 6 dims and a sparse one, and an extent of 0 made the default strides of the dims
+        outside of it 0. Errors: SPY311 for the dtype, SPY321 when sizes, strides and order do not
+        go together.
         """
         data_format = find_stored_format(find_host_dtype(dtype).device_format)
-        _check_dim_order(host_size, host_strides, dim_order, rule)
+        _check_dim_order(host_size, host_strides, dim_order, clamped)
         dims, sizes = _device_dims(host_size, dim_order, data_format)
-        strides = _stride_map(dims, sizes, host_size, host_strides, rule)
+        strides = _stride_map(dims, sizes, host_size, host_strides, clamped)
         return cls(tuple(sizes), tuple(strides), data_format.name, element_arrangement)
-
-    @classmethod
-    def from_pickle_tuple(cls, state: tuple[Any, ...]) -> SpyreTensorLayout:
-        """Layout from torch-spyre's pickle tuple of version 1, 2 or 3.
-
-        3: (3, device_size, stride_map, device_dtype, element_arrangement); 2: without the
-        arrangement; 1: (1, device_size, dim_map, stride_map, device_dtype), dim_map unused.
-        """
-        version = state[0] if state else None
-        if version == 3 and len(state) == 5:
-            return cls(*state[1:])
-        if version == 2 and len(state) == 4:
-            return cls(*state[1:])
-        if version == 1 and len(state) == 5:
-            return cls(state[1], state[3], state[4])
-        raise UnsupportedError(
-            "SPY320",
-            "pickled tensor layout of an unknown version",
-            expected="version 1 (5 fields), 2 (4 fields) or 3 (5 fields)",
-            found=f"version {version} ({len(state)} fields)",
-        )
-
-    def to_pickle_tuple(self) -> tuple[int, tuple[int, ...], tuple[int, ...], str, str]:
-        """The pickle tuple of version 3."""
-        fields = (self.device_size, self.stride_map, self.device_dtype, self.element_arrangement)
-        return (PICKLE_VERSION, *fields)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (SpyreTensorLayout.from_pickle_tuple, (self.to_pickle_tuple(),))
 
     @property
     def data_format(self) -> DataFormat:
@@ -206,13 +166,13 @@ def _check_dim_order(
     host_size: Sequence[int],
     host_strides: Sequence[int],
     dim_order: Sequence[int],
-    rule: StrideRule,
+    clamped: bool,
 ) -> None:
     rank = len(host_size)
     order = list(dim_order)
     dense = order[:-1] if len(order) == rank + 1 and order[-1] == -1 else order
     found = f"host_size {list(host_size)}, host_strides {list(host_strides)}, dim_order {order}"
-    if rule is StrideRule.UNCLAMPED and len(dense) > 6:
+    if not clamped and len(dense) > 6:
         rank_error = f"Unsupported tensor rank: {len(order)}"
         raise UnsupportedError("SPY321", rank_error, expected="<= 6", found=found)
     if sorted(dense) != list(range(rank)):
@@ -239,7 +199,7 @@ def _stride_map(
     sizes: Sequence[int],
     host_size: Sequence[int],
     host_strides: Sequence[int],
-    rule: StrideRule,
+    clamped: bool,
 ) -> list[int]:
     """Host stride per device dim, found from the innermost dim outwards."""
     strides: list[int] = []
@@ -251,7 +211,7 @@ def _stride_map(
         stride = running.get(dim, host_strides[dim])
         strides.append(stride)
         running[dim] = stride * size
-        if rule is StrideRule.CLAMPED:
+        if clamped:
             running[dim] = min(running[dim], host_strides[dim] * host_size[dim])
     return strides[::-1]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from spyre.errors import BundleError, Finding, JsonLocation, Severity, ValidationError, has_errors
 from spyre.files import atomic_write
@@ -29,6 +29,9 @@ from spyre.mlir.text import (
     parse_module,
     print_module,
 )
+
+if TYPE_CHECKING:
+    from spyre.mlir.builder import BuiltBundle
 
 
 @dataclass(frozen=True)
@@ -227,37 +230,19 @@ def _same_names(bundle: Bundle) -> Iterator[Finding]:
 # --- writing ----------------------------------------------------------------------------------
 
 
-class BundleContents(Protocol):
-    """The parts of a bundle directory; ``extra_files`` may hold launch_spec.json and others."""
-
-    @property
-    def module(self) -> Module:
-        """bundle.mlir."""
-
-    @property
-    def sdscs(self) -> Mapping[str, Sdsc]:
-        """By file name."""
-
-    @property
-    def extra_files(self) -> Mapping[str, bytes]:
-        """By file name."""
+BundleContents: TypeAlias = "Bundle | BuiltBundle"
 
 
-def write_bundle(contents: BundleContents, directory: str | os.PathLike[str]) -> Path:
+def write_bundle(bundle: BundleContents, directory: str | os.PathLike[str]) -> Path:
     """Writes a bundle directory (made if need be), bundle.mlir last, each file atomically.
 
     Returns the directory. Files already there under other names stay.
     """
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    for name, sdsc in contents.sdscs.items():
-        _write(target / name, encode_sdsc(sdsc))
-    for name, data in contents.extra_files.items():
-        _write(target / name, data)
-    _write(target / MODULE_FILE, print_module(contents.module).encode())
+    sdscs = {name: encode_sdsc(sdsc) for name, sdsc in bundle.sdscs.items()}
+    module = print_module(bundle.module).encode()
+    for name, data in {**sdscs, **bundle.extra_files, MODULE_FILE: module}.items():
+        with atomic_write(target / name) as temporary:
+            temporary.write_bytes(data)
     return target
-
-
-def _write(path: Path, data: bytes) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(data)

@@ -12,34 +12,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from spyre.errors import BundleError
 from spyre.files import read_regular
 
 MODULE_FILE = "bundle.mlir"
 SDSC_PATTERN = "sdsc_*.json"
-
-
-class BundleSource(Protocol):
-    """A source of a bundle's files: a directory, or memory."""
-
-    @property
-    def directory(self) -> Path:
-        """The directory that messages name."""
-
-    @property
-    def module_name(self) -> str:
-        """Name of the module's file, usually bundle.mlir."""
-
-    def read(self, name: str) -> bytes:
-        """Contents of a file. BundleError SPY274 when it cannot be read."""
-
-    def holds(self, name: str) -> bool:
-        """True if there is such a file."""
-
-    def sdsc_names(self) -> list[str]:
-        """Names of all SDSC files, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +80,9 @@ class BundleFiles:
     def sdsc_names(self) -> list[str]:
         """Names of all SDSC files, sorted."""
         return sorted(name for name in self.files if fnmatch(name, SDSC_PATTERN))
+
+
+BundleSource = DirectorySource | BundleFiles
 
 
 def digest_of_files(files: Mapping[str, bytes], module_name: str = MODULE_FILE) -> str:

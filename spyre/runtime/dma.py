@@ -7,9 +7,6 @@ Rule: runtime reference §3; the engine itself: Program RFC.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -23,55 +20,28 @@ from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
 from spyre.layout import DataConversionInfo
 from spyre.runtime.arguments import HostTensor
 
-__all__ = ["DmaCopy", "DmaDirection", "DmaEngine"]
-
-
-class DmaDirection(StrEnum):
-    """Which way a copy goes, in the words of the execution-pipeline RFC."""
-
-    TO_DEVICE = "ToDevice"
-    FROM_DEVICE = "FromDevice"
-
-
-@dataclass(frozen=True, slots=True)
-class DmaCopy:
-    """A completed copy.
-
-    ``address_bytes``, ``size_bytes``: range in device memory, padding included. ``name``: of the
-    tensor, "" for raw bytes. ``descriptor``: None for raw bytes; it counts host elements from the
-    first one of the host tensor.
-    """
-
-    direction: DmaDirection
-    address_bytes: int
-    size_bytes: int
-    name: str = ""
-    descriptor: DataConversionInfo | None = None
-
 
 class DmaEngine:
     """Copies between the host and the memory of one device.
 
     It has no state: several threads may call it at once for different memory, and a device may have
-    several engines. ``record`` is called after every copy, on the thread that made it, so it must
-    be thread-safe.
+    several engines.
     """
 
-    def __init__(self, device: Device, record: Callable[[DmaCopy], None] | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self._record = record
 
-    def to_device(self, host: HostTensor, tensor: DeviceTensor) -> DmaCopy:
+    def to_device(self, host: HostTensor, tensor: DeviceTensor) -> DataConversionInfo:
         """Copy a host tensor of any strides and dtype to a device tensor; padding becomes zero.
 
+        The descriptor returned counts host elements from the first one of the host tensor.
         LaunchError SPY333 unless ``host`` has the sizes that the tensor's layout was made for,
         SPY322 and SPY810 if layout and strides do not fit together, SPY324 if the host storage is
         too small; UnsupportedError SPY528 for a pair of formats that is not converted, SPY323 for
         an element arrangement, SPY529 for too many dims.
         """
         _check_sizes(host, tensor)
-        info = self.device.upload(tensor, *_storage_of(host))
-        return self._made(DmaDirection.TO_DEVICE, tensor, info)
+        return self.device.upload(tensor, *_storage_of(host))
 
     def to_host(self, tensor: DeviceTensor, out: HostTensor | None = None) -> HostTensor:
         """Copy a device tensor to ``out``, which may have any strides and convertible dtype.
@@ -82,13 +52,12 @@ class DmaEngine:
         """
         target = host_like(tensor) if out is None else out
         _check_sizes(target, tensor)
-        info = self.device.download(tensor, *_storage_of(target))
-        self._made(DmaDirection.FROM_DEVICE, tensor, info)
+        self.device.download(tensor, *_storage_of(target))
         return target
 
     def write_bytes(
         self, address_bytes: int, content: bytes | NDArray[np.uint8], name: str = ""
-    ) -> DmaCopy:
+    ) -> None:
         """Copy raw bytes, such as a program or a correction tensor, to device memory.
 
         LaunchError SPY403 if they are not within one memory region.
@@ -96,41 +65,16 @@ class DmaEngine:
         data = np.frombuffer(content, np.uint8)
         _check_region(address_bytes, data.size)
         self.device.memory.write(address_bytes, data, name)
-        return self._finish(DmaCopy(DmaDirection.TO_DEVICE, address_bytes, data.size, name))
 
-    def read_bytes(self, address_bytes: int, size_bytes: int, name: str = "") -> NDArray[np.uint8]:
+    def read_bytes(self, address_bytes: int, size_bytes: int) -> NDArray[np.uint8]:
         """Return ``size_bytes`` bytes of device memory (uint8); errors as of `write_bytes`."""
         _check_region(address_bytes, size_bytes)
-        data = self.device.memory.read(address_bytes, size_bytes)
-        self._finish(DmaCopy(DmaDirection.FROM_DEVICE, address_bytes, data.size, name))
-        return data
+        return self.device.memory.read(address_bytes, size_bytes)
 
-    def describe(
-        self, direction: DmaDirection, tensor: DeviceTensor, host: HostTensor | None = None
-    ) -> DataConversionInfo:
-        """Return the descriptor of a copy, with host elements counted from the storage's first.
-
-        ``host`` None: the tensor that `to_host` makes. Errors as of `to_device`, but for SPY324.
-        """
-        if host is not None:
-            _check_sizes(host, tensor)
-        dtype = tensor.dtype if host is None else host.dtype_name
-        strides = tensor.strides if host is None else host.strides
-        to_device = direction is DmaDirection.TO_DEVICE
-        extents = (tensor.layout, tensor.sizes, tensor.strides, strides)
-        plan = plan_transfer(*extents, dtype, self.device.numerics, to_device)
-        return plan.info.moved(0 if host is None else host.storage_offset)
-
-    def _made(
-        self, direction: DmaDirection, tensor: DeviceTensor, info: DataConversionInfo
-    ) -> DmaCopy:
-        memory = (tensor.address_bytes, tensor.size_bytes, tensor.name)
-        return self._finish(DmaCopy(direction, *memory, info))
-
-    def _finish(self, copy: DmaCopy) -> DmaCopy:
-        if self._record is not None:
-            self._record(copy)
-        return copy
+    def check(self, tensor: DeviceTensor) -> None:
+        """Raise what a copy to ``tensor`` raises for its layout and formats, see `to_device`."""
+        extents = (tensor.layout, tensor.sizes, tensor.strides, tensor.strides)
+        plan_transfer(*extents, tensor.dtype, self.device.numerics, True)
 
 
 def _storage_of(host: HostTensor) -> tuple[NDArray[Any], str, tuple[int, ...], int]:

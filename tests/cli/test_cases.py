@@ -46,7 +46,7 @@ def input_values(case: Case, buffer: CaseBuffer) -> Array:
     assert buffer.layout is not None
     assert buffer.device_image is not None
     image = case.images[buffer.device_image].view(np.uint8).ravel()
-    layout = buffer.layout.to_layout()
+    layout = buffer.layout
     storage = np.zeros(math.prod(buffer.dma_sizes), buffer.dtype)
     host = device_to_host_reference(
         image, storage, 0, layout, buffer.dma_sizes, buffer.dma_strides, buffer.dtype

@@ -44,7 +44,7 @@ WITHOUT_CASE: dict[str, str] = {
         f"SPY{number}": "torch.compile is used from Python only: tests/torch_backend/inductor"
         for number in (*range(960, 979), 980, 981, 982, 984, 985, 987, 988)
     },
-    "SPY156": "only check_module(strict=True) of Python asks for constant bounds",
+    "SPY156": "only inspect_module(strict=True) of Python asks for constant bounds",
     "SPY170": "the runtime finds a parameter without value first (SPY362)",
     "SPY172": "values given to the command line and in cases are integers already",
     "SPY174": "the runtime gives one address per allocation; for callers of LoopProgram.schedule",

@@ -10,9 +10,9 @@ import torch
 from spyre.dtypes import encode_device
 from spyre.frontend import formats
 from spyre.frontend.formats import DataFormats, ElementArrangement
+from spyre.frontend.kernels import extract_kernel_provenance_key
 from spyre.frontend.layouts import FrontendLayout
 from spyre.frontend.native_logging import LoggingConfig, LogLevel, make_module
-from spyre.frontend.provenance import extract_kernel_provenance_key
 
 
 def test_formats_are_numbered_and_named():

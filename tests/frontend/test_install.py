@@ -32,14 +32,14 @@ def site(tmp_path):
 
 
 def test_installs_links_and_undoes(checkout, site):
-    report = install(checkout, site)
+    done, _ = install(checkout, site)
     assert (site / "torch_spyre").resolve() == checkout / "torch_spyre"
     (found,) = importlib.metadata.distributions(path=[str(site)])
     assert (found.name, found.version) == ("torch-spyre", "0.7")
     assert not found.entry_points
-    assert "nothing of torch-spyre was copied or changed" in report.done
-    assert "version 0.7" in check(site).done[0]
-    assert len(uninstall(site).done) == 3
+    assert "nothing of torch-spyre was copied or changed" in done
+    assert "version 0.7" in check(site)[0][0]
+    assert len(uninstall(site)[0]) == 3
     assert not list(site.iterdir())
     assert sorted(p.name for p in (checkout / "torch_spyre").iterdir()) == [
         "__init__.py",
@@ -52,8 +52,8 @@ def test_replaces_its_own_link(checkout, site, tmp_path):
     moved = checkout.rename(tmp_path / "moved")
     install(moved, site)
     assert (site / "torch_spyre" / "version.py").is_file()
-    assert uninstall(site).done
-    assert uninstall(site).done == ("torch-spyre is not installed",)
+    assert uninstall(site)[0]
+    assert uninstall(site)[0] == ("torch-spyre is not installed",)
 
 
 def test_leaves_others_alone(checkout, site):
@@ -95,9 +95,9 @@ print(spec.origin if spec else None, "spyre" in sys.modules)
 
 def test_check_misses_what_python_runs_at_its_start(checkout, site):
     install(checkout, site)
-    assert not [text for text in check(site).warnings if "spyre_frontend.pth" in text]
+    assert not [text for text in check(site)[1] if "spyre_frontend.pth" in text]
     (site / "spyre_frontend.pth").unlink()
-    assert [text for text in check(site).warnings if "spyre_frontend.pth" in text]
+    assert [text for text in check(site)[1] if "spyre_frontend.pth" in text]
     install(checkout, site)
     assert (site / "spyre_frontend.pth").is_file()
 
@@ -119,6 +119,6 @@ def test_says_what_is_missing(checkout, site, monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    warnings = " ".join(install(checkout, site).warnings)
+    warnings = " ".join(install(checkout, site)[1])
     assert "torch 2.13, and no torch" in warnings
     assert "pip install regex psutil numpy" in warnings

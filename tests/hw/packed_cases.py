@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
-from spyre.mlir.operation.footprint import footprint, stick_elements
+from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Operation, Padding, Tensor, Window
 from tests.hw.harness import Array, map_tensors, region
 
@@ -60,7 +60,7 @@ def _starts(op: Operation, tensor: Tensor, spec: OperationSpec) -> tuple[int, ..
     )
     if tensor.is_local:
         return (base,) * len(op.cores)
-    pitch, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
+    pitch, sticks = footprint(op, tensor).pitch_bytes, tensor.sticks
     starts = []
     for slices in op.core_slices:
         address = base

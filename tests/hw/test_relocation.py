@@ -33,10 +33,8 @@ from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.mlir.program.affine import Operator
 from spyre.mlir.program.values import (
-    AllocationAtom,
     IndexValue,
-    LoopAtom,
-    ParameterAtom,
+    InputAtom,
     add,
     divide,
     multiply,
@@ -404,8 +402,12 @@ def test_other_sizes_or_overlaps_are_not_relocated():
 
 # --- expressions ------------------------------------------------------------------------------
 
-A, B = of_atom(ParameterAtom(0, "a")), of_atom(ParameterAtom(1, "b"))
-N, LOOP, S = of_atom(ParameterAtom(2, "n")), of_atom(LoopAtom(0, "i")), of_atom(AllocationAtom(0))
+A, B = of_atom(InputAtom("parameter", 0, "a")), of_atom(InputAtom("parameter", 1, "b"))
+N, LOOP, S = (
+    of_atom(InputAtom("parameter", 2, "n")),
+    of_atom(InputAtom("loop", 0, "i")),
+    of_atom(InputAtom("allocation", 0, "allocation0")),
+)
 OWNERS = AddressOwners({"a": 4, "b": 5}, {}, (6,))
 
 

@@ -8,6 +8,7 @@ describes. Rules: runtime reference §3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ from spyre.errors import LaunchError
 from spyre.layout import (
     SpyreTensorLayout,
     TransferGeometry,
-    host_positions,
+    logical_columns,
     transfer_geometry,
 )
+from spyre.layout.geometry import coarse_to_fine
 
 DEFAULT_RULES = NumericRules()
 
@@ -108,7 +110,7 @@ def _storage_offsets(
 def _first_of_expanded(geometry: TransferGeometry) -> NDArray[np.bool_]:
     first = np.ones(geometry.device_size, dtype=np.bool_)
     indices = np.indices(geometry.device_size, sparse=True)
-    for k, expanded in enumerate(geometry.expanded):
+    for k, expanded in enumerate(expanded_dims(geometry)):
         if expanded:
             first &= indices[k] == 0
     return first
@@ -125,3 +127,60 @@ def _check_storage(
             expected=f"elements {used.min()} to {used.max()}",
             found=f"{storage.size} elements",
         )
+
+
+# --- positions ------------------------------------------------------------------------------------
+
+
+def expanded_dims(geometry: TransferGeometry) -> tuple[bool, ...]:
+    """Per device dim: True if all its steps read one host element (stride 0)."""
+    dims = zip(geometry.host_dims, geometry.limits, strict=True)
+    return tuple(dim < 0 and limit > 1 for dim, limit in dims)
+
+
+def logical_coordinates(
+    geometry: TransferGeometry, coordinates: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Convert physical to logical device coordinates; the first axis is the device dim."""
+    table = logical_columns(geometry.arrangement)
+    moved = coordinates.copy()
+    if geometry.arrangement == "STANDARD":
+        return moved
+    if geometry.stick_axis < 0:
+        moved[-1] = table[coordinates[-1]]
+        return moved
+    lanes = geometry.device_size[-1]
+    column = coordinates[geometry.stick_axis] * lanes + coordinates[-1]
+    group = column // table.size
+    column = group * table.size + table[column % table.size]
+    moved[geometry.stick_axis], moved[-1] = column // lanes, column % lanes
+    return moved
+
+
+def host_positions(
+    geometry: TransferGeometry,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the host coordinates of every device position, and whether it has a host element.
+
+    Shapes: (host dims, *device_size) and device_size. Coordinates of padding are undefined.
+    """
+    return _host_coordinates(geometry, np.indices(geometry.device_size, dtype=np.int64))
+
+
+def _host_coordinates(
+    geometry: TransferGeometry, physical: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """As `host_positions`, for physical device coordinates [dim, ...]."""
+    device = logical_coordinates(geometry, physical)
+    host = np.zeros((len(geometry.host_sizes), *device.shape[1:]), dtype=np.int64)
+    valid = np.ones(device.shape[1:], dtype=np.bool_)
+    for k, limit in enumerate(geometry.limits):
+        valid &= device[k] < limit
+    for host_dim, size in enumerate(geometry.host_sizes):
+        walked = [k for k, h in enumerate(geometry.host_dims) if h == host_dim]
+        finest_first = coarse_to_fine(geometry.multipliers, walked)[::-1]
+        for k, coarser in zip_longest(finest_first, finest_first[1:]):
+            host[host_dim] += geometry.multipliers[k] * device[k]
+            valid &= host[host_dim] < (size if coarser is None else geometry.multipliers[coarser])
+        valid &= size > 0
+    return host, valid

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.layout.conversion import device_coordinate
 from spyre.layout.device_view import DeviceView, Factor, device_view, row_major_view
-from spyre.layout.geometry import device_coordinate
 
 
 def places_of_elements(layout, sizes):

@@ -11,11 +11,11 @@ from spyre.layout import (
     SpyreTensorLayout,
     contiguous_strides,
     host_coordinates_of_stick,
-    host_positions,
     occupied_sticks,
     transfer_geometry,
     viewed_sticks,
 )
+from tests.layout.copies_reference import host_positions
 
 shapes = st.lists(st.sampled_from([1, 2, 3, 5, 64, 70, 130]), min_size=1, max_size=4).filter(
     lambda shape: prod(shape) <= 40_000
@@ -28,26 +28,26 @@ def test_against_the_positions(shape: list[int], dtype: str, data: st.DataObject
     order = data.draw(st.permutations(range(len(shape))))
     strides = contiguous_strides(shape)
     layout = SpyreTensorLayout.from_dim_order(shape, strides, dtype, order)
-    geometry = transfer_geometry(layout, shape, strides)
-    host, valid = host_positions(geometry)
-    occupied = occupied_sticks(geometry)
+    host, valid = host_positions(transfer_geometry(layout, shape, strides))
+    occupied = occupied_sticks(layout, shape, strides)
     assert np.array_equal(occupied, valid.any(axis=-1))
     for stick in np.argwhere(occupied)[:: max(1, occupied.size // 7)]:
         first = tuple(host[(slice(None), *stick, 0)])
-        assert host_coordinates_of_stick(geometry, stick.tolist()) == first
+        assert host_coordinates_of_stick(layout, shape, strides, stick.tolist()) == first
 
 
 def test_element_arrangements():
     for columns in (4, 40, 64, 100, 128):
         layout = SpyreTensorLayout((4, 3, 32), (32, 128, 1), "IEEE_FP32", "DL16_TO_FP32")
-        geometry = transfer_geometry(layout, (3, columns), (128, 1))
-        _, valid = host_positions(geometry)
-        assert np.array_equal(occupied_sticks(geometry), valid.any(axis=-1))
+        extents = (layout, (3, columns), (128, 1))
+        _, valid = host_positions(transfer_geometry(*extents))
+        assert np.array_equal(occupied_sticks(*extents), valid.any(axis=-1))
 
 
 def test_a_view():
     layout = SpyreTensorLayout.from_host((4, 128), "float16")
-    geometry = transfer_geometry(layout, (4, 128), (128, 1))
-    rows = viewed_sticks(geometry, (2, 128), (128, 1), 128)
+    extents = (layout, (4, 128), (128, 1))
+    rows = viewed_sticks(*extents, ((2, 128), (128, 1), 128))
     assert np.argwhere(rows).tolist() == [[0, 1], [0, 2], [1, 1], [1, 2]]
-    assert viewed_sticks(geometry, (4, 3), (128, 1), 64).tolist() == [[False] * 4, [True] * 4]
+    columns = viewed_sticks(*extents, ((4, 3), (128, 1), 64))
+    assert columns.tolist() == [[False] * 4, [True] * 4]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spyre.codes import diagnostic_codes
 from spyre.errors import Severity, SpyreError
-from spyre.mlir.text.lowering import STRICT_RULES, VALUE_RULES, check_module
+from spyre.mlir.text.lowering import STRICT_RULES, VALUE_RULES, inspect_module
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.structure_rules import STRUCTURE_RULES
 from spyre.mlir.text.syntax import AddIOp, ConstantOp, ExecuteOp, Function, Module
@@ -34,14 +34,15 @@ def codes_of_bad_files() -> set[str]:
     found = set()
     for path in BAD.glob("*.mlir"):
         try:
-            found |= {f.code for f in check_module(parse_module(path.read_text()), strict=True)}
+            inspection = inspect_module(parse_module(path.read_text()), strict=True)
+            found |= {f.code for f in inspection.findings}
         except SpyreError as error:
             found.add(error.code)
     return found
 
 
 def test_every_code_has_a_bad_file() -> None:
-    strict = {f.code for f in check_module(parse_module(DYNAMIC), strict=True)}
+    strict = {f.code for f in inspect_module(parse_module(DYNAMIC), strict=True).findings}
     codes = {code for code in diagnostic_codes() if code < "SPY200"}
     missing = codes - codes_of_bad_files() - strict - LAUNCH_CODES - ELSEWHERE
     assert missing == set()
@@ -54,15 +55,15 @@ def test_rules_are_unique() -> None:
 
 def test_constant_bounds_are_asked_for_in_strict_mode_only() -> None:
     module = parse_module(DYNAMIC)
-    assert check_module(module) == ()
-    (finding,) = check_module(module, strict=True)
+    assert inspect_module(module).findings == ()
+    (finding,) = inspect_module(module, strict=True).findings
     assert (finding.code, finding.severity) == ("SPY156", Severity.ERROR)
     assert finding.found == "0 to n step 64"
 
 
 def test_findings_of_a_module_without_text_have_no_place() -> None:
     body = (AddIOp("x", "y", "y"), ExecuteOp(("x",), "s.json", (-1,)))
-    (finding,) = check_module(Module(Function("f", (), body)))
+    (finding,) = inspect_module(Module(Function("f", (), body))).findings
     assert (finding.code, finding.location) == ("SPY130", None)
 
 
@@ -70,7 +71,7 @@ def test_findings_come_in_textual_order() -> None:
     text = (
         (BAD / "undefined.mlir").read_text().replace("return", "#m = affine_map<() -> (1)>\nreturn")
     )
-    lines = [f.location.line for f in check_module(parse_module(text)) if f.location]
+    lines = [f.location.line for f in inspect_module(parse_module(text)).findings if f.location]
     assert lines == sorted(lines)
     assert len(lines) == 3
 
@@ -83,7 +84,7 @@ def test_one_id_may_change_inside_one_loop_but_not_between_executes() -> None:
 
     def codes(body: str) -> list[str]:
         module = parse_module(f"func.func @f() {{\n{head}{body}return\n}}")
-        return [finding.code for finding in check_module(module)]
+        return [finding.code for finding in inspect_module(module).findings]
 
     assert codes(loop) == []
     assert codes(first + second) == ["SPY166"]
@@ -92,7 +93,8 @@ def test_one_id_may_change_inside_one_loop_but_not_between_executes() -> None:
 
 def test_a_rule_is_heard_a_hundred_times() -> None:
     body = tuple(AddIOp(f"x{k}", f"nowhere{k}", f"nowhere{k}") for k in range(1, 500))
-    assert Counter(f.code for f in check_module(Module(Function("f", (), body)))) == {"SPY130": 100}
+    findings = inspect_module(Module(Function("f", (), body))).findings
+    assert Counter(f.code for f in findings) == {"SPY130": 100}
 
 
 def test_checking_is_linear() -> None:
@@ -107,7 +109,7 @@ def test_checking_is_linear() -> None:
             counted += 1
 
         sys.setprofile(count)
-        findings = check_module(module)
+        findings = inspect_module(module).findings
         sys.setprofile(None)
         assert findings == ()
         return counted

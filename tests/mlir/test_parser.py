@@ -10,7 +10,7 @@ import pytest
 
 from spyre.errors import MlirSyntaxError, SourceLocation, SpyreError
 from spyre.mlir.program.affine import AffineConstant, AffineDim, AffineMap, AffineSymbol
-from spyre.mlir.text.lowering import check_module, lower
+from spyre.mlir.text.lowering import inspect_module, lower
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.printer import print_module
 from spyre.mlir.text.syntax import (
@@ -25,7 +25,6 @@ from spyre.mlir.text.syntax import (
     ForOp,
     Function,
     FunctionParameter,
-    IndexType,
     InputArgType,
     MapAlias,
     Module,
@@ -74,7 +73,7 @@ def test_every_construct_becomes_its_node() -> None:
             "kernel",
             (
                 FunctionParameter("a", InputArgType()),
-                FunctionParameter("n", IndexType()),
+                FunctionParameter("n", None),
                 FunctionParameter("d", InputArgType(granularity=64, max_value=512)),
             ),
             (
@@ -219,7 +218,7 @@ def test_nodes_made_in_code_print_in_the_emitter_layout(
     parameters = (
         FunctionParameter("arg_0_base_addr", InputArgType()),
         FunctionParameter("rows", InputArgType(64, 512)),
-        FunctionParameter("k", IndexType()),
+        FunctionParameter("k", None),
     )
     module = Module(
         Function("sdsc_bundle", parameters, body),
@@ -236,7 +235,7 @@ def test_real_bundles_read_check_write_and_lower(shared_dir: Path) -> None:
     assert len(paths) >= 240
     for path in paths:
         module = parse_module(path.read_text(), str(path))
-        assert check_module(module) == (), path
+        assert inspect_module(module).findings == (), path
         text = print_module(module)
         assert parse_module(text) == module, path
         assert print_module(parse_module(text)) == text, path
@@ -262,8 +261,8 @@ def test_symbolic_bundles_print_as_they_were_written(shared_dir: Path) -> None:
 @pytest.mark.parametrize("path", sorted(BAD.glob("*.mlir")), ids=lambda path: path.stem)
 def test_bad_files_are_told_what_is_wrong(path: Path, golden: Callable[[Path, str], None]) -> None:
     try:
-        findings = check_module(parse_module(path.read_text(encoding="utf-8"), path.name))
-        text = "\n".join(map(str, findings))
+        inspection = inspect_module(parse_module(path.read_text(encoding="utf-8"), path.name))
+        text = "\n".join(map(str, inspection.findings))
     except MlirSyntaxError as error:
         text = str(error)
     assert text, "this file should not be clean"
@@ -294,7 +293,7 @@ def test_nesting_up_to_the_limit_goes_all_the_way() -> None:
     lines += [f"scf.for %i{k} = %c0 to %c1 step %c1 {{" for k in range(n)]
     lines += ['sdscbundle.sdsc_execute () {sdsc_filename="s.json"}', *["}"] * n]
     module = parse_module(in_function(*lines))
-    assert check_module(module) == ()
+    assert inspect_module(module).findings == ()
     assert parse_module(print_module(module)) == module
     schedule = lower(module).schedule({})
     assert schedule.loop_indices[0].shape == (1, n)
@@ -341,7 +340,7 @@ def run_everything(text: str) -> SpyreError | None:
     """The error a launch of ``text`` ends in, if any; other exceptions pass through."""
     try:
         module = parse_module(text)
-        check_module(module)
+        inspect_module(module)
         program = lower(module)
         values = {p.name: p.max_value or (k + 1) << 34 for k, p in enumerate(program.parameters)}
         addresses = [1 << 20] * len(program.allocations)

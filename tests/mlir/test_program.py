@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
-from spyre.mlir.program.affine import AffineDim, AffineMap, AffineSymbol
+from spyre.mlir.program.affine import INTEGERS, AffineDim, AffineMap, AffineSymbol, fold
 from spyre.mlir.program.program import LoopProgram
 from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
@@ -25,7 +25,6 @@ from spyre.mlir.text.syntax import (
     ForOp,
     Function,
     FunctionParameter,
-    IndexType,
     InputArgType,
     Module,
     Statement,
@@ -216,8 +215,11 @@ def interpret(
                     values[result] = arguments[argument]
                 case ApplyOp(result, map_, dims, symbols):
                     found = maps[map_] if isinstance(map_, str) else map_
-                    values[result] = found.evaluate(
-                        [values[d] for d in dims], [values[s] for s in symbols]
+                    values[result] = fold(
+                        found.result,
+                        [values[d] for d in dims],
+                        [values[s] for s in symbols],
+                        INTEGERS,
                     )
                 case ForOp(variable, lower_, upper, step, inner):
                     for i in range(values[lower_], values[upper], values[step]):
@@ -225,11 +227,7 @@ def interpret(
                 case ExecuteOp(operands):
                     yield numbers[id(op)], [values[o] for o in operands], list(indices)
 
-    index_values = {
-        p.name: arguments[p.name]
-        for p in module.function.parameters
-        if isinstance(p.type, IndexType)
-    }
+    index_values = {p.name: arguments[p.name] for p in module.function.parameters if p.type is None}
     yield from run(module.function.body, index_values, [])
 
 
@@ -287,7 +285,7 @@ def modules(draw: st.DrawFn) -> Module:
         ConstantOp("three", 3),
         ExtractOp("base", ArgumentField.VALUE, "p"),
     )
-    parameters = (FunctionParameter("p", InputArgType()), FunctionParameter("n", IndexType()))
+    parameters = (FunctionParameter("p", InputArgType()), FunctionParameter("n", None))
     names = ["zero", "three", "n", "base"]
     return Module(Function("f", parameters, (*first, *body(names, 0))))
 
@@ -415,7 +413,7 @@ def test_expressions_that_explode_are_refused() -> None:
     body: list[Statement] = [ApplyOp("v0", triple, ("n",))]
     body += [ApplyOp(f"v{k}", triple, (f"v{k - 1}",)) for k in range(1, 60)]
     with pytest.raises(BundleError) as caught:
-        lower(Module(Function("f", (FunctionParameter("n", IndexType()),), tuple(body))))
+        lower(Module(Function("f", (FunctionParameter("n", None),), tuple(body))))
     assert caught.value.code == "SPY158"
 
 
@@ -425,5 +423,5 @@ def test_coefficients_stay_in_int64() -> None:
         *(AddIOp(f"v{k}", f"v{k - 1}", f"v{k - 1}") for k in range(1, 70)),
     ]
     with pytest.raises(BundleError) as caught:
-        lower(Module(Function("f", (FunctionParameter("n", IndexType()),), tuple(body))))
+        lower(Module(Function("f", (FunctionParameter("n", None),), tuple(body))))
     assert caught.value.code == "SPY157"

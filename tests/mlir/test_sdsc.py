@@ -11,7 +11,7 @@ import pytest
 
 from spyre.errors import JsonLocation, SdscError, Severity, SpyreError
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc, json_path
-from spyre.mlir.sdsc.inspection import check_sdsc, inspect_sdsc
+from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
 from tests.conftest import accepted_files
@@ -45,7 +45,7 @@ def test_real_files_round_trip(real_files: dict[Path, bytes]) -> None:
 def test_real_files_have_no_errors(real_files: dict[Path, bytes]) -> None:
     warnings = []
     for path, data in real_files.items():
-        for finding in check_sdsc(decode_sdsc(data, str(path)), str(path)):
+        for finding in inspect_sdsc(decode_sdsc(data, str(path)), str(path)).findings:
             assert finding.severity is Severity.WARNING, str(finding)
             warnings.append(finding.code)
     assert set(warnings) <= {"SPY227", "SPY239"}
@@ -82,7 +82,7 @@ def test_unknown_keys_are_kept_and_reported() -> None:
     tree["0_add"]["dscs_"][0]["add"]["labeledDs_"][1]["shape"] = {"x": True}
     sdsc = decode_sdsc(json.dumps(tree).encode(), "f")
     assert json.loads(encode_sdsc(sdsc)) == tree
-    found = [str(f.location) for f in check_sdsc(sdsc, "f")]
+    found = [str(f.location) for f in inspect_sdsc(sdsc, "f").findings]
     assert found == ["f at $.0_add.dscs_[0].add.labeledDs_[1].shape", "f at $.0_add.colour"]
 
 
@@ -135,7 +135,7 @@ def test_nine_tensors_are_too_many() -> None:
     for index in range(3, 9):
         label = {**dsc["labeledDs_"][0], "ldsIdx_": index, "dsName_": f"Tensor{index}"}
         dsc["labeledDs_"].append(label)
-    (finding,) = check_sdsc(decode_sdsc(json.dumps(tree).encode(), "f"), "f")
+    (finding,) = inspect_sdsc(decode_sdsc(json.dumps(tree).encode(), "f"), "f").findings
     assert finding.code == "SPY216"
 
 

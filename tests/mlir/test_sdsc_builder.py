@@ -33,7 +33,7 @@ from spyre.mlir.builder.recipes import (
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Padding, Window
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
-from spyre.mlir.sdsc.inspection import check_sdsc
+from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation, window_table
 from tests.mlir.window_recipes import Windows, conv2d, pool
 
@@ -448,7 +448,7 @@ def test_element_folds_may_hold_unneeded_padding(kind: str, factor: int, fits: b
     node["padding_"]["i"] = f"padded_fullspan_{kind}".rstrip("_")
     node["coordinates_"]["coordInfo"]["i"]["folds"]["dim_prop_attr"][-1]["factor_"] = factor
     data = json.dumps({"0_maxpoolfwd": file.body}).encode()
-    found = check_sdsc(decode_sdsc(data, "a.json"), "a.json")
+    found = inspect_sdsc(decode_sdsc(data, "a.json"), "a.json").findings
     assert ("SPY232" not in {finding.code for finding in found}) is fits
 
 

@@ -11,12 +11,11 @@ from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
-    write_launch_spec,
 )
+from tests.runtime.launch_specs import write_launch_spec
 
 SHAPE = (32, 128)
 NBYTES = 32 * 128 * 2
@@ -67,8 +66,8 @@ def add_in_place(directory: Path) -> Path:
 
 
 def add_spec(directory: Path, roles: list[Role], pool_bytes: int, dtype: str = "float16") -> None:
-    layout = LayoutSpec.of(SpyreTensorLayout.from_host(SHAPE, dtype))
-    arguments = tuple(LaunchArgument(k, role, SHAPE, dtype, layout) for k, role in enumerate(roles))
+    layout = SpyreTensorLayout.from_host(SHAPE, dtype)
+    arguments = tuple(ArgumentEntry(k, role, SHAPE, dtype, layout) for k, role in enumerate(roles))
     write_launch_spec(
         directory / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments, pool_size=pool_bytes)
     )

@@ -14,12 +14,11 @@ from spyre.mlir.bundle import write_bundle
 from spyre.mlir.operation.operation import Component
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
-    write_launch_spec,
 )
+from tests.runtime.launch_specs import write_launch_spec
 
 Shape = tuple[int, ...]
 SHAPE = (32, 128)
@@ -42,9 +41,9 @@ def write(
 ) -> Path:
     """The bundle with a launch_spec.json in which every argument has ``shape``."""
     write_bundle(builder.build(), directory)
-    layout = LayoutSpec.of(SpyreTensorLayout.from_host(shape, "float16"))
+    layout = SpyreTensorLayout.from_host(shape, "float16")
     arguments = tuple(
-        LaunchArgument(k, role, shape, "float16", layout) for k, role in enumerate(roles)
+        ArgumentEntry(k, role, shape, "float16", layout) for k, role in enumerate(roles)
     )
     spec = LaunchSpec(1, "k", arguments, pool_size=builder.pool_bytes)
     write_launch_spec(directory / LAUNCH_SPEC_FILE, spec)

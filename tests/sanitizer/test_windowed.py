@@ -27,11 +27,9 @@ from spyre.mlir.bundle import write_bundle
 from spyre.mlir.operation.operation import Component, Operation
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
-    write_launch_spec,
 )
 from spyre.runtime.run.session import run
 from tests.hw.division_strategies import lookups, shuffles
@@ -39,6 +37,7 @@ from tests.hw.harness import link
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import examples, seeds
 from tests.mlir.window_recipes import Windows, conv2d, pool
+from tests.runtime.launch_specs import write_launch_spec
 from tests.sanitizer.test_twin import DEVICE as TWIN_DEVICE, REGIONS, found_counts
 
 DEVICE = Device(threads=1, sanitize="init,race,lx")
@@ -281,9 +280,7 @@ def write(builder: BundleBuilder, directory: Path, shapes: Sequence[tuple[int, .
     write_bundle(builder.build(), directory)
     roles = (Role.INPUT, Role.OUTPUT, Role.INPUT)
     arguments = tuple(
-        LaunchArgument(
-            k, role, shape, "float16", LayoutSpec.of(SpyreTensorLayout.from_host(shape, "float16"))
-        )
+        ArgumentEntry(k, role, shape, "float16", SpyreTensorLayout.from_host(shape, "float16"))
         for k, (role, shape) in enumerate(zip(roles, shapes, strict=True))
     )
     spec = LaunchSpec(1, "k", arguments, pool_size=builder.pool_bytes)

@@ -188,7 +188,7 @@ def _rows(info: DataConversionInfo) -> list[_Row]:
     Every nest is a row with the zero fill that completes its sticks, and a nest that continues the
     one before is the tail of its row. Other zero fills are rows by themselves.
     """
-    lanes = (info.output_shape if info.to_device else info.input_shape)[0]
+    lanes = info.device_size[-1]
     # All nests of a copy have the same device pitches.
     fills = {(f.first[0], *[a.extent for a in f.axes[:-1]]): f for f in info.zero_fill}
     rows: list[_Row] = []

@@ -27,13 +27,11 @@ from spyre.hw.spec import REGION_BITS, REGION_BYTES, REGIONS
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, group_by_sizes, with_sizes
 from spyre.mlir.program import (
-    AllocationAtom,
     Atom,
     Derived,
     Execute,
     IndexValue,
     LinkableProgram,
-    ParameterAtom,
     Schedule,
 )
 
@@ -67,11 +65,11 @@ def value_owner(value: IndexValue, owners: AddressOwners[int]) -> int:
 
 
 def _atom_owner(atom: Atom, owners: AddressOwners[int]) -> int:
-    if isinstance(atom, AllocationAtom):
+    if isinstance(atom, Derived) or atom.source == "loop":
+        return FIXED
+    if atom.source == "allocation":
         return owners.scratch[atom.index] if owners.scratch else UNKNOWN
-    if isinstance(atom, ParameterAtom):
-        return owners.parameters.get(atom.name, FIXED)
-    return FIXED
+    return owners.parameters.get(atom.name, FIXED)
 
 
 def _atoms(derived: Derived) -> Iterator[Atom]:

@@ -31,7 +31,6 @@ from spyre.mlir.operation import (
     is_looked_up,
     own_slice_faults,
     pinned,
-    stick_elements,
     without_equal_divisions,
 )
 
@@ -305,7 +304,7 @@ def _owners(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
 
 def _cell_steps(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
     """Bytes from one cell to the next within a slice of ``tensor``, per dim of ``op``."""
-    pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
+    pitches, sticks = footprint(op, tensor).pitch_bytes, tensor.sticks
     steps = np.zeros(len(op.dims), np.int64)
     for column, dim in enumerate(op.dims):
         if not tensor.holds(dim):

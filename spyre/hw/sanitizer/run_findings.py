@@ -35,7 +35,7 @@ from spyre.hw.sanitizer.shadow import (
 )
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, device_address
 from spyre.hw.table import checks as ct
-from spyre.layout import Int64Array, host_coordinates_of_stick, transfer_geometry
+from spyre.layout import Int64Array, host_coordinates_of_stick
 
 if TYPE_CHECKING:
     from spyre.hw.memory import DeviceTensor
@@ -137,8 +137,7 @@ def check_cover(
         return
     stick = tuple(int(i) for i in np.argwhere(bare)[0])
     position = int(np.ravel_multi_index(stick, expected.sticks.shape))
-    geometry = transfer_geometry(tensor.layout, tensor.sizes, tensor.strides)
-    host = host_coordinates_of_stick(geometry, stick)
+    host = host_coordinates_of_stick(tensor.layout, tensor.sizes, tensor.strides, stick)
     missing, total = int(bare.sum()), int(expected.sticks.sum())
     sdsc, execute, source = _last_execute(words, log, first_record)
     remark = ", and no execute writes any of it" if execute is None else ""

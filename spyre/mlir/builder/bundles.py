@@ -24,7 +24,6 @@ from spyre.mlir.builder.operations import (
     OperationSpec,
     Resolve,
     RuntimeSize,
-    SizeTerm,
     SizeValue,
     build_inspected,
 )
@@ -40,11 +39,10 @@ from spyre.mlir.program import (
     Body,
     Execute,
     IndexValue,
+    InputAtom,
     Loop,
-    LoopAtom,
     LoopProgram,
     Parameter,
-    ParameterAtom,
     Terms,
     add,
     executes,
@@ -60,64 +58,49 @@ if TYPE_CHECKING:
 POOL = "pool"
 Strides = tuple[tuple[str, int | SizeValue], ...]
 """(loop, bytes per iteration) pairs, outermost loop first."""
-Address = tuple[str, int, Strides, tuple[SizeTerm, ...], SizeValue | None]
-"""Buffer, offset in bytes, strides, terms in runtime sizes, and more bytes that depend on them."""
+Address = tuple[str, int, Strides, tuple[SizeValue, ...]]
+"""Buffer, offset in bytes, strides, and bytes that depend on runtime sizes."""
 LoopCount = int | SizeValue
 Loops = tuple[tuple[str, LoopCount], ...]
 """Names and trip counts, outermost loop first."""
 
 
-@dataclass(slots=True)
-class SymbolTable:
-    """Symbols of one SDSC: equal addresses share one id, in order of first appearance."""
+def _symbols(first_id: int, ids: dict[Address | RuntimeSize, int]) -> Resolve:
+    """Gives equal addresses and sizes one negative id, in order of first appearance in ``ids``."""
 
-    next_id: int
-    ids: dict[Address | RuntimeSize, int] = field(default_factory=dict)
-
-    def symbol_of(self, place: BufferAddress | RuntimeSize, offset_bytes: int) -> int:
-        """The id (negative) of an address or a size; a new one if it is new."""
+    def symbol_of(place: BufferAddress | RuntimeSize, offset_bytes: int) -> int:
         if isinstance(place, RuntimeSize):
-            return self.ids.setdefault(place, self.next_id - len(self.ids))
+            return ids.setdefault(place, first_id - len(ids))
         strides = tuple((loop, step) for loop, step in place.loop_strides.items() if step)
-        offset = place.offset_bytes + offset_bytes
-        address = (place.buffer, offset, strides, place.size_terms, place.shift_bytes)
-        return self.ids.setdefault(address, self.next_id - len(self.ids))
+        address = (place.buffer, place.offset_bytes + offset_bytes, strides, place.shifts)
+        return ids.setdefault(address, first_id - len(ids))
+
+    return symbol_of
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltStep:
-    """One execute of a bundle: the loops around it, its file, and the value of each symbol id."""
-
-    loops: Loops
-    filename: str
-    symbols: Mapping[Address | RuntimeSize, int] = field(default_factory=dict)
+BuiltStep = tuple[Loops, str, Mapping[Address | RuntimeSize, int]]
+"""One execute of a bundle: the loops around it, its file, and the value of each symbol id."""
 
 
 def sizes_of(address: Address) -> list[RuntimeSize]:
-    """Runtime sizes an address depends on: one per term, then each further one once."""
-    _, _, strides, terms, shift = address
-    sizes = [term.size for term in terms]
-    for value in (*(step for _, step in strides), shift):
-        if isinstance(value, SizeValue):
-            sizes += [size for size in value.sizes if size not in sizes[len(terms) :]]
-    return sizes
+    """Runtime sizes an address depends on, each once."""
+    _, _, strides, shifts = address
+    values = (*(step for _, step in strides if isinstance(step, SizeValue)), *shifts)
+    return list(dict.fromkeys(size for value in values for size in value.sizes))
 
 
 def address_map(address: Address) -> AffineMap:
-    """``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + (s1 ceildiv n) * b + …)``: s0 is the buffer with its
+    """``(d0, …)[s0, s1, …] -> (s0 + a*d0 + … + b*(s1 ceildiv n) + …)``: s0 is the buffer with its
     offset, the dims are the loops of the strides, symbol k + 1 is ``sizes_of(address)[k]``.
     """
-    _, _, strides, terms, shift = address
+    _, _, strides, shifts = address
     sizes = sizes_of(address)
     symbols = {size: AffineSymbol(k) for k, size in enumerate(sizes, 1)}
     result: AffineExpr = AffineSymbol(0)
     for index, (_, step) in enumerate(strides):
         factor = AffineConstant(step) if isinstance(step, int) else _substituted(step, symbols)
         result = result + factor * AffineDim(index)
-    for index, term in enumerate(terms, 1):
-        share = AffineSymbol(index).ceildiv(term.slices)
-        result = result + AffineConstant(term.element_bytes) * share
-    if shift is not None:
+    for shift in shifts:
         result = result + _substituted(shift, symbols)
     return AffineMap(len(strides), 1 + len(sizes), result)
 
@@ -128,14 +111,16 @@ def _substituted(value: SizeValue, symbols: Mapping[RuntimeSize, AffineSymbol]) 
     return fold(value.expression, [], operands, EXPRESSIONS)
 
 
-StepT = TypeVar("StepT", "_Step", BuiltStep)
+Step = tuple[Loops, OperationSpec]
+"""An operation to build, and the loops around it."""
+StepT = TypeVar("StepT", Step, BuiltStep)
 
 
 def group_by_loop(
     steps: Sequence[StepT], depth: int
 ) -> Iterator[tuple[tuple[str, LoopCount] | None, list[StepT]]]:
     """Consecutive steps in the same loop of ``depth``; no loop: (None, steps)."""
-    for loop, group in groupby(steps, lambda s: s.loops[depth] if len(s.loops) > depth else None):
+    for loop, group in groupby(steps, lambda s: s[0][depth] if len(s[0]) > depth else None):
         yield loop, list(group)
 
 
@@ -162,14 +147,6 @@ class BundleBuffer:
         return BufferAddress(name, self.offset_bytes + offset_bytes, loop_strides or {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operation to build, and the loops around it."""
-
-    spec: OperationSpec
-    loops: Loops
-
-
 @dataclass(slots=True)
 class BundleBuilder:
     """Collects a bundle; ``build`` may be called once everything has been added.
@@ -182,7 +159,7 @@ class BundleBuilder:
     arguments: list[BundleBuffer] = field(default_factory=list)
     pool_bytes: int = 0
     sizes: list[RuntimeSize] = field(default_factory=list)
-    _steps: list[_Step] = field(default_factory=list)
+    _steps: list[Step] = field(default_factory=list)
     _loops: list[tuple[str, LoopCount]] = field(default_factory=list)
     _loop_count: int = 0
 
@@ -242,7 +219,7 @@ class BundleBuilder:
             if size.maximum is None:
                 message = f"{spec.name}: dim {dim} of runtime size {size.name}, without a maximum"
                 raise BundleError("SPY291", message, expected="BundleBuilder.size(name, maximum)")
-        self._steps.append(_Step(spec, tuple(self._loops)))
+        self._steps.append((tuple(self._loops), spec))
 
     def _check_size(self, what: str, size: RuntimeSize) -> None:
         if size not in self.sizes:
@@ -260,7 +237,7 @@ class BundleBuilder:
             if name not in loops:
                 message = f"{spec.name}: loop {name} is not open here"
                 raise BundleError("SPY291", message, expected=f"one of {', '.join(loops)}")
-        for value in (*place.loop_strides.values(), place.shift_bytes):
+        for value in (*place.loop_strides.values(), *place.shifts):
             for size in value.sizes if isinstance(value, SizeValue) else ():
                 self._check_size(spec.name, size)
 
@@ -270,21 +247,20 @@ class BundleBuilder:
 
     def _build_symbolic(self) -> BuiltBundle:
         operations: dict[str, BuiltOperation] = {}
-        steps = []
+        steps: list[BuiltStep] = []
         n_symbols = 0
-        for step in self._steps:
+        for loops, spec in self._steps:
             index = len(operations)
-            table = SymbolTable(-1 - n_symbols)
-            built = build_inspected(step.spec, f"{index}_{step.spec.name}", table.symbol_of)
+            ids: dict[Address | RuntimeSize, int] = {}
+            resolve = _symbols(-1 - n_symbols, ids)
+            built = build_inspected(spec, f"{index}_{spec.name}", resolve)
             operations[_filename(index)] = built
-            n_symbols += len(table.ids)
-            steps.append(BuiltStep(step.loops, _filename(index), table.ids))
-        launch = LaunchArguments(
-            {buffer.name: buffer.arg_index for buffer in self.arguments},
-            bool(self.pool_bytes),
-            tuple(self.sizes),
-        )
-        return BuiltBundle(_program(steps, launch), operations, tuple(steps), launch)
+            n_symbols += len(ids)
+            steps.append((loops, _filename(index), ids))
+        buffers = {POOL: POOL} if self.pool_bytes else {}
+        buffers |= {buffer.name: f"arg_{buffer.arg_index}" for buffer in self.arguments}
+        program = _program(steps, buffers, self.sizes)
+        return BuiltBundle(program, operations, tuple(steps), buffers, tuple(self.sizes))
 
     def _build_baked(self) -> BuiltBundle:
         has_pool = bool(self.pool_bytes)
@@ -297,28 +273,11 @@ class BundleBuilder:
             index = len(operations)
             resolve = _literal(bases | {POOL: 0}, iteration)
             operations[_filename(index)] = build_inspected(spec, f"{index}_{spec.name}", resolve)
-        steps = tuple(BuiltStep((), name) for name in operations)
-        launch = LaunchArguments({}, False)
-        return BuiltBundle(_program(steps, launch), operations, steps, launch)
+        steps: tuple[BuiltStep, ...] = tuple(((), name, {}) for name in operations)
+        return BuiltBundle(_program(steps, {}, ()), operations, steps)
 
 
 # --- built bundles ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchArguments:
-    """What a launch gives: addresses of the pool and of ``buffers`` (name → argument number), then
-    runtime sizes.
-    """
-
-    buffers: Mapping[str, int]
-    has_pool: bool
-    sizes: Sequence[RuntimeSize] = ()
-
-    def buffer_names(self) -> dict[str, str]:
-        """By buffer, how a module calls it: the pool comes first."""
-        pool = {POOL: POOL} if self.has_pool else {}
-        return pool | {name: f"arg_{number}" for name, number in self.buffers.items()}
 
 
 def parameter_name(buffer: str) -> str:
@@ -330,14 +289,17 @@ def parameter_name(buffer: str) -> str:
 class BuiltBundle:
     """A bundle made in code: it can run at once, or be written as a directory.
 
-    ``built``: operations by the file name that executes of ``program`` use. ``directory``: the
-    path that messages name. ``extra_files``: files to write beside bundle.mlir and the SDSCs.
+    ``built``: operations by the file name that executes of ``program`` use. A launch gives the
+    addresses of ``buffers`` (name → the module's name for it, the pool first), then ``sizes``.
+    ``directory``: the path that messages name. ``extra_files``: files to write beside bundle.mlir
+    and the SDSCs.
     """
 
     program: LoopProgram
     built: Mapping[str, BuiltOperation]
     steps: Sequence[BuiltStep]
-    launch: LaunchArguments
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    sizes: Sequence[RuntimeSize] = ()
     directory: Path = Path()
     extra_files: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -351,7 +313,7 @@ class BuiltBundle:
         """bundle.mlir as a syntax tree."""
         from spyre.mlir.builder.emission import emit_module
 
-        return emit_module(self.steps, self.launch)
+        return emit_module(self.steps, self.buffers, self.sizes)
 
     @cached_property
     def sdscs(self) -> Mapping[str, Sdsc]:
@@ -372,12 +334,14 @@ class BuiltBundle:
 # --- the program ------------------------------------------------------------------------------
 
 
-def _program(steps: Sequence[BuiltStep], launch: LaunchArguments) -> LoopProgram:
+def _program(
+    steps: Sequence[BuiltStep], buffers: Mapping[str, str], sizes: Sequence[RuntimeSize]
+) -> LoopProgram:
     """What lowering the module gives."""
     maker = _ProgramMaker()
-    for name, written in launch.buffer_names().items():
+    for name, written in buffers.items():
         maker.buffers[name] = maker.parameter(Parameter(parameter_name(written), "input_arg"))
-    for size in launch.sizes:
+    for size in sizes:
         parameter = Parameter(size.name, "input_arg", size.granularity, size.maximum)
         maker.sizes[size] = maker.parameter(parameter)
     body = maker.body(steps, 0, {})
@@ -397,7 +361,7 @@ class _ProgramMaker:
     def parameter(self, parameter: Parameter) -> IndexValue:
         """The next parameter, as a value."""
         self.parameters.append(parameter)
-        return of_atom(ParameterAtom(len(self.parameters) - 1, parameter.name))
+        return of_atom(InputAtom("parameter", len(self.parameters) - 1, parameter.name))
 
     def body(
         self, steps: Sequence[BuiltStep], depth: int, variables: Mapping[str, IndexValue]
@@ -409,7 +373,7 @@ class _ProgramMaker:
                 items += [self.execute(step, variables) for step in group]
                 continue
             name, count = loop
-            variable = of_atom(LoopAtom(depth, name))
+            variable = of_atom(InputAtom("loop", depth, name))
             inner = self.body(group, depth + 1, {**variables, name: variable})
             items.append(Loop(name, IndexValue(0), self.trips(count), IndexValue(1), inner))
         return tuple(items)
@@ -423,10 +387,10 @@ class _ProgramMaker:
 
     def execute(self, step: BuiltStep, variables: Mapping[str, IndexValue]) -> Execute:
         """An execute with the values of its symbols."""
-        values = tuple([self.value(address, variables) for address in step.symbols])
+        _, filename, symbols = step
+        values = tuple([self.value(address, variables) for address in symbols])
         self.n_executes += 1
-        ids = tuple(step.symbols.values())
-        return Execute(self.n_executes - 1, step.filename, ids, values)
+        return Execute(self.n_executes - 1, filename, tuple(symbols.values()), values)
 
     def value(
         self, address: Address | RuntimeSize, variables: Mapping[str, IndexValue]
@@ -434,9 +398,9 @@ class _ProgramMaker:
         """What a symbol is worth."""
         if isinstance(address, RuntimeSize):
             return self.sizes[address]
-        buffer, offset, strides, terms, shift = address
+        buffer, offset, strides, shifts = address
         base = add(self.buffers[buffer], IndexValue(offset))
-        if not strides and not terms and shift is None:
+        if not strides and not shifts:
             return base
         dims = [variables[loop] for loop, _ in strides]
         symbols = [base, *(self.sizes[size] for size in sizes_of(address))]
@@ -453,12 +417,12 @@ class _ProgramMaker:
 
 
 def _unrolled(
-    steps: Sequence[_Step], depth: int, iteration: Mapping[str, int]
+    steps: Sequence[Step], depth: int, iteration: Mapping[str, int]
 ) -> Iterator[tuple[OperationSpec, Mapping[str, int]]]:
     """Every operation of every iteration in program order, with its loop indices."""
     for loop, group in group_by_loop(steps, depth):
         if loop is None:
-            yield from ((step.spec, iteration) for step in group)
+            yield from ((spec, iteration) for _, spec in group)
             continue
         name, count = loop
         assert isinstance(count, int), "BundleBuilder.size refuses baked bundles"

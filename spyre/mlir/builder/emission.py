@@ -7,14 +7,13 @@ format reference §2, §3.1, §3.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spyre.mlir.builder.bundles import (
     POOL,
     Address,
     BuiltStep,
-    LaunchArguments,
     LoopCount,
     address_map,
     group_by_loop,
@@ -40,9 +39,11 @@ from spyre.mlir.text import (
 )
 
 
-def emit_module(steps: Sequence[BuiltStep], launch: LaunchArguments) -> Module:
+def emit_module(
+    steps: Sequence[BuiltStep], buffers: Mapping[str, str], sizes: Sequence[RuntimeSize]
+) -> Module:
     """The module of a built bundle; lowering it gives the bundle's program."""
-    emitter = _ModuleEmitter(launch)
+    emitter = _ModuleEmitter(buffers, sizes)
     body = emitter.body(steps, 0)
     function = Function("sdsc_bundle", tuple(emitter.parameters), (*emitter.head, *body))
     return Module(function, tuple(emitter.aliases))
@@ -52,21 +53,20 @@ def emit_module(steps: Sequence[BuiltStep], launch: LaunchArguments) -> Module:
 class _ModuleEmitter:
     """Collects parameters, statements of the head, and map aliases."""
 
-    launch: LaunchArguments
+    buffers: Mapping[str, str]
+    sizes: Sequence[RuntimeSize]
     parameters: list[FunctionParameter] = field(default_factory=list)
     head: list[Statement] = field(default_factory=list)
     aliases: list[MapAlias] = field(default_factory=list)
-    buffers: dict[str, str] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _addresses: int = 0
 
     def __post_init__(self) -> None:
-        self.buffers = self.launch.buffer_names()
         for buffer in self.buffers.values():
             parameter = parameter_name(buffer)
             self.parameters.append(FunctionParameter(parameter, InputArgType()))
             self._define(buffer, ExtractOp(buffer, ArgumentField.VALUE, parameter))
-        for size in self.launch.sizes:
+        for size in self.sizes:
             kind = InputArgType(size.granularity, size.maximum)
             self.parameters.append(FunctionParameter(size.name, kind))
             result = _size_value(size)
@@ -102,16 +102,16 @@ class _ModuleEmitter:
     def _execute(self, step: BuiltStep) -> list[Statement]:
         """The applies an execute needs, and the execute itself."""
         statements: list[Statement] = []
-        operands = [self._operand(address, statements) for address in step.symbols]
-        ids = tuple(step.symbols.values())
-        return [*statements, ExecuteOp(tuple(operands), step.filename, ids)]
+        _, filename, symbols = step
+        operands = [self._operand(address, statements) for address in symbols]
+        return [*statements, ExecuteOp(tuple(operands), filename, tuple(symbols.values()))]
 
     def _operand(self, address: Address | RuntimeSize, statements: list[Statement]) -> str:
         if isinstance(address, RuntimeSize):
             return _size_value(address)
-        buffer, offset, strides, terms, shift = address
+        buffer, offset, strides, shifts = address
         base = self._base(buffer, offset)
-        if not strides and not terms and shift is None:
+        if not strides and not shifts:
             return base
         name = f"addr_{self._addresses}"
         self._addresses += 1

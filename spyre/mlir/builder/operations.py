@@ -26,9 +26,8 @@ from spyre.mlir.operation import (
     footprint,
     moving_dims,
     slice_offsets,
-    stick_elements,
 )
-from spyre.mlir.program import AffineExpr
+from spyre.mlir.program import AffineExpr, AffineSymbol
 from spyre.mlir.sdsc import (
     MAX_CORES,
     Inspection,
@@ -48,15 +47,14 @@ class BufferAddress:
     """An address relative to the start of a buffer of a bundle.
 
     The sum of ``offset_bytes``, of ``loop_strides`` bytes per iteration of each enclosing loop,
-    and of the terms that depend on runtime sizes: ``size_terms`` and ``shift_bytes``. A bundle
-    builder turns it into an address or a symbol.
+    and of ``shifts``, bytes that depend on runtime sizes. A bundle builder turns it into an
+    address or a symbol.
     """
 
     buffer: str
     offset_bytes: int = 0
     loop_strides: Mapping[str, int | SizeValue] = field(default_factory=dict)
-    size_terms: tuple[SizeTerm, ...] = ()
-    shift_bytes: SizeValue | None = None
+    shifts: tuple[SizeValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +67,6 @@ class RuntimeSize:
     name: str
     maximum: int | None
     granularity: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class SizeTerm:
-    """Bytes of an address: ceil(``size`` / ``slices``) · ``element_bytes``."""
-
-    size: RuntimeSize
-    slices: int
-    element_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,16 +189,12 @@ def build_operation(
     _check_dims(spec)
     slices = {dim: spec.splits.get(dim, 1) for dim in spec.extents}
     outline = _outline(spec, sdsc_name or f"0_{spec.name}", slices, resolve)
-    placed = {
-        tensor.index: _placed(outline, tensor, operand, spec, resolve)
+    placed = tuple(
+        _placed(outline, tensor, operand, spec, resolve)
         for tensor, operand in zip(outline.tensors, _operands(spec), strict=True)
-    }
-    return replace(
-        outline,
-        inputs=tuple(placed[t.index] for t in outline.inputs),
-        outputs=tuple(placed[t.index] for t in outline.outputs),
-        index_tensors=tuple(placed[t.index] for t in outline.index_tensors),
     )
+    a, b = len(spec.inputs), len(spec.inputs) + len(spec.index_inputs)
+    return replace(outline, inputs=placed[:a], index_tensors=placed[a:b], outputs=placed[b:])
 
 
 def _operands(spec: OperationSpec) -> tuple[OperandSpec, ...]:
@@ -390,45 +375,35 @@ def _placed(
     resolve: Resolve | None,
 ) -> Tensor:
     """``tensor`` with a start per core: base plus the offset of the core's slice (§5.2)."""
-    offsets = slice_offsets(op, tensor)
-    terms = _size_terms(op, tensor, spec)
-    starts = tuple(
-        _start(_moved(operand.base, moved, spec), offset, resolve)
-        for offset, moved in zip(offsets, terms, strict=True)
-    )
+    base, offsets, shifts = operand.base, slice_offsets(op, tensor), _size_shifts(op, tensor, spec)
+    if isinstance(base, int):
+        message = "a runtime size split over cores moves start addresses"
+        _require(not any(shifts), spec, message, "a place in a buffer")
+        starts = tuple([base + offset for offset in offsets])
+    elif resolve is None:
+        message = f"a place in buffer {base.buffer} has no address"
+        raise BundleError("SPY290", message, expected="an integer, or a bundle builder")
+    else:
+        places = [replace(base, shifts=(*own, *base.shifts)) if own else base for own in shifts]
+        starts = tuple(map(resolve, places, offsets))
     return replace(tensor, starts=starts, symbolic=min(starts) < 0)
 
 
-def _moved(base: Base, terms: tuple[SizeTerm, ...], spec: OperationSpec) -> Base:
-    """Return ``base`` moved by ``terms``, offsets that depend on runtime sizes."""
-    if not terms:
-        return base
-    message = "a runtime size split over cores moves start addresses"
-    _require(isinstance(base, BufferAddress), spec, message, "a place in a buffer")
-    assert isinstance(base, BufferAddress)
-    return replace(base, size_terms=terms)
-
-
-def _start(base: Base, offset_bytes: int, resolve: Resolve | None) -> int:
-    if isinstance(base, int):
-        return base + offset_bytes
-    if resolve is None:
-        message = f"a place in buffer {base.buffer} has no address"
-        raise BundleError("SPY290", message, expected="an integer, or a bundle builder")
-    return resolve(base, offset_bytes)
-
-
-def _size_terms(
+def _size_shifts(
     op: Operation, tensor: Tensor, spec: OperationSpec
-) -> tuple[tuple[SizeTerm, ...], ...]:
-    """Return per core the offsets from slices of runtime sizes, added to `slice_offsets` (§11)."""
-    pitches, sticks = footprint(op, tensor).pitch_bytes, stick_elements(tensor)
+) -> tuple[tuple[SizeValue, ...], ...]:
+    """Return per core the bytes before its slices of runtime sizes, besides `slice_offsets` (§11).
+
+    Of a dim: the bytes of an element, times the slices before, times ceil(size / slices).
+    """
+    pitches, sticks = footprint(op, tensor).pitch_bytes, tensor.sticks
     moving = [dim for dim in moving_dims(op, tensor) if dim in op.symbolic_dims]
+    shares = {dim: AffineSymbol(0).ceildiv(op.slices[dim]) for dim in moving}
     return tuple(
         tuple(
-            SizeTerm(spec.sizes[dim], op.slices[dim], row[dim] * pitches[dim] // sticks.get(dim, 1))
+            SizeValue(row[dim] * pitches[dim] // sticks.get(dim, 1) * shares[dim], (size,))
             for dim in moving
-            if row[dim]
+            if row[dim] and (size := spec.sizes[dim])
         )
         for row in op.core_slices
     )

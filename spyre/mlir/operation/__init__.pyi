@@ -10,8 +10,6 @@ from .footprint import (
     moving_dims as moving_dims,
     pinned as pinned,
     slice_offsets as slice_offsets,
-    stick_elements as stick_elements,
-    stored_extent as stored_extent,
     unsplit_input_extent as unsplit_input_extent,
     with_sizes as with_sizes,
 )

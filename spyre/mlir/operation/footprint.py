@@ -50,32 +50,28 @@ class Footprint:
 
 def footprint(op: Operation, tensor: Tensor) -> Footprint:
     """Footprint of ``tensor``; its dims must be dims of ``op`` with slices that divide them."""
-    sticks = stick_elements(tensor)
+    known = op.footprints.get(tensor.index)
+    if known is not None and known[0] is tensor:
+        return known[1]
     stored: dict[str, int] = {}
     pitches: dict[str, int] = {}
     pitch, span = tensor.first_pitch_bytes, STICK_BYTES
     for dim in tensor.dims:
-        size = sticks.get(dim, 1)
-        extent = stored[dim] = stored_extent(op, tensor, dim, size)
+        size = tensor.sticks.get(dim, 1)
+        extent = stored[dim] = _stored_extent(op, tensor, dim)
         pitches[dim] = pitch
         span += pitch * (_steps(op, tensor, dim, extent, size) - 1)
         pitch *= -(-extent // size)
-    return Footprint(stored, pitches, pitch, span)
+    area = Footprint(stored, pitches, pitch, span)
+    op.footprints[tensor.index] = tensor, area
+    return area
 
 
-def stick_elements(tensor: Tensor) -> dict[str, int]:
-    """Elements of each stick dim in one stick; a dim may be listed twice (packed formats)."""
-    elements: dict[str, int] = {}
-    for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
-        elements[dim] = elements.get(dim, 1) * size
-    return elements
-
-
-def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
-    """Elements kept along ``dim``; ``stick`` is the dim's elements per stick, 1 outside it."""
+def _stored_extent(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Elements that memory keeps along ``dim``."""
     scale = tensor.scale[dim]
     if scale != 1:
-        return stick if scale == -2 else 1
+        return tensor.sticks.get(dim, 1) if scale == -2 else 1
     if dim in tensor.device_dim_sizes:
         return tensor.device_dim_sizes[dim]
     if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
@@ -84,7 +80,7 @@ def stored_extent(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
         return _windowed_extent(op, tensor, dim, window) + tensor.gap_elements.get(dim, 0)
     extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
     gap = tensor.gap_elements.get(dim, 0)
-    return extent - gap if _gap_is_padding(op, tensor, dim, gap) else extent + gap
+    return extent - gap if gap and _gap_is_padding(op, tensor, dim, gap) else extent + gap
 
 
 def implied_front(tensor: Tensor, dim: str, window: Window) -> int:
@@ -153,7 +149,7 @@ def index_step_fault(op: Operation, tensor: Tensor) -> str:
     if step.dim not in own_dims:
         return f"an index counts along {step.dim}, which {tensor.name} does not have"
     beyond = own_dims[own_dims.index(step.dim) + 1 :]
-    moving = [dim for dim in beyond if op.extents[dim] > stick_elements(tensor).get(dim, 1)]
+    moving = [dim for dim in beyond if op.extents[dim] > tensor.sticks.get(dim, 1)]
     outer = [dim for dim in moving if dim not in indexed_dims(op, tensor)]
     if outer and step.dim not in tensor.device_dim_sizes:
         return f"pitch of {outer[0]} of {tensor.name}: the extent of {step.dim} is not given"
@@ -219,9 +215,8 @@ def with_sizes(op: Operation, sizes: Sizes) -> Operation:
 
 def pinned(op: Operation, tensor: Tensor, dims: Mapping[str, object]) -> Tensor:
     """``tensor`` whose stored extents along ``dims`` no longer follow from those of ``op``."""
-    sticks = stick_elements(tensor)
     stored = {
-        dim: stored_extent(op, tensor, dim, sticks.get(dim, 1))
+        dim: _stored_extent(op, tensor, dim)
         for dim in tensor.dims
         if dim in dims and tensor.holds(dim)
     }
@@ -291,7 +286,7 @@ def _slice_origins(op: Operation, tensor: Tensor, dim: str, pitch: int) -> dict[
 
     Under a window, the element its first output position starts at, padding counted as stored.
     """
-    window, stick = op.window_of(tensor, dim), stick_elements(tensor).get(dim, 1)
+    window, stick = op.window_of(tensor, dim), tensor.sticks.get(dim, 1)
     step = op.core_extent(dim) * (window.stride if window else 1)
     inside = tensor.word_length_bytes if len(tensor.stick_dims) == 1 else 0
     return {

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from spyre.dtypes import STICK_BYTES
 from spyre.rules import Fault
+
+if TYPE_CHECKING:
+    from spyre.mlir.operation.footprint import Footprint
 
 MASK_CONSTANT = "samv-maskvalue"
 """The constant that stands in for masked elements (SDSC reference §8)."""
@@ -90,7 +95,7 @@ class SymbolicDim:
     tag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tensor:
     """One operand.
 
@@ -130,6 +135,14 @@ class Tensor:
     own_core_slices: tuple[Mapping[str, int], ...] = ()
     first_pitch_bytes: int = STICK_BYTES
 
+    @cached_property
+    def sticks(self) -> Mapping[str, int]:
+        """Elements of each stick dim in one stick; a dim may be listed twice (packed formats)."""
+        elements: dict[str, int] = {}
+        for dim, size in zip(self.stick_dims, self.stick_sizes, strict=True):
+            elements[dim] = elements.get(dim, 1) * size
+        return elements
+
     def holds(self, dim: str) -> bool:
         """True if the tensor really varies along ``dim`` (listed with scale 1)."""
         return self.scale.get(dim) == 1
@@ -140,7 +153,7 @@ class Tensor:
         return self.component is Component.LX or self.per_core_in_hbm
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operation:
     """One computeOp_ over all its cores.
 
@@ -173,12 +186,17 @@ class Operation:
     symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
     last_extents: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """All operands: inputs, index tensors, outputs."""
         return (*self.inputs, *self.index_tensors, *self.outputs)
 
-    @property
+    @cached_property
+    def footprints(self) -> dict[int, tuple[Tensor, Footprint]]:
+        """What `footprint` has computed, by tensor index; a tensor of that index may be another."""
+        return {}
+
+    @cached_property
     def symbol_ids(self) -> tuple[int, ...]:
         """Distinct symbol ids in order of first appearance over tensors and cores, then sizes."""
         tensors = sorted(self.tensors, key=lambda t: t.index)
@@ -204,8 +222,10 @@ class Operation:
         """The window that slides over ``tensor`` along ``dim``: only over the first input
         (operations reference §7).
         """
-        slides = bool(self.inputs) and tensor.index == self.inputs[0].index and tensor.holds(dim)
-        return self.windows.get(dim) if slides else None
+        window = self.windows.get(dim)
+        if window is None or not self.inputs or tensor.index != self.inputs[0].index:
+            return None
+        return window if tensor.holds(dim) else None
 
     def window_span(self, tensor: Tensor, dim: str) -> int:
         """Elements of ``dim`` one core's windows read of ``tensor``, padding included; where no

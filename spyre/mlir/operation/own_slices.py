@@ -80,7 +80,7 @@ def without_equal_divisions(op: Operation) -> Operation:
 
 def own_slice_faults(op: Operation) -> Iterator[Fault[Tensor]]:
     """Everything that keeps ``op`` from having a defined result; a fault's place is its tensor."""
-    malformed = [*_malformed(op), *_not_in_lx(op)]
+    malformed = list(_malformed(op))
     yield from malformed
     if malformed or not op.outputs:
         return
@@ -106,9 +106,6 @@ def _malformed(op: Operation) -> Iterator[Fault[Tensor]]:
                     yield Fault(
                         "SPY261", tensor, message, f"{dim} 0 to {count - 1}", f"{dim} {index}"
                     )
-
-
-def _not_in_lx(op: Operation) -> Iterator[Fault[Tensor]]:
     for tensor in op.tensors if op.name == SHUFFLE else ():
         if tensor.component is not Component.LX:
             message = f"{tensor.name} of a shuffle is not in LX"

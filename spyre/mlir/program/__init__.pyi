@@ -11,8 +11,8 @@ from .affine import (
 )
 from .program import (
     Body as Body,
+    DeviceAllocation as DeviceAllocation,
     Execute as Execute,
-    LaunchAllocation as LaunchAllocation,
     LinkableProgram as LinkableProgram,
     Loop as Loop,
     LoopProgram as LoopProgram,
@@ -26,12 +26,10 @@ from .schedule import (
 )
 from .values import (
     SYMBOLIC as SYMBOLIC,
-    AllocationAtom as AllocationAtom,
     Atom as Atom,
     Derived as Derived,
     IndexValue as IndexValue,
-    LoopAtom as LoopAtom,
-    ParameterAtom as ParameterAtom,
+    InputAtom as InputAtom,
     Terms as Terms,
     add as add,
     of_atom as of_atom,

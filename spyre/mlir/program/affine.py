@@ -1,8 +1,9 @@
 """Affine maps: integer expressions over dims and symbols, as MLIR defines them.
 
 The parser builds them from ``affine_map<…>``, the torch backend with the arithmetic operators of
-:class:`AffineExpr`. ``evaluate`` takes Python integers or int64 arrays; ``fold`` takes any other
-arithmetic (lowering uses it with symbolic values). Semantics: bundle format reference §2.2.
+:class:`AffineExpr`. ``fold`` evaluates them: with `INTEGERS` over Python integers or int64 arrays,
+where ``floordiv`` rounds down, ``ceildiv`` up, and ``mod`` is never negative; lowering uses it
+with symbolic values. Semantics: bundle format reference §2.2.
 """
 
 from __future__ import annotations
@@ -166,27 +167,6 @@ class AffineMap:
     n_symbols: int
     result: AffineExpr
 
-    def evaluate(self, dims: Sequence[Integers], symbols: Sequence[Integers]) -> Integers:
-        """Value of the map; operands are integers or int64 arrays that broadcast together.
-
-        ``floordiv`` rounds down, ``ceildiv`` up, ``mod`` is never negative. Integers are exact;
-        with arrays the caller sees to it that no intermediate leaves int64. Raises BundleError
-        SPY125 when a divisor is not positive, SPY141 when the number of operands is wrong.
-        """
-        self.check_operands(len(dims), len(symbols))
-        value: Integers = fold(self.result, dims, symbols, INTEGERS)
-        return value
-
-    def check_operands(self, n_dims: int, n_symbols: int) -> None:
-        """Raise BundleError SPY141 unless the operand counts fit."""
-        if (n_dims, n_symbols) != (self.n_dims, self.n_symbols):
-            raise BundleError(
-                "SPY141",
-                "operands do not fit the affine map",
-                expected=f"{self.n_dims} dims and {self.n_symbols} symbols",
-                found=f"{n_dims} dims and {n_symbols} symbols",
-            )
-
     def __str__(self) -> str:
         dims = ", ".join(f"d{i}" for i in range(self.n_dims))
         symbols = ", ".join(f"s{i}" for i in range(self.n_symbols))
@@ -213,21 +193,6 @@ def fold(expr: AffineExpr, dims: Sequence[T], symbols: Sequence[T], with_: ExprA
         return symbols[expr.index]
     assert isinstance(expr, AffineConstant)
     return with_.constant(expr.value)
-
-
-def floordiv(left: Any, right: Any) -> Any:
-    """Quotient rounded towards minus infinity; integers or arrays."""
-    return left // positive(right)
-
-
-def ceildiv(left: Any, right: Any) -> Any:
-    """Quotient rounded towards plus infinity; integers or arrays."""
-    return -(-left // positive(right))
-
-
-def mod(left: Any, right: Any) -> Any:
-    """Remainder in 0 … right-1; integers or arrays."""
-    return left % positive(right)
 
 
 def positive(divisor: Any) -> Any:
@@ -270,9 +235,9 @@ INTEGERS: ExprArithmetic[Any] = ExprArithmetic(
         Operator.ADD: lambda left, right: left + right,
         Operator.SUB: lambda left, right: left - right,
         Operator.MUL: lambda left, right: left * right,
-        Operator.FLOORDIV: floordiv,
-        Operator.CEILDIV: ceildiv,
-        Operator.MOD: mod,
+        Operator.FLOORDIV: lambda left, right: left // positive(right),
+        Operator.CEILDIV: lambda left, right: -(-left // positive(right)),
+        Operator.MOD: lambda left, right: left % positive(right),
     },
 )
 EXPRESSIONS: ExprArithmetic[AffineExpr] = ExprArithmetic(

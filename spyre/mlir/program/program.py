@@ -53,7 +53,7 @@ class Parameter(Located):
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchAllocation(Located):
+class DeviceAllocation(Located):
     """Device memory held for the whole launch; one per textual occurrence, in textual order."""
 
     index: int
@@ -137,7 +137,7 @@ def print_body(body: Body, indent: str = "") -> Iterator[str]:
 
 def bind_arguments(
     parameters: Sequence[Parameter],
-    allocations: Sequence[LaunchAllocation],
+    allocations: Sequence[DeviceAllocation],
     parameter_values: Mapping[str, int],
     allocation_addresses: Sequence[int],
 ) -> Environment:
@@ -227,7 +227,7 @@ class LinkableProgram(Protocol):
         """Launch arguments."""
 
     @property
-    def allocations(self) -> tuple[LaunchAllocation, ...]:
+    def allocations(self) -> tuple[DeviceAllocation, ...]:
         """Device memory held during a launch."""
 
     @property
@@ -258,7 +258,7 @@ class LoopProgram:
     """
 
     parameters: tuple[Parameter, ...]
-    allocations: tuple[LaunchAllocation, ...]
+    allocations: tuple[DeviceAllocation, ...]
     body: Body
     executes: tuple[Execute, ...]
 

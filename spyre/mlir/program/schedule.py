@@ -60,12 +60,8 @@ class _Level:
     indices: Int64Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """An execute: one instance per row of its level."""
-
-    execute: Execute
-    level: _Level
+_Run = tuple[Execute, _Level]
+"""An execute: one instance per row of its level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +127,7 @@ def _unroll(body: Body, level: _Level, budget: _Budget) -> tuple[_Run | _Nest, .
     for item in body:
         if isinstance(item, Execute):
             budget.take(level.n_rows, len(item.symbols), level.n_rows, item.location)
-            unrolled.append(_Run(item, level))
+            unrolled.append((item, level))
         else:
             unrolled.append(_unroll_loop(item, level, budget))
     return tuple(unrolled)
@@ -197,7 +193,7 @@ def _counts(unrolled: tuple[_Run | _Nest, ...], n_rows: int) -> Int64Array:
     """Dynamic executes per row of a level."""
     counts = np.zeros(n_rows, np.int64)
     for item in unrolled:
-        if isinstance(item, _Run):
+        if isinstance(item, tuple):
             counts += 1
         else:
             counts += _per_parent(item, n_rows)
@@ -218,7 +214,7 @@ def _tables(
     empty = np.empty((0, 0), np.int64)
     symbols, indices = [empty] * n_executes, [empty] * n_executes
     for run in _runs(unrolled):
-        execute, level = run.execute, run.level
+        execute, level = run
         with _located(execute.location):
             symbols[execute.index] = table(execute.symbols, level.environment, level.n_rows)
         indices[execute.index] = level.indices
@@ -227,7 +223,7 @@ def _tables(
 
 def _runs(unrolled: tuple[_Run | _Nest, ...]) -> Iterator[_Run]:
     for item in unrolled:
-        if isinstance(item, _Run):
+        if isinstance(item, tuple):
             yield item
         else:
             yield from _runs(item.inner)
@@ -236,8 +232,8 @@ def _runs(unrolled: tuple[_Run | _Nest, ...]) -> Iterator[_Run]:
 def _place(unrolled: tuple[_Run | _Nest, ...], start: Int64Array, schedule: Schedule) -> None:
     """Write order and instance; ``start[row]`` is the place in program order where a row begins."""
     for item in unrolled:
-        if isinstance(item, _Run):
-            schedule.order[start] = item.execute.index
+        if isinstance(item, tuple):
+            schedule.order[start] = item[0].index
             schedule.instance[start] = np.arange(len(start))
             start = start + 1
         else:

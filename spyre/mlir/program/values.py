@@ -9,7 +9,8 @@ all iterations at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from spyre.errors import BundleError, Location, SpyreError
 from spyre.mlir.program.affine import INTEGERS, ExprArithmetic, Operator, positive
@@ -58,71 +59,33 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterAtom:
-    """The integer given for parameter ``index``."""
+class InputAtom:
+    """An integer that is not computed: by ``source``, that of parameter ``index``, the device
+    address (bytes) of allocation ``index``, or the induction variable of the enclosing loop at
+    depth ``index`` (0: outermost).
+    """
 
+    source: Literal["parameter", "allocation", "loop"]
     index: int
     name: str
 
     @property
     def key(self) -> tuple[int, int, str]:
         """Place in the canonical order."""
-        return (0, self.index, "")
+        return (("parameter", "allocation", "loop").index(self.source), self.index, "")
 
     def read(self, environment: Environment) -> Any:
-        """Its integer."""
-        return environment.parameters[self.index]
+        """Its integer, or the column of a loop."""
+        if self.source == "parameter":
+            return environment.parameters[self.index]
+        values = environment.columns if self.source == "loop" else environment.allocations
+        return values[self.index]
 
     def magnitude(self, environment: Environment) -> int:
         """Bound of the absolute value."""
-        return abs(environment.parameters[self.index])
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationAtom:
-    """The device address (bytes) of allocation ``index``."""
-
-    index: int
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        """Place in the canonical order."""
-        return (1, self.index, "")
-
-    def read(self, environment: Environment) -> Any:
-        """Its address."""
-        return environment.allocations[self.index]
-
-    def magnitude(self, environment: Environment) -> int:
-        """Bound of the absolute value."""
-        return abs(environment.allocations[self.index])
-
-    def __str__(self) -> str:
-        return f"allocation{self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class LoopAtom:
-    """The induction variable of the enclosing loop at ``depth`` (0: outermost)."""
-
-    depth: int
-    name: str
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        """Place in the canonical order."""
-        return (2, self.depth, "")
-
-    def read(self, environment: Environment) -> Any:
-        """Its column."""
-        return environment.columns[self.depth]
-
-    def magnitude(self, environment: Environment) -> int:
-        """Bound of the absolute values."""
-        return environment.magnitudes[self.depth]
+        if self.source == "loop":
+            return environment.magnitudes[self.index]
+        return abs(int(self.read(environment)))
 
     def __str__(self) -> str:
         return self.name
@@ -156,7 +119,7 @@ class Derived:
         return f"({self.left} {self.operator} {self.right})"
 
 
-Atom = ParameterAtom | AllocationAtom | LoopAtom | Derived
+Atom = InputAtom | Derived
 Terms = tuple[tuple[Atom, int], ...]
 
 
@@ -295,18 +258,14 @@ def _too_large() -> BundleError:
     )
 
 
-def _division(operator: Operator) -> Any:
-    return lambda left, right: divide(operator, left, right)
-
-
 SYMBOLIC: ExprArithmetic[IndexValue] = ExprArithmetic(
     constant=IndexValue,
     operators={
         Operator.ADD: add,
         Operator.SUB: subtract,
         Operator.MUL: multiply,
-        Operator.FLOORDIV: _division(Operator.FLOORDIV),
-        Operator.CEILDIV: _division(Operator.CEILDIV),
-        Operator.MOD: _division(Operator.MOD),
+        Operator.FLOORDIV: partial(divide, Operator.FLOORDIV),
+        Operator.CEILDIV: partial(divide, Operator.CEILDIV),
+        Operator.MOD: partial(divide, Operator.MOD),
     },
 )

@@ -3,10 +3,8 @@ from .codec import (
     encode_sdsc as encode_sdsc,
     json_path as json_path,
 )
-from .form_rules import (
-    MAX_CORES as MAX_CORES,
-)
 from .inspection import (
+    MAX_CORES as MAX_CORES,
     Inspection as Inspection,
     inspect_operation as inspect_operation,
     inspect_sdsc as inspect_sdsc,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -52,7 +52,10 @@ def decode_sdsc(data: bytes, file: str) -> Sdsc:
             expected="an object with one key, the SDSC's name",
             found=f"{len(documents)} keys",
         )
-    unknown = () if _every_key_arrived(data, documents) else _lost_keys(data, documents, file)
+    unknown: tuple[UnknownKey, ...] = ()
+    if not _every_key_arrived(data, documents):
+        kept = msgspec.to_builtins(documents)
+        unknown = tuple(_unknown_keys(_parse_tree(data, file), kept, ()))
     name, body = next(iter(documents.items()))
     return Sdsc(name, body, unknown)
 
@@ -60,17 +63,11 @@ def decode_sdsc(data: bytes, file: str) -> Sdsc:
 def encode_sdsc(sdsc: Sdsc, indent: int = 0) -> bytes:
     """Writes an SDSC; decoding gives an equal one. ``indent`` 0 is the compact form."""
     tree = msgspec.to_builtins({sdsc.name: sdsc.body})
-    for key in sdsc.unknown:
-        _insert(tree, key)
+    for tokens, value in sdsc.unknown:
+        _lookup(tree, tokens[:-1])[tokens[-1]] = value
     # not msgspec: it wraps integers beyond 64 bits silently
     text = json.dumps(tree, indent=indent or None, allow_nan=False)
     return text.encode() + (b"\n" if indent else b"")
-
-
-def _insert(tree: Any, key: UnknownKey) -> None:
-    for token in key.tokens[:-1]:
-        tree = tree[token]
-    tree[key.tokens[-1]] = key.value
 
 
 def _every_key_arrived(data: bytes, documents: dict[str, SuperDsc]) -> bool:
@@ -127,17 +124,12 @@ def _members(tree: Any) -> Iterator[tuple[Token, Any]]:
         yield from enumerate(tree)
 
 
-def _lost_keys(data: bytes, documents: dict[str, SuperDsc], file: str) -> tuple[UnknownKey, ...]:
-    tree = _parse_tree(data, file)
-    return tuple(_unknown_keys(tree, msgspec.to_builtins(documents), ()))
-
-
 def _unknown_keys(tree: Any, kept: Any, tokens: tuple[Token, ...]) -> Iterator[UnknownKey]:
     """Members of ``tree`` that its typed form ``kept`` does not have."""
     for token, value in _members(tree):
         here = (*tokens, token)
         if isinstance(kept, dict) and token not in kept:
-            yield UnknownKey(here, value)
+            yield here, value
         elif isinstance(value, dict | list):
             yield from _unknown_keys(value, kept[token], here)
 
@@ -202,7 +194,7 @@ def _culprit(tree: Any, tokens: list[Token], path: str) -> str:
     return str(keys[0])
 
 
-def _lookup(tree: Any, tokens: list[Token] | tuple[Token, ...]) -> Any:
+def _lookup(tree: Any, tokens: Sequence[Token]) -> Any:
     for token in tokens:
         tree = tree[token]
     return tree

@@ -1,42 +1,252 @@
-"""Every check of an SDSC as data, and the functions that apply them.
+"""The checks of an SDSC: the rules on its form, and the order in which all rules apply.
 
-``inspect_sdsc`` runs the rules on the form, reads the operation, and runs the rules on its
-meaning; ``inspect_operation`` does the last for an operation that was built. The titles of codes
-are in :mod:`spyre.codes`. Rules: SuperDSC reference §2-§9 and §12 (sdsc.md).
+The rules on the form need only the structs. ``inspect_sdsc`` runs them, reads the operation, and
+runs the rules on its meaning; ``inspect_operation`` does the last for an operation that was built.
+The titles of codes are in :mod:`spyre.codes`. Rules: SuperDSC reference §2-§9 and §12 (sdsc.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec import UnsetType
+
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Operation, Tensor
-from spyre.mlir.sdsc.address_rules import ADDRESS_RULES
-from spyre.mlir.sdsc.form_rules import FORM_RULES, MAX_TENSORS
-from spyre.mlir.sdsc.meaning_rules import (
-    COMPARING,
-    DIM_RULES,
-    GRID_RULES,
-    SHAPE_RULES,
-    SLICE_RULES,
-    TENSOR_RULES,
-    VALUE_RULES,
-    OperationRules,
-)
+from spyre.mlir.sdsc.codec import json_path
+from spyre.mlir.sdsc.meaning_rules import BASIC_RULES, BUILT_RULES, MEANING_RULES
 from spyre.mlir.sdsc.reader import open_document, operation_of
-from spyre.mlir.sdsc.reading import DIM_NAMES, RuleContext
-from spyre.mlir.sdsc.structs import Sdsc
-from spyre.mlir.sdsc.writer import write_operation
-
-BASIC_RULES = GRID_RULES + SHAPE_RULES
-MEANING_RULES = SLICE_RULES + DIM_RULES + TENSOR_RULES + ADDRESS_RULES + VALUE_RULES
-"""Every rule is of the form, basic, or of the meaning. A stage runs only when the one before found
-no error, so a rule may rely on the earlier ones."""
-BUILT_RULES = replace(
-    MEANING_RULES, checks=tuple(c for c in MEANING_RULES.checks if c not in COMPARING)
+from spyre.mlir.sdsc.reading import (
+    DIM_NAMES,
+    RuleContext,
+    SdscDocument,
+    coord_infos,
+    runs_dsc,
+    step_numbers,
 )
+from spyre.mlir.sdsc.structs import Dims, FoldManager, Sdsc, given
+from spyre.mlir.sdsc.writer import write_operation
+from spyre.rules import Fault, RuleSet
+
+MAX_CORES = 32
+MAX_TENSORS = 8
+TARGETS = ("senulator", "sentient", "senpcfg", "sentf", "host")
+NESTED_DIM_KEYS = frozenset(
+    {
+        "name_",
+        "paddingSizes_",
+        "symbolicDimInfo_",
+        "maxSymbolicVolume_",
+        "coreletSplit_",
+        "rowSplit_",
+        "peSfpSplit_",
+    }
+)
+_DEFAULT_STEP = (-1, 0, 0, 0)
+
+
+def _unknown_keys(document: SdscDocument) -> Iterator[Fault[str]]:
+    for tokens, _ in document.sdsc.unknown:
+        yield Fault("SPY205", json_path(tokens), f"unknown key {tokens[-1]}")
+    dsc = document.dsc
+    yield from _unknown_dims(dsc.extents, f"{document.dsc_path}.N_")
+    for key, stage in given(dsc.stages, {}).items():
+        path = f"{document.dsc_path}.dataStageParam_.{key}"
+        yield from _unknown_dims(stage.steady, f"{path}.ss_")
+        yield from _unknown_dims(given(stage.epilogue, {}), f"{path}.el_")
+
+
+def _unknown_dims(dims: Dims, path: str) -> Iterator[Fault[str]]:
+    for key in dims:
+        if key[:-1] not in DIM_NAMES and key not in NESTED_DIM_KEYS:
+            yield Fault("SPY205", f"{path}.{key}", f"unknown key {key}")
+
+
+def _used_cores(document: SdscDocument) -> Iterator[Fault[str]]:
+    dsc, path = document.dsc, f"{document.dsc_path}.coreIdsUsed_"
+    cores = [str(core) for core in dsc.core_ids]
+    if not cores or len(set(cores)) != len(cores):
+        yield Fault("SPY208", path, "core ids are not distinct", "distinct ids, at least one")
+    for core in cores:
+        if core not in _CORE_NAMES:
+            yield Fault("SPY208", path, f"core {core} does not exist", "ids from 0 to 31", core)
+    counts = {
+        f"{document.dsc_path}.numCoresUsed_": str(dsc.num_cores),
+        f"{document.path}.numCoresUsed_": str(document.sdsc.body.num_cores),
+    }
+    for place, count in counts.items():
+        if count != str(len(cores)):
+            message = "number of cores differs from the length of coreIdsUsed_"
+            yield Fault("SPY208", place, message, str(len(cores)), count)
+
+
+_CORE_NAMES = frozenset(str(core) for core in range(MAX_CORES))
+
+
+def _core_to_dsc(document: SdscDocument) -> Iterator[Fault[str]]:
+    table = document.sdsc.body.core_to_dsc
+    if isinstance(table, UnsetType):
+        return
+    path = f"{document.path}.coreIdToDsc_"
+    count = len(given(document.sdsc.body.dscs, ()))
+    for core in map(str, document.dsc.core_ids):
+        index = table.get(core)
+        if index is None:
+            yield Fault("SPY209", path, f"core {core} has no DSC", f'an entry "{core}"')
+        elif str(index) not in map(str, range(count)):
+            message = f"DSC of core {core} does not exist"
+            yield Fault("SPY209", f"{path}.{core}", message, f"0 to {count - 1}", str(index))
+
+
+def _schedule(document: SdscDocument) -> Iterator[Fault[str]]:
+    """§9: well-formed steps that run a DSC; a core without any has the default."""
+    for core, steps in given(document.sdsc.body.schedule, {}).items():
+        if len(steps) == 1 and steps[0] == _DEFAULT_STEP:
+            continue
+        path = f"{document.path}.coreIdToDscSchedule.{core}"
+        numbers = [step_numbers(step) for step in steps]
+        for index, step in enumerate(numbers):
+            yield from _schedule_step(document, step, f"{path}[{index}]")
+        if not any(map(runs_dsc, numbers)):
+            yield Fault("SPY213", path, f"core {core} never runs its DSC", "a step that does")
+
+
+def _schedule_step(
+    document: SdscDocument, step: tuple[int | None, ...], path: str
+) -> Iterator[Fault[str]]:
+    body = document.sdsc.body
+    if not given(body.data_op_dscs, ()) and not given(body.data_dscs, ()):
+        yield from _absent_data_op(step, path)
+    if len(step) != 4 or None in step:
+        expected = "[data op, DSC, barrier before, barrier after]"
+        yield Fault("SPY213", path, "malformed schedule step", expected, str(list(step)))
+        return
+    dsc, count = step[1], len(given(body.dscs, ()))
+    if step[0] == -1 and dsc == -1:
+        message = "the step runs nothing"
+        yield Fault("SPY213", path, message, "a data op or a DSC", str(list(step)))
+    if dsc is not None and dsc >= count:
+        message = "the step runs a DSC that does not exist"
+        yield Fault("SPY213", path, message, f"below {count}", str(dsc))
+    if any(flag not in (0, 1) for flag in step[2:]):
+        message = "a barrier is neither 0 nor 1"
+        yield Fault("SPY213", path, message, "0 or 1", str(list(step[2:])))
+
+
+def _absent_data_op(step: tuple[int | None, ...], path: str) -> Iterator[Fault[str]]:
+    """A data op of none; §9: seen in an example, data op 0 beside a DSC that does exist."""
+    if len(step) != 4 or step[0] is None:
+        return
+    if not runs_dsc(step) and None not in step and step[:2] != (-1, -1):
+        message = "the step runs a data op that does not exist"
+        yield Fault("SPY213", path, message, "-1, there are none", str(step[0]))
+    elif runs_dsc(step) and step[0] >= 0:
+        message = "the step names a data op, and there are none"
+        yield Fault("SPY260", path, message, "-1", str(step[0]))
+
+
+def _equal_schedules(document: SdscDocument) -> Iterator[Fault[str]]:
+    """§9: cores that use one DSC have identical steps; barriers would never meet otherwise."""
+    table = given(document.sdsc.body.schedule, {})
+    default = (_DEFAULT_STEP,)
+    rows = [(core, table.get(core, default)) for core in map(str, document.dsc.core_ids)]
+    for core, steps in rows:
+        if steps == rows[0][1]:
+            continue
+        numbers, first = ([list(step_numbers(s)) for s in row] for row in (steps, rows[0][1]))
+        if numbers != first:
+            path = f"{document.path}.coreIdToDscSchedule.{core}"
+            message = f"core {core} has other steps than core {rows[0][0]}"
+            yield Fault("SPY259", path, message, str(first), str(numbers))
+
+
+def _tensors(document: SdscDocument) -> Iterator[Fault[str]]:
+    path, count = f"{document.dsc_path}.labeledDs_", len(document.dsc.tensors)
+    if count > MAX_TENSORS:
+        message = "more tensors than the card has segments"
+        yield Fault("SPY216", path, message, "at most 8", str(count))
+    for index, tensor in enumerate(document.dsc.tensors):
+        if str(tensor.index) != str(index):
+            message = f"{tensor.name} is not numbered by its position"
+            place = f"{path}[{index}].ldsIdx_"
+            yield Fault("SPY217", place, message, str(index), str(tensor.index))
+
+
+def _folds(document: SdscDocument) -> Iterator[Fault[str]]:
+    for index, node in enumerate(document.dsc.nodes):
+        path = f"{document.dsc_path}.scheduleTree_[{index}]"
+        yield from _fold_lengths(node.starts, f"{path}.startAddressCoreCorelet_")
+        for dim, info in coord_infos(node).items():
+            place = f"{path}.coordinates_.coordInfo.{dim}.folds"
+            yield from _fold_lengths(info.folds, place)
+            # len(folds) = elemArr + 3: core, corelet and row fold come before the element folds
+            count = len(info.folds.properties)
+            if str(info.element_folds) != str(count - 3):
+                expected = f"elemArr + 3 with elemArr {info.element_folds}"
+                message = f"dim {dim} has the wrong number of folds"
+                yield Fault("SPY231", place, message, expected, str(count))
+
+
+def _fold_lengths(manager: FoldManager, path: str) -> Iterator[Fault[str]]:
+    functions, properties = len(manager.functions), len(manager.properties)
+    if functions != properties:
+        message = "a fold has a function and a property each"
+        found = f"{functions} functions, {properties} properties"
+        yield Fault("SPY245", path, message, "lists of one length", found)
+
+
+def _target(document: SdscDocument) -> Iterator[Fault[str]]:
+    """Check the target card and the number of corelets."""
+    fold = document.sdsc.body.corelet_fold
+    if not isinstance(fold, UnsetType) and str(fold.factor) not in ("1", "2"):
+        path = f"{document.path}.coreletFoldProp_.factor_"
+        yield Fault("SPY246", path, "unusual corelet fold", "1 or 2", str(fold.factor))
+    count = given(document.dsc.num_corelets, 1)
+    if str(count) != "1":
+        path, message = (
+            f"{document.dsc_path}.numCoreletsUsed_",
+            "corelets have no effect on results here",
+        )
+        yield Fault("SPY246", path, message, "1", str(count))
+    target = given(document.sdsc.body.target, TARGETS[0])
+    if target not in TARGETS:
+        expected = f"one of {', '.join(TARGETS)}"
+        yield Fault("SPY249", f"{document.path}.target_", "unknown target", expected, target)
+
+
+FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
+    {
+        "SPY205": Severity.WARNING,
+        "SPY208": Severity.ERROR,
+        "SPY209": Severity.ERROR,
+        "SPY213": Severity.ERROR,
+        "SPY216": Severity.ERROR,
+        "SPY217": Severity.ERROR,
+        "SPY231": Severity.ERROR,
+        "SPY245": Severity.ERROR,
+        "SPY246": Severity.WARNING,
+        "SPY249": Severity.WARNING,
+        "SPY259": Severity.ERROR,
+        "SPY260": Severity.WARNING,
+    },
+    (
+        _unknown_keys,
+        _used_cores,
+        _core_to_dsc,
+        _schedule,
+        _equal_schedules,
+        _tensors,
+        _folds,
+        _target,
+    ),
+)
+"""Rules on the form; they need no operation."""
+
+
+# --- inspections ----------------------------------------------------------------------------------
+
 LARGEST_TEXT = 10**17
 
 
@@ -46,11 +256,6 @@ class Inspection:
 
     findings: tuple[Finding, ...]
     operation: Operation | None
-
-
-def check_sdsc(sdsc: Sdsc, file: str) -> tuple[Finding, ...]:
-    """Findings of all rules; a feature that is valid but not simulated is a warning."""
-    return inspect_sdsc(sdsc, file).findings
 
 
 def inspect_sdsc(sdsc: Sdsc, file: str) -> Inspection:
@@ -126,9 +331,12 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
 
 
 def _passes(
-    stages: Iterable[OperationRules], context: RuleContext, findings: list[Finding]
+    stages: Iterable[RuleSet[RuleContext, str]], context: RuleContext, findings: list[Finding]
 ) -> bool:
-    """Collects the findings of one stage after the other; False at the first with an error."""
+    """Collects the findings of one stage after the other; False at the first with an error.
+
+    So a rule may rely on those of the stages before.
+    """
     locate = partial(JsonLocation, context.op.file)
     for rules in stages:
         findings.extend(rules.findings(context, locate))

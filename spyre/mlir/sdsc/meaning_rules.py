@@ -1,19 +1,21 @@
-"""Rules on an SDSC's meaning: work slices, windows, symbolic dims, tensors, masks, constants.
+"""Rules on an SDSC's meaning: slices, windows, symbolic dims, tensors, addresses, constants.
 
-Part of the rule table of :mod:`.inspection`; they judge the :class:`Operation` that was read.
-Rules: SuperDSC reference §2-§6, §8, §9, §11 (sdsc.md), operations reference §7 (ops.md).
+They judge the :class:`Operation` that was read; :mod:`.inspection` applies them.
+Rules: SuperDSC reference §2-§6, §8, §9, §11, §12 (sdsc.md), operations reference §7 (ops.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
-from spyre.dtypes import FORMATS
+from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.errors import Severity
 from spyre.mlir.operation import (
     MASK_CONSTANT,
     SHUFFLE,
+    Component,
     Indirection,
     Operation,
     Padding,
@@ -21,15 +23,11 @@ from spyre.mlir.operation import (
     Window,
     index_step_fault,
     own_slice_faults,
-    stick_elements,
 )
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos, dim_entries, show_table
 from spyre.mlir.sdsc.structs import CoordInfo, given, int_or_none
 from spyre.rules import Fault, RuleSet
-
-OperationRules = RuleSet[RuleContext, str]
-"""Rules on the meaning; places are JSON paths."""
 
 
 def _slice_counts(context: RuleContext) -> Iterator[Fault[str]]:
@@ -85,34 +83,17 @@ def _core_extents(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _split_reductions(context: RuleContext) -> Iterator[Fault[str]]:
     op = context.op
-    split = [d for d in op.dims if op.slices[d] > 1 and _is_reduced(op, d)]
+    split = [
+        dim
+        for dim in op.dims
+        if op.slices[dim] > 1
+        and any(t.holds(dim) for t in op.inputs)
+        and not any(t.holds(dim) for t in op.outputs)
+    ]
     if len(split) > 1:
         path = f"{context.path}.numWkSlicesPerDim_"
         message = "several reduction dims are split"
         yield Fault("SPY247", path, message, "at most one", ", ".join(split))
-
-
-def _is_reduced(op: Operation, dim: str) -> bool:
-    outputs, inputs = op.outputs, op.inputs
-    return any(t.holds(dim) for t in inputs) and not any(t.holds(dim) for t in outputs)
-
-
-GRID_RULES: OperationRules = RuleSet(
-    {"SPY210": Severity.ERROR, "SPY211": Severity.ERROR, "SPY214": Severity.ERROR},
-    (_slice_counts, _slices_of_cores),
-)
-"""Rules the others build on: after them every slice count is positive and divides its dim."""
-
-SLICE_RULES: OperationRules = RuleSet(
-    {
-        "SPY212": Severity.ERROR,
-        "SPY215": Severity.ERROR,
-        "SPY247": Severity.WARNING,
-        "SPY253": Severity.WARNING,
-    },
-    (_cores_of_slices, _split_reductions, _core_extents),
-)
-"""The other rules on work slices."""
 
 
 def _windows(context: RuleContext) -> Iterator[Fault[str]]:
@@ -194,7 +175,7 @@ def _symbolic_dims(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _unit(context: RuleContext, dim: str) -> int:
     """Slices times elements of the longest stick along ``dim``."""
-    sticks = [stick_elements(t).get(dim, 1) for t in context.op.tensors if t.holds(dim)]
+    sticks = [t.sticks.get(dim, 1) for t in context.op.tensors if t.holds(dim)]
     return context.op.slices[dim] * max(sticks, default=1)
 
 
@@ -207,19 +188,6 @@ def _own_slices(context: RuleContext) -> Iterator[Fault[str]]:
         path = f"{context.node_path(fault.place)}.coordinates_"
         yield Fault("SPY261", path, fault.message, fault.expected, fault.found)
 
-
-DIM_RULES: OperationRules = RuleSet(
-    {
-        "SPY254": Severity.ERROR,
-        "SPY255": Severity.ERROR,
-        "SPY256": Severity.ERROR,
-        "SPY257": Severity.WARNING,
-        "SPY258": Severity.ERROR,
-        "SPY261": Severity.ERROR,
-    },
-    (_windows, _padded_dims, _symbolic_dims, _own_slices),
-)
-"""Rules on windows, symbolic dims and tensors' own work slices."""
 
 INDEX_ROLE = "KERNEL_IDX"
 
@@ -242,16 +210,12 @@ def _sticks(context: RuleContext) -> Iterator[Fault[str]]:
             message = f"stick dim {outside[0]} is not a dim of role {tensor.role}"
             expected = f"one of {', '.join(tensor.dims)}"
             yield Fault("SPY221", f"{path}.stickDimOrder_", message, expected, outside[0])
-        wanted = _elements_per_stick(tensor)
+        data_format = FORMATS.get(tensor.data_format)
+        wanted = 0 if data_format is None else data_format.elements_per_stick
         if wanted and prod(tensor.stick_sizes) != wanted:
             message = f"stick of {tensor.name} does not hold 128 bytes of {tensor.data_format}"
             found = str(prod(tensor.stick_sizes))
             yield Fault("SPY221", f"{path}.stickSize_", message, f"{wanted} elements", found)
-
-
-def _elements_per_stick(tensor: Tensor) -> int:
-    data_format = FORMATS.get(tensor.data_format)
-    return data_format.elements_per_stick if data_format is not None else 0
 
 
 def _tensor_dims(context: RuleContext) -> Iterator[Fault[str]]:
@@ -300,7 +264,7 @@ def _stick_multiples(context: RuleContext) -> Iterator[Fault[str]]:
     op = context.op
     longest: dict[str, int] = {}
     for tensor in op.tensors:
-        for dim, size in stick_elements(tensor).items():
+        for dim, size in tensor.sticks.items():
             if tensor.role != INDEX_ROLE and tensor.holds(dim):
                 longest[dim] = max(longest.get(dim, 1), size)
     for dim, size in longest.items():
@@ -367,7 +331,7 @@ def _coord_extents(
     op: Operation, tensor: Tensor, info: Mapping[str, CoordInfo], path: str
 ) -> Iterator[Fault[str]]:
     """§5.5: the element folds of a dim enumerate one core's part of it."""
-    sticks = stick_elements(tensor)
+    sticks = tensor.sticks
     for dim, entry in info.items():
         if dim not in tensor.scale:
             continue
@@ -382,10 +346,10 @@ def _coord_extents(
 
 def _unread(op: Operation, tensor: Tensor, dim: str) -> int:
     """Return how many unread elements may follow a core's last position, up to one stride."""
-    window = op.window_of(tensor, dim)
-    if window is None or tensor.padding.get(dim) is not Padding.FULL_SPAN_UNNEEDED:
+    if tensor.padding.get(dim) is not Padding.FULL_SPAN_UNNEEDED:
         return 0
-    return max(window.unneeded, window.stride - 1)
+    window = op.window_of(tensor, dim)
+    return 0 if window is None else max(window.unneeded, window.stride - 1)
 
 
 def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> int:
@@ -397,28 +361,124 @@ def _coordinate_count(op: Operation, tensor: Tensor, dim: str, stick: int) -> in
     return stick if scale == -2 else 1
 
 
-SHAPE_RULES: OperationRules = RuleSet(
-    {"SPY221": Severity.ERROR, "SPY222": Severity.ERROR}, (_sticks, _tensor_dims)
-)
-"""Rules that footprints build on: sticks and dims are those of the tensor and the operation."""
+# --- addresses ------------------------------------------------------------------------------------
 
-TENSOR_RULES: OperationRules = RuleSet(
-    {
-        "SPY220": Severity.ERROR,
-        "SPY232": Severity.ERROR,
-        "SPY233": Severity.ERROR,
-        "SPY234": Severity.ERROR,
-        "SPY241": Severity.ERROR,
-        "SPY242": Severity.ERROR,
-        "SPY243": Severity.ERROR,
-        "SPY244": Severity.ERROR,
-        "SPY248": Severity.WARNING,
-        "SPY252": Severity.WARNING,
-        "SPY262": Severity.ERROR,
-    },
-    (_scales, _coordinates, _stick_multiples, _formats, _indirection, _extents, _memories),
-)
-"""The other rules on tensors."""
+HBM_BYTES = 128 << 30
+LX_BYTES = 2 << 20
+MAX_SPAN_BYTES = 256 << 20
+
+
+_RANGES = {
+    Component.HBM: (
+        "SPY228",
+        HBM_BYTES,
+        "is outside device memory on",
+        "an address from 0 to {}",
+    ),
+    Component.LX: (
+        "SPY229",
+        LX_BYTES,
+        "does not fit the scratchpad of",
+        "a start from 0 to {} bytes",
+    ),
+}
+"""Code, capacity and words of each memory."""
+
+
+def _starts(context: RuleContext) -> Iterator[Fault[str]]:
+    for tensor in context.op.tensors:
+        if tensor.symbolic:
+            yield from _symbol_ids(context, tensor)
+        else:
+            yield from _addresses(context, tensor)
+        span = context.footprints[tensor.index].span_bytes
+        if span > MAX_SPAN_BYTES:
+            message = f"one core touches {span} bytes of {tensor.name}"
+            path, expected = context.node_path(tensor), f"at most {MAX_SPAN_BYTES} bytes"
+            yield Fault("SPY235", path, message, expected, str(span))
+
+
+def _addresses(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
+    """Real compilers write starts within a stick (coarse tiling, real-bundles.md); they run."""
+    path = context.start_path(tensor)
+    for core, start in _first(context, tensor, lambda start: start % STICK_BYTES != 0):
+        message = f"{tensor.name} does not start on a stick on core {core}"
+        yield Fault("SPY227", path, message, "a multiple of 128", str(start))
+    code, capacity_bytes, misplaced, expected = _RANGES[tensor.component]
+    limit = capacity_bytes - context.footprints[tensor.index].span_bytes
+    for core, start in _first(context, tensor, lambda start: not 0 <= start <= limit):
+        message = f"{tensor.name} {misplaced} core {core}"
+        yield Fault(code, path, message, expected.format(limit), str(start))
+
+
+def _symbol_ids(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
+    path = context.start_path(tensor)
+    if tensor.component is Component.LX:
+        message = f"{tensor.name} is in LX, whose addresses are never symbolic"
+        yield Fault("SPY230", path, message, "literal addresses")
+        return
+    for core, start in _first(context, tensor, lambda start: start >= 0):
+        message = f"symbol id of {tensor.name} on core {core} is not negative"
+        yield Fault("SPY230", path, message, "a negative id", str(start))
+
+
+def _first(
+    context: RuleContext, tensor: Tensor, is_bad: Callable[[int], bool]
+) -> list[tuple[int, int]]:
+    """The first core whose start address or symbol id is bad, with that; empty if none is."""
+    if not any(map(is_bad, tensor.starts)):
+        return []
+    pairs = zip(context.op.cores, tensor.starts, strict=True)
+    return [next(pair for pair in pairs if is_bad(pair[1]))]
+
+
+def _overlaps(context: RuleContext) -> Iterator[Fault[str]]:
+    """Literal addresses only; interleaved slices of one buffer share a box and are not judged."""
+    op = context.op
+    for output in op.outputs:
+        for operand in (*op.inputs, *op.index_tensors):
+            if _clash(context, output, operand):
+                message = f"output {output.name} overlaps {operand.name}"
+                expected = "disjoint addresses, or the same on every core"
+                found = f"starts {output.starts[0]} and {operand.starts[0]} on the first core"
+                yield Fault("SPY236", context.start_path(output), message, expected, found)
+
+
+def _clash(context: RuleContext, output: Tensor, operand: Tensor) -> bool:
+    if output.symbolic or operand.symbolic or output.component is not operand.component:
+        return False
+    if output.starts == operand.starts:
+        return False
+    lengths = _dense_bytes(context, output), _dense_bytes(context, operand)
+    if 0 in lengths:
+        return False
+    if output.component is Component.LX:
+        pairs = zip(output.starts, operand.starts, strict=True)
+        return any(_meet(a, b, lengths) for a, b in pairs)
+    return _boxes_meet(output.starts, operand.starts, lengths)
+
+
+def _meet(first: int, second: int, lengths: tuple[int, int]) -> bool:
+    return first < second + lengths[1] and second < first + lengths[0]
+
+
+def _boxes_meet(first: tuple[int, ...], second: tuple[int, ...], lengths: tuple[int, int]) -> bool:
+    """True if any core's piece of one tensor meets any core's piece of the other."""
+    if max(first) + lengths[0] <= min(second) or max(second) + lengths[1] <= min(first):
+        return False
+    return any(_meet(a, b, lengths) for a in set(first) for b in set(second))
+
+
+def _dense_bytes(context: RuleContext, tensor: Tensor) -> int:
+    """Bytes one core touches of a tensor, or 0 when they are no single piece of memory."""
+    op, sticks = context.op, tensor.sticks
+    counts = (
+        -(-op.tensor_extent(tensor, dim) // sticks.get(dim, 1))
+        for dim in tensor.dims
+        if tensor.holds(dim)
+    )
+    touched = STICK_BYTES * prod(counts)
+    return touched if touched == context.footprints[tensor.index].span_bytes else 0
 
 
 def _masks(context: RuleContext) -> Iterator[Fault[str]]:
@@ -471,17 +531,65 @@ def _constants(context: RuleContext) -> Iterator[Fault[str]]:
             yield Fault("SPY240", path, message, f"{data_format.bits} bits, unsigned", str(bits))
 
 
-VALUE_RULES: OperationRules = RuleSet(
+BASIC_RULES: RuleSet[RuleContext, str] = RuleSet(
     {
+        "SPY210": Severity.ERROR,
+        "SPY211": Severity.ERROR,
+        "SPY214": Severity.ERROR,
+        "SPY221": Severity.ERROR,
+        "SPY222": Severity.ERROR,
+    },
+    (_slice_counts, _slices_of_cores, _sticks, _tensor_dims),
+)
+"""Rules the others build on: after them every slice count is positive and divides its dim, and
+sticks and dims are those of the tensor and the operation, as footprints need them."""
+
+MEANING_RULES: RuleSet[RuleContext, str] = RuleSet(
+    {
+        "SPY212": Severity.ERROR,
+        "SPY215": Severity.ERROR,
+        "SPY247": Severity.WARNING,
+        "SPY253": Severity.WARNING,
+        "SPY254": Severity.ERROR,
+        "SPY255": Severity.ERROR,
+        "SPY256": Severity.ERROR,
+        "SPY257": Severity.WARNING,
+        "SPY258": Severity.ERROR,
+        "SPY261": Severity.ERROR,
+        "SPY220": Severity.ERROR,
+        "SPY232": Severity.ERROR,
+        "SPY233": Severity.ERROR,
+        "SPY234": Severity.ERROR,
+        "SPY241": Severity.ERROR,
+        "SPY242": Severity.ERROR,
+        "SPY243": Severity.ERROR,
+        "SPY244": Severity.ERROR,
+        "SPY248": Severity.WARNING,
+        "SPY252": Severity.WARNING,
+        "SPY262": Severity.ERROR,
+        "SPY227": Severity.WARNING,
+        "SPY228": Severity.ERROR,
+        "SPY229": Severity.ERROR,
+        "SPY230": Severity.ERROR,
+        "SPY235": Severity.ERROR,
+        "SPY236": Severity.WARNING,
         "SPY237": Severity.ERROR,
         "SPY238": Severity.ERROR,
         "SPY239": Severity.WARNING,
         "SPY240": Severity.ERROR,
     },
-    (_masks, _mask_constant_id, _constants),
+    (
+        *(_cores_of_slices, _split_reductions, _core_extents),
+        *(_windows, _padded_dims, _symbolic_dims, _own_slices),
+        *(_scales, _coordinates, _stick_multiples, _formats, _indirection, _extents, _memories),
+        *(_starts, _overlaps, _masks, _mask_constant_id, _constants),
+    ),
 )
-"""Rules on masks and constants."""
+"""The other rules on the operation."""
 
-COMPARING = frozenset((_core_extents, _coordinates, _memories, _mask_constant_id))
-"""Checks that compare parts of a file with each other. What the writer writes agrees with itself,
-so an operation that was built cannot break them."""
+_COMPARING = (_core_extents, _coordinates, _memories, _mask_constant_id)
+BUILT_RULES = replace(
+    MEANING_RULES, checks=tuple(c for c in MEANING_RULES.checks if c not in _COMPARING)
+)
+"""The same without checks that compare parts of a file with each other. What the writer writes
+agrees with itself, so an operation that was built cannot break them."""

@@ -89,7 +89,8 @@ class SdscDocument:
     def cores(self) -> tuple[int, ...]:
         """Ids of the used cores, in file order."""
         path = f"{self.dsc_path}.coreIdsUsed_"
-        return tuple(self.integer(core, path) for core in self.dsc.core_ids)
+        ids = self.dsc.core_ids
+        return tuple(core if type(core) is int else self.integer(core, path) for core in ids)
 
     @cached_property
     def nodes(self) -> dict[int, tuple[AllocateNode, str]]:
@@ -121,7 +122,7 @@ class SdscDocument:
 
     def integer(self, value: Number | bool, path: str) -> int:
         """An integer or decimal string as int."""
-        number = int_or_none(value)
+        number = value if type(value) is int else int_or_none(value)
         if number is None:
             raise self.error(
                 "SPY206",

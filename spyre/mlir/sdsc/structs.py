@@ -268,11 +268,8 @@ class SuperDsc(Struct, frozen=True):
     debug_handle: Any = field(name="debug_handle_", default=UNSET)
 
 
-class UnknownKey(Struct, frozen=True):
-    """A key the format does not know, with its value; ``tokens`` lead from the JSON root."""
-
-    tokens: tuple[str | int, ...]
-    value: Any
+UnknownKey = tuple[tuple[str | int, ...], Any]
+"""A key the format does not know: the tokens that lead to it from the JSON root, and its value."""
 
 
 class Sdsc(Struct, frozen=True):

@@ -40,6 +40,8 @@ def read_tensor(document: SdscDocument, index: int) -> Tensor:
         raise document.error("SPY223", message, f"{document.dsc_path}.scheduleTree_", "one node")
     node, node_path = document.nodes[index]
     role = _role(document, label, path)
+    dims, coordinates = node.layout_dims, given(node.coordinates, Coordinates())
+    table = given(coordinates.core_slices, {})  # empty in all real files; only shuffle fills it
     return Tensor(
         index=index,
         name=label.name,
@@ -54,15 +56,20 @@ def read_tensor(document: SdscDocument, index: int) -> Tensor:
         starts=_starts(document, node, node_path),
         symbolic=bool(given(node.symbolic, False)),
         gap_elements=_gaps(document, node, node_path),
-        device_dim_sizes=_device_sizes(document, node, node_path),
-        max_dim_sizes=_max_dim_sizes(document, node, node_path),
+        # our extension: true memory extents
+        device_dim_sizes=_sizes_per_dim(
+            document, node.device_dim_sizes, dims, f"{node_path}.deviceDimSizes_"
+        ),
+        max_dim_sizes=_sizes_per_dim(
+            document, node.max_dim_sizes, dims, f"{node_path}.maxDimSizes_"
+        ),
         indirection=_indirection(document, node, node_path),
         related_tensor=_related_tensor(document, node, node_path),
         per_core_in_hbm=bool(given(node.non_unified_hbm, False)),
         json_path=path,
         padding=_padding(document, node, node_path),
-        own_slices=_own_slices(document, node, node_path),
-        own_core_slices=_own_core_slices(document, node, node_path),
+        own_slices=_own_slices(document, node, coordinates, node_path) if table else {},
+        own_core_slices=_own_core_slices(document, node, table, node_path) if table else (),
     )
 
 
@@ -136,24 +143,13 @@ def _gaps(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, in
     return gaps
 
 
-def _device_sizes(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
-    """``deviceDimSizes_`` (our extension): true memory extents, in layoutDimOrder_ order."""
-    return _sizes_per_dim(
-        document, node.device_dim_sizes, node.layout_dims, f"{path}.deviceDimSizes_"
-    )
-
-
-def _max_dim_sizes(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
-    """``maxDimSizes_`` follows the node's own dim order."""
-    return _sizes_per_dim(document, node.max_dim_sizes, node.layout_dims, f"{path}.maxDimSizes_")
-
-
 def _sizes_per_dim(
     document: SdscDocument,
     sizes: tuple[Number, ...] | UnsetType,
     dims: tuple[str, ...],
     path: str,
 ) -> dict[str, int]:
+    """A list that follows the node's own dim order, by dim."""
     if isinstance(sizes, UnsetType):
         return {}
     if len(sizes) != len(dims):
@@ -213,34 +209,21 @@ def _starts(document: SdscDocument, node: AllocateNode, path: str) -> tuple[int,
     """Start address (bytes) or symbol id for every used core, in core order (§5.1)."""
     place = f"{path}.startAddressCoreCorelet_"
     values = _value_per_core(document, node.starts, place)
-    if _is_shared(document, node.starts, place):
-        return (_shared_start(document, values, place),) * len(document.cores)
+    first = node.starts.functions[0] if node.starts.functions else None
+    if first is not None and first.const is not UNSET:  # a Const core fold: one entry for all cores
+        if len(values) != 1:
+            message, found = "a start address common to all cores is one entry", len(values)
+            raise document.error("SPY245", message, f"{place}.data_", "1 entry", f"{found} entries")
+        return tuple(values.values()) * len(document.cores)
+    if first is None or first.map is UNSET:
+        message = "start addresses are neither constant nor listed per core"
+        raise document.error("SPY245", message, f"{place}.dim_prop_func", "Const or Map first")
     try:
         return tuple([values[core] for core in document.cores])
     except KeyError as error:
         core = error.args[0]
         message = f"core {core} has no start address in {node.name}"
         raise document.error("SPY226", message, f"{place}.data_", f'"[{core}, 0, 0]"') from None
-
-
-def _is_shared(document: SdscDocument, manager: FoldManager, path: str) -> bool:
-    """True for a Const core fold: one entry serves all cores."""
-    first = manager.functions[0] if manager.functions else None
-    if first is not None and first.const is not UNSET:
-        return True
-    if first is None or first.map is UNSET:
-        message = "start addresses are neither constant nor listed per core"
-        raise document.error("SPY245", message, f"{path}.dim_prop_func", "Const or Map first")
-    return False
-
-
-def _shared_start(document: SdscDocument, values: Mapping[int, int], path: str) -> int:
-    if len(values) != 1:
-        message = "a start address common to all cores is one entry"
-        raise document.error(
-            "SPY245", message, f"{path}.data_", "1 entry", f"{len(values)} entries"
-        )
-    return next(iter(values.values()))
 
 
 def _value_per_core(document: SdscDocument, manager: FoldManager, path: str) -> dict[int, int]:
@@ -259,11 +242,10 @@ def _value_per_core(document: SdscDocument, manager: FoldManager, path: str) -> 
     return values
 
 
-def _own_slices(document: SdscDocument, node: AllocateNode, path: str) -> dict[str, int]:
+def _own_slices(
+    document: SdscDocument, node: AllocateNode, coordinates: Coordinates, path: str
+) -> dict[str, int]:
     """Slice count per dim of a node with its own work slices: its core folds' factors (§9)."""
-    coordinates = given(node.coordinates, Coordinates())
-    if not given(coordinates.core_slices, {}):  # empty in all real files; only shuffle fills it
-        return {}
     counts = {}
     for dim, info in given(coordinates.coord_info, {}).items():
         place = f"{path}.coordinates_.coordInfo.{dim}.folds.dim_prop_attr"
@@ -279,12 +261,12 @@ def _own_slices(document: SdscDocument, node: AllocateNode, path: str) -> dict[s
 
 
 def _own_core_slices(
-    document: SdscDocument, node: AllocateNode, path: str
+    document: SdscDocument,
+    node: AllocateNode,
+    table: Mapping[str, Mapping[str, Number]],
+    path: str,
 ) -> tuple[Mapping[str, int], ...]:
     """Work slices a node carries itself, per core; empty for a core that holds nothing (§9)."""
-    table = given(given(node.coordinates, Coordinates()).core_slices, {})
-    if not table:
-        return ()
     dims = dict.fromkeys(node.layout_dims, 1)
     place = f"{path}.coordinates_.coreIdToWkSlice_"
     unused = sorted(table.keys() - {str(core) for core in document.cores})

@@ -21,7 +21,6 @@ from spyre.mlir.operation import (
     Padding,
     Tensor,
     Window,
-    stick_elements,
 )
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY, window_table
 from spyre.mlir.sdsc.structs import (
@@ -77,7 +76,7 @@ def write_operation(op: Operation) -> Sdsc:
 def _dsc(op: Operation) -> Dsc:
     tensors = sorted(op.tensors, key=lambda tensor: tensor.index)
     roles = _roles(tensors)
-    names = {tensor.index: f"allocate-{_memory_name(tensor)}" for tensor in tensors}
+    names = {t.index: f"allocate-{t.name}_{t.component.value}" for t in tensors}
     stage = _stage(op, {dim: op.core_extent(dim) for dim in op.dims})
     last = _stage(op, {dim: op.last_extents.get(dim, op.core_extent(dim)) for dim in op.dims})
     return Dsc(
@@ -129,11 +128,6 @@ def _symbolic_sizes(op: Operation, slices: Mapping[str, int] | None = None) -> D
         for dim, size in op.symbolic_dims.items()
     }
     return {SYMBOLIC_KEY: table} if table else {}
-
-
-def _memory_name(tensor: Tensor) -> str:
-    """``Tensor0_hbm``: the tensor's name with its memory, as in node names."""
-    return f"{tensor.name}_{tensor.component.value}"
 
 
 def _dims(name: str, extents: Mapping[str, int]) -> Dims:
@@ -194,7 +188,10 @@ def _node(
         index_type="index" if tensor.indirection is Indirection.INDEX else UNSET,
         device_dim_sizes=_device_sizes(op, tensor),
         starts=_starts(op, tensor),
-        coordinates=Coordinates(_coord_info(op, tensor), _own_core_slices(op, tensor)),
+        coordinates=Coordinates(
+            {dim: _coord_folds(op, tensor, dim) for dim in tensor.dims},
+            _own_core_slices(op, tensor),
+        ),
     )
 
 
@@ -235,16 +232,11 @@ def _own_core_slices(op: Operation, tensor: Tensor) -> dict[str, dict[str, Numbe
 # --- coordinate folds (§5.5) ------------------------------------------------------------------
 
 
-def _coord_info(op: Operation, tensor: Tensor) -> dict[str, CoordInfo]:
-    sticks = stick_elements(tensor)
-    return {dim: _coord_folds(op, tensor, dim, sticks.get(dim, 0)) for dim in tensor.dims}
-
-
-def _coord_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> CoordInfo:
-    """Folds outer to inner: core, corelet, row, then sticks and elements. ``stick`` 0: none."""
-    core = list(_core_folds(op, tensor, dim, stick))
-    elements = list(_element_folds(op, tensor, dim, stick))
-    folds = [*core, (0, 1, "corelet_fold"), (0, 1, "row_fold"), *elements]
+def _coord_folds(op: Operation, tensor: Tensor, dim: str) -> CoordInfo:
+    """Folds outer to inner: core, corelet, row, then sticks and elements."""
+    core = _core_fold(op, tensor, dim)
+    elements = list(_element_folds(op, tensor, dim))
+    folds = [core, (0, 1, "corelet_fold"), (0, 1, "row_fold"), *elements]
     manager = FoldManager(
         tuple(FoldFunction(affine=AffineFold(alpha, 0)) for alpha, _, _ in folds),
         tuple(FoldProperty(factor, label) for _, factor, label in folds),
@@ -257,30 +249,25 @@ Fold = tuple[int, int, str]
 """alpha (elements per step), number of steps, label."""
 
 
-def _core_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> Iterator[Fold]:
-    if tensor.holds(dim):
-        slices = (tensor.own_slices or op.slices).get(dim, 1)
-        window = op.window_of(tensor, dim)
-        step = window.stride if window else 1
-        yield op.tensor_extent(tensor, dim) * step, slices, "core_fold"
-    else:
-        yield (stick if tensor.scale[dim] == -2 else 1), 1, "core_fold"
+def _core_fold(op: Operation, tensor: Tensor, dim: str) -> Fold:
+    if not tensor.holds(dim):
+        return (tensor.sticks.get(dim, 0) if tensor.scale[dim] == -2 else 1), 1, "core_fold"
+    slices = (tensor.own_slices or op.slices).get(dim, 1)
+    window = op.window_of(tensor, dim)
+    step = window.stride if window else 1
+    return op.tensor_extent(tensor, dim) * step, slices, "core_fold"
 
 
-def _element_folds(op: Operation, tensor: Tensor, dim: str, stick: int) -> Iterator[Fold]:
-    extent = _element_count(op, tensor, dim) if tensor.holds(dim) else 1
+def _element_folds(op: Operation, tensor: Tensor, dim: str) -> Iterator[Fold]:
+    extent, stick = 1, tensor.sticks.get(dim, 0)
+    if tensor.holds(dim):  # elements one core has, those under its windows where some slide
+        windowed = op.window_of(tensor, dim) is not None
+        extent = op.window_span(tensor, dim) if windowed else op.tensor_extent(tensor, dim)
     if not stick or tensor.scale[dim] == -1:
         yield 1, extent, "elem_arr_0"
         return
     yield stick, max(1, -(-extent // stick)), "elem_arr_1"
     yield (0 if tensor.scale[dim] == -2 else 1), stick, "elem_arr_0"
-
-
-def _element_count(op: Operation, tensor: Tensor, dim: str) -> int:
-    """Elements one core has of a dim, those under its windows where some slide (§5.5)."""
-    if op.window_of(tensor, dim):
-        return op.window_span(tensor, dim)
-    return op.tensor_extent(tensor, dim)
 
 
 # --- constants and the compute op -------------------------------------------------------------

@@ -14,27 +14,15 @@ from dataclasses import dataclass
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
+from spyre.rules import Fault
+
 
 class Rejection(Exception):
     """The text breaks rule ``code`` at ``position`` (offset in characters)."""
 
-    def __init__(
-        self,
-        code: str,
-        message: str,
-        position: int,
-        *,
-        expected: str = "",
-        found: str = "",
-        hint: str = "",
-    ) -> None:
+    def __init__(self, code: str, message: str, position: int, **details: str) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.position = position
-        self.expected = expected
-        self.found = found
-        self.hint = hint
+        self.fault = Fault(code, position, message, **details)
 
 
 OPERATIONS = (

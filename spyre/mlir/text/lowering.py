@@ -15,16 +15,14 @@ from spyre.errors import BundleError, Finding, Severity, ValidationError, has_er
 from spyre.mlir.program import (
     SYMBOLIC,
     AffineMap,
-    AllocationAtom,
     Body,
+    DeviceAllocation,
     Execute,
     IndexValue,
-    LaunchAllocation,
+    InputAtom,
     Loop,
-    LoopAtom,
     LoopProgram,
     Parameter,
-    ParameterAtom,
     Terms,
     add,
     executes,
@@ -43,10 +41,7 @@ def lower(module: syntax.Module) -> LoopProgram:
     """Lower a module. Raises ValidationError if its structure is wrong (names, arity, execute
     rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
     """
-    findings = check_rules(STRUCTURE_RULES, module, module)
-    if has_errors(findings):
-        raise ValidationError(findings)
-    return _lowered(module)
+    return inspect_module(module).program
 
 
 def _lowered(module: syntax.Module) -> LoopProgram:
@@ -64,7 +59,7 @@ class _Lowering:
     values: dict[str, IndexValue] = field(default_factory=dict)
     parameters: dict[str, tuple[int, syntax.ParameterType]] = field(default_factory=dict)
     maps: dict[str, AffineMap] = field(default_factory=dict)
-    allocations: list[LaunchAllocation] = field(default_factory=list)
+    allocations: list[DeviceAllocation] = field(default_factory=list)
     terms: dict[Terms, Terms] = field(default_factory=dict)
     n_executes: int = 0
 
@@ -76,8 +71,8 @@ class _Lowering:
         index = len(self.parameters)
         self.parameters[node.name] = (index, node.type)
         location = self.module.locate(node.position)
-        if isinstance(node.type, syntax.IndexType):
-            self.values[node.name] = of_atom(ParameterAtom(index, node.name))
+        if node.type is None:
+            self.values[node.name] = of_atom(InputAtom("parameter", index, node.name))
             return Parameter(node.name, "index", location=location)
         granularity, max_value = node.type.granularity, node.type.max_value
         return Parameter(node.name, "input_arg", granularity, max_value, location=location)
@@ -97,25 +92,22 @@ class _Lowering:
     def definition(self, op: syntax.Definition) -> IndexValue:
         """The value of a result, errors located."""
         try:
-            return self._evaluate(op)
+            match op:
+                case syntax.ConstantOp():
+                    return IndexValue(op.value)
+                case syntax.AddIOp():
+                    return add(self.values[op.left], self.values[op.right])
+                case syntax.ApplyOp():
+                    map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
+                    dims = [self.values[name] for name in op.dims]
+                    symbols = [self.values[name] for name in op.symbols]
+                    return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
+                case syntax.ExtractOp():
+                    return self._extract(op)
+                case syntax.AllocateOp():
+                    return self._allocate(op)
         except BundleError as error:
             raise relocate(error, BundleError, self.module.locate(op.position)) from None
-
-    def _evaluate(self, op: syntax.Definition) -> IndexValue:
-        match op:
-            case syntax.ConstantOp():
-                return IndexValue(op.value)
-            case syntax.AddIOp():
-                return add(self.values[op.left], self.values[op.right])
-            case syntax.ApplyOp():
-                map_ = self.maps[op.map] if isinstance(op.map, str) else op.map
-                dims = [self.values[name] for name in op.dims]
-                symbols = [self.values[name] for name in op.symbols]
-                return self._shared(fold(map_.result, dims, symbols, SYMBOLIC))
-            case syntax.ExtractOp():
-                return self._extract(op)
-            case syntax.AllocateOp():
-                return self._allocate(op)
 
     def _shared(self, value: IndexValue) -> IndexValue:
         """``value`` with the terms object of earlier equal terms: the schedule computes values
@@ -129,13 +121,13 @@ class _Lowering:
         annotation = type_.annotation(op.field)
         if annotation is not None:
             return IndexValue(annotation)
-        return of_atom(ParameterAtom(index, op.argument))
+        return of_atom(InputAtom("parameter", index, op.argument))
 
     def _allocate(self, op: syntax.AllocateOp) -> IndexValue:
         index = len(self.allocations)
         location = self.module.locate(op.position)
-        self.allocations.append(LaunchAllocation(index, op.size_bytes, location=location))
-        return of_atom(AllocationAtom(index))
+        self.allocations.append(DeviceAllocation(index, op.size_bytes, location=location))
+        return of_atom(InputAtom("allocation", index, f"allocation{index}"))
 
     def execute(self, op: syntax.ExecuteOp) -> Execute:
         """An execute with its symbols."""
@@ -148,7 +140,7 @@ class _Lowering:
     def loop(self, op: syntax.ForOp, depth: int) -> Loop:
         """A loop; its variable is the column of its depth."""
         lower_, upper, step = (self.values[name] for name in (op.lower, op.upper, op.step))
-        self.values[op.variable] = of_atom(LoopAtom(depth, op.variable))
+        self.values[op.variable] = of_atom(InputAtom("loop", depth, op.variable))
         body = self.body(op.body, depth + 1)
         location = self.module.locate(op.position)
         return Loop(op.variable, lower_, upper, step, body, location=location)
@@ -190,11 +182,6 @@ def inspect_module(module: Module, *, strict: bool = False) -> ModuleInspection:
         except BundleError as problem:
             lowered, findings = problem, (*findings, problem.finding)
     return ModuleInspection(tuple(sorted(findings, key=_place)), lowered)
-
-
-def check_module(module: Module, *, strict: bool = False) -> tuple[Finding, ...]:
-    """All findings, errors and warnings, in textual order; see `inspect_module`."""
-    return inspect_module(module, strict=strict).findings
 
 
 def _place(finding: Finding) -> tuple[int, int]:

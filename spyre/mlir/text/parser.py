@@ -50,7 +50,6 @@ from spyre.mlir.text.syntax import (
     ForOp,
     Function,
     FunctionParameter,
-    IndexType,
     InputArgType,
     MapAlias,
     Module,
@@ -71,14 +70,6 @@ class DraftExpr:
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MapIdentifier:
-    """A name declared in ``( )`` or ``[ ]`` of a map."""
-
-    name: str
-    position: int
-
-
 def draft_binary(operator: Operator, position: int, left: DraftExpr, right: DraftExpr) -> DraftExpr:
     """``left operator right``; refuses trees deeper than MAX_DEPTH (SPY116)."""
     depth = max(left.depth, right.depth) + 1
@@ -92,53 +83,29 @@ def draft_binary(operator: Operator, position: int, left: DraftExpr, right: Draf
     return DraftExpr(position, (operator, left, right), depth)
 
 
-def draft_negation(position: int, draft: DraftExpr) -> DraftExpr:
-    """``-draft``, as MLIR reads it: a negative constant, or a product with -1."""
-    if isinstance(draft.content, int):
-        return DraftExpr(position, -draft.content)
-    return draft_binary(Operator.MUL, position, draft, DraftExpr(position, -1))
-
-
-def build_map(
-    position: int,
-    dims: Sequence[MapIdentifier],
-    symbols: Sequence[MapIdentifier],
-    results: Sequence[DraftExpr],
-) -> AffineMap:
-    """Resolve the names; refuses SPY121 (results), SPY122, SPY123 (names), SPY124, SPY125."""
-    if len(results) != 1:
-        raise Rejection(
-            "SPY121",
-            "an affine map must have exactly one result",
-            position,
-            expected="one expression after ->",
-            found=f"{len(results)}",
-        )
-    names = _declared(dims, symbols)
-    return AffineMap(len(dims), len(symbols), _resolve(results[0], names))
-
-
-def _declared(
-    dims: Sequence[MapIdentifier], symbols: Sequence[MapIdentifier]
-) -> dict[str, AffineExpr]:
+def _declared(dims: Sequence[Token], symbols: Sequence[Token]) -> dict[str, AffineExpr]:
+    """Dims and symbols of a map by name; refuses SPY123."""
     names: dict[str, AffineExpr] = {}
     for kind, identifiers in ((AffineDim, dims), (AffineSymbol, symbols)):
-        for index, identifier in enumerate(identifiers):
-            if identifier.name in names:
+        for index, name in enumerate(identifiers):
+            if name in names:
                 raise Rejection(
-                    "SPY123",
-                    f"'{identifier.name}' is declared twice in this affine map",
-                    identifier.position,
+                    "SPY123", f"'{name}' is declared twice in this affine map", name.start_pos or 0
                 )
-            names[identifier.name] = kind(index)
+            names[str(name)] = kind(index)
     return names
 
 
 def _resolve(draft: DraftExpr, names: Mapping[str, AffineExpr]) -> AffineExpr:
+    """The expression of a draft; refuses SPY122 (names), SPY124, SPY125."""
     if isinstance(draft.content, int):
         return AffineConstant(draft.content)
     if isinstance(draft.content, str):
-        return _lookup(draft.content, draft.position, names)
+        if draft.content not in names:
+            known = f"one of {', '.join(names)}" if names else "a constant (nothing is declared)"
+            message = f"'{draft.content}' is not declared in this affine map"
+            raise Rejection("SPY122", message, draft.position, expected=known)
+        return names[draft.content]
     operator, left, right = draft.content
     resolved = _resolve(left, names), _resolve(right, names)
     try:
@@ -154,50 +121,13 @@ def _resolve(draft: DraftExpr, names: Mapping[str, AffineExpr]) -> AffineExpr:
         ) from None
 
 
-def _lookup(name: str, position: int, names: Mapping[str, AffineExpr]) -> AffineExpr:
-    if name not in names:
-        raise Rejection(
-            "SPY122",
-            f"'{name}' is not declared in this affine map",
-            position,
-            expected=f"one of {', '.join(names)}" if names else "a constant (nothing is declared)",
-        )
-    return names[name]
-
-
 NAME = re.compile(r"%([A-Za-z0-9_$.-]+)")
-INDEX = IndexType()
 Children = list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Return:
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """Statements in braces, and the map aliases found among them, which move to the module."""
-
-    statements: tuple[Statement, ...]
-    aliases: tuple[MapAlias, ...]
-    returns: tuple[_Return, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Wrapper:
-    """A module with the offset of its keyword."""
-
-    module: Module
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Lifted:
-    """A loop or function with the aliases found inside."""
-
-    node: Any
-    aliases: tuple[MapAlias, ...]
+Body = tuple[tuple[Statement, ...], tuple[MapAlias, ...], Token | None]
+"""Statements in braces, the map aliases found among them, which move to the module, and the keyword
+of the return at the end, if there is one."""
 
 
 class TreeBuilder(Transformer[Token, Module]):
@@ -207,31 +137,31 @@ class TreeBuilder(Transformer[Token, Module]):
 
     def file(self, children: Children) -> Module:
         """The whole text: exactly one module (or a bare function), and aliases."""
-        wrappers = [c for c in children if isinstance(c, _Wrapper | _Lifted)]
-        wrapper = _only(wrappers, "SPY105", "module")
-        module = wrapper.module if isinstance(wrapper, _Wrapper) else _module(wrapper, [])
-        aliases = [c for c in children if isinstance(c, MapAlias)]
-        return replace(module, aliases=(*aliases, *module.aliases))
+        return _with_aliases(_only(children, "SPY105", "module"), children)
 
-    def module(self, children: Children) -> _Wrapper:
+    def module(self, children: Children) -> Module:
         """``module [@name] [attributes] { aliases function }``."""
         keyword, name, attributes, *items = children
-        functions = [c for c in items if isinstance(c, _Lifted)]
-        module = replace(
-            _module(_only(functions, "SPY106", "function", keyword.start_pos), items),
+        return replace(
+            _with_aliases(_only(items, "SPY106", "function", keyword.start_pos), items),
             name=str(name[1:]) if name else None,
             attributes=canonical_attributes(attributes or ()),
+            position=keyword.start_pos,
         )
-        return _Wrapper(module, keyword.start_pos)
 
-    def function(self, children: Children) -> _Lifted:
-        """``func.func @name(parameters) { body }``; the body ends in its one return."""
-        keyword, visibility, name, parameters, results, attributes, body = children
+    def function(self, children: Children) -> Module:
+        """``func.func @name(parameters) { body }``; the body ends in its one return.
+
+        As a module that holds nothing else but the aliases inside.
+        """
+        keyword, visibility, name, parameters, results, attributes, (statements, aliases, end) = (
+            children
+        )
         if results is not None:
             raise Rejection(
                 "SPY119", "the function may not return values", results, expected="no result types"
             )
-        if not body.returns:
+        if end is None:
             raise Rejection(
                 "SPY107", "the function does not end in return", keyword.start_pos,
                 expected="return before the closing }",
@@ -239,12 +169,13 @@ class TreeBuilder(Transformer[Token, Module]):
         node = Function(
             name=str(name[1:]),
             parameters=tuple(parameters or ()),
-            body=body.statements,
+            body=statements,
             visibility=str(visibility) if visibility else None,
             attributes=canonical_attributes(attributes or ()),
             position=keyword.start_pos,
         )
-        return _Lifted(node, tuple(replace(alias, in_function=True) for alias in body.aliases))
+        inside = tuple(replace(alias, in_function=True) for alias in aliases)
+        return Module(node, inside, position=keyword.start_pos)
 
     def results(self, children: Children) -> int | None:
         """Result types: the offset of the arrow if there are any, else None."""
@@ -252,8 +183,10 @@ class TreeBuilder(Transformer[Token, Module]):
         return arrow.start_pos if types else None
 
     def parameters(self, children: Children) -> Children:
-        """The parameter list."""
+        """A list without brackets."""
         return children
+
+    index_types = identifiers = map_results = parameters
 
     def parameter(self, children: Children) -> FunctionParameter:
         """``%name: type``."""
@@ -280,34 +213,34 @@ class TreeBuilder(Transformer[Token, Module]):
 
     # --- statements
 
-    def body(self, children: Children) -> _Body:
+    def body(self, children: Children) -> Body:
         """Statements in braces; nothing may follow a return."""
-        returns = [i for i, child in enumerate(children) if isinstance(child, _Return)]
-        if returns and returns[0] != len(children) - 1:
-            after = children[returns[0] + 1]
-            position = after.node.position if isinstance(after, _Lifted) else after.position
+        items = [child for child in children if child is not None]
+        ends = [i for i, item in enumerate(items) if isinstance(item, Token)]
+        if ends and ends[0] != len(items) - 1:
+            position = _start(items[ends[0] + 1])
             raise Rejection("SPY108", "a statement follows return", position, expected="}")
         statements: list[Statement] = []
         aliases: list[MapAlias] = []
-        for child in children:
-            if isinstance(child, _Lifted):
-                aliases.extend(child.aliases)
-                statements.append(child.node)
-            elif isinstance(child, MapAlias):
-                aliases.append(child)
-            elif child is not None and not isinstance(child, _Return):
-                statements.append(child)
-        return _Body(tuple(statements), tuple(aliases), tuple(children[i] for i in returns))
+        for item in items:
+            if isinstance(item, tuple):
+                statements.append(item[0])
+                aliases.extend(item[1])
+            elif isinstance(item, MapAlias):
+                aliases.append(item)
+            elif not isinstance(item, Token):
+                statements.append(item)
+        return tuple(statements), tuple(aliases), items[-1] if ends else None
 
-    def return_statement(self, children: Children) -> _Return:
-        """``return`` without operands."""
+    def return_statement(self, children: Children) -> Token:
+        """``return`` without operands: its keyword."""
         keyword, operands = children[:2]
         if operands is not None:
             raise Rejection(
                 "SPY119", "the function may not return values", keyword.start_pos,
                 expected="return without operands",
             )  # fmt: skip
-        return _Return(keyword.start_pos)
+        return cast(Token, keyword)
 
     def constant(self, children: Children) -> ConstantOp:
         """``%result = arith.constant value : index``."""
@@ -356,14 +289,13 @@ class TreeBuilder(Transformer[Token, Module]):
             position=result.start_pos,
         )
 
-    def loop(self, children: Children) -> _Lifted:
-        """``scf.for %variable = %lower to %upper step %step { body }``."""
+    def loop(self, children: Children) -> tuple[ForOp, tuple[MapAlias, ...]]:
+        """``scf.for %variable = %lower to %upper step %step { body }``, and the aliases inside."""
         keyword, variable, lower, upper, step = children[:5]
-        body = children[-1]
-        if body.returns:
-            position = body.returns[0].position
+        statements, aliases, end = children[-1]
+        if end is not None:
             raise Rejection(
-                "SPY108", "return is inside a loop", position,
+                "SPY108", "return is inside a loop", end.start_pos,
                 expected="} closing the loop before return",
             )  # fmt: skip
         node = ForOp(
@@ -371,10 +303,10 @@ class TreeBuilder(Transformer[Token, Module]):
             str(lower[1:]),
             str(upper[1:]),
             str(step[1:]),
-            body.statements,
+            statements,
             position=keyword.start_pos,
         )
-        return _Lifted(node, body.aliases)
+        return node, aliases
 
     def execute(self, children: Children) -> ExecuteOp:
         """``sdscbundle.sdsc_execute (operands) { attributes } [: (types) -> ()]``."""
@@ -385,23 +317,17 @@ class TreeBuilder(Transformer[Token, Module]):
         """The trailing type of an execute: how many operands it claims."""
         return len(children[0] or ())
 
-    def index_types(self, children: Children) -> Children:
-        """``index, index, …``."""
-        return children
-
     def operands(self, children: Children) -> tuple[str, ...]:
         """Names without %, from one or more list tokens."""
         if len(children) == 1:
             return tuple(NAME.findall(children[0]))
         return tuple(name for token in children for name in NAME.findall(token))
 
-    def round_operands(self, children: Children) -> tuple[str, ...]:
-        """``(operands)``."""
+    def round_operands(self, children: Children) -> Sequence[Any]:
+        """``(operands)``, ``[operands]``, ``[identifiers]``."""
         return children[0] or ()
 
-    def square_operands(self, children: Children) -> tuple[str, ...]:
-        """``[operands]``."""
-        return children[0] or ()
+    square_operands = square_identifiers = round_operands
 
     # --- attributes
 
@@ -431,21 +357,15 @@ class TreeBuilder(Transformer[Token, Module]):
     # --- affine maps
 
     def affine_map(self, children: Children) -> AffineMap:
-        """``affine_map<(dims)[symbols] -> (results)>``."""
+        """``affine_map<(dims)[symbols] -> (results)>``; refuses SPY121 unless it has one result."""
         keyword, dims, symbols, _, results = children
-        return build_map(keyword.start_pos, dims or (), symbols or (), results or ())
-
-    def square_identifiers(self, children: Children) -> Children:
-        """``[identifiers]``."""
-        return children[0] or []
-
-    def identifiers(self, children: Children) -> Children:
-        """Declared names with their places."""
-        return [MapIdentifier(str(token), token.start_pos) for token in children]
-
-    def map_results(self, children: Children) -> Children:
-        """The expressions after ``->``."""
-        return children
+        if len(results or ()) != 1:
+            raise Rejection(
+                "SPY121", "an affine map must have exactly one result", keyword.start_pos,
+                expected="one expression after ->", found=f"{len(results or ())}",
+            )  # fmt: skip
+        dims, symbols = dims or (), symbols or ()
+        return AffineMap(len(dims), len(symbols), _resolve(results[0], _declared(dims, symbols)))
 
     def affine_integer(self, children: Children) -> DraftExpr:
         """An integer."""
@@ -461,8 +381,12 @@ class TreeBuilder(Transformer[Token, Module]):
         return draft_binary(Operator(operator), operator.start_pos, left, right)
 
     def negation(self, children: Children) -> DraftExpr:
-        """``-operand``."""
-        return draft_negation(children[0].position, children[0])
+        """``-operand``, as MLIR reads it: a negative constant, or a product with -1."""
+        (operand,) = children
+        position = operand.position
+        if isinstance(operand.content, int):
+            return DraftExpr(position, -operand.content)
+        return draft_binary(Operator.MUL, position, operand, DraftExpr(position, -1))
 
     # --- aliases
 
@@ -483,26 +407,31 @@ def _name(result: str) -> str:
 
 
 def _type(parsed: InputArgType | Token) -> ParameterType:
-    return parsed if isinstance(parsed, InputArgType) else INDEX
+    return parsed if isinstance(parsed, InputArgType) else None
 
 
-def _only(found: list[Any], code: str, what: str, position: int = 0) -> Any:
-    """The single element; refuses none (at ``position``) and a second one (at its place)."""
+def _only(items: Children, code: str, what: str, position: int = 0) -> Module:
+    """The single module; refuses none (at ``position``) and a second one (at its place)."""
+    found = [item for item in items if isinstance(item, Module)]
     if len(found) > 1:
-        raise Rejection(code, f"more than one {what}", _start(found[1]), expected=f"one {what}")
+        raise Rejection(code, f"more than one {what}", found[1].position, expected=f"one {what}")
     if not found:
         raise Rejection(code, f"there is no {what}", position, expected=f"one {what}")
     return found[0]
 
 
-def _module(lifted: _Lifted, items: Children) -> Module:
-    """A module of one function, with the aliases beside and inside it."""
+def _with_aliases(module: Module, items: Children) -> Module:
+    """``module`` with the aliases beside it before its own."""
     aliases = [item for item in items if isinstance(item, MapAlias)]
-    return Module(lifted.node, (*aliases, *lifted.aliases))
+    return replace(module, aliases=(*aliases, *module.aliases))
 
 
-def _start(node: _Wrapper | _Lifted) -> int:
-    return node.position if isinstance(node, _Wrapper) else node.node.position
+def _start(item: Any) -> int:
+    """Offset of a statement, an alias, or the keyword of a return."""
+    if isinstance(item, Token):
+        return item.start_pos or 0
+    node = item[0] if isinstance(item, tuple) else item
+    return cast(int, node.position)
 
 
 MAX_NESTING = 100
@@ -520,14 +449,8 @@ def parse_module(text: str, file: str = "bundle.mlir") -> Module:
         _check_nesting(text)
         module = _parse(text)
     except Rejection as rejection:
-        raise MlirSyntaxError(
-            rejection.code,
-            rejection.message,
-            source.locate(rejection.position),
-            expected=rejection.expected,
-            found=rejection.found,
-            hint=rejection.hint,
-        ) from None
+        fault = rejection.fault
+        raise fault.error(MlirSyntaxError, source.locate(fault.place)) from None
     return replace(module, source=source)
 
 

@@ -20,7 +20,6 @@ from spyre.mlir.text.syntax import (
     ExtractOp,
     ForOp,
     Function,
-    IndexType,
     Module,
     ParameterType,
     Statement,
@@ -41,7 +40,7 @@ def print_module(module: Module) -> str:
 
 def print_type(type_: ParameterType) -> str:
     """``index`` or ``!sdscbundle.input_arg<index, …>``."""
-    if isinstance(type_, IndexType):
+    if type_ is None:
         return "index"
     annotations = (("granularity", type_.granularity), ("max_value", type_.max_value))
     written = [f", {key}={value}" for key, value in annotations if value is not None]
@@ -66,15 +65,12 @@ def _attributes(attributes: Iterable[Attribute]) -> str:
 def _body(body: tuple[Statement, ...], indent: str) -> Iterator[str]:
     for statement in body:
         if isinstance(statement, ForOp):
-            yield f"{indent}{_loop_head(statement)} {{"
+            bounds = f"%{statement.lower} to %{statement.upper} step %{statement.step}"
+            yield f"{indent}scf.for %{statement.variable} = {bounds} {{"
             yield from _body(statement.body, indent + INDENT)
             yield f"{indent}}}"
         else:
             yield indent + _statement(statement)
-
-
-def _loop_head(op: ForOp) -> str:
-    return f"scf.for %{op.variable} = %{op.lower} to %{op.upper} step %{op.step}"
 
 
 def _statement(op: Statement) -> str:

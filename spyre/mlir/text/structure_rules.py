@@ -106,7 +106,7 @@ class _Walk:
     """
 
     module: Module
-    visible: dict[str, ParameterType | None] = field(default_factory=dict)
+    visible: dict[str, ParameterType] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     maps: dict[str, AffineMap] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
@@ -247,7 +247,7 @@ class _Walk:
                 hint="all iterations share one buffer",
             )  # fmt: skip
 
-    def define(self, name: str, type_: ParameterType | None, position: int) -> None:
+    def define(self, name: str, type_: ParameterType, position: int) -> None:
         """A new name; it may not hide a visible one. An ``index`` parameter is a plain value."""
         if name in self.visible:
             self.report(
@@ -256,7 +256,7 @@ class _Walk:
                 found=f"defined before{self.line(self.positions[name])}",
             )  # fmt: skip
             return
-        self.visible[name] = type_ if isinstance(type_, InputArgType) else None
+        self.visible[name] = type_
         self.positions[name] = position
         self.opened.append(name)
 

@@ -59,11 +59,6 @@ class ArgumentField(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexType:
-    """``index``: the caller gives the integer itself."""
-
-
-@dataclass(frozen=True, slots=True)
 class InputArgType:
     """``!sdscbundle.input_arg<index, …>``: a wrapped launch argument, with its annotations."""
 
@@ -82,7 +77,8 @@ class InputArgType:
         return self.granularity if which is ArgumentField.GRANULARITY else self.max_value
 
 
-ParameterType = IndexType | InputArgType
+ParameterType = InputArgType | None
+"""None: ``index``, whose integer the caller gives itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +191,7 @@ class Function(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class Module(SyntaxNode):
     """A whole bundle.mlir: map aliases and the one function. ``source`` is None if made in code."""
 
     function: Function

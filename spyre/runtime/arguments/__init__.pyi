@@ -1,7 +1,3 @@
-from .derived import (
-    arrangement_findings as arrangement_findings,
-    trace_operands as trace_operands,
-)
 from .host_tensor import (
     HostTensor as HostTensor,
     TensorSpec as TensorSpec,
@@ -16,9 +12,11 @@ from .numpy_files import (
 )
 from .read import (
     Inputs as Inputs,
+    arrangement_findings as arrangement_findings,
     given_launch_spec as given_launch_spec,
     prepare_inputs as prepare_inputs,
     read_arguments as read_arguments,
+    trace_operands as trace_operands,
 )
 from .specs import (
     ArgumentSpec as ArgumentSpec,

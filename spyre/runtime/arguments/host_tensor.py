@@ -177,7 +177,7 @@ def _random_tensor(shape: tuple[int, ...], dtype_name: str, seed: int, name: str
     generator = np.random.default_rng(seed)
     if dtype.name == "bool":
         return HostTensor.from_values(name, generator.integers(0, 2, shape), dtype.name)
-    if not _is_float(dtype.name):
+    if "float" not in dtype.name:
         return HostTensor.from_values(name, generator.integers(0, 8, shape), dtype.name)
     # Rounded to DL16 first: what both formats represent survives the transfer to the card exactly.
     normal = generator.standard_normal(shape, dtype=np.float32)
@@ -203,10 +203,6 @@ def parse_tensor_spec(text: str, name: str = "") -> TensorSpec:
     return TensorSpec(name, tuple(int(n) for n in shape_text.split("x")), dtype_name)
 
 
-def _is_float(dtype_name: str) -> bool:
-    return "float" in dtype_name
-
-
 def _check_storage_dtype(name: str, storage_dtype: np.dtype[Any], dtype_name: str) -> None:
     row = HOST_DTYPES.get(dtype_name)
     known = row is not None or dtype_name in _HOST_ONLY_DTYPES
@@ -229,18 +225,6 @@ def _narrow(tensor: HostTensor, spec: TensorSpec) -> HostTensor | None:
     return narrowed if np.array_equal(narrowed.to_values(), values, equal_nan=True) else None
 
 
-__all__ = [
-    "HostTensor",
-    "TensorSpec",
-    "conform_tensor",
-    "load_tensors",
-    "parse_tensor_spec",
-    "random_tensor",
-    "require_shape",
-    "save_tensors",
-]
-
-
 SpecCheck = Callable[[Sequence[TensorSpec]], None]
 """Called with the shapes and dtypes in a file; raises to prevent that the file is unpacked."""
 
@@ -256,12 +240,24 @@ def load_tensors(
     (pickles), SPY382 (no memory).
     """
     file, key = _split_key(str(path))
-    load = _LOADERS.get(file.suffix)
-    if load is None:
-        raise _unknown_suffix(file, _LOADERS)
+    if file.suffix not in _SAVERS:
+        raise _unknown_suffix(file)
     if not os.path.isfile(file):
         raise LaunchError("SPY330", f"tensor file {file} does not exist")
-    return tuple(load(_Wanted(file, key, specs, check)))
+    if file.suffix == ".bin":
+        return (_load_bin(file, specs),)
+    if file.suffix == ".pt":
+        return tuple(_load_pt(file, check))
+
+    def check_headers(headers: Sequence[ArrayHeader]) -> None:
+        if check is not None:
+            check([TensorSpec(h.name, h.shape, h.dtype.name) for h in headers])
+
+    if file.suffix == ".npy":
+        arrays = {file.stem: read_npy(file, check_headers)}
+    else:
+        arrays = read_npz(file, key, check_headers)
+    return tuple(HostTensor.from_array(name, array) for name, array in arrays.items())
 
 
 def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
@@ -274,7 +270,7 @@ def save_tensors(path: Path | str, tensors: Sequence[HostTensor]) -> None:
     file = Path(path)
     save = _SAVERS.get(file.suffix)
     if save is None:
-        raise _unknown_suffix(file, _SAVERS)
+        raise _unknown_suffix(file)
     if file.suffix in (".npy", ".bin") and len(tensors) != 1:
         raise LaunchError(
             "SPY336",
@@ -301,48 +297,22 @@ def _split_key(path: str) -> tuple[Path, str | None]:
     return (Path(head + ".npz"), key) if separator else (Path(path), None)
 
 
-def _unknown_suffix(file: Path, known: dict[str, Any]) -> LaunchError:
+def _unknown_suffix(file: Path) -> LaunchError:
     return LaunchError(
         "SPY331",
         f"tensor file {file} is of no known kind",
-        expected=f"one of {', '.join(known)}",
+        expected=f"one of {', '.join(_SAVERS)}",
         found=file.suffix or "no suffix",
     )
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """The parameters of `load_tensors`."""
-
-    file: Path
-    key: str | None
-    specs: Sequence[TensorSpec]
-    check: SpecCheck | None
-
-    def check_headers(self, headers: Sequence[ArrayHeader]) -> None:
-        """A `HeaderCheck`."""
-        if self.check is not None:
-            self.check([TensorSpec(h.name, h.shape, h.dtype.name) for h in headers])
-
-
-def _load_npy(wanted: _Wanted) -> list[HostTensor]:
-    array = read_npy(wanted.file, wanted.check_headers)
-    return [HostTensor.from_array(wanted.file.stem, array)]
-
-
-def _load_npz(wanted: _Wanted) -> list[HostTensor]:
-    arrays = read_npz(wanted.file, wanted.key, wanted.check_headers)
-    return [HostTensor.from_array(name, array) for name, array in arrays.items()]
-
-
-def _load_bin(wanted: _Wanted) -> list[HostTensor]:
-    file = wanted.file
-    if not wanted.specs:
+def _load_bin(file: Path, specs: Sequence[TensorSpec]) -> HostTensor:
+    if not specs:
         raise LaunchError(
             "SPY332",
             f"{file} is raw: its shape and dtype have to come from a launch spec",
         )
-    spec = wanted.specs[0]
+    spec = specs[0]
     dtype = find_host_dtype(spec.dtype_name)
     size_bytes = file.stat().st_size
     if size_bytes != spec.elements * dtype.item_bytes:
@@ -356,15 +326,14 @@ def _load_bin(wanted: _Wanted) -> list[HostTensor]:
         array = np.fromfile(file, dtype.storage_dtype).reshape(spec.shape)
     except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
-    return [HostTensor.from_array(spec.name, array, dtype.name)]
+    return HostTensor.from_array(spec.name, array, dtype.name)
 
 
 def _unreadable(file: Path, error: Exception) -> LaunchError:
     return LaunchError("SPY330", f"cannot read tensor file {file}: {error}")
 
 
-def _load_pt(wanted: _Wanted) -> list[HostTensor]:
-    file = wanted.file
+def _load_pt(file: Path, check: SpecCheck | None) -> list[HostTensor]:
     torch = _import_torch(file)
     try:
         _refuse_packed(file)
@@ -382,8 +351,8 @@ def _load_pt(wanted: _Wanted) -> list[HostTensor]:
     tensors = _checked_tensors(torch, file, content)
     names = [file.stem] if len(tensors) == 1 else [f"{file.stem}[{i}]" for i in range(len(tensors))]
     named = list(zip(names, tensors, strict=True))
-    if wanted.check is not None:
-        wanted.check([TensorSpec(n, tuple(t.shape), _dtype_name(t)) for n, t in named])
+    if check is not None:
+        check([TensorSpec(n, tuple(t.shape), _dtype_name(t)) for n, t in named])
     return [_from_torch(torch, name, tensor) for name, tensor in named]
 
 
@@ -462,10 +431,6 @@ def _named_numbers(tensor: HostTensor) -> NDArray[Any]:
     return tensor.to_values() if bits else tensor.to_array()
 
 
-def _save_npy(file: Path, tensors: Sequence[HostTensor]) -> None:
-    np.save(file, _named_numbers(tensors[0]))
-
-
 def _save_npz(file: Path, tensors: Sequence[HostTensor]) -> None:
     names = [t.name for t in tensors]
     if len(set(names)) < len(names):
@@ -476,26 +441,15 @@ def _save_npz(file: Path, tensors: Sequence[HostTensor]) -> None:
                 np.lib.format.write_array(member, _named_numbers(tensor), allow_pickle=False)
 
 
-def _save_bin(file: Path, tensors: Sequence[HostTensor]) -> None:
-    file.write_bytes(tensors[0].to_array().tobytes())
-
-
 def _save_pt(file: Path, tensors: Sequence[HostTensor]) -> None:
     torch = _import_torch(file)
     saved = [_to_torch(torch, t) for t in tensors]
     torch.save(saved[0] if len(saved) == 1 else {"tensors": saved}, file)
 
 
-_LOADERS: dict[str, Callable[[_Wanted], list[HostTensor]]] = {
-    ".npy": _load_npy,
-    ".npz": _load_npz,
-    ".pt": _load_pt,
-    ".bin": _load_bin,
-}
-
 _SAVERS: dict[str, Callable[[Path, Sequence[HostTensor]], None]] = {
-    ".npy": _save_npy,
+    ".npy": lambda file, tensors: np.save(file, _named_numbers(tensors[0])),
     ".npz": _save_npz,
     ".pt": _save_pt,
-    ".bin": _save_bin,
+    ".bin": lambda file, tensors: tensors[0].to_array().tofile(file),
 }

@@ -91,23 +91,17 @@ def read_npz(
             )
         names = members if key is None else [key]
         if check is not None:
-            check([_member_header(archive, members[name], file, name) for name in names])
-        wanted = [name for name in names if only is None or name in only]
-        return {name: _read_member(archive, members[name], file, name) for name in wanted}
-
-
-def _member_header(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path, name: str
-) -> ArrayHeader:
-    with archive.open(member) as stream:
-        return _read_header(stream, member.file_size, file, name)
-
-
-def _read_member(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path, name: str
-) -> NDArray[Any]:
-    with archive.open(member) as stream:
-        return _read_elements(stream, _read_header(stream, member.file_size, file, name))
+            headers = []
+            for name in names:
+                with archive.open(members[name]) as stream:
+                    headers.append(_read_header(stream, members[name].file_size, file, name))
+            check(headers)
+        arrays = {}
+        for name in names if only is None else [name for name in names if name in only]:
+            with archive.open(members[name]) as stream:
+                header = _read_header(stream, members[name].file_size, file, name)
+                arrays[name] = _read_elements(stream, header)
+        return arrays
 
 
 @contextmanager

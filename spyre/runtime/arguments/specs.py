@@ -1,7 +1,7 @@
 """The arguments of a kernel: role, host shape, dtype and layout of each.
 
 They are read from launch_spec.json (here) or, without one, derived from the SDSCs
-(:mod:`.derived`). The spec contains no host strides: they follow from shape and layout if only one
+(:mod:`.read`). The spec contains no host strides: they follow from shape and layout if only one
 choice fits, otherwise row-major is assumed unless the caller gives strides.
 """
 
@@ -20,7 +20,7 @@ from spyre.layout import (
     transfer_geometry,
 )
 from spyre.runtime.arguments.host_tensor import TensorSpec
-from spyre.runtime.program import VERSION, LaunchArgument, LaunchSpec, LayoutSpec, Role
+from spyre.runtime.program import VERSION, ArgumentEntry, LaunchSpec, Role
 
 _MAX_PERMUTED_DIMS = 6
 
@@ -132,12 +132,12 @@ def spec_of_arguments(
     """
     specs = [*arguments.arguments, *(spec for spec, _ in arguments.aliases)]
     launch_arguments = tuple(
-        LaunchArgument(
+        ArgumentEntry(
             spec.arg_index,
             spec.role,
             spec.shape,
             spec.dtype_name,
-            LayoutSpec.of(spec.layout),
+            spec.layout,
             spec.given_name or None,
             spec.value,
         )
@@ -153,12 +153,12 @@ def argument_name(arg_index: int) -> str:
 
 
 def _of_launch_argument(
-    argument: LaunchArgument, sizes: Mapping[str, int], maxima: Mapping[str, int]
+    argument: ArgumentEntry, sizes: Mapping[str, int], maxima: Mapping[str, int]
 ) -> ArgumentSpec:
     shape = tuple(_size(argument, entry, sizes) for entry in argument.shape)
     names = zip(argument.shape, shape, strict=True)
     largest = tuple(maxima.get(str(name), size) for name, size in names)
-    layout = None if argument.layout is None else argument.layout.to_layout()
+    layout = None if argument.layout is None else argument.layout
     if layout is None or layout == SpyreTensorLayout.from_host(largest, argument.dtype):
         layout = layout_for_largest(shape, largest, argument.dtype)
     return ArgumentSpec(
@@ -195,7 +195,7 @@ def layout_for_largest(
     return replace(layout, stride_map=tuple(steps))
 
 
-def _size(argument: LaunchArgument, entry: int | str, sizes: Mapping[str, int]) -> int:
+def _size(argument: ArgumentEntry, entry: int | str, sizes: Mapping[str, int]) -> int:
     if isinstance(entry, int):
         return entry
     if entry not in sizes:

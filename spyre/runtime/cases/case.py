@@ -24,9 +24,10 @@ import numpy.typing as npt
 
 from spyre.errors import JsonLocation, LaunchError
 from spyre.files import read_regular
+from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.arguments import ArrayHeader, read_npz
-from spyre.runtime.program import LayoutSpec, find_launch_spec
+from spyre.runtime.program import find_launch_spec
 
 CASE_FILE = "case.json"
 VALUES_FILE = "values.npz"
@@ -60,7 +61,7 @@ class CaseBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     storage_offset: int = 0
-    layout: LayoutSpec | None = None
+    layout: SpyreTensorLayout | None = None
     dma_sizes: tuple[int, ...] = ()
     dma_strides: tuple[int, ...] = ()
     value: str | None = None
@@ -265,7 +266,7 @@ def _value_sizes(spec: CaseFile) -> list[tuple[str, int]]:
 def _image_sizes(spec: CaseFile) -> list[tuple[str, int]]:
     """Name and bytes of every array of IMAGES_FILE, which is all of a tensor's memory or less."""
     return [
-        (buffer.device_image, buffer.layout.to_layout().device_bytes)
+        (buffer.device_image, buffer.layout.device_bytes)
         for buffer in spec.buffers.values()
         if buffer.device_image is not None and buffer.layout is not None
     ]

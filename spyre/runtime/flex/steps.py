@@ -461,7 +461,7 @@ def bytes_to_host(address_bytes: int, size_bytes: int, name: str) -> JobPlan:
     """Raw bytes of device memory → the launch's ``result``."""
 
     def copy(context: LaunchContext, first: int, last: int) -> None:
-        context.result = context.card.dma.read_bytes(address_bytes, size_bytes, name)
+        context.result = context.card.dma.read_bytes(address_bytes, size_bytes)
 
     return _plan(copy, address_bytes, name, size_bytes, to_device=False)
 
@@ -473,7 +473,7 @@ def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
 
     def down(context: LaunchContext, first: int, last: int) -> None:
         dma = context.card.dma
-        in_flight.append(dma.read_bytes(source.address_bytes, source.size_bytes, source.name))
+        in_flight.append(dma.read_bytes(source.address_bytes, source.size_bytes))
 
     def up(context: LaunchContext, first: int, last: int) -> None:
         context.card.dma.write_bytes(target.address_bytes, in_flight.pop(), target.name)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 from spyre.errors import BundleError, Finding, Severity, UnsupportedError, ValidationError
 from spyre.files import read_regular
@@ -30,10 +30,11 @@ from spyre.runtime.program.launch_spec import (
     is_derived_spec,
     parse_launch_spec,
     spec_text,
-    symbol_kinds,
+    symbol_kind,
 )
 
 if TYPE_CHECKING:
+    from spyre.mlir.builder import BuiltBundle
     from spyre.mlir.bundle import Bundle
 
 
@@ -59,15 +60,9 @@ class LoweredProgram(Protocol):
         """All findings; ``raise_on_error``: ValidationError with all of them if one is an error."""
 
 
-class LoweredBundle(LoweredProgram, Protocol):
-    """A bundle as a `LoweredProgram`: a `Bundle` that was just read, or a `CompiledBundle`.
-
-    Its operations are named by SDSC file. Errors as of `Bundle`.
-    """
-
-    @property
-    def program(self) -> LoopProgram:
-        """Parameters, allocations, loops of executes."""
+LoweredBundle = Union["Bundle", "BuiltBundle", "CompiledBundle"]
+"""A bundle as a `LoweredProgram`, its operations named by SDSC file: just read, built, or compiled.
+Errors as of `Bundle`."""
 
 
 def require_bundle(program: LoweredProgram, feature: str) -> LoweredBundle:
@@ -216,7 +211,7 @@ def _compiled(bundle: Bundle, files: BundleFiles) -> CompiledBundle:
         operations,
         findings,
         spec,
-        symbol_kinds(program.parameters),
+        tuple(map(symbol_kind, program.parameters)),
     )
 
 

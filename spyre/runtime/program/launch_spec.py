@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, SpyreError
-from spyre.files import atomic_write, read_regular
+from spyre.files import read_regular
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.program import Parameter
 
@@ -37,28 +37,7 @@ class Role(StrEnum):
     INPUT_OUTPUT = "input_output"
 
 
-class LayoutSpec(msgspec.Struct, frozen=True):
-    """A tensor layout as the file spells it (elements; lists as in `SpyreTensorLayout`)."""
-
-    device_size: tuple[int, ...]
-    stride_map: tuple[int, ...]
-    device_dtype: str
-    element_arrangement: str = "STANDARD"
-
-    @classmethod
-    def of(cls, layout: SpyreTensorLayout) -> LayoutSpec:
-        return cls(
-            layout.device_size, layout.stride_map, layout.device_dtype, layout.element_arrangement
-        )
-
-    def to_layout(self) -> SpyreTensorLayout:
-        """The layout; LaunchError SPY310 or SPY320 when it is not well formed."""
-        return SpyreTensorLayout(
-            self.device_size, self.stride_map, self.device_dtype, self.element_arrangement
-        )
-
-
-class LaunchArgument(msgspec.Struct, frozen=True):
+class ArgumentEntry(msgspec.Struct, frozen=True):
     """One kernel argument.
 
     ``shape`` in elements; a name in it is a dynamic size. ``dtype``: torch name without
@@ -71,7 +50,7 @@ class LaunchArgument(msgspec.Struct, frozen=True):
     role: Role
     shape: tuple[int | str, ...]
     dtype: str
-    layout: LayoutSpec | None = None
+    layout: SpyreTensorLayout | None = None
     name: str | None = None
     value: float | None = None
 
@@ -102,7 +81,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
 
     version: int
     kernel_name: str
-    args: tuple[LaunchArgument, ...]
+    args: tuple[ArgumentEntry, ...]
     pool_size: int = 0
     bundle_symbolic_args: bool = True
     emitter: str | None = None
@@ -153,24 +132,8 @@ def parse_launch_spec(text: bytes, file: str = LAUNCH_SPEC_FILE) -> LaunchSpec:
             found=f"version {version}",
         )
     spec: LaunchSpec = _decode(text, LaunchSpec, file)
-    _check_arguments(spec, file)
+    _check_shapes(spec, file)
     return spec
-
-
-def write_launch_spec(path: Path | str, spec: LaunchSpec) -> None:
-    """Write a launch_spec.json atomically: readers see the old file or the whole new one.
-
-    BundleError SPY301 when the directory cannot be written.
-    """
-    target = Path(path)
-    data = msgspec.json.format(format_launch_spec(spec).encode(), indent=1) + b"\n"
-    try:
-        with atomic_write(target) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise BundleError(
-            "SPY301", f"cannot write {target}: {error.strerror}", JsonLocation(str(target))
-        ) from error
 
 
 def format_launch_spec(spec: LaunchSpec) -> str:
@@ -199,9 +162,24 @@ def spec_text(path: Path | str) -> bytes:
 def _decode(text: bytes, kind: type[Any], file: str) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
+    except SpyreError:
+        _refuse_layout(text, file)
+        raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message, path = _split_path(str(error))
         raise BundleError("SPY302", message, JsonLocation(file, path)) from error
+
+
+def _refuse_layout(text: bytes, file: str) -> None:
+    """SPY302 at the first argument whose layout is not well formed."""
+    for k, argument in enumerate(msgspec.json.decode(text)["args"]):
+        try:
+            msgspec.convert(argument, ArgumentEntry)
+        except SpyreError as error:
+            wrong, location = error.finding, JsonLocation(file, f"$.args[{k}].layout")
+            raise BundleError(
+                "SPY302", wrong.message, location, expected=wrong.expected, found=wrong.found
+            ) from error
 
 
 def _split_path(message: str) -> tuple[str, str]:
@@ -210,34 +188,17 @@ def _split_path(message: str) -> tuple[str, str]:
     return (match.group(1), match.group(2)) if match else (message, "$")
 
 
-def _check_arguments(spec: LaunchSpec, file: str) -> None:
+def _check_shapes(spec: LaunchSpec, file: str) -> None:
     for i, argument in enumerate(spec.args):
-        _check_shape(argument, JsonLocation(file, f"$.args[{i}].shape"))
-        location = JsonLocation(file, f"$.args[{i}].layout")
-        try:
-            if argument.layout is not None:
-                argument.layout.to_layout()
-        except SpyreError as error:
-            finding = error.finding
+        negative = [size for size in argument.shape if isinstance(size, int) and size < 0]
+        if negative:
             raise BundleError(
                 "SPY302",
-                finding.message,
-                location,
-                expected=finding.expected,
-                found=finding.found,
-            ) from error
-
-
-def _check_shape(argument: LaunchArgument, location: JsonLocation) -> None:
-    negative = [size for size in argument.shape if isinstance(size, int) and size < 0]
-    if negative:
-        raise BundleError(
-            "SPY302",
-            "a size in the shape of an argument is negative",
-            location,
-            expected="0 or more elements",
-            found=str(negative[0]),
-        )
+                "a size in the shape of an argument is negative",
+                JsonLocation(file, f"$.args[{i}].shape"),
+                expected="0 or more elements",
+                found=str(negative[0]),
+            )
 
 
 # --- parameters of bundle.mlir ----------------------------------------------------------------
@@ -248,11 +209,6 @@ _ARGUMENT_NAME = re.compile(r"arg_(\d+)_base_addr")
 _POOL_NAME = "pool_base_addr"
 POOL = -1
 """The pool, where argument indices name memory."""
-
-
-def symbol_kinds(parameters: Sequence[Parameter]) -> tuple[SymbolKind, ...]:
-    """A kind per parameter, in the order they are declared."""
-    return tuple(map(symbol_kind, parameters))
 
 
 def symbol_kind(parameter: Parameter) -> SymbolKind:

@@ -13,8 +13,9 @@ import struct
 import sys
 import time
 import uuid
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -58,21 +59,11 @@ _SOURCES = (
 """Of this package: what makes a plan, or is unpickled with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStatistics:
-    """Counts of a cache in this process. ``damaged``: entries with a wrong size or digest."""
-
-    hits: int = 0
-    misses: int = 0
-    damaged: int = 0
-    stored: int = 0
-    evicted: int = 0
-
-
 class PlanCache:
     """Plans in a directory. Any number of threads and processes may use it at once.
 
     Holds at most about ``max_entries`` entries of ``max_bytes`` bytes; the oldest go first.
+    ``counts``, of this object: hits, misses, damaged (wrong size or digest), stored, evicted.
     """
 
     def __init__(
@@ -81,13 +72,8 @@ class PlanCache:
         self.directory = directory
         self.max_entries = max_entries
         self.max_bytes = max_bytes
-        self._statistics = CacheStatistics()
+        self.counts: Counter[str] = Counter()
         self._lock = Lock()
-
-    @property
-    def statistics(self) -> CacheStatistics:
-        """Counts since this object was made."""
-        return self._statistics
 
     def get(self, digest: str, directory: Path) -> CompiledBundle | None:
         """The plan of the files with ``digest``, its places in ``directory``; None without one.
@@ -98,15 +84,15 @@ class PlanCache:
         try:
             data = read_regular(path)
         except OSError:
-            self._count(misses=1)
+            self._count("misses")
             return None
         payload = entry_payload(data, digest)
         if payload is None:
-            self._count(misses=1, damaged=1)
+            self._count("misses", "damaged")
             return None
         with suppress(OSError):
             os.utime(path)  # the entries used longest ago go first
-        self._count(hits=1)
+        self._count("hits")
         return load_plan(payload, digest, directory)
 
     def put(self, digest: str, payload: bytes) -> bool:
@@ -121,7 +107,7 @@ class PlanCache:
                 temporary.unlink(missing_ok=True)
             warn_uncached(str(error.strerror))
             return False
-        self._count(stored=1)
+        self._count("stored")
         self._evict()
         return True
 
@@ -129,11 +115,9 @@ class PlanCache:
         """The file of an entry, which another version of the package does not look for."""
         return self.directory / f"{digest[:32]}-{version_key()[:16]}{_SUFFIX}"
 
-    def _count(self, **changes: int) -> None:
+    def _count(self, *names: str) -> None:
         with self._lock:
-            known = self._statistics
-            counts = {name: getattr(known, name) + n for name, n in changes.items()}
-            self._statistics = replace(known, **counts)
+            self.counts.update(names)
 
     def _evict(self) -> None:
         """Remove the least recently used entries beyond the limits, and files of killed writers."""
@@ -144,7 +128,7 @@ class PlanCache:
                 kept_bytes += size_bytes
                 if count > self.max_entries or kept_bytes > self.max_bytes:
                     Path(path).unlink(missing_ok=True)
-                    self._count(evicted=1)
+                    self._count("evicted")
 
 
 def _entries(directory: Path) -> list[tuple[int, int, str]]:
@@ -209,17 +193,17 @@ def default_cache() -> PlanCache | None:
     return None if directory is None else _cache_in(directory)
 
 
-def load_compiled(path: str | os.PathLike[str], plans: PlanCache | None = None) -> CompiledBundle:
+def load_compiled(
+    path: str | os.PathLike[str],
+    plans: PlanCache | None = None,
+    files: BundleFiles | None = None,
+) -> CompiledBundle:
     """The compiled bundle of a directory (or bundle.mlir), from the cache if possible.
 
-    ``plans``: default `default_cache`. Errors as of `compile_bundle`; wrong bundles are not cached.
+    ``plans``: default `default_cache`. ``files``: those at ``path``, if they were read already.
+    Errors as of `compile_bundle`; wrong bundles are not cached.
     """
-    return _load_compiled(path, read_bundle_files(path), plans)
-
-
-def _load_compiled(
-    path: str | os.PathLike[str], files: BundleFiles | None, plans: PlanCache | None = None
-) -> CompiledBundle:
+    files = read_bundle_files(path) if files is None else files
     if files is None or not files.is_complete:
         return compile_bundle(path)
     return load_compiled_files(files, plans)
@@ -248,11 +232,11 @@ def _build(files: BundleFiles, plans: PlanCache) -> CompiledBundle:
 def load_source(path: str | os.PathLike[str], files: BundleFiles | None = None) -> LoweredBundle:
     """The compiled bundle of a directory; if the check finds errors, the `Bundle` as read.
 
-    A wrong bundle can thus be diagnosed, or run unchecked. ``files``: those at ``path``, if they
-    were read already. Errors as of `load_bundle`.
+    A wrong bundle can thus be diagnosed, or run unchecked. ``files`` as of `load_compiled`.
+    Errors as of `load_bundle`.
     """
     try:
-        return _load_compiled(path, files if files is not None else read_bundle_files(path))
+        return load_compiled(path, files=files)
     except SpyreError:
         from spyre.mlir.bundle import load_bundle
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding, LaunchError, Severity, ValidationError
 from spyre.hw.counters import ExecuteLabels
-from spyre.layout import occupied_sticks, transfer_geometry, viewed_sticks
+from spyre.layout import occupied_sticks, viewed_sticks
 from spyre.runtime.arguments import (
     ArgumentSpec,
     HostTensor,
@@ -273,7 +273,7 @@ def _run_of_case(case: Case, load: LoadBundle, check: bool) -> Run:
 def _case_buffer(case: Case, name: str, buffer: CaseBuffer, numbers: Iterator[int]) -> RunBuffer:
     if buffer.layout is None:
         return RunBuffer(name, buffer.nbytes, region=buffer.region)
-    layout = buffer.layout.to_layout()
+    layout = buffer.layout
     # Aliases are not separate arguments, so they take no number.
     number = next(numbers) if buffer.alias_of is None else -1
     role = _ROLES.get(buffer.kind, Role.INPUT_OUTPUT)
@@ -407,8 +407,7 @@ def _walked_memory(run: Run, buffer: RunBuffer) -> WalkedMemory:
 
 def required_sticks(spec: ArgumentSpec, output: RunOutput) -> npt.NDArray[np.bool_]:
     """True for each stick of an argument from which an output is read."""
-    geometry = transfer_geometry(spec.layout, spec.shape, spec.strides)
-    shape, strides, offset = output.view
-    if prod(shape) == prod(spec.shape):
-        return occupied_sticks(geometry)
-    return viewed_sticks(geometry, shape, strides, offset)
+    extents = (spec.layout, spec.shape, spec.strides)
+    if prod(output.view[0]) == prod(spec.shape):
+        return occupied_sticks(*extents)
+    return viewed_sticks(*extents, output.view)

@@ -57,9 +57,9 @@ class CodeDirectory:
 def read_code_directory(directory: str | os.PathLike[str]) -> CodeDirectory:
     """Read a SpyreCode directory, and compare every file with its record in spyrecode.json.
 
-    Waits for a compiler that is writing the directory. BundleError as of `read_spyrecode`; SPY844
-    for a missing or changed file, SPY843 for a malformed init.txt, SPY302 and SPY303 for
-    launch_spec.json.
+    Waits for a compiler that is writing the directory. BundleError as of `spyrecode_path` and
+    `parse_spyrecode`; SPY844 for a missing or changed file, SPY843 for a malformed init.txt, SPY302
+    and SPY303 for launch_spec.json.
     """
     path = Path(directory)
     with _waiting(path.absolute().parent):
@@ -98,12 +98,10 @@ def _binary(
 def _recorded(path: Path, expected: FileRecord, record: Path) -> bytes:
     data = _read(path, record)
     actual = file_record(data)
-    if actual.size_bytes != expected.size_bytes:
-        raise _wrong_file(
-            path, record, f"{expected.size_bytes} bytes", f"{actual.size_bytes} bytes"
-        )
+    if actual[0] != expected[0]:
+        raise _wrong_file(path, record, f"{expected[0]} bytes", f"{actual[0]} bytes")
     if actual != expected:
-        raise _wrong_file(path, record, f"SHA-256 {expected.sha256}", actual.sha256)
+        raise _wrong_file(path, record, f"SHA-256 {expected[1]}", actual[1])
     return data
 
 
@@ -122,7 +120,7 @@ def _wrong_file(path: Path, record: Path, expected: str, found: str) -> BundleEr
 
 def file_record(data: bytes) -> FileRecord:
     """What spyrecode.json records of a file."""
-    return FileRecord(len(data), hashlib.sha256(data).hexdigest())
+    return len(data), hashlib.sha256(data).hexdigest()
 
 
 # --- writing ----------------------------------------------------------------------------------

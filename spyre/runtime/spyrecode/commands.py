@@ -35,12 +35,6 @@ class Direction(Enum):
     D2H = "true"
 
 
-class Allocate(msgspec.Struct, frozen=True):
-    """Reserve ``size_bytes`` of the program segment."""
-
-    size_bytes: int
-
-
 class InitTransfer(msgspec.Struct, frozen=True):
     """Copy ``size_bytes`` of a file of the directory to ``dev_ptr``, once, when prepared."""
 
@@ -91,38 +85,26 @@ class ComputeOnDevice(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
-PreparationCommand = Allocate | InitTransfer
 ExecutionCommand = ComputeOnHost | DataTransfer | ComputeOnDevice
 
 
-class FileRecord(msgspec.Struct, frozen=True):
-    """Size and SHA-256 (hexadecimal) of another file of the directory."""
-
-    size_bytes: int
-    sha256: str
+FileRecord = tuple[int, str]
+"""Bytes and SHA-256 (hexadecimal) of another file of the directory."""
 
 
 class SpyreCode(msgspec.Struct, frozen=True):
-    """A spyrecode.json. ``files``: records of the other files, by name, if our compiler wrote it.
+    """A spyrecode.json.
+
+    Preparing it reserves ``allocation_bytes`` of the program segment and carries out
+    ``init_transfers``. ``files``: records of the other files, by name, if our compiler wrote it.
     ``findings``: warnings about the plans.
     """
 
-    preparation: tuple[PreparationCommand, ...]
+    allocation_bytes: int
+    init_transfers: tuple[InitTransfer, ...]
     execution: tuple[ExecutionCommand, ...]
     files: dict[str, FileRecord] = {}
     findings: tuple[Finding, ...] = ()
-
-    @property
-    def allocation_bytes(self) -> int:
-        """Bytes of the program allocation."""
-        first = self.preparation[0]
-        assert isinstance(first, Allocate)
-        return first.size_bytes
-
-    @property
-    def init_transfers(self) -> tuple[InitTransfer, ...]:
-        """What is copied into the program segment when the directory is prepared."""
-        return tuple(c for c in self.preparation if isinstance(c, InitTransfer))
 
 
 # --- rules between commands -------------------------------------------------------------------

@@ -27,12 +27,10 @@ from spyre.runtime.spyrecode.code_directory import write_code_directory
 from spyre.runtime.spyrecode.commands import (
     PROGRAM_BASE,
     SYMBOL_BYTES,
-    Allocate,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
     Direction,
-    ExecutionCommand,
     Hcm,
     InitTransfer,
     SpyreCode,
@@ -46,35 +44,27 @@ CORRECTION = "correction"
 def make_code(name: str, symbols: Sequence[SymbolKind], binary_bytes: int) -> SpyreCode:
     """The plans of a program with ``symbols`` whose binary has ``binary_bytes`` (whole sticks)."""
     correction_bytes = correction_tensor_bytes(len(symbols))
-    preparation = (
-        Allocate(binary_bytes + correction_bytes),
-        InitTransfer(INIT_BINARY_FILE, PROGRAM_BASE, binary_bytes),
-    )
+    transfer = InitTransfer(INIT_BINARY_FILE, PROGRAM_BASE, binary_bytes)
     compute = ComputeOnDevice(PROGRAM_BASE, name)
     if not symbols:
-        return SpyreCode(preparation, (compute,))
-    correct = _correction(symbols, correction_bytes, PROGRAM_BASE + binary_bytes)
-    return SpyreCode(preparation, (*correct, compute))
+        return SpyreCode(binary_bytes, (transfer,), (compute,))
+    execution = (
+        ComputeOnHost(
+            ihandle="",
+            ishape=(len(symbols),),
+            ohandle=CORRECTION,
+            size_bytes=correction_bytes,
+            hcm=Hcm(vdci={}, symbols=tuple(symbols)),
+        ),
+        DataTransfer(Direction.H2D, CORRECTION, correction_bytes, PROGRAM_BASE + binary_bytes),
+        compute,
+    )
+    return SpyreCode(binary_bytes + correction_bytes, (transfer,), execution)
 
 
 def correction_tensor_bytes(n_symbols: int) -> int:
     """Bytes of a correction tensor: one int64 per symbol, whole sticks."""
     return -(-n_symbols * SYMBOL_BYTES // STICK_BYTES) * STICK_BYTES
-
-
-def _correction(
-    symbols: Sequence[SymbolKind], size_bytes: int, address: int
-) -> tuple[ExecutionCommand, ...]:
-    return (
-        ComputeOnHost(
-            ihandle="",
-            ishape=(len(symbols),),
-            ohandle=CORRECTION,
-            size_bytes=size_bytes,
-            hcm=Hcm(vdci={}, symbols=tuple(symbols)),
-        ),
-        DataTransfer(Direction.H2D, CORRECTION, size_bytes, address),
-    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +138,16 @@ def _launch_spec(
     try:
         arguments = read_arguments(kernel)
     except SpyreError as error:
-        return {}, (_not_derived(kernel, error.finding),)
+        reason = error.finding
+        missing = Finding(
+            "SPY846",
+            Severity.WARNING,
+            f"no {LAUNCH_SPEC_FILE} is written: {reason.message}",
+            JsonLocation(str(kernel.directory / LAUNCH_SPEC_FILE)),
+            expected=reason.expected,
+            found=reason.found,
+        )
+        return {}, (missing,)
     symbolic = bool(kernel.symbols)
     spec = spec_of_arguments(arguments, kernel.name, symbolic, DERIVED_EMITTER)
     return {LAUNCH_SPEC_FILE: format_launch_spec(spec).encode()}, arguments.findings
@@ -157,15 +156,3 @@ def _launch_spec(
 def _given_launch_spec(files: BundleFiles) -> dict[str, bytes]:
     text = files.files.get(LAUNCH_SPEC_FILE)
     return {} if text is None else {LAUNCH_SPEC_FILE: text}
-
-
-def _not_derived(kernel: CompiledBundle, reason: Finding) -> Finding:
-    """SPY846."""
-    return Finding(
-        "SPY846",
-        Severity.WARNING,
-        f"no {LAUNCH_SPEC_FILE} is written: {reason.message}",
-        JsonLocation(str(kernel.directory / LAUNCH_SPEC_FILE)),
-        expected=reason.expected,
-        found=reason.found,
-    )

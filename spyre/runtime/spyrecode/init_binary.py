@@ -92,23 +92,16 @@ def read_header(data: bytes, file: str = INIT_BINARY_FILE) -> ProgramHeader:
     return ProgramHeader(digest.hex(), size_bytes, payload_bytes, content_bytes, crc)
 
 
-def check_binary(data: bytes, file: str = INIT_BINARY_FILE) -> ProgramHeader:
-    """The header of a whole binary. BundleError SPY840 unless the bytes behind it are its own."""
-    header = read_header(data, file)
-    payload = memoryview(data)[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
-    if len(payload) < header.payload_bytes or zlib.crc32(payload) != header.payload_crc:
-        found = f"{len(payload)} bytes, or others"
-        raise _damaged("the program is not whole", file, f"{header.payload_bytes} bytes", found)
-    return header
-
-
 def unpack_bundle(data: bytes, file: str = INIT_BINARY_FILE) -> dict[str, bytes]:
     """Return the files that `pack_bundle` packed; bytes of ``data`` after the binary are ignored.
 
     BundleError SPY840 if they differ from the header's digest, and SPY841.
     """
-    header = check_binary(data, file)
+    header = read_header(data, file)
     payload = bytes(data[HEADER_BYTES : HEADER_BYTES + header.payload_bytes])
+    if len(payload) < header.payload_bytes or zlib.crc32(payload) != header.payload_crc:
+        found = f"{len(payload)} bytes, or others"
+        raise _damaged("the program is not whole", file, f"{header.payload_bytes} bytes", found)
     try:
         files = msgspec.msgpack.decode(_decompress(payload, header), type=dict[str, bytes])
     except (zlib.error, msgspec.DecodeError) as error:
@@ -163,12 +156,3 @@ def _sticks(data: bytes, file: str) -> Iterator[bytes]:
                 found=f"{len(digits)} characters",
             )
         yield bytes.fromhex(digits.decode())[::-1]
-
-
-def format_init_text(data: bytes) -> bytes:
-    """The text of ``data``, zeros added up to a whole stick."""
-    lines = (
-        data[k : k + STICK_BYTES].ljust(STICK_BYTES, b"\0")[::-1].hex()
-        for k in range(0, len(data), STICK_BYTES)
-    )
-    return "".join(f"{line}\n" for line in lines).encode()

@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation
-from spyre.files import read_regular
 from spyre.runtime.program import SymbolKind
 from spyre.runtime.spyrecode.commands import (
-    Allocate,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
@@ -23,7 +21,6 @@ from spyre.runtime.spyrecode.commands import (
     FileRecord,
     Hcm,
     InitTransfer,
-    PreparationCommand,
     SpyreCode,
     check_code,
 )
@@ -45,9 +42,17 @@ class JsonObject:
     file: str
     path: str
 
-    def location(self, key: str = "") -> JsonLocation:
-        """Return the location of a property, or of all properties."""
-        return JsonLocation(self.file, f"{self.path}.{key}" if key else self.path)
+    def error(
+        self, code: str, message: str, key: str = "", expected: str = "", found: str = ""
+    ) -> BundleError:
+        """An error at a property, or at all properties."""
+        location = JsonLocation(self.file, f"{self.path}.{key}" if key else self.path)
+        return BundleError(code, message, location, expected=expected, found=found)
+
+    def wrong(self, key: str, expected: str, what: str = "has an invalid value") -> BundleError:
+        """SPY827."""
+        found = shown(self.properties[key])
+        return self.error("SPY827", f"{self.name} {key} {what}", key, expected, found)
 
     def holds(self, *keys: str) -> bool:
         """True if one of the spellings of a property is there."""
@@ -61,16 +66,20 @@ class JsonObject:
         """
         present = [key for key in keys if key in self.properties]
         if not present:
-            raise missing_property(self, keys[0])
+            message = f"{self.name} command missing '{keys[0]}' property"
+            found = ", ".join(self.properties) or "no properties"
+            raise self.error("SPY826", message, "", keys[0], found)
         if any(self.properties[key] != self.properties[present[0]] for key in present):
-            raise ambiguous_property(self, present)
+            message = f"{self.name} command has two spellings of one property with different values"
+            found = ", ".join(f"{key} {shown(self.properties[key])}" for key in present)
+            raise self.error("SPY847", message, present[-1], f"one of {', '.join(present)}", found)
         return present[0]
 
     def text(self, *keys: str) -> str:
         key = self.spelling(*keys)
         value = self.properties[key]
         if not isinstance(value, str):
-            raise wrong_property(self, key, "a string")
+            raise self.wrong(key, "a string")
         return value
 
     def number(self, *keys: str) -> int:
@@ -81,55 +90,20 @@ class JsonObject:
             what = "is not a decimal number"
             if isinstance(value, str) and value.lstrip().startswith("-"):
                 what = "has a negative value not allowed for unsigned integer"
-            raise wrong_property(self, key, 'a number as a decimal string, such as "128"', what)
+            raise self.wrong(key, 'a number as a decimal string, such as "128"', what)
         return int(value)
 
     def size(self, *keys: str) -> int:
         """A number of bytes, at least 1."""
         size = self.number(*keys)
         if size == 0:
-            raise wrong_property(self, self.spelling(*keys), "at least 1 byte")
+            raise self.wrong(self.spelling(*keys), "at least 1 byte")
         return size
 
 
 def signed_number(text: str) -> int | None:
     """The integer a decimal string spells; None when it spells none."""
     return int(text) if _SIGNED.fullmatch(text) else None
-
-
-def missing_property(command: JsonObject, key: str) -> BundleError:
-    """SPY826."""
-    return BundleError(
-        "SPY826",
-        f"{command.name} command missing '{key}' property",
-        command.location(),
-        expected=f"{key}",
-        found=", ".join(command.properties) or "no properties",
-    )
-
-
-def ambiguous_property(command: JsonObject, keys: list[str]) -> BundleError:
-    """SPY847."""
-    return BundleError(
-        "SPY847",
-        f"{command.name} command has two spellings of one property with different values",
-        command.location(keys[-1]),
-        expected=f"one of {', '.join(keys)}",
-        found=", ".join(f"{key} {shown(command.properties[key])}" for key in keys),
-    )
-
-
-def wrong_property(
-    command: JsonObject, key: str, expected: str, what: str = "has an invalid value"
-) -> BundleError:
-    """SPY827."""
-    return BundleError(
-        "SPY827",
-        f"{command.name} {key} {what}",
-        command.location(key),
-        expected=expected,
-        found=shown(command.properties[key]),
-    )
 
 
 def shown(value: Any) -> str:
@@ -149,19 +123,6 @@ _DIRECTIONS = {
     "true": Direction.D2H,
     "1": Direction.D2H,
 }
-
-
-def read_spyrecode(directory: Path | str) -> SpyreCode:
-    """The spyrecode.json of a SpyreCode directory.
-
-    BundleError: SPY820-SPY822 when there is nothing to read, else as of `parse_spyrecode`.
-    """
-    path = spyrecode_path(Path(directory))
-    try:
-        data = read_regular(path)
-    except OSError as error:
-        raise _unparsable(str(error.strerror), str(path)) from error
-    return parse_spyrecode(data, str(path))
 
 
 def spyrecode_path(directory: Path) -> Path:
@@ -192,7 +153,7 @@ def parse_spyrecode(data: bytes, file: str = SPYRECODE_FILE) -> SpyreCode:
         raise _unparsable(f"the file holds {shown(document)}, not an object", file)
     preparation = _preparation_plan(_plan_array(document, PREPARATION_PLAN, file), file)
     execution = _execution_plan(_plan_array(document, EXECUTION_PLAN, file), file)
-    code = SpyreCode(preparation, execution, _file_records(document, file))
+    code = SpyreCode(*preparation, execution, _file_records(document, file))
     return msgspec.structs.replace(code, findings=check_code(code, file))
 
 
@@ -218,35 +179,29 @@ def _plan_array(document: dict[str, Any], name: str, file: str) -> list[Any]:
 # --- commands ---------------------------------------------------------------------------------
 
 
-def _preparation_plan(plan: list[Any], file: str) -> tuple[PreparationCommand, ...]:
+def _preparation_plan(plan: list[Any], file: str) -> tuple[int, tuple[InitTransfer, ...]]:
+    """Bytes of the allocation, and the transfers into it."""
     if len(plan) < 2:
-        raise _short_plan(plan, file)
-    commands: list[PreparationCommand] = []
+        raise BundleError(
+            "SPY824",
+            f"{PREPARATION_PLAN} must be an array with at least 2 commands "
+            "(1 Allocate and 1+ InitTransfer)",
+            JsonLocation(file, f"$.{PREPARATION_PLAN}"),
+            found=f"{len(plan)}",
+        )
+    size_bytes, transfers = 0, []
     for k, item in enumerate(plan):
         path = f"$.{PREPARATION_PLAN}[{k}]"
         name, command = _command(item, file, path)
         wanted = "InitTransfer" if k else "Allocate"
         if name != wanted:
-            raise _wrong_preparation(wanted, name, file, path)
-        commands.append(_init_transfer(command) if k else Allocate(command.size("size")))
-    return tuple(commands)
-
-
-def _short_plan(plan: list[Any], file: str) -> BundleError:
-    """SPY824."""
-    return BundleError(
-        "SPY824",
-        f"{PREPARATION_PLAN} must be an array with at least 2 commands "
-        "(1 Allocate and 1+ InitTransfer)",
-        JsonLocation(file, f"$.{PREPARATION_PLAN}"),
-        found=f"{len(plan)}",
-    )
-
-
-def _wrong_preparation(wanted: str, name: str, file: str, path: str) -> BundleError:
-    """SPY825."""
-    message = f"Expected '{wanted}' command, got: {name}"
-    return BundleError("SPY825", message, JsonLocation(file, f"{path}.command"))
+            message = f"Expected '{wanted}' command, got: {name}"
+            raise BundleError("SPY825", message, JsonLocation(file, f"{path}.command"))
+        if k:
+            transfers.append(_init_transfer(command))
+        else:
+            size_bytes = command.size("size")
+    return size_bytes, tuple(transfers)
 
 
 def _execution_plan(plan: list[Any], file: str) -> tuple[ExecutionCommand, ...]:
@@ -255,19 +210,12 @@ def _execution_plan(plan: list[Any], file: str) -> tuple[ExecutionCommand, ...]:
         path = f"$.{EXECUTION_PLAN}[{k}]"
         name, command = _command(item, file, path)
         if name not in _EXECUTION_READERS:
-            raise _unknown_command(name, file, path)
+            location = JsonLocation(file, f"{path}.command")
+            expected = f"one of {', '.join(_EXECUTION_READERS)}"
+            message = f"Unknown SpyreCode command type: {name}"
+            raise BundleError("SPY835", message, location, expected=expected)
         commands.append(_EXECUTION_READERS[name](command))
     return tuple(commands)
-
-
-def _unknown_command(name: str, file: str, path: str) -> BundleError:
-    """SPY835."""
-    return BundleError(
-        "SPY835",
-        f"Unknown SpyreCode command type: {name}",
-        JsonLocation(file, f"{path}.command"),
-        expected=f"one of {', '.join(_EXECUTION_READERS)}",
-    )
 
 
 def _command(item: Any, file: str, path: str) -> tuple[str, JsonObject]:
@@ -281,7 +229,7 @@ def _command(item: Any, file: str, path: str) -> tuple[str, JsonObject]:
         )
     name, properties = item["command"], item.get("properties", {})
     if not isinstance(properties, dict):
-        raise wrong_property(JsonObject(name, item, file, path), "properties", "an object")
+        raise JsonObject(name, item, file, path).wrong("properties", "an object")
     return name, JsonObject(name, properties, file, f"{path}.properties")
 
 
@@ -290,14 +238,14 @@ def _init_transfer(command: JsonObject) -> InitTransfer:
     pure = PurePosixPath(name)
     if not name or pure.is_absolute() or ".." in pure.parts or "\0" in name:
         key = command.spelling("init_bin_file", "file_path")
-        raise wrong_property(command, key, "the name of a file inside the directory")
+        raise command.wrong(key, "the name of a file inside the directory")
     return InitTransfer(name, command.number("dev_ptr"), command.size("size"))
 
 
 def _compute_on_host(command: JsonObject) -> ComputeOnHost:
     ohandle = command.text("ohandle")
     if not ohandle:
-        raise wrong_property(command, "ohandle", "the name of a new buffer")
+        raise command.wrong("ohandle", "the name of a new buffer")
     return ComputeOnHost(
         ihandle=command.text("ihandle"),
         ishape=_ishape(command),
@@ -322,9 +270,7 @@ def _ishape(command: JsonObject) -> tuple[int, ...]:
 
 def _wrong_ishape(command: JsonObject, what: str, value: Any) -> BundleError:
     """SPY833."""
-    return BundleError(
-        "SPY833", f"{command.name} 'ishape' {what}", command.location("ishape"), found=shown(value)
-    )
+    return command.error("SPY833", f"{command.name} 'ishape' {what}", "ishape", "", shown(value))
 
 
 def _hcm(command: JsonObject, ohandle: str) -> Hcm:
@@ -355,7 +301,7 @@ def _wrong_hcm(command: JsonObject, ohandle: str, reason: str, value: Any) -> Bu
     message = (
         f"Failed to parse SpyreCode command: Failed to import Hcm for ohandle '{ohandle}': {reason}"
     )
-    return BundleError("SPY834", message, command.location("hcm"), found=shown(value))
+    return command.error("SPY834", message, "hcm", "", shown(value))
 
 
 def _data_transfer(command: JsonObject) -> DataTransfer:
@@ -367,23 +313,14 @@ def _data_transfer(command: JsonObject) -> DataTransfer:
     }
     direction = directions[key]
     if direction is None:
-        raise _wrong_direction(command, key)
+        value = command.properties[key]
+        message = f"Invalid DataTransfer direction: {value}"
+        expected = '"false" (host to device) or "true" (device to host)'
+        raise command.error("SPY838", message, key, expected, shown(value))
     if len(set(directions.values())) > 1:
         command.spelling("dirn", "direction")
     handle = command.text("host_handle")
     return DataTransfer(direction, handle, command.size("size"), command.number("dev_ptr"))
-
-
-def _wrong_direction(command: JsonObject, key: str) -> BundleError:
-    """SPY838."""
-    value = command.properties[key]
-    return BundleError(
-        "SPY838",
-        f"Invalid DataTransfer direction: {value}",
-        command.location(key),
-        expected='"false" (host to device) or "true" (device to host)',
-        found=shown(value),
-    )
 
 
 def _compute_on_device(command: JsonObject) -> ComputeOnDevice:
@@ -401,49 +338,49 @@ _EXECUTION_READERS: dict[str, Callable[[JsonObject], ExecutionCommand]] = {
 def _file_records(document: dict[str, Any], file: str) -> dict[str, FileRecord]:
     listed = document.get(FILES_KEY, {})
     if not isinstance(listed, dict):
-        top = JsonObject(FILES_KEY, document, file, "$")
-        raise wrong_property(top, FILES_KEY, "an object")
+        raise JsonObject(FILES_KEY, document, file, "$").wrong(FILES_KEY, "an object")
     records = {}
     for name, record in listed.items():
         if not isinstance(record, dict):
             inside = JsonObject(FILES_KEY, listed, file, f"$.{FILES_KEY}")
-            raise wrong_property(inside, name, "an object with size and sha256")
+            raise inside.wrong(name, "an object with size and sha256")
         fields = JsonObject(FILES_KEY, record, file, f"$.{FILES_KEY}.{name}")
-        records[name] = FileRecord(fields.number("size"), fields.text("sha256"))
+        records[name] = (fields.number("size"), fields.text("sha256"))
     return records
 
 
 def format_spyrecode(code: SpyreCode) -> bytes:
     """The file's text, with the keys the runtime's code reads; findings are not part of it."""
+    allocate = {"command": "Allocate", "properties": {"size": str(code.allocation_bytes)}}
     document: dict[str, Any] = {
-        PREPARATION_PLAN: [_command_object(command) for command in code.preparation],
-        EXECUTION_PLAN: [_command_object(command) for command in code.execution],
+        PREPARATION_PLAN: [allocate, *map(_command_object, code.init_transfers)],
+        EXECUTION_PLAN: list(map(_command_object, code.execution)),
     }
     if code.files:
         document[FILES_KEY] = {
-            name: {"size": str(record.size_bytes), "sha256": record.sha256}
-            for name, record in code.files.items()
+            name: {"size": str(size_bytes), "sha256": sha256}
+            for name, (size_bytes, sha256) in code.files.items()
         }
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def _command_object(command: PreparationCommand | ExecutionCommand) -> dict[str, Any]:
+def _command_object(command: InitTransfer | ExecutionCommand) -> dict[str, Any]:
     return {"command": type(command).__name__, "properties": _properties(command)}
 
 
-def _properties(command: PreparationCommand | ExecutionCommand) -> dict[str, Any]:
+def _properties(command: InitTransfer | ExecutionCommand) -> dict[str, Any]:
     match command:
-        case Allocate(size):
-            return {"size": str(size)}
         case InitTransfer(name, address, size):
             return {"init_bin_file": name, "dev_ptr": str(address), "size": str(size)}
-        case ComputeOnHost():
+        case ComputeOnHost(ihandle, shape, ohandle, size, hcm):
+            symbols = {} if hcm.symbols is None else {"symbols": msgspec.to_builtins(hcm.symbols)}
+            constants = {"vdci": hcm.vdci, "senConstants": list(hcm.sen_constants)}
             return {
-                "ihandle": command.ihandle,
-                "ishape": [str(extent) for extent in command.ishape],
-                "ohandle": command.ohandle,
-                "size": str(command.size_bytes),
-                "hcm": _hcm_object(command.hcm),
+                "ihandle": ihandle,
+                "ishape": [str(extent) for extent in shape],
+                "ohandle": ohandle,
+                "size": str(size),
+                "hcm": {**constants, **hcm.others, **symbols},
             }
         case DataTransfer(direction, handle, size, address):
             return {
@@ -455,14 +392,3 @@ def _properties(command: PreparationCommand | ExecutionCommand) -> dict[str, Any
         case ComputeOnDevice(address, name):
             properties = {"job_bin_ptr": str(address)}
             return properties if name is None else {**properties, "name": name}
-
-
-def _hcm_object(hcm: Hcm) -> dict[str, Any]:
-    hcm_object: dict[str, Any] = {
-        "vdci": hcm.vdci,
-        "senConstants": list(hcm.sen_constants),
-        **hcm.others,
-    }
-    if hcm.symbols is not None:
-        hcm_object["symbols"] = msgspec.to_builtins(hcm.symbols)
-    return hcm_object

@@ -18,7 +18,6 @@ from spyre.mlir.operation import (
     Tensor,
     footprint,
     indexed_dims,
-    stick_elements,
     unsplit_input_extent,
 )
 from spyre.runtime.arguments import trace_operands
@@ -87,7 +86,7 @@ def whole_steps(op: Operation, tensor: Tensor, dim: str) -> int:
     extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
     if (window := op.window_of(tensor, dim)) is not None:
         extent = unsplit_input_extent(tensor, dim, window)
-    return -(-extent // stick_elements(tensor).get(dim, 1))
+    return -(-extent // tensor.sticks.get(dim, 1))
 
 
 def _by_pitch(dim: str, pitch_bytes: int, steps: int, device: DeviceDims) -> WalkedDim:

@@ -24,7 +24,6 @@ from spyre.mlir.operation import (
     Operation,
     Tensor,
     footprint,
-    stick_elements,
 )
 from spyre.runtime.tiling.operand_uses import whole_steps
 
@@ -138,7 +137,7 @@ def _layout_for(use: Walk[int], pitches: Pitches) -> _OperandLayout:
 
     The pitch of the next dim determines the stored extent of a dim; the outermost keeps its own.
     """
-    tensor, sticks = use.tensor, stick_elements(use.tensor)
+    tensor, sticks = use.tensor, use.tensor.sticks
     dims = [dim for dim in tensor.dims if tensor.holds(dim)]
     first = pitch = pitches.get(dims[0], STICK_BYTES) if dims else STICK_BYTES
     stored: dict[str, int] = {}

@@ -15,7 +15,6 @@ import torch
 from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import SpyreTensorLayout, contiguous_strides, exact_geometry
-from spyre.runtime.dma import DmaDirection
 from spyre.torch_backend.compat import parse_to
 from spyre.torch_backend.device import card_at, name_of
 from spyre.torch_backend.tensors.allocation import Ints, allocate_on, buffer_of, default_base
@@ -131,14 +130,14 @@ def _new(
     dtype: torch.dtype,
     layout: SpyreTensorLayout,
 ) -> torch.Tensor:
-    """Allocate a tensor in ``layout``. Raises the errors of `DmaEngine.describe` for layouts that
+    """Allocate a tensor in ``layout``. Raises the errors of `DmaEngine.check` for layouts that
     do not fit the sizes; refuses layouts that fold host dims, since views need separate dims.
     """
     if not isinstance(layout, SpyreTensorLayout):
         raise TypeError(f"device_layout is a SpyreTensorLayout, not {type(layout).__name__}")
     name = name_of(dtype)
     tensor = DeviceTensor("tensor", 0, layout, name, tuple(size), tuple(stride))
-    card.dma.describe(DmaDirection.TO_DEVICE, tensor)
+    card.dma.check(tensor)
     if 0 not in tensor.sizes:
         exact_geometry(layout, tensor.sizes, tensor.strides)
     return allocate_on(card, tuple(size), tuple(stride), dtype, layout)

@@ -13,7 +13,7 @@ from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation, build_sdsc
 from spyre.mlir.builder.recipes import HostOperand, reduction
 from spyre.mlir.operation.operation import Component, Operation
-from spyre.mlir.sdsc.inspection import check_sdsc
+from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
 from tests.hw.division_strategies import elements, lookups, shuffles
@@ -42,7 +42,7 @@ def test_reading_what_another_core_holds(op: Operation, seed: int, threads: int)
 @given(op=shuffles())
 def test_written_shuffles_read_back(op: Operation):
     sdsc = write_operation(op)
-    assert check_sdsc(sdsc, "f") == ()
+    assert inspect_sdsc(sdsc, "f").findings == ()
     read = read_operation(sdsc, op.file)
     for mine, theirs in zip(op.tensors, read.tensors, strict=True):
         assert theirs.own_core_slices == tuple(
@@ -130,7 +130,7 @@ def test_impossible_shuffles(name: str):
         link(engine(), [op], allocations_of(windows(op)))
     assert caught.value.code == "SPY261"
     assert message in str(caught.value)
-    findings = [f for f in check_sdsc(write_operation(op), "f") if f.code == "SPY261"]
+    findings = [f for f in inspect_sdsc(write_operation(op), "f").findings if f.code == "SPY261"]
     assert message in str(findings[0])
 
 

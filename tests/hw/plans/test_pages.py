@@ -13,7 +13,7 @@ from spyre.errors import DeviceFault, SdscError, UnsupportedError
 from spyre.hw.linking.binding import Allocation
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation, build_sdsc
 from spyre.mlir.operation.operation import Component, Indirection, Operation
-from spyre.mlir.sdsc.inspection import check_sdsc
+from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
 from tests.hw.harness import Trial, compare, engine, link, region
@@ -43,7 +43,7 @@ def test_scatter_of_pages(gather: Gather, seed: int):
 def test_written_pages_read_back(gather: Gather):
     op = gather[0]
     sdsc = write_operation(op)
-    assert [f for f in check_sdsc(sdsc, "f") if f.code == "SPY262"] == []
+    assert [f for f in inspect_sdsc(sdsc, "f").findings if f.code == "SPY262"] == []
     read = read_operation(sdsc, op.file).inputs[0]
     assert read.max_dim_sizes == op.inputs[0].max_dim_sizes
     assert read.device_dim_sizes == op.inputs[0].device_dim_sizes
@@ -255,7 +255,7 @@ def test_pages_that_say_too_little(name: str):
         link(engine(), [op], [Allocation("all", region(k), 1 << 20) for k in range(3)])
     assert caught.value.code == "SPY262"
     assert message in str(caught.value)
-    (finding,) = (f for f in check_sdsc(write_operation(op), "f") if f.code == "SPY262")
+    (finding,) = (f for f in inspect_sdsc(write_operation(op), "f").findings if f.code == "SPY262")
     assert message in str(finding)
 
 
@@ -271,7 +271,7 @@ def test_an_index_along_a_dim_the_table_lacks():
     spec = OperationSpec(
         "identity", {"mb": 32, "out": COLUMNS}, [table], [rows], index_inputs=[index]
     )
-    findings = check_sdsc(write_operation(build_operation(spec)), "f")
+    findings = inspect_sdsc(write_operation(build_operation(spec)), "f").findings
     (finding,) = (f for f in findings if f.code == "SPY262")
     assert "an index counts along mb, which Tensor1 does not have" in str(finding)
 

@@ -18,9 +18,8 @@ from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from spyre.mlir.bundle import load_bundle, write_bundle
-from spyre.runtime.arguments.derived import derive_arguments
 from spyre.runtime.arguments.host_tensor import parse_tensor_spec
-from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments.read import derive_arguments, read_arguments
 from spyre.runtime.arguments.specs import (
     KernelArguments,
     arguments_of_spec,
@@ -29,7 +28,7 @@ from spyre.runtime.arguments.specs import (
     with_shapes,
 )
 from spyre.runtime.cases.case import read_case
-from spyre.runtime.program.launch_spec import LaunchArgument, LaunchSpec, Role, read_launch_spec
+from spyre.runtime.program.launch_spec import ArgumentEntry, LaunchSpec, Role, read_launch_spec
 from tests.runtime import bundles
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -38,7 +37,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 def spec_of(*shapes: tuple[int | str, ...]) -> LaunchSpec:
     roles = [Role.INPUT] * (len(shapes) - 1) + [Role.OUTPUT]
     arguments = tuple(
-        LaunchArgument(k, role, shape, "float16")
+        ArgumentEntry(k, role, shape, "float16")
         for k, (role, shape) in enumerate(zip(roles, shapes, strict=True))
     )
     return LaunchSpec(1, "k", arguments, pool_size=256)
@@ -56,7 +55,7 @@ class TestLaunchSpec:
         assert first.layout == SpyreTensorLayout.from_host((4, 70), "float16")
 
     def test_in_place_counts_on_both_sides(self):
-        argument = LaunchArgument(0, Role.INPUT_OUTPUT, (64,), "float16")
+        argument = ArgumentEntry(0, Role.INPUT_OUTPUT, (64,), "float16")
         found = arguments_of_spec(LaunchSpec(1, "k", (argument,)))
         assert found.inputs == found.outputs == found.arguments
 
@@ -100,7 +99,7 @@ class TestHostStrides:
                 if buffer.layout is None:
                     continue
                 sizes = buffer.dma_sizes
-                found = find_host_strides(sizes, buffer.layout.to_layout())
+                found = find_host_strides(sizes, buffer.layout)
                 pairs = zip(sizes, found, buffer.dma_strides, strict=True)
                 if any(size > 1 and a != b for size, a, b in pairs):
                     wrong.add((path.name, sizes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,11 @@ from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
-    write_launch_spec,
 )
+from tests.runtime.launch_specs import write_launch_spec
 
 SHAPE = (32, 128)
 NBYTES = 32 * 128 * 4
@@ -44,7 +44,7 @@ def widened_sum(directory: Path, symbolic: bool, tags: tuple[str, str, str]) -> 
     write_bundle(builder.build(), directory)
     roles = (Role.INPUT, Role.INPUT, Role.OUTPUT)
     arguments = tuple(
-        LaunchArgument(k, role, SHAPE, dtype, layout_of(dtype, tag))
+        ArgumentEntry(k, role, SHAPE, dtype, layout_of(dtype, tag))
         for k, (role, dtype, tag) in enumerate(
             zip(roles, ("float16", "float32", "float32"), tags, strict=True)
         )
@@ -54,9 +54,9 @@ def widened_sum(directory: Path, symbolic: bool, tags: tuple[str, str, str]) -> 
     return directory
 
 
-def layout_of(dtype: str, tag: str) -> LayoutSpec:
-    layout = LayoutSpec.of(SpyreTensorLayout.from_host(SHAPE, dtype))
-    return LayoutSpec(layout.device_size, layout.stride_map, layout.device_dtype, tag)
+def layout_of(dtype: str, tag: str) -> SpyreTensorLayout:
+    layout = SpyreTensorLayout.from_host(SHAPE, dtype)
+    return replace(layout, element_arrangement=tag)
 
 
 def findings(directory: Path) -> list[tuple[str, str]]:

@@ -17,9 +17,8 @@ from spyre.runtime.flex.steps import JobPlan
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
     format_launch_spec,
 )
@@ -35,9 +34,9 @@ def device_bytes(shape: Shape) -> int:
 def finish(builder: BundleBuilder, directory: Path, shapes: list[Shape]) -> Path:
     """Write a bundle whose last argument is its output."""
     roles = [Role.INPUT] * (len(shapes) - 1) + [Role.OUTPUT]
-    layouts = [LayoutSpec.of(SpyreTensorLayout.from_host(s, "float16")) for s in shapes]
+    layouts = [SpyreTensorLayout.from_host(s, "float16") for s in shapes]
     arguments = tuple(
-        LaunchArgument(k, role, shape, "float16", layout)
+        ArgumentEntry(k, role, shape, "float16", layout)
         for k, (role, shape, layout) in enumerate(zip(roles, shapes, layouts, strict=True))
     )
     spec = LaunchSpec(1, directory.name, arguments, pool_size=builder.pool_bytes)

@@ -21,7 +21,7 @@ from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.operation.operation import Operation
 from spyre.mlir.program.program import Execute, Parameter
 from spyre.mlir.program.schedule import Schedule
-from spyre.mlir.program.values import ParameterAtom, of_atom
+from spyre.mlir.program.values import InputAtom, of_atom
 from spyre.runtime.arguments.specs import ArgumentSpec, KernelArguments
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
@@ -48,7 +48,7 @@ class Trace:
 
     @property
     def executes(self) -> tuple[Execute, ...]:
-        owners = [of_atom(ParameterAtom(k, name)) for k, name in enumerate(NAMES)]
+        owners = [of_atom(InputAtom("parameter", k, name)) for k, name in enumerate(NAMES)]
         symbols = tuple(owner for owner in owners for _ in range(CORES))
         return (Execute(0, "neg", tuple(range(-1, -5, -1)), symbols),)
 

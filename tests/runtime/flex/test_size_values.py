@@ -14,13 +14,13 @@ from spyre.runtime.arguments.specs import layout_for_largest
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
     Role,
-    write_launch_spec,
 )
 from tests.mlir.sample_bundles import runtime_rows
 from tests.runtime.flex import kernels
+from tests.runtime.launch_specs import write_launch_spec
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def plan(card, tmp_path):
     """y = |a + b| of s0 rows, a multiple of 16 up to 64."""
     write_bundle(runtime_rows(), tmp_path)
     roles = [Role.INPUT, Role.INPUT, Role.OUTPUT]
-    arguments = tuple(LaunchArgument(k, r, ("s0", 128), "float16") for k, r in enumerate(roles))
+    arguments = tuple(ArgumentEntry(k, r, ("s0", 128), "float16") for k, r in enumerate(roles))
     write_launch_spec(tmp_path / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))
     return kernels.load(card, tmp_path)
 

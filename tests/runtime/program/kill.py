@@ -161,7 +161,7 @@ def plans_found(place: Place, states: Expected) -> list[str]:
         kept = plans.get(kernel.digest, place.bundle)
         assert kept is None or kept == kernel
         found.append("no plan" if kept is None else "whole plan")
-    assert plans.statistics.damaged == 0, "entries are renamed only when they are whole"
+    assert plans.counts["damaged"] == 0, "entries are renamed only when they are whole"
     return found
 
 

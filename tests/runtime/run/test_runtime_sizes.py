@@ -25,14 +25,13 @@ from spyre.mlir.bundle import write_bundle
 from spyre.mlir.operation.operation import Component
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
     SymbolKind,
-    write_launch_spec,
 )
 from tests.mlir.sample_bundles import runtime_rows
+from tests.runtime.launch_specs import write_launch_spec
 
 ROWS, COLUMNS = 64, 256
 
@@ -46,7 +45,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 def spec(directory: Path, roles: list[Role], *shapes: tuple[int | str, ...]) -> None:
     """A launch spec without layouts: they follow from the largest shapes."""
     pairs = zip(roles, shapes, strict=True)
-    arguments = tuple(LaunchArgument(k, r, s, "float16") for k, (r, s) in enumerate(pairs))
+    arguments = tuple(ArgumentEntry(k, r, s, "float16") for k, (r, s) in enumerate(pairs))
     write_launch_spec(directory / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))
 
 
@@ -164,9 +163,7 @@ def test_layouts_given_for_the_maximum(tmp_path: Path):
     )
     shapes = [((128, 64), ("n", 64)), ((64, 128), (64, "n"))]
     arguments = tuple(
-        LaunchArgument(
-            k, role, shape, "float16", LayoutSpec.of(SpyreTensorLayout.from_host(m, "float16"))
-        )
+        ArgumentEntry(k, role, shape, "float16", SpyreTensorLayout.from_host(m, "float16"))
         for k, (role, (m, shape)) in enumerate(zip(BINARY[1:], shapes, strict=True))
     )
     write_launch_spec(tmp_path / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))
@@ -197,7 +194,7 @@ def test_names_of_the_launch_spec(tmp_path: Path):
     """A size the launch spec calls otherwise than the bundle: both names take a value."""
     write_bundle(runtime_rows(), tmp_path)
     arguments = tuple(
-        LaunchArgument(k, role, ("s7", 128), "float16") for k, role in enumerate(BINARY)
+        ArgumentEntry(k, role, ("s7", 128), "float16") for k, role in enumerate(BINARY)
     )
     kinds = (SymbolKind("dimension", pytorch_sym="s7", max_value=64, granularity=16),)
     write_launch_spec(

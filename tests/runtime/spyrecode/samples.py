@@ -70,3 +70,9 @@ def changed(*changes: tuple[str, Any], document: Document = SYMBOLIC) -> Documen
 def properties(plan: str, command: int, key: str) -> str:
     """Path of a property, for `changed`."""
     return f"{'JobPreparationPlan' if plan == 'prep' else 'JobExecPlan'}.{command}.properties.{key}"
+
+
+def format_init_text(data: bytes) -> bytes:
+    """The init.txt of ``data``: a line per stick, zeros added up to a whole one."""
+    sticks = (data[k : k + 128].ljust(128, b"\0") for k in range(0, len(data), 128))
+    return "".join(f"{stick[::-1].hex()}\n" for stick in sticks).encode()

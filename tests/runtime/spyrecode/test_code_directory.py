@@ -23,7 +23,6 @@ from spyre.runtime.spyrecode import code_directory
 from spyre.runtime.spyrecode.code_directory import read_code_directory
 from spyre.runtime.spyrecode.commands import (
     PROGRAM_BASE,
-    Allocate,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
@@ -31,13 +30,13 @@ from spyre.runtime.spyrecode.commands import (
 )
 from spyre.runtime.spyrecode.compile import compile_directory
 from spyre.runtime.spyrecode.init_binary import (
-    format_init_text,
     read_header,
     unpack_bundle,
 )
 from tests.corpus.making import CorpusCase
 from tests.corpus.table import CASES
 from tests.runtime import bundles
+from tests.runtime.spyrecode.samples import format_init_text
 
 
 @pytest.fixture
@@ -53,10 +52,8 @@ def test_plans_of_a_symbolic_bundle(bundle: Path) -> None:
     compiled = compile_directory(bundle)
     assert compiled.directory == bundle / "spyreCodeDir"
     assert names(compiled.directory) == {"spyrecode.json", "init_binary.bin", "launch_spec.json"}
-    allocate, transfer = compiled.code.preparation
+    (transfer,) = compiled.code.init_transfers
     host, to_device, compute = compiled.code.execution
-    assert isinstance(allocate, Allocate)
-    assert isinstance(transfer, InitTransfer)
     assert isinstance(host, ComputeOnHost)
     assert isinstance(to_device, DataTransfer)
     assert transfer == InitTransfer("init_binary.bin", PROGRAM_BASE, transfer.size_bytes)
@@ -64,7 +61,7 @@ def test_plans_of_a_symbolic_bundle(bundle: Path) -> None:
     assert [kind.kind for kind in host.hcm.symbols or ()] == ["pool", "kernel", "kernel", "kernel"]
     assert [kind.arg_index for kind in host.hcm.symbols or ()] == [None, 0, 1, 2]
     assert to_device.dev_ptr == PROGRAM_BASE + transfer.size_bytes
-    assert allocate.size_bytes == transfer.size_bytes + 128
+    assert compiled.code.allocation_bytes == transfer.size_bytes + 128
     assert host.size_bytes == to_device.size_bytes == 128
     assert compute == ComputeOnDevice(PROGRAM_BASE, "k")
 
@@ -78,7 +75,8 @@ def test_plans_of_a_baked_bundle(tmp_path: Path) -> None:
 def test_what_is_written_is_read(bundle: Path) -> None:
     compiled = compile_directory(bundle)
     read = read_code_directory(compiled.directory)
-    assert read.code.preparation == compiled.code.preparation
+    assert read.code.allocation_bytes == compiled.code.allocation_bytes
+    assert read.code.init_transfers == compiled.code.init_transfers
     assert read.code.execution == compiled.code.execution
     assert read.code.findings == ()
     assert read.launch_spec is not None

@@ -14,12 +14,12 @@ from spyre.mlir.bundle_source import digest_of_files
 from spyre.runtime.spyrecode.init_binary import (
     HEADER_BYTES,
     MAGIC,
-    format_init_text,
     pack_bundle,
     parse_init_text,
     read_header,
     unpack_bundle,
 )
+from tests.runtime.spyrecode.samples import format_init_text
 
 FILES = {"bundle.mlir": b"module {}\n" * 40, "sdsc_0.json": b"{}", "sdsc_1.json": bytes(1000)}
 contents = st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=9), st.binary())

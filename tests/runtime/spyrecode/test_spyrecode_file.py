@@ -14,17 +14,15 @@ from spyre.errors import BundleError, JsonLocation, Severity, SpyreError
 from spyre.runtime.program.launch_spec import SymbolKind
 from spyre.runtime.spyrecode.commands import (
     PROGRAM_BASE,
-    Allocate,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
     Direction,
-    FileRecord,
     Hcm,
     InitTransfer,
     SpyreCode,
 )
-from spyre.runtime.spyrecode.spyrecode_file import format_spyrecode, parse_spyrecode, read_spyrecode
+from spyre.runtime.spyrecode.spyrecode_file import format_spyrecode, parse_spyrecode, spyrecode_path
 from tests.runtime.spyrecode.samples import BASE, REMOVED, SYMBOLIC, changed, properties
 
 COMPUTE = {"command": "ComputeOnDevice", "properties": {"job_bin_ptr": str(BASE)}}
@@ -51,7 +49,8 @@ def failure(document: Any) -> BundleError:
 
 def test_commands_with_integers() -> None:
     code = parse(SYMBOLIC)
-    assert code.preparation == (Allocate(1024), InitTransfer("init_binary.bin", BASE, 512))
+    assert code.allocation_bytes == 1024
+    assert code.init_transfers == (InitTransfer("init_binary.bin", BASE, 512),)
     symbols = (SymbolKind("kernel", arg_index=0), SymbolKind("pool"))
     assert code.execution == (
         ComputeOnHost("", (2,), "correction", 128, Hcm({}, (), symbols)),
@@ -237,17 +236,17 @@ def test_no_symbols_in_files_of_others() -> None:
 class TestReading:
     def test_directory(self, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="SpyreCode directory does not exist") as caught:
-            read_spyrecode(tmp_path / "missing")
+            spyrecode_path(tmp_path / "missing")
         assert caught.value.code == "SPY820"
         (tmp_path / "file").write_text("")
         with pytest.raises(BundleError, match="Path is not a directory") as caught:
-            read_spyrecode(tmp_path / "file")
+            spyrecode_path(tmp_path / "file")
         assert caught.value.code == "SPY820"
         with pytest.raises(BundleError, match=r"Required file spyrecode.json not found") as caught:
-            read_spyrecode(tmp_path)
+            spyrecode_path(tmp_path)
         assert caught.value.code == "SPY821"
         (tmp_path / "spyrecode.json").write_text(json.dumps(SYMBOLIC))
-        assert read_spyrecode(tmp_path) == parse(SYMBOLIC)
+        assert spyrecode_path(tmp_path) == tmp_path / "spyrecode.json"
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"a": 1', "\xff", "[" * 100000])
     def test_unparsable(self, text: str) -> None:
@@ -283,9 +282,9 @@ def codes(draw: st.DrawFn) -> SpyreCode:
             DataTransfer(Direction.H2D, "c", size, BASE + 128 * sticks),
         ]
     file = draw(names.filter(lambda name: name != ".."))
-    files = draw(st.dictionaries(names, st.builds(FileRecord, st.integers(0, 1 << 62), names)))
-    preparation = (Allocate(128 * sticks + size), InitTransfer(file, BASE, 128 * sticks))
-    return SpyreCode(preparation, tuple(steps), files)
+    files = draw(st.dictionaries(names, st.tuples(st.integers(0, 1 << 62), names)))
+    transfers = (InitTransfer(file, BASE, 128 * sticks),)
+    return SpyreCode(128 * sticks + size, transfers, tuple(steps), files)
 
 
 @given(codes())

@@ -18,13 +18,12 @@ from spyre.runtime.arguments.read import read_arguments
 from spyre.runtime.arguments.specs import KernelArguments
 from spyre.runtime.program.launch_spec import (
     LAUNCH_SPEC_FILE,
-    LaunchArgument,
+    ArgumentEntry,
     LaunchSpec,
-    LayoutSpec,
     Role,
-    write_launch_spec,
 )
 from tests.mlir.window_recipes import Windows, pool
+from tests.runtime.launch_specs import write_launch_spec
 
 
 @cache
@@ -84,8 +83,7 @@ class Maker:
         directory = new_directory()
         write_bundle(parts, directory)
         arguments = tuple(
-            LaunchArgument(k, a.role, a.shape, a.dtype, LayoutSpec.of(a.layout))
-            for k, a in enumerate(self.args)
+            ArgumentEntry(k, a.role, a.shape, a.dtype, a.layout) for k, a in enumerate(self.args)
         )
         spec = LaunchSpec(1, "k", arguments, pool_size=self.builder.pool_bytes)
         write_launch_spec(directory / LAUNCH_SPEC_FILE, spec)
@@ -301,7 +299,7 @@ def sized(maximum: int, columns: int, rows: int) -> Built:
     directory = new_directory()
     write_bundle(maker.builder.build(), directory)
     arguments = tuple(
-        LaunchArgument(k, a.role, ("S", columns), a.dtype, LayoutSpec.of(a.layout))
+        ArgumentEntry(k, a.role, ("S", columns), a.dtype, a.layout)
         for k, a in enumerate(maker.args)
     )
     write_launch_spec(directory / LAUNCH_SPEC_FILE, LaunchSpec(1, "k", arguments))

@@ -221,7 +221,7 @@ class _BundleWriter:
         name = f"arg_{tensor.argument}" if tensor.argument >= 0 else self.pool
         if isinstance(shift, int):
             return BufferAddress(name, begin + shift, strides)
-        return BufferAddress(name, begin, strides, (), shift)
+        return BufferAddress(name, begin, strides, (shift,))
 
     def _check_share(self, op: KernelOp, number: int, begins_bytes: Ints) -> None:
         """SPY961 if a tensor is read from LX with another division than it was written with."""
