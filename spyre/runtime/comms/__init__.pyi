@@ -9,7 +9,6 @@ from .collectives import (
 from .memory import (
     SharedMemory as SharedMemory,
     join_processes as join_processes,
-    join_threads as join_threads,
 )
 from .messages import (
     Messages as Messages,

@@ -3,8 +3,8 @@
     Communicator (one per rank)    splits tensors into pieces, reduces, observes
           │ round(header, outboxes)
     Transport (one per rank)       SharedMemory: threads, processes of a machine
-          │                        MessageTransport: gloo, between machines
-        Round                      send, piece + commit: fill the pieces of an own outbox
+                                   MessageTransport: gloo, between machines
+        in a round                 send, piece + commit: fill the pieces of an own outbox
                                    read, receive: get the pieces of another rank's outbox
 
 A round of three ranks, an all-reduce of chunks c0, c1, c2 (rank r reduces chunk r):
@@ -45,7 +45,6 @@ from spyre.runtime.comms.transport import (
     CollectiveError,
     Deadline,
     Outbox,
-    Round,
     Transport,
 )
 
@@ -161,14 +160,14 @@ class Communicator:
         self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline
     ) -> None:
         boxes = [Outbox((run.size,), self._others)]
-        with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
+        with self._round("all_reduce", detail, boxes, run.size, deadline):
             # The pieces are copies, because the reduction overwrites the run.
-            current.piece(0, 0)[:] = run
-            current.commit(0)
+            self.transport.piece(0, 0)[:] = run
+            self.transport.commit(0)
             runs = [
-                self._read(current, k, 0, 0, boxes[0].sizes)
+                self._read(k, 0, 0, boxes[0].sizes)
                 if k != self.rank
-                else current.piece(0, 0)
+                else self.transport.piece(0, 0)
                 for k in range(self.size)
             ]
             for owner, (start, end) in enumerate(chunk_bounds(run.size, self.size)):
@@ -200,35 +199,33 @@ class Communicator:
         parts = [_parts(run, start, s) for (start, _), s in zip(bounds, sizes, strict=True)]
         is_receiver = self.rank in receivers
 
-        def send(current: Round, index: int) -> None:
+        def send(index: int) -> None:
             for c in self._followers:
                 if index < len(sizes[c]):
-                    current.send(c, index, parts[c][index])
+                    self.transport.send(c, index, parts[c][index])
 
-        def reduce_own(current: Round, index: int) -> None:
+        def reduce_own(index: int) -> None:
             if index >= len(sizes[self.rank]):
                 return
             own = parts[self.rank][index]
             runs = [
-                own
-                if k == self.rank
-                else self._read(current, k, self.rank, index, sizes[self.rank])
+                own if k == self.rank else self._read(k, self.rank, index, sizes[self.rank])
                 for k in range(self.size)
             ]
             if is_receiver:
                 self._fold(runs, self.rank, combiner, own)
-                current.send(self.size, index, own)
+                self.transport.send(self.size, index, own)
             else:
-                self._fold(runs, self.rank, combiner, current.piece(self.size, index))
-                current.commit(self.size)
+                self._fold(runs, self.rank, combiner, self.transport.piece(self.size, index))
+                self.transport.commit(self.size)
 
-        def receive(current: Round, index: int) -> None:
+        def receive(index: int) -> None:
             for c in self._followers:
                 if is_receiver and index < len(sizes[c]):
-                    self._receive(current, c, self.size, index, parts[c])
+                    self._receive(c, self.size, index, parts[c])
 
-        with self._round(name, detail, boxes, run.size, deadline) as current:
-            _pipeline(current, max(map(len, sizes)), (send, reduce_own, receive))
+        with self._round(name, detail, boxes, run.size, deadline):
+            _pipeline(max(map(len, sizes)), (send, reduce_own, receive))
 
     def reduce_scatter(
         self,
@@ -246,17 +243,17 @@ class Communicator:
             Outbox(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
         ]
 
-        def send(current: Round, index: int) -> None:
+        def send(index: int) -> None:
             for c in self._followers:
                 if index < len(blocks[c]):
-                    current.send(c, index, parts[c][blocks[c][index]])
+                    self.transport.send(c, index, parts[c][blocks[c][index]])
 
-        def reduce_own(current: Round, index: int) -> None:
+        def reduce_own(index: int) -> None:
             if index >= len(own_blocks):
                 return
             own = np.ascontiguousarray(parts[self.rank][own_blocks[index]]).reshape(-1)
             runs = [
-                own if k == self.rank else self._read(current, k, self.rank, index, sizes)
+                own if k == self.rank else self._read(k, self.rank, index, sizes)
                 for k in range(self.size)
             ]
             target = out[own_blocks[index]]
@@ -266,8 +263,8 @@ class Communicator:
                 target[...] = result.reshape(target.shape)
 
         total = sum(part.size for part in parts)
-        with self._round("reduce_scatter", detail, boxes, total, deadline) as current:
-            _pipeline(current, max(map(len, blocks)), (send, reduce_own))
+        with self._round("reduce_scatter", detail, boxes, total, deadline):
+            _pipeline(max(map(len, blocks)), (send, reduce_own))
 
     # --- copies -------------------------------------------------------------------------------
 
@@ -350,19 +347,19 @@ class Communicator:
             for box in range(max(outgoing, default=-1) + 1)
         ]
 
-        def send(current: Round, index: int) -> None:
+        def send(index: int) -> None:
             for box, (part, _) in outgoing.items():
                 if index < len(blocks[box]):
-                    current.send(box, index, part[blocks[box][index]])
+                    self.transport.send(box, index, part[blocks[box][index]])
 
-        def receive(current: Round, index: int) -> None:
+        def receive(index: int) -> None:
             for k in self._followers:
                 if k in incoming and index < len(targets[k]):
-                    self._receive(current, k, incoming[k][1], index, targets[k])
+                    self._receive(k, incoming[k][1], index, targets[k])
 
-        with self._round(name, detail, boxes, size_bytes, deadline) as current:
+        with self._round(name, detail, boxes, size_bytes, deadline):
             steps = max([0, *map(len, blocks.values()), *map(len, targets.values())])
-            _pipeline(current, steps, (send, receive))
+            _pipeline(steps, (send, receive))
             if itself is not None:
                 itself[0][...] = itself[1].reshape(itself[0].shape)
 
@@ -380,7 +377,7 @@ class Communicator:
     @contextmanager
     def _round(
         self, name: str, detail: str, boxes: Sequence[Outbox], size_bytes: int, deadline: Deadline
-    ) -> Iterator[Round]:
+    ) -> Iterator[None]:
         self.check()
         self._sequence += 1
         self._combined_bytes = 0
@@ -388,8 +385,8 @@ class Communicator:
         begin_ns = time.perf_counter_ns()
         header = f"{f'{name} {detail}'.rstrip()} (operation {self._sequence} of the group)"
         try:
-            with self.transport.round(header, boxes, deadline) as current:
-                yield current
+            with self.transport.round(header, boxes, deadline):
+                yield
         except SpyreError as error:
             self.fail(error)
             raise
@@ -414,15 +411,13 @@ class Communicator:
                 )
             )
 
-    def _read(self, current: Round, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
+    def _read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         self._received_bytes[rank] += sizes[index]
-        return current.read(rank, box, index, sizes)
+        return self.transport.read(rank, box, index, sizes)
 
-    def _receive(
-        self, current: Round, rank: int, box: int, index: int, targets: Sequence[Bytes]
-    ) -> None:
+    def _receive(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
         self._received_bytes[rank] += targets[index].size
-        current.receive(rank, box, index, targets)
+        self.transport.receive(rank, box, index, targets)
 
     def _blocks(self, part: Bytes) -> list[tuple[slice, slice]]:
         rows, columns = part.shape  # a run is one row
@@ -433,12 +428,12 @@ class Communicator:
         fold(runs, owner, self.algorithm, combiner, out)
 
 
-def _pipeline(current: Round, pieces: int, stages: Sequence[Callable[[Round, int], None]]) -> None:
+def _pipeline(pieces: int, stages: Sequence[Callable[[int], None]]) -> None:
     """Run the stages over all pieces: in step i, stage s works on piece i - s."""
     for step in range(pieces + len(stages) - 1):
         for lag, stage in enumerate(stages):
             if 0 <= step - lag < pieces:
-                stage(current, step - lag)
+                stage(step - lag)
 
 
 def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:

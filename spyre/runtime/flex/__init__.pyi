@@ -12,8 +12,8 @@ from .device import (
     flex_device_of as flex_device_of,
 )
 from .launch import (
-    LaunchOrigin as LaunchOrigin,
     LaunchPlan as LaunchPlan,
+    SourceLines as SourceLines,
     SourcePlace as SourcePlace,
 )
 from .loaded_kernel import (

@@ -2,7 +2,7 @@
 
 A `LaunchPlan` is computed once for all launches of a kernel over tensors of one signature: the
 kernel to run (retargeted to tiles if the tensors are larger) and the offset of every tile.
-Compilers pass a `LaunchOrigin` with a launch; command streams, traces and profiles show it.
+Compilers pass a `SourceLines` with a launch; command streams, traces and profiles show it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SourcePlace:
         return self.line_text + within + (" (backward)" if self.is_backward else "")
 
 
-class LaunchOrigin(Protocol):
+class SourceLines(Protocol):
     """The source lines of a compiled kernel."""
 
     def places_of(self, execute: int) -> tuple[SourcePlace, ...]:

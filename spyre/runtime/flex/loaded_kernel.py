@@ -23,7 +23,7 @@ from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments, given_launch_spec
 from spyre.runtime.flex.correction import Correction
-from spyre.runtime.flex.launch import LaunchOrigin, LaunchPlan
+from spyre.runtime.flex.launch import LaunchPlan, SourceLines
 from spyre.runtime.flex.steps import (
     NO_VALUES,
     Card,
@@ -160,7 +160,7 @@ class LoadedKernel:
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
         is_corrected: bool = False,
-        origin: LaunchOrigin | None = None,
+        origin: SourceLines | None = None,
     ) -> LaunchContext:
         """A launch by address: one pass over tensors at ``addresses`` (bytes), already checked.
 

@@ -23,7 +23,7 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.flex.launch import LARGE_BYTES, LaunchOrigin, LaunchPlan
+from spyre.runtime.flex.launch import LARGE_BYTES, LaunchPlan, SourceLines
 from spyre.runtime.flex.scheduling import Engine, Stage, Stages, Work
 from spyre.runtime.kernel import Runner
 from spyre.runtime.memory import (
@@ -110,7 +110,7 @@ class ControlBlock:
     name: str
     places: tuple[MemoryRange, ...] = ()
     size_bytes: int = 0
-    origin: LaunchOrigin | None = None
+    origin: SourceLines | None = None
 
     def __str__(self) -> str:
         size = f", {self.size_bytes} bytes" if self.size_bytes else ""
@@ -176,7 +176,7 @@ class LaunchContext:
         launch_plan: LaunchPlan | None = None,
         bases: tuple[int, ...] = (),
         runner: Runner | None = None,
-        origin: LaunchOrigin | None = None,
+        origin: SourceLines | None = None,
         is_large: bool = False,
     ) -> None:
         self.plan = plan

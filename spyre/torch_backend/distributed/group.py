@@ -19,9 +19,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -37,18 +37,18 @@ from spyre.runtime.comms import (
     Pending,
     Transport,
     join_processes,
-    join_threads,
 )
 from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
 from spyre.torch_backend.device import Stream, card_at, current_stream
 from spyre.torch_backend.distributed import compat
+from spyre.torch_backend.distributed.images import Bytes
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
 
 Job = Callable[[Deadline], None]
-TRANSPORTS = ("auto", "shm", "gloo", "local")
+TRANSPORTS = ("auto", "shm", "gloo")
 COLLECTIVES = "collectives"
 """The lane of all operations except point-to-point ones."""
 
@@ -427,8 +427,6 @@ def _join(options: Any) -> Transport:
     number = store.add(f"spyreccl/{rank}", 1)
     numbered = dist.PrefixStore(f"spyreccl/{number}/", store)
     kind = _choice("SPYRECCL_TRANSPORT", config.CCL_TRANSPORT.read(), TRANSPORTS)
-    if kind == "local":
-        return join_threads(numbered, rank, size)
     shared = join_processes(numbered, rank, size) if kind in ("auto", "shm") else None
     if shared is not None:
         return shared
@@ -443,39 +441,28 @@ def _join(options: Any) -> Transport:
     return MessageTransport(GlooMessages(gloo), rank, size)
 
 
-@dataclass(slots=True)
-class _GlooPending:
-    work: Any
-    tensor: torch.Tensor
-    done: bool = False
-
-    def wait(self, seconds: float) -> bool:
-        """See `Pending.wait`."""
-        if not self.done:
-            self.work.wait(compat.milliseconds(seconds))
-            self.done = True
-        return True
-
-
-@dataclass(slots=True)
 class GlooMessages:
     """Messages through a separate gloo backend, whose close the other ranks detect."""
 
-    gloo: Any
-    closed: bool = field(default=False)
+    def __init__(self, gloo: Any) -> None:
+        self._gloo = gloo
+        self._is_closed = False
 
-    def send(self, content: np.ndarray[Any, Any], rank: int, tag: int) -> Pending:
-        """See `Messages.send`."""
+    def send(self, content: Bytes, rank: int, tag: int) -> Pending:
         tensor = torch.from_numpy(content)
-        return _GlooPending(self.gloo.send([tensor], rank, tag), tensor)
+        return partial(_wait, self._gloo.send([tensor], rank, tag), tensor)
 
-    def receive(self, content: np.ndarray[Any, Any], rank: int, tag: int) -> Pending:
-        """See `Messages.receive`."""
+    def receive(self, content: Bytes, rank: int, tag: int) -> Pending:
         tensor = torch.from_numpy(content)
-        return _GlooPending(self.gloo.recv([tensor], rank, tag), tensor)
+        return partial(_wait, self._gloo.recv([tensor], rank, tag), tensor)
 
     def close(self) -> None:
-        """See `Messages.close`."""
-        if not self.closed:
-            self.closed = True
-            self.gloo.abort()
+        if not self._is_closed:
+            self._is_closed = True
+            self._gloo.abort()
+
+
+def _wait(work: Any, tensor: torch.Tensor, seconds: float) -> bool:
+    """Wait for a message; ``tensor``: its memory, which must live as long."""
+    work.wait(compat.milliseconds(seconds))
+    return True

@@ -24,7 +24,7 @@ from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
 from spyre.torch_backend.device import out_of_memory_as_torch_says
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, FlexStream, LaunchOrigin
+    from spyre.runtime.flex import FlexDevice, FlexStream, SourceLines
     from spyre.runtime.memory import DeviceStorage
 
 
@@ -84,7 +84,7 @@ class CompiledProgram(LoadedKernel):
         addresses: tuple[int, ...],
         keep_alive: Sequence[DeviceStorage | None],
         plan: LaunchPlan | None = None,
-        origin: LaunchOrigin | None = None,
+        origin: SourceLines | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``keep_alive`` is held until it has run.
 
