@@ -16,7 +16,8 @@ import numpy as np
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.program import Parameter
-from spyre.runtime.flex.steps import DMA, Card, HostOperation, LaunchContext, MemoryRange
+from spyre.runtime.flex.blocks import MemoryRange
+from spyre.runtime.flex.steps import DMA, Card, HostOperation, JobWork
 from spyre.runtime.kernel import LaunchSignature
 from spyre.runtime.memory import ProgramMemory
 from spyre.runtime.program import owner_of
@@ -153,22 +154,22 @@ class Correction:
         label = f"{CORRECTION} of {name}"
         return host, DMA(_copy, self._memory_ranges, self.size_bytes, True, True, label)
 
-    def _launch_rows(self, context: LaunchContext, first: int, last: int) -> Int64Array:
-        assert context.launch_plan is not None
-        return self.rows(context.launch_plan.signature, context.addresses(first, last))
+    def _launch_rows(self, work: JobWork, first: int, last: int) -> Int64Array:
+        assert work.passes is not None
+        return self.rows(work.passes.signature, work.addresses(first, last))
 
-    def memory_range(self, context: LaunchContext, iteration: int) -> MemoryRange:
+    def memory_range(self, work: JobWork, iteration: int) -> MemoryRange:
         """Device memory of the correction tensor of an iteration."""
-        assert context.correction is not None
-        address = context.correction.address_bytes + iteration * self.size_bytes
-        return MemoryRange(CORRECTION, context.card.allocator.virtual_address(address))
+        assert work.correction is not None
+        address = work.correction.address_bytes + iteration * self.size_bytes
+        return MemoryRange(CORRECTION, work.card.allocator.virtual_address(address))
 
-    def _memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        return (self.memory_range(context, iteration),)
+    def _memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
+        return (self.memory_range(work, iteration),)
 
 
-def _copy(context: LaunchContext, first: int, last: int) -> None:
-    assert context.correction is not None
-    rows = context.buffers[CORRECTION][first:last]
-    address = context.correction.address_bytes + first * rows.shape[1] * 8
-    context.card.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)
+def _copy(work: JobWork, first: int, last: int) -> None:
+    assert work.correction is not None
+    rows = work.buffers[CORRECTION][first:last]
+    address = work.correction.address_bytes + first * rows.shape[1] * 8
+    work.card.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)

@@ -25,19 +25,18 @@ from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.dma import DmaEngine, host_like
 from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.flex.launch import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.flex.scheduler import Scheduler
-from spyre.runtime.flex.scheduling import Engine, Policy, Work
+from spyre.runtime.flex.scheduler import Scheduler, VirtualTime
+from spyre.runtime.flex.scheduling import Engine, Policy
 from spyre.runtime.flex.steps import (
     JobPlan,
-    LaunchContext,
+    JobWork,
+    Passes,
     bytes_to_device,
     to_device_plan,
     to_host_plan,
 )
-from spyre.runtime.flex.stream import FlexStream, StreamPool, dependent_error
-from spyre.runtime.flex.virtual_time import VirtualTime
+from spyre.runtime.flex.stream import FlexStream, StreamPool
 from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, run_recorded
 from spyre.runtime.memory import (
     PROGRAM,
@@ -88,7 +87,7 @@ class FlexDevice:
         self.allocator = FlexAllocator(self.device, capacities_bytes=capacities)
         self.dma = DmaEngine(self.device)
         chosen = policy if policy is not None else config.SCHEDULER.read()
-        self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
+        self.scheduler = Scheduler(Policy(chosen))
         self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
         self.runner: Runner | None = None
         self.streams = StreamPool(self)
@@ -221,7 +220,8 @@ class FlexDevice:
     def reset(self) -> None:
         """Drop all queued work and clear the errors of all streams; memory does not change."""
         with self.scheduler.guarded() as state:
-            state.drop_all([s.queue for s in self.streams.handed_out()], _reset_error())
+            error = RuntimeError("the device was reset")
+            state.drop_all([s.queue for s in self.streams.handed_out()], error)
         self.scheduler.wait_until(lambda: self.scheduler.is_idle)
 
     @contextmanager
@@ -291,18 +291,6 @@ class FlexDevice:
         return f"FlexDevice({self.index}, {self.scheduler.policy.value})"
 
 
-def _ended(work: Work) -> None:
-    """Release the correction tensor that a launch used."""
-    context = work.payload
-    if isinstance(context, LaunchContext) and context.correction is not None:
-        assert context.plan.program is not None
-        context.plan.program.release(context)
-
-
-def _reset_error() -> Exception:
-    return RuntimeError("the device was reset")
-
-
 def flex_device_of(device: Device) -> FlexDevice:
     """The flex layer of ``device``, created on first use and stored in the device."""
     return device.attached(FlexDevice, lambda: FlexDevice(device))
@@ -351,26 +339,24 @@ class BlockingStream:
         ``runner``: runs it in place of the card's runner and of the compiled driver.
         """
         runner = runner or self.device.runner or run_recorded
-        launch_plan = LaunchPlan.one_pass(kernel.kernel, launch)
-        is_recorded = self.device.is_recorded
-        context = kernel.bind_at(
-            launch_plan, launch.addresses, (), runner, is_corrected=is_recorded
+        passes, is_recorded = Passes.of(kernel.kernel, launch), self.device.is_recorded
+        executed = self._wait(
+            kernel.bind_at(passes, launch.addresses, (), runner, is_corrected=is_recorded)
         )
-        executed = self._wait(context)
         assert isinstance(executed, ExecutedLaunch)
         return replace(executed, name=kernel.name)
 
     def _run(self, plan: JobPlan) -> None:
-        self._wait(LaunchContext(plan, self.device))
+        self._wait(JobWork(plan, self.device))
 
-    def _wait(self, context: LaunchContext) -> object:
-        self._stream.submit(context.work())
+    def _wait(self, work: JobWork) -> object:
+        self._stream.submit(work)
         try:
             self._stream.synchronize()
         except BaseException:  # errors are sticky; the next call starts with a new stream
             self._stream = FlexStream(self.device, 0)
             raise
-        return context.result
+        return work.result
 
 
 def _digest(bundle: LoweredBundle) -> str:

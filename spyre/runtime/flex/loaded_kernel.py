@@ -22,15 +22,15 @@ from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments, given_launch_spec
+from spyre.runtime.flex.blocks import MemoryRange, SourceLines
 from spyre.runtime.flex.correction import Correction
-from spyre.runtime.flex.launch import LaunchPlan, SourceLines
 from spyre.runtime.flex.steps import (
     NO_VALUES,
     Card,
     DeviceCompute,
     JobPlan,
-    LaunchContext,
-    MemoryRange,
+    JobWork,
+    Passes,
     bytes_to_device,
 )
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner
@@ -38,8 +38,8 @@ from spyre.runtime.memory import DeviceStorage, SpyreTensor
 from spyre.runtime.program import LaunchSpec
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-    from spyre.runtime.tiling.tile_checks import TilingOptions
+    from spyre.runtime.tiling.execute import TileSteps, TilingKernel
+    from spyre.runtime.tiling.tile_plan import TilingOptions
 
 Shapes = tuple[tuple[int | str, ...], ...]
 """Host extents of each argument: numbers, or names of runtime sizes."""
@@ -78,7 +78,7 @@ class LoadedKernel:
             self._pool_memory = card.allocate(pool_bytes)
             address = card.allocator.device_address(self._pool_memory.index)
             self.pool = PoolBuffer(address, pool_bytes)
-        self._plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel | None]]
+        self._plans: LruCache[tuple[object, ...], tuple[Passes, TilingKernel | None]]
         self._plans = LruCache(MAX_PLANS)
         self._tilings: dict[tuple[tuple[str, int], ...], TilingKernel] = {}
         self._lock = threading.Lock()
@@ -95,15 +95,6 @@ class LoadedKernel:
     @cached_property
     def _named_shapes(self) -> Shapes:
         return named_shapes(given_launch_spec(self.kernel.bundle))
-
-    @property
-    def allocation_bytes(self) -> int:
-        return self.image.size_bytes
-
-    @property
-    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes of its arguments, in launch order; LaunchError SPY366 for a runtime size."""
-        return tuple(a.shape for a in self.arguments_of(NO_VALUES).arguments)
 
     @cached_property
     def plan(self) -> JobPlan:
@@ -127,7 +118,7 @@ class LoadedKernel:
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
-    ) -> LaunchContext:
+    ) -> JobWork:
         """A launch over ``tensors``, one per argument in launch order, checked against them.
 
         Runtime sizes named by the launch spec are taken from the tensors (SPY873 if they differ);
@@ -144,38 +135,38 @@ class LoadedKernel:
         if known is None:
             known = self._find_plan(card, tensors, options, values)
             self._plans.put(key, known)
-        launch_plan, tiling = known
+        passes, tiling = known
         bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
         if self.pool is not None:
             bases = (*bases, self.pool.address_bytes)
-        context = LaunchContext(plan, card, tensors, launch_plan, bases)
+        work = JobWork(plan, card, tensors, passes, bases)
         if tiling is not None:
-            self._bind_tiles(context, tensors, tiling, values)
-        return self._corrected(context)
+            self._bind_tiles(work, tensors, tiling, values)
+        return self._corrected(work)
 
     def bind_at(
         self,
-        launch_plan: LaunchPlan,
+        passes: Passes,
         addresses: tuple[int, ...],
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
         is_corrected: bool = False,
         origin: SourceLines | None = None,
-    ) -> LaunchContext:
+    ) -> JobWork:
         """A launch by address: one pass over tensors at ``addresses`` (bytes), already checked.
 
         The host binds the symbols, so it needs no correction; ``is_corrected`` adds the correction
         steps anyway, for a recorded command stream. ``keep_alive``, ``runner``, ``origin``: as in
-        `LaunchContext`.
+        `JobWork`.
         """
         plan = self.plan if is_corrected else self.bound_plan
-        context = LaunchContext(plan, self.card, keep_alive, launch_plan, addresses, runner, origin)
-        return self._corrected(context) if is_corrected else context
+        work = JobWork(plan, self.card, keep_alive, passes, addresses, runner, origin)
+        return self._corrected(work) if is_corrected else work
 
-    def _corrected(self, context: LaunchContext) -> LaunchContext:
+    def _corrected(self, work: JobWork) -> JobWork:
         if self.correction.names:
-            context.correction = self.correction.take(context.card, context.iterations)
-        return context
+            work.correction = self.correction.take(work.card, work.iterations)
+        return work
 
     def _find_plan(
         self,
@@ -183,21 +174,21 @@ class LoadedKernel:
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None,
         values: Mapping[str, int],
-    ) -> tuple[LaunchPlan, TilingKernel | None]:
+    ) -> tuple[Passes, TilingKernel | None]:
         """The plan of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
         arguments = self.arguments_of(values)
         self._check(card, arguments, tensors)
         launch = self._launch(arguments, tensors, values)
         if _matches(arguments, launch):
-            return LaunchPlan.one_pass(self.kernel, launch), None
-        from spyre.runtime.tiling.execute import TiledLaunch
+            return Passes.of(self.kernel, launch), None
+        from spyre.runtime.tiling.execute import TileSteps
 
         with self._lock:  # a TilingKernel is for one thread at a time
             tiling = self._tiling_of(arguments, launch.values)
             tiles = tiling.plan(launch, options)
             if not tiles.is_tiled and all(tensor.map.is_identity for tensor in tiles.tensors):
-                return LaunchPlan.one_pass(self.kernel, launch), None
-            return _tiled_plan(TiledLaunch(tiling, launch, tiles)), tiling
+                return Passes.of(self.kernel, launch), None
+            return _tiled_plan(TileSteps(tiling, launch, tiles)), tiling
 
     def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
         from spyre.runtime.tiling.execute import TilingKernel
@@ -221,20 +212,20 @@ class LoadedKernel:
 
     def _bind_tiles(
         self,
-        context: LaunchContext,
+        work: JobWork,
         tensors: Sequence[SpyreTensor],
         tiling: TilingKernel,
         values: Mapping[str, int],
     ) -> None:
         """Check the addresses of a tiled launch, and allocate its temporaries if it needs any."""
-        from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, temporaries_of
+        from spyre.runtime.tiling.execute import TileSteps
 
-        assert context.launch_plan is not None
-        tiles, card = context.launch_plan.tiles, context.card
+        assert work.passes is not None
+        tiles, card = work.passes.tiles, work.card
         assert tiles is not None
         launch = self._launch(self.arguments_of(values), tensors, values)
         with self._lock:
-            tiled = TiledLaunch(tiling, launch, tiles)
+            steps = TileSteps(tiling, launch, tiles)
         if not tiles.needs_steps:
             return
         storages: list[DeviceStorage] = []
@@ -243,8 +234,8 @@ class LoadedKernel:
             storages.append(card.allocate(size_bytes))
             return card.allocator.device_address(storages[-1].index)
 
-        temporaries = temporaries_of(tiles, tiled.steps(), allocate)
-        context.use_steps(TileSteps(tiled, temporaries), tuple(storages))
+        steps.allocate(allocate)
+        work.use_steps(steps, storages)
 
     def _check(
         self, card: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
@@ -265,66 +256,61 @@ class LoadedKernel:
                     found=repr(tensor),
                 )
 
-    def release(self, context: LaunchContext) -> None:
-        """Keep the correction tensor of a launch that has ended for a later one."""
-        if context.correction is not None:
-            self.correction.give_back(context.correction)
-
     # --- running ---------------------------------------------------------------------------------
 
-    def compute(self, context: LaunchContext, first: int, last: int) -> None:
+    def compute(self, work: JobWork, first: int, last: int) -> None:
         """Run iterations ``first`` to ``last`` (excluded) with the symbols in program memory."""
-        self._check_image(context.card)
+        self._check_image(work.card)
         if first == last:
             return
-        plan = context.launch_plan
-        assert plan is not None
-        if context.is_bound:
-            self._run_one(context, plan.kernel, plan.signature, context.bases)
+        passes = work.passes
+        assert passes is not None
+        if work.is_single:
+            self._run_one(work, passes.kernel, passes.signature, work.bases)
             return
-        addresses, signature = context.addresses(first, last), plan.signature
-        if context.correction is not None:
+        addresses, signature = work.addresses(first, last), passes.signature
+        if work.correction is not None:
             # The card runs with the values that DMA wrote, not with those the host bound.
-            rows = self.correction.read(context.card, context.correction, first, last)
+            rows = self.correction.read(work.card, work.correction, first, last)
             addresses = self.correction.addresses(signature, addresses, rows)
             signature = self.correction.signature(signature, rows[0])
-        if context.steps is not None:
-            context.steps.run(first, addresses, partial(self._run_one, context))
+        if work.steps is not None:
+            work.steps.run(first, addresses, partial(self._run_one, work))
         elif last - first == 1:
-            self._run_one(context, plan.kernel, signature, tuple(addresses[0].tolist()))
+            self._run_one(work, passes.kernel, signature, tuple(addresses[0].tolist()))
         else:
-            self._run_tiles(context, plan.kernel, signature, addresses)
+            self._run_tiles(work, passes.kernel, signature, addresses)
 
     def _run_one(
         self,
-        context: LaunchContext,
+        work: JobWork,
         kernel: Kernel,
         signature: LaunchSignature,
         addresses: tuple[int, ...],
     ) -> None:
-        assert context.launch_plan is not None
-        device = context.card.device
-        linked = kernel.link_at(signature, addresses, context.launch_plan.names)
-        runner = context.runner or context.card.runner
+        assert work.passes is not None
+        device = work.card.device
+        linked = kernel.link_at(signature, addresses, work.passes.names)
+        runner = work.runner or work.card.runner
         if runner is None:
             device.executor.run(linked)
         else:
             with interrupts.allowed():  # a runner may take long, for instance to verify
-                context.result = runner(device, linked)
+                work.result = runner(device, linked)
 
     def _run_tiles(
         self,
-        context: LaunchContext,
+        work: JobWork,
         kernel: Kernel,
         signature: LaunchSignature,
         addresses: Int64Array,
     ) -> None:
-        if context.runner is not None or context.card.runner is not None:
+        if work.runner is not None or work.card.runner is not None:
             for row in addresses.tolist():
-                self._run_one(context, kernel, signature, tuple(row))
+                self._run_one(work, kernel, signature, tuple(row))
             return
         batch = kernel.link_batch_at(signature, addresses)
-        context.card.device.executor.run_batch(batch)
+        work.card.device.executor.run_batch(batch)
 
     def _check_image(self, card: Card) -> None:
         content = card.device.memory.view(self.image.address_bytes, STICK_BYTES)
@@ -336,15 +322,15 @@ class LoadedKernel:
                 found=content[:16].tobytes().hex(),
             )
 
-    def memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+    def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Memory of one compute control block: program, correction tensor, arguments, pool."""
-        assert context.launch_plan is not None
-        resolve = context.card.allocator.virtual_address
+        assert work.passes is not None
+        resolve = work.card.allocator.virtual_address
         ranges = [MemoryRange("program", resolve(self.image.address_bytes))]
-        if context.correction is not None:
-            ranges.append(self.correction.memory_range(context, iteration))
-        addresses = context.addresses(iteration, iteration + 1)[0].tolist()
-        pairs = zip(context.launch_plan.names, addresses, strict=True)
+        if work.correction is not None:
+            ranges.append(self.correction.memory_range(work, iteration))
+        addresses = work.addresses(iteration, iteration + 1)[0].tolist()
+        pairs = zip(work.passes.names, addresses, strict=True)
         return (*ranges, *(MemoryRange(name, resolve(address)) for name, address in pairs))
 
 
@@ -361,16 +347,16 @@ def _matches(arguments: KernelArguments, launch: Launch) -> bool:
     return True
 
 
-def _tiled_plan(tiled: TiledLaunch) -> LaunchPlan:
+def _tiled_plan(steps: TileSteps) -> Passes:
     """The kernel retargeted to tiles, with the offset of every tile."""
-    plan, kernel, launch = tiled.plan, tiled.whole_tiles, tiled.launch
-    signature = kernel.signature_of(tiled.first_tile)
+    plan, kernel, launch = steps.plan, steps.kernel_of(), steps.launch
+    signature = kernel.signature_of(steps.launch_of())
     column_of = {tensor.expected.arg_index: k for k, tensor in enumerate(plan.tensors)}
     offsets_bytes = np.zeros((plan.iterations, len(signature.indices)), np.int64)
     for column, index in enumerate(signature.indices):
         if index in column_of:
             offsets_bytes[:, column] = plan.offsets_bytes[:, column_of[index]]
-    return LaunchPlan(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
+    return Passes(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
 
 
 # --- runtime sizes ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from spyre.mlir.operation import (
     footprint,
     stick_elements,
 )
-from spyre.runtime.tiling.operand_uses import whole_steps
+from spyre.runtime.tiling.device_dims import whole_steps
 
 Pitches = Mapping[str, int]
 

@@ -19,11 +19,8 @@ from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_steps import (
-    Compute,
-)
+from spyre.runtime.tiling.execute import Compute, TileSteps, TilingKernel
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime import bundles
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
@@ -39,8 +36,8 @@ from tests.runtime.tiling.running import (
 )
 
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
-EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
+EVERYTHING = TilingOptions(True, "pad", "accumulate")
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
@@ -61,7 +58,7 @@ def test_an_address_offset_alone_would_be_wrong(device: Device) -> None:
     kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
     plan = kernel.plan(launch)
     assert not plan.tensors[0].map.is_identity
-    tiled = TiledLaunch(kernel, launch, plan)
+    tiled = TileSteps(kernel, launch, plan)
     run_steps(tiled)
     right = outcome(device, whole.args, launch, plan).values[0].copy()
     for iteration in range(plan.iterations):
@@ -82,7 +79,7 @@ def test_one_tensor_bound_twice(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert plan.counts == (4, 2)
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     np.testing.assert_array_equal(outcome(device, args, launch, plan).raw[0], truth.raw[0])
 
 
@@ -96,7 +93,7 @@ def test_a_view_of_a_larger_tensor(device: Device) -> None:
     views = {k: replace(t, sizes=(8, 128)) for k, t in launch.arguments.items()}
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(Launch(views))
-    run_steps(TiledLaunch(kernel, Launch(views), plan))
+    run_steps(TileSteps(kernel, Launch(views), plan))
     values = np.array(DmaEngine(device).to_host(launch.arguments[1]).storage).reshape(20, 128)
     np.testing.assert_array_equal(values[:8], np.abs(x[:8]))
     assert not values[8:].any()
@@ -117,7 +114,7 @@ def test_a_padded_tensor_of_the_tiles_shape_is_one_pass(device: Device) -> None:
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert not plan.is_tiled
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     np.testing.assert_array_equal(
         outcome(device, tile.args, launch, plan).values[0], np.abs(x).ravel()
     )
@@ -190,6 +187,6 @@ def test_runtime_sizes(device: Device, rows: int, counts: tuple[int, ...]) -> No
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
     plan = kernel.plan(launch)
     assert plan.counts == counts
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     values = np.array(DmaEngine(device).to_host(tensors[1]).storage).reshape(total)
     np.testing.assert_array_equal(values, np.abs(x))

@@ -16,11 +16,8 @@ from spyre.runtime.flex.loaded_kernel import _matches
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_steps import (
-    Compute,
-)
+from spyre.runtime.tiling.execute import Compute, TileSteps, TilingKernel
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Maker
 from tests.runtime.tiling.running import (
@@ -34,8 +31,8 @@ from tests.runtime.tiling.running import (
 )
 
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
-EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
+EVERYTHING = TilingOptions(True, "pad", "accumulate")
 
 
 def _unchanged(device: Device, launch: Launch) -> Mapping[int, bytes]:
@@ -53,7 +50,7 @@ def test_an_output_among_an_inputs_other_tiles(device: Device) -> None:
     before = _unchanged(device, launch)
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
     with pytest.raises(LaunchError, match="t0 and t1 share memory, but not their tiles") as caught:
-        TiledLaunch(kernel, launch, kernel.plan(launch))
+        TileSteps(kernel, launch, kernel.plan(launch))
     assert caught.value.code == "SPY862"
     assert _unchanged(device, launch) == before
 
@@ -66,7 +63,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
     launch = launch_of(device, tile, args, [x])
     launch = replace(launch, arguments=dict.fromkeys((0, 1), launch.arguments[0]))
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    run_steps(TiledLaunch(kernel, launch, kernel.plan(launch)))
+    run_steps(TileSteps(kernel, launch, kernel.plan(launch)))
     values = np.array(DmaEngine(device).to_host(launch.arguments[0]).storage).reshape(8, 128)
     np.testing.assert_array_equal(values, np.abs(x))
 
@@ -90,7 +87,7 @@ def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
     launch = launch_of(device, tile, args, random_inputs(args, 17))
     before = _unchanged(device, launch)
     kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    tiled = TiledLaunch(kernel, launch, kernel.plan(launch))
+    tiled = TileSteps(kernel, launch, kernel.plan(launch))
     with pytest.raises(DeviceFault, match="SPY411"):
         run_steps(tiled)
     assert _unchanged(device, launch) == before
@@ -124,9 +121,9 @@ def test_plans_and_kernels_are_made_once(device: Device) -> None:
     assert kernel.retargeted({}) is tile
     plan = kernel.plan(launch)
     assert kernel.plan(launch) is plan
-    tiled = TiledLaunch(kernel, launch, plan)
-    assert tiled.kernel_of(Compute(0)) is TiledLaunch(kernel, launch, plan).kernel_of(Compute(3))
-    corner = tiled.addresses_bytes[3] - tiled.addresses_bytes[0]
+    tiled = TileSteps(kernel, launch, plan)
+    assert tiled.kernel_of(Compute(0)) is TileSteps(kernel, launch, plan).kernel_of(Compute(3))
+    corner = tiled.corners_bytes[3] - tiled.corners_bytes[0]
     assert corner.tolist() == [3 * 8 * 128, 0, 3 * 8 * 128]
 
 

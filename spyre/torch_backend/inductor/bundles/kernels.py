@@ -52,7 +52,7 @@ from spyre.torch_backend.tensors import (
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, LaunchPlan
+    from spyre.runtime.flex import FlexDevice, Passes
 EMITTER = "spyre.torch_backend.inductor"
 
 
@@ -326,7 +326,7 @@ def _enqueue_at(
     card: FlexDevice,
     memory: Sequence[DeviceBuffer],
     call: KernelCall,
-    plan: LaunchPlan | None = None,
+    plan: Passes | None = None,
 ) -> None:
     addresses = tuple([buffer.address_bytes for buffer in memory])
     kept = [buffer.memory for buffer in memory]
@@ -455,7 +455,7 @@ class _KernelAtSizes(InductorKernel):
             argument_base(evaluated(size, sizes), evaluated(stride, sizes), *others)
             for size, stride, *others in dynamic.arguments
         ]
-        self._forms: dict[CardKey, LaunchPlan] = {}
+        self._forms: dict[CardKey, Passes] = {}
         self._lock = threading.Lock()
         self._is_shown = dynamic.is_shown
 
@@ -470,7 +470,7 @@ class _KernelAtSizes(InductorKernel):
         program = self.dynamic.program_on(card, spans)
         key = (card.index, card.device.resets)
         if key not in self._forms:
-            self._forms = {key: program.launch_plan(spans, self.sizes)}
+            self._forms = {key: program.passes(spans, self.sizes)}
         _enqueue_at(program, card, memory, call, self._forms[key])
 
     def _launch_spec_files(
