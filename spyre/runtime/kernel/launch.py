@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from spyre.errors import LaunchError
 from spyre.hw.linking import (
@@ -138,7 +138,7 @@ class LaunchSignature:
         """True if the last address is that of a pool."""
         return POOL in self.indices
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the memory at each address."""
         return tuple(slot.size_bytes for slot in self.slots)
