@@ -127,7 +127,9 @@ class PreparedKernel:
                 self._plans[key] = plan
         keep_alive = [buffer.memory for buffer in buffers]
         with profiled(launch_range(loaded.name)):
-            work = loaded.bind_at(plan, launch.addresses, keep_alive, is_corrected=card.is_recorded)
+            work = loaded.bind_at(
+                plan, launch.addresses, keep_alive, is_corrected=card.scheduler.is_observed
+            )
             card.streams.current.submit(work)
 
 

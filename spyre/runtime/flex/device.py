@@ -67,9 +67,8 @@ class FlexDevice:
     ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
     of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
-    ``streams_recover``: failing work does not fail its stream; the next wait for it raises the
-    error. ``runner``: runs launches in place of the compiled driver. ``prepared``: plans of
-    directories, by content.
+    ``runner``: runs launches in place of the compiled driver. ``prepared``: plans of directories,
+    by content.
     """
 
     def __init__(
@@ -173,23 +172,10 @@ class FlexDevice:
 
     # --- streams ---------------------------------------------------------------------------------
 
-    @property
-    def streams_recover(self) -> bool:
-        return self.scheduler.recovers
-
-    @streams_recover.setter
-    def streams_recover(self, recover: bool) -> None:
-        self.scheduler.recovers = recover
-
     @cached_property
     def blocking(self) -> BlockingStream:
         """A stream whose calls wait."""
         return BlockingStream(self)
-
-    @property
-    def is_recorded(self) -> bool:
-        """True while the command stream is recorded, or virtual time is on."""
-        return self.scheduler.is_observed
 
     @property
     def default_stream(self) -> FlexStream:
@@ -212,7 +198,7 @@ class FlexDevice:
         try:
             self.scheduler.wait_until(done)
         except BaseException as interrupt:
-            if self.streams_recover:
+            if self.scheduler.recovers:
                 for stream in self.streams.handed_out():
                     stream.clear_reported(interrupt)
             raise
@@ -339,7 +325,7 @@ class BlockingStream:
         ``runner``: runs it in place of the card's runner and of the compiled driver.
         """
         runner = runner or self.device.runner or run_recorded
-        passes, is_recorded = Passes.of(kernel.kernel, launch), self.device.is_recorded
+        passes, is_recorded = Passes.of(kernel.kernel, launch), self.device.scheduler.is_observed
         executed = self._wait(
             kernel.bind_at(passes, launch.addresses, (), runner, is_corrected=is_recorded)
         )
@@ -401,7 +387,7 @@ class Devices:
         with self._lock:
             if chosen not in self.made:
                 card = FlexDevice(Device(sanitize=config.sanitizer_checks()), chosen)
-                card.streams_recover = self._streams_recover
+                card.scheduler.recovers = self._streams_recover
                 self.made[chosen] = card
                 if self._watcher is not None:
                     self._watcher(self.made[chosen])
@@ -424,7 +410,7 @@ class Devices:
         with self._lock:
             self._streams_recover = True
             for card in self.made.values():
-                card.streams_recover = True
+                card.scheduler.recovers = True
 
     @property
     def current_index(self) -> int:

@@ -62,6 +62,7 @@ class Scheduler:
         # Guards the state and the counters below. Held for short bookkeeping only: never while a
         # unit runs, memory is freed or a callback is called, since all of these may submit.
         self._lock = threading.Lock()
+        self.policy = policy
         self._state = Scheduling(policy)
         # Both deques are filled and emptied without the lock: append and popleft are atomic.
         self._finished = self._state.finished
@@ -82,11 +83,6 @@ class Scheduler:
         self._virtual_owner = threading.Lock()
         self.observer: Observer | None = None
         _SCHEDULERS.add(self)
-
-    @property
-    def policy(self) -> Policy:
-        """How jobs of different streams share the card."""
-        return self._state.policy
 
     @property
     def recovers(self) -> bool:
@@ -118,17 +114,13 @@ class Scheduler:
         else:
             self._small_came = time.monotonic()
         # The thread that runs a small unit checks the inbox soon, when the unit ends.
-        if self._running <= self._large and self._wants_thread(work.is_large):
-            self._wake(work.is_large)
-
-    def _wants_thread(self, at_once: bool) -> bool:
-        """True if a thread must be woken or started."""
+        if self._running > self._large:
+            return
         # No lock is needed: the work is in the inbox already, and a thread that goes to sleep first
         # adds itself to the idle list and then checks the inbox, so one of the two sees the other.
         # A dozing thread polls soon; only large work is worth waking it.
-        if not self._threads or self._idle:
-            return True
-        return bool(self._dozing) and at_once
+        if not self._threads or self._idle or (self._dozing and work.is_large):
+            self._wake(work.is_large)
 
     def _empty_inbox(self) -> None:
         """Move work from the inbox to the state; call it under the lock."""
@@ -326,35 +318,30 @@ class Scheduler:
             finally:
                 self._state.holds += 1
 
-    def _wake(self, at_once: bool = True) -> None:
-        with self._lock:
-            call = self._call_thread(at_once)
-        call()
-
     # --- threads ---------------------------------------------------------------------------------
 
-    def _call_thread(self, at_once: bool) -> Callable[[], None]:
-        """A function that wakes or starts a worker thread if one is needed.
+    def _wake(self, at_once: bool = True) -> None:
+        """Wake or start a worker thread if one is needed. ``at_once``: wake a dozing thread too.
 
-        Call `_call_thread` under the lock and its result without it. While units are small one
-        thread is enough: two would compete for the GIL. ``at_once``: wake a dozing thread too.
+        While units are small one thread is enough: two would compete for the GIL.
         """
-        if self._state.holds or self._running > self._large:
-            return _nothing
-        if not self._state.pending and not self._inbox:
-            return _nothing
-        if self._dozing:
-            return self._dozing.pop().release if at_once else _nothing
-        if self._idle:
-            return self._idle.pop().release
-        if self._threads >= min(THREADS, 1 + self._large) or self._closed:
-            return _nothing
-        self._threads += 1
-        return self._start_thread
-
-    def _start_thread(self) -> None:
-        arguments = (weakref.ref(self),)
-        threading.Thread(target=_serve, args=arguments, name="spyre-scheduler", daemon=True).start()
+        with self._lock:
+            resting = self._dozing or self._idle
+            if self._state.holds or self._running > self._large:
+                return
+            if not self._state.pending and not self._inbox:
+                return
+            if self._dozing and not at_once:
+                return
+            if not resting and (self._threads >= min(THREADS, 1 + self._large) or self._closed):
+                return
+            waker = resting.pop() if resting else None
+            self._threads += waker is None
+        if waker is not None:
+            waker.release()
+            return
+        reference = (weakref.ref(self),)
+        threading.Thread(target=_serve, args=reference, name="spyre-scheduler", daemon=True).start()
 
     def _take_or_rest(self, take: bool, doze: bool) -> WorkUnit | threading.Lock | None:
         """A unit to run if ``take``, else a lock to rest on; None if the thread should end.
@@ -371,7 +358,7 @@ class Scheduler:
             waker = threading.Lock()
             waker.acquire()
             (self._dozing if doze else self._idle).append(waker)
-            # Counterpart of `_wants_thread`: earlier submissions saw no idle thread.
+            # Counterpart of `submit`: earlier submissions saw no idle thread.
             if not doze and self._inbox:
                 self._idle.remove(waker)
                 waker.release()
@@ -421,10 +408,6 @@ class Scheduler:
             self._idle, self._dozing = [], []
         for waker in resting:
             waker.release()
-
-
-def _nothing() -> None:
-    """No thread needs to be woken."""
 
 
 # A worker thread:

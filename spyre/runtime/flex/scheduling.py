@@ -384,7 +384,7 @@ class Scheduling:
             elif not event.done:
                 event.waiters.append(stream)
                 return
-            self._end_head(stream, State.DONE)
+            self._end(stream.work.popleft(), State.DONE)
 
     def _complete_event(self, stream: StreamQueue, event: EventRecord) -> None:
         event.done = True
@@ -393,10 +393,6 @@ class Scheduling:
         waiters, event.waiters = event.waiters, []
         for stream in waiters:
             self._advance(stream)
-
-    def _end_head(self, stream: StreamQueue, state: State, failure: Failure | None = None) -> None:
-        work = stream.work.popleft()
-        self._end(work, state, failure)
 
     def _end(self, work: Work, state: State, failure: Failure | None = None) -> None:
         assert work.stream is not None
@@ -505,12 +501,14 @@ class Scheduling:
         """Record that ``unit`` has run; ``error``: the exception it raised."""
         work = unit.work
         work.in_flight -= 1
-        self._release(unit)
         # A failed preparation has progressed to `WorkUnit.last`: the iterations before it still
         # run, and the error is raised after them.
         in_preparation = unit.stage != WHOLE and work.stages.all[unit.stage].is_prep
-        if error is None or in_preparation:
-            self._progress(unit)
+        for number in range(len(work.done)) if unit.stage == WHOLE else (unit.stage,):
+            self._busy[work.stages.engines[number]] = False
+            work.running[number] = False
+            if error is None or in_preparation:
+                work.done[number] = unit.last
         if work.state is State.DROPPED or work.state is State.FAILED:
             if work.in_flight == 0:  # its last unit has run, so its memory may be freed
                 self.finished.append(work)
@@ -529,22 +527,8 @@ class Scheduling:
             self._fail_at(work, work.error)
             return
         self._active.remove(work)
-        self._end_head(work.stream, State.DONE)
+        self._end(work.stream.work.popleft(), State.DONE)
         self._advance(work.stream)
-
-    def _release(self, unit: WorkUnit) -> None:
-        if unit.stage != WHOLE:
-            self._busy[unit.work.stages.engines[unit.stage]] = False
-            unit.work.running[unit.stage] = False
-            return
-        for engine in unit.work.stages.engines:
-            self._busy[engine] = False
-
-    def _progress(self, unit: WorkUnit) -> None:
-        if unit.stage != WHOLE:
-            unit.work.done[unit.stage] = unit.last
-            return
-        unit.work.done = [unit.last] * len(unit.work.done)
 
     # --- failure ---------------------------------------------------------------------------------
 
@@ -554,7 +538,7 @@ class Scheduling:
         stream, failure = work.stream, Failure(error)
         if work in self._active:
             self._active.remove(work)
-        self._end_head(stream, State.FAILED, failure)
+        self._end(stream.work.popleft(), State.FAILED, failure)
         if self.recovers:
             self._keep_failure(stream, failure)
             self._advance(stream)

@@ -68,11 +68,6 @@ class CompositeAddress:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
 
-def device_virtual_address(region: int, offset: int) -> int:
-    """The address of a location in programs (DMVA): region · 16 GiB + offset (reference §4.2)."""
-    return region * REGION_BYTES + offset
-
-
 class AllocationPolicy(StrEnum):
     """Bind: one chunk. Interleave: one chunk in each of several domains."""
 
@@ -208,8 +203,6 @@ class FlexAllocator:
             self._regions.resize(capacities_bytes or region_capacities(self.mode))
         self._places: dict[int, Place] = {}
         """By handle."""
-        self._extra_references: dict[int, int] = {}
-        """handle → references beyond the first."""
         self._exposed: set[int] = set()
         """Handles whose address was given out; the memory of others cannot have been written."""
         self._uncleared: set[int] = set()
@@ -226,7 +219,7 @@ class FlexAllocator:
     def allocate(
         self, size_bytes: int, directive: AllocationDirective = BIND, uncleared: bool = False
     ) -> AllocationIndex:
-        """Handle of ``size_bytes`` fresh bytes with one reference; the null handle for 0 bytes.
+        """Handle of ``size_bytes`` fresh bytes; the null handle for 0 bytes.
 
         Fresh memory reads as zero (as 0xAA bytes on a device that poisons). ``uncleared``: more
         than `KEEP_BYTES` may have the contents of an earlier ``uncleared`` owner instead, which
@@ -247,7 +240,7 @@ class FlexAllocator:
         return index, place
 
     def deallocate(self, index: AllocationIndex) -> None:
-        """Release one reference; the last one frees. LaunchError SPY800 for a void handle."""
+        """Free an allocation. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
                 if self.finalizers.pending or self._resets != self.device.resets:
@@ -257,19 +250,10 @@ class FlexAllocator:
     def give_back(self, index: AllocationIndex) -> None:
         """`deallocate` for owners; does nothing after a reset of the device.
 
-        LaunchError SPY800 if the reference was released already.
+        LaunchError SPY800 if the handle was given back already.
         """
         if index and not self._is_void(index):
             self.deallocate(index)
-
-    def retain(self, index: AllocationIndex) -> None:
-        """Add a reference to an allocation. LaunchError SPY800 for a void handle."""
-        if index:
-            with self._lock:
-                self._settle()
-                if index not in self._places:
-                    raise _unknown(index)
-                self._extra_references[index] = self._extra_references.get(index, 0) + 1
 
     # --- places -------------------------------------------------------------------------------
 
@@ -306,10 +290,6 @@ class FlexAllocator:
             chunks = self._expose(index)
             addresses = (chunks,) if isinstance(chunks, int) else chunks
             return CompositeAddress(tuple(self._chunk(address) for address in addresses))
-
-    def device_virtual_address(self, address: VirtualAddress) -> int:
-        """The DMVA of a location whose region_id has the form of the mode."""
-        return device_virtual_address(self.mode.region_of(address.region_id), address.offset)
 
     # --- the whole ----------------------------------------------------------------------------
 
@@ -414,19 +394,11 @@ class FlexAllocator:
         self._resets = self.device.resets
         self._void = self._last
         self._places.clear()
-        self._extra_references.clear()
         self._exposed.clear()
         self._uncleared.clear()
         self._bytes = 0
 
     def _drop(self, index: int) -> None:
-        extra = self._extra_references
-        if extra and index in extra:
-            if extra[index] == 1:
-                del extra[index]
-            else:
-                extra[index] -= 1
-            return
         chunks = self._places.pop(index, None)
         if chunks is None:
             raise _unknown(index)
@@ -464,6 +436,6 @@ def _unknown(index: int) -> LaunchError:
     return LaunchError(
         "SPY800",
         "nothing is allocated under this handle",
-        expected="a handle of FlexAllocator.allocate that has references left",
+        expected="a handle of FlexAllocator.allocate that was not given back",
         found=f"handle {index}",
     )

@@ -138,7 +138,7 @@ class CardGroup:
         call: _Call = self._running.call
         for index in _cards(call.tensors):
             card = card_at(index)
-            if card.is_recorded:
+            if card.scheduler.is_observed:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
                 card.streams.current.record_block(_noted(record, self.name, card, used))
 
@@ -228,7 +228,7 @@ class _Lane:
         try:
             self._enter_streams(call)
             for event, index in zip(call.events, _cards(call.tensors), strict=True):
-                if card_at(index).is_recorded:
+                if card_at(index).scheduler.is_observed:
                     event.wait()  # records the dependence on earlier work
             self._do(call)
         except BaseException as error:

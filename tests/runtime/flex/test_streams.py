@@ -141,7 +141,7 @@ def test_streams_recover_where_the_card_says_so(card, bundle):
     plan = kernels.load(card, bundle)
     a, y = card.to_device(ONES), card.empty(kernels.STICK)
     card.synchronize()
-    card.streams_recover = True
+    card.scheduler.recovers = True
     stream = card.streams.take()
     stream.launch(failing(plan, 2), [a, a, y])
     with pytest.raises(RuntimeError):
