@@ -29,16 +29,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
-from spyre.runtime.comms.algorithms import (
-    block_bytes,
-    blocks_of,
-    chunk_bounds,
-    edges_of,
-    fold,
-    piece_sizes,
-)
 from spyre.runtime.comms.transport import (
     LINGER_SECONDS,
     Bytes,
@@ -46,7 +39,15 @@ from spyre.runtime.comms.transport import (
     Deadline,
     Outbox,
     Transport,
+    pieces_of,
 )
+
+ALGORITHMS = ("RankOrder", "Ring", "Tree", "Float32")
+"""Orders of reductions. ``RankOrder``: ((x0+x1)+x2)+…, every step rounded. ``Ring``: chunk c begins
+at rank c+1, as the last rank of a ring has it. ``Tree``: pairs, then pairs of pairs. ``Float32``:
+16-bit floats are added in float32 and rounded once. IBM's order is not published. RankOrder is the
+default, because its result can be checked on one card.
+"""
 
 SMALL_BYTES = 64 << 10
 """Reductions up to this size are one exchange: every rank sends all and reduces all."""
@@ -108,16 +109,10 @@ class Communicator:
         self._sequence = 0
         self._combined_bytes = 0
         self._received_bytes = [0] * transport.size
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.transport.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self.transport.size
+        self.rank, self.size = rank, size = transport.rank, transport.size
+        self._others = tuple(k for k in range(size) if k != rank)
+        # From the next rank on, so that the ranks do not all read the same one.
+        self._followers = [(rank + step) % size for step in range(1, size)]
 
     def fail(self, reason: SpyreError) -> None:
         """Mark the group as failed and notify the other ranks."""
@@ -170,7 +165,7 @@ class Communicator:
                 else self.transport.piece(0, 0)
                 for k in range(self.size)
             ]
-            for owner, (start, end) in enumerate(chunk_bounds(run.size, self.size)):
+            for owner, (start, end) in enumerate(_chunk_bounds(run.size, self.size)):
                 if start < end:
                     self._fold([r[start:end] for r in runs], owner, combiner, run[start:end])
 
@@ -190,13 +185,13 @@ class Communicator:
         sent from the memory that its result is received into: the result is complete only after
         the chunk has been read.
         """
-        bounds = chunk_bounds(run.size, self.size)
-        sizes = [piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
+        bounds = _chunk_bounds(run.size, self.size)
+        sizes = [_piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
         others = tuple(k for k in receivers if k != self.rank)
         boxes = [Outbox(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
             Outbox(sizes[self.rank], others)
         ]
-        parts = [_parts(run, start, s) for (start, _), s in zip(bounds, sizes, strict=True)]
+        parts = [pieces_of(run, s, start) for (start, _), s in zip(bounds, sizes, strict=True)]
         is_receiver = self.rank in receivers
 
         def send(index: int) -> None:
@@ -237,10 +232,11 @@ class Communicator:
     ) -> None:
         """Reduce ``parts[rank]`` of all ranks, whole sticks, into ``out``."""
         own_blocks = self._blocks(out)
-        sizes = block_bytes(own_blocks)
+        sizes = _block_bytes(own_blocks)
         blocks = [self._blocks(part) for part in parts]
         boxes = [
-            Outbox(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
+            Outbox(_block_bytes(blocks[c]) if c != self.rank else (), (c,))
+            for c in range(self.size)
         ]
 
         def send(index: int) -> None:
@@ -341,7 +337,7 @@ class Communicator:
             k: [part[block] for block in self._blocks(part)] for k, (part, _) in incoming.items()
         }
         boxes = [
-            Outbox(block_bytes(blocks[box]), outgoing[box][1])
+            Outbox(_block_bytes(blocks[box]), outgoing[box][1])
             if box in outgoing
             else Outbox((), ())
             for box in range(max(outgoing, default=-1) + 1)
@@ -364,15 +360,6 @@ class Communicator:
                 itself[0][...] = itself[1].reshape(itself[0].shape)
 
     # --- rounds -------------------------------------------------------------------------------
-
-    @property
-    def _followers(self) -> list[int]:
-        """The other ranks from the next one on, so that the ranks do not all read the same one."""
-        return [(self.rank + step) % self.size for step in range(1, self.size)]
-
-    @property
-    def _others(self) -> tuple[int, ...]:
-        return tuple(k for k in range(self.size) if k != self.rank)
 
     @contextmanager
     def _round(
@@ -421,11 +408,11 @@ class Communicator:
 
     def _blocks(self, part: Bytes) -> list[tuple[slice, slice]]:
         rows, columns = part.shape  # a run is one row
-        return blocks_of((rows, columns), self.transport.piece_bytes)
+        return _blocks_of((rows, columns), self.transport.piece_bytes)
 
     def _fold(self, runs: Sequence[Bytes], owner: int, combiner: Combiner, out: Bytes) -> None:
         self._combined_bytes += (len(runs) - 1) * out.size
-        fold(runs, owner, self.algorithm, combiner, out)
+        _fold(runs, owner, self.algorithm, combiner, out)
 
 
 def _pipeline(pieces: int, stages: Sequence[Callable[[int], None]]) -> None:
@@ -444,6 +431,81 @@ def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:
     return tuple(sent)
 
 
-def _parts(run: Bytes, start: int, sizes: Sequence[int]) -> list[Bytes]:
-    """Return the pieces, of the given sizes, of the chunk that begins at byte ``start``."""
-    return [run[low:high] for low, high in pairwise(edges_of(sizes, start))]
+# --- division into chunks and pieces, order of reductions ------------------------------------
+
+
+def _chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
+    """Return the range of bytes that each rank reduces: whole sticks, divided evenly."""
+    sticks = -(-size_bytes // STICK_BYTES)
+    share = -(-sticks // ranks)
+    edges = [min(sticks, rank * share) * STICK_BYTES for rank in range(ranks + 1)]
+    return list(pairwise(edges))
+
+
+def _piece_sizes(size_bytes: int, piece_bytes: int) -> tuple[int, ...]:
+    """Return the sizes of the pieces of a run."""
+    whole, rest = divmod(size_bytes, piece_bytes)
+    return (piece_bytes,) * whole + ((rest,) if rest else ())
+
+
+def _blocks_of(shape: tuple[int, int], piece_bytes: int) -> list[tuple[slice, slice]]:
+    """Divide an array of bytes [rows, columns] into groups of rows or parts of single rows."""
+    rows, columns = shape
+    if rows * columns == 0:
+        return []
+    if columns >= piece_bytes:
+        starts = range(0, columns, piece_bytes)
+        return [
+            (slice(row, row + 1), slice(at, min(at + piece_bytes, columns)))
+            for row in range(rows)
+            for at in starts
+        ]
+    group = max(1, piece_bytes // columns)
+    return [
+        (slice(row, min(row + group, rows)), slice(0, columns)) for row in range(0, rows, group)
+    ]
+
+
+def _block_bytes(blocks: Sequence[tuple[slice, slice]]) -> tuple[int, ...]:
+    """Return the bytes of each block."""
+    return tuple((r.stop - r.start) * (c.stop - c.start) for r, c in blocks)
+
+
+def _fold(
+    runs: Sequence[Bytes], owner: int, algorithm: str, combiner: Combiner, out: Bytes
+) -> None:
+    """Reduce runs of whole sticks, one per rank, into ``out``, which may be one of them.
+
+    ``owner``: the rank that reduces this chunk; the order of a ring depends on it.
+    """
+    if len(runs) == 1:
+        out[:] = runs[0]
+    elif algorithm == "Tree":
+        _fold_pairs(list(runs), combiner, out)
+    elif algorithm == "Float32" and combiner.operator == "sum" and combiner.is_float:
+        combiner.add_once(runs, out)
+    else:
+        first = owner + 1 if algorithm == "Ring" else 0
+        order = [runs[(first + step) % len(runs)] for step in range(len(runs))]
+        _fold_in_order(order, combiner, out)
+
+
+def _fold_in_order(order: Sequence[Bytes], combiner: Combiner, out: Bytes) -> None:
+    is_read_late = any(np.may_share_memory(run, out) for run in order[2:])
+    total = np.empty_like(out) if is_read_late else out
+    combiner.combine(order[0], order[1], total)
+    for run in order[2:-1]:
+        combiner.combine(total, run, total)
+    if len(order) > 2:
+        combiner.combine(total, order[-1], out)
+
+
+def _fold_pairs(level: list[Bytes], combiner: Combiner, out: Bytes) -> None:
+    while len(level) > 2:
+        joined = []
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            target = np.empty_like(out)
+            combiner.combine(left, right, target)
+            joined.append(target)
+        level = joined + ([level[-1]] if len(level) % 2 else [])
+    combiner.combine(level[0], level[1], out)

@@ -19,12 +19,10 @@ import select
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from spyre.runtime.comms.algorithms import edges_of
 from spyre.runtime.comms.transport import (
     LINGER_SECONDS,
     Bytes,
@@ -34,6 +32,7 @@ from spyre.runtime.comms.transport import (
     Transport,
     check_size,
     padded,
+    pieces_of,
     text_of,
 )
 
@@ -80,7 +79,7 @@ class SharedMemory(Transport):
         for words, box in zip(sizes, self._boxes, strict=False):
             words[OFFSET], words[SIZE] = at, box.size_bytes
             words[PROGRESS] = self._number << ROUND_SHIFT
-            self._own.append(_pieces(arena, box.sizes, at))
+            self._own.append(pieces_of(arena, box.sizes, at))
             at += box.size_bytes
         page[HEADER:BOXES].view(np.uint8)[:] = padded(self._header)
         page[ROUND] = self._number
@@ -143,7 +142,7 @@ class SharedMemory(Transport):
             arena = self._memory.arena(rank)
         except OSError as error:
             raise self._gone([rank]) from error
-        self._theirs[rank, box] = _pieces(arena, sizes, int(words[OFFSET]))
+        self._theirs[rank, box] = pieces_of(arena, sizes, int(words[OFFSET]))
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -191,10 +190,6 @@ class SharedMemory(Transport):
         )
 
 
-def _pieces(arena: Bytes, sizes: Sequence[int], start: int) -> list[Bytes]:
-    return [arena[low:high] for low, high in pairwise(edges_of(sizes, start))]
-
-
 def _pause(waited: float) -> None:
     """Yield to other threads of this process and other processes on this core.
 
@@ -236,7 +231,11 @@ class RankMemory:
         page = self.pages[rank]
         mapped = self._peers.get(rank)
         if mapped is None or mapped.size < page[ARENA_BYTES]:
-            mapped = _map_of(int(page[PROCESS]), int(page[ARENA_FD]), int(page[ARENA_BYTES]))
+            opened = os.open(f"/proc/{int(page[PROCESS])}/fd/{int(page[ARENA_FD])}", os.O_RDWR)
+            try:
+                mapped = np.frombuffer(mmap.mmap(opened, int(page[ARENA_BYTES])), np.uint8)
+            finally:
+                os.close(opened)
             self._peers[rank] = mapped
         return mapped
 
@@ -251,14 +250,6 @@ class RankMemory:
             os.close(self._arena_fd)
             self._arena_fd = -1
         self._peers.clear()
-
-
-def _map_of(process: int, descriptor: int, size_bytes: int) -> Bytes:
-    opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-    try:
-        return np.frombuffer(mmap.mmap(opened, size_bytes), np.uint8)
-    finally:
-        os.close(opened)
 
 
 def _start_time(process: int) -> int | None:
@@ -279,12 +270,6 @@ def started_at(stat: str) -> int | None:
     return None if ends else int(fields[19])
 
 
-def machine_name() -> str:
-    """Return a name that is equal for processes with the same kernel and process namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
-
-
 def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
     """Return the transport of a rank, or None on all ranks if they cannot share memory.
 
@@ -293,7 +278,9 @@ def join_processes(store: Store, rank: int, size: int) -> SharedMemory | None:
     """
     check_size(size)
     try:
-        name = machine_name()
+        # Equal for processes with the same kernel and process namespace.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        name = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         name = f"no /proc on the machine of rank {rank}"
     store.set(f"machine/{rank}", name)

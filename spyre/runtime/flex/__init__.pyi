@@ -12,7 +12,6 @@ from .command_stream import (
     recorded_block_of as recorded_block_of,
 )
 from .device import (
-    BlockingStream as BlockingStream,
     Devices as Devices,
     FlexDevice as FlexDevice,
     devices as devices,

@@ -220,7 +220,10 @@ class FlexDevice:
         with self._recorder:
             self.synchronize()
             self.allocator.collect()
-            stream = CommandStream(self._watch_memory())
+            regions = self.device.regions
+            with regions.lock:
+                regions.history = history = AllocationHistory(regions.allocated_bytes)
+            stream = CommandStream(history)
             self.scheduler.watch(stream.observe)
             try:
                 yield stream
@@ -228,14 +231,8 @@ class FlexDevice:
                 self.allocator.collect()
             finally:
                 self.scheduler.watch(None)
-                with self.device.regions.lock:
-                    self.device.regions.history = None
-
-    def _watch_memory(self) -> AllocationHistory:
-        regions = self.device.regions
-        with regions.lock:
-            history = regions.history = AllocationHistory(regions.allocated_bytes)
-        return history
+                with regions.lock:
+                    regions.history = None
 
     @contextmanager
     def counting(self) -> Iterator[LaunchCounts]:

@@ -526,7 +526,11 @@ class VirtualTime:
             if self._clock.next_end is None:
                 return
             unit, begin = self._clock.end()
-            error = _error_of(unit)
+            error: BaseException | None = None
+            try:
+                unit.run()
+            except BaseException as raised:
+                error = raised
             self._complete(unit, error, begin, self.now)
             if error is not None and not isinstance(error, Exception):
                 for unrun, begin in self._clock.drain():
@@ -535,22 +539,11 @@ class VirtualTime:
 
     def _begin(self, unit: WorkUnit) -> None:
         begin, end = self.now, self._clock.begin(unit, self._duration(unit))
-        self._spans.append(_span(unit, begin, end))
+        work = unit.work
+        assert work.stream is not None
+        label = label_text(work.label(unit.stage, unit.first))
+        engine = work.stages.engines[unit.stage]
+        self._spans.append(VirtualSpan(label, work.stream.stream_id, engine, begin, end))
 
     def __str__(self) -> str:
         return "".join(f"{span}\n" for span in self.spans)
-
-
-def _error_of(unit: WorkUnit) -> BaseException | None:
-    try:
-        unit.run()
-    except BaseException as error:
-        return error
-    return None
-
-
-def _span(unit: WorkUnit, begin: int, end: int) -> VirtualSpan:
-    work = unit.work
-    assert work.stream is not None
-    label = label_text(work.label(unit.stage, unit.first))
-    return VirtualSpan(label, work.stream.stream_id, work.stages.engines[unit.stage], begin, end)

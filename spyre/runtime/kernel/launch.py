@@ -160,7 +160,16 @@ def bind(
     ``addresses`` followed by ``scratch``.
     """
     windows = {index: k for k, index in enumerate(maps or {})}
-    memory = [*_allocations(signature, addresses, names), *_scratch_allocations(scratch)]
+    memory = [
+        *(
+            Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
+            for slot, address, name in zip(signature.slots, addresses, names, strict=True)
+        ),
+        *(
+            Allocation(scratch_name(k), buffer.address_bytes, buffer.size_bytes)
+            for k, buffer in enumerate(scratch)
+        ),
+    ]
     # Arguments that share memory under one name are one allocation.
     allocations = sorted(dict.fromkeys(memory), key=lambda a: a.address_bytes)
     number = {allocation: k for k, allocation in enumerate(allocations)}
@@ -172,7 +181,11 @@ def bind(
         window_base(windows[argument]) if argument in windows else address
         for argument, address in zip(signature.indices, addresses, strict=True)
     ]
-    named = dict(_named_addresses(parameters, signature, at))
+    named = {
+        parameter.name: _address_of(parameter, signature, at)
+        for parameter in parameters
+        if parameter.name not in signature.values
+    }
     segments = {} if parameters else dict(_segments(signature, at))
     owners = AddressOwners(
         {name: owner[k] for name, k in named.items()},
@@ -192,33 +205,13 @@ def bind(
     return binding, tuple(owner.index(k) for k in range(len(allocations)))
 
 
-def _allocations(
-    signature: LaunchSignature, addresses: Sequence[int], names: Sequence[str]
-) -> Iterator[Allocation]:
-    for slot, address, name in zip(signature.slots, addresses, names, strict=True):
-        yield Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
-
-
-def _scratch_allocations(scratch: Sequence[PoolBuffer]) -> Iterator[Allocation]:
-    for k, buffer in enumerate(scratch):
-        yield Allocation(scratch_name(k), buffer.address_bytes, buffer.size_bytes)
-
-
 def scratch_name(index: int) -> str:
     """Name of memory number ``index`` of device_mem_allocate in messages."""
     return f"device_mem_allocate {index}"
 
 
-def _named_addresses(
-    parameters: Sequence[Parameter], signature: LaunchSignature, at: Mapping[int, int]
-) -> Iterator[tuple[str, int]]:
-    """(name, number of its address) of each parameter that is an address."""
-    for parameter in parameters:
-        if parameter.name not in signature.values:
-            yield parameter.name, _address_of(parameter, signature, at)
-
-
 def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[int, int]) -> int:
+    """Number of the address that a parameter holds."""
     require_no_size(parameter, signature.values)
     name = parameter.name
     owner = owner_of(name)

@@ -252,7 +252,8 @@ class FlexAllocator:
 
         LaunchError SPY800 if the handle was given back already.
         """
-        if index and not self._is_void(index):
+        # Needs no lock: a reset makes all handles before it void, and no other.
+        if index > self._void and self._resets == self.device.resets:
             self.deallocate(index)
 
     # --- places -------------------------------------------------------------------------------
@@ -288,8 +289,16 @@ class FlexAllocator:
         with self._lock:
             self._settle()
             chunks = self._expose(index)
-            addresses = (chunks,) if isinstance(chunks, int) else chunks
-            return CompositeAddress(tuple(self._chunk(address) for address in addresses))
+            return CompositeAddress(
+                tuple(
+                    Chunk(
+                        self.virtual_address(address),
+                        self._regions.size_of(address),
+                        address >> REGION_BITS,
+                    )
+                    for address in ((chunks,) if isinstance(chunks, int) else chunks)
+                )
+            )
 
     # --- the whole ----------------------------------------------------------------------------
 
@@ -339,7 +348,8 @@ class FlexAllocator:
             else:
                 place = self._place(size_bytes, directive)
             if self.device.poison or self.device.leftovers.size_bytes:
-                self._make_fresh(place, uncleared)
+                for address in (place,) if isinstance(place, int) else place:
+                    self.device.make_fresh(address, self._regions.size_of(address), uncleared)
             self._last = index = self._last + 1
             if uncleared:
                 self._uncleared.add(index)
@@ -378,10 +388,6 @@ class FlexAllocator:
             raise
         return tuple(addresses)
 
-    def _make_fresh(self, chunks: Place, uncleared: bool) -> None:
-        for address in (chunks,) if isinstance(chunks, int) else chunks:
-            self.device.make_fresh(address, self._regions.size_of(address), uncleared)
-
     def _settle(self) -> None:
         """Apply device resets and releases that happened without the lock."""
         if self._resets != self.device.resets:
@@ -418,18 +424,10 @@ class FlexAllocator:
         self._exposed.add(index)
         return chunks
 
-    def _is_void(self, index: int) -> bool:
-        """True if a device reset has made the handle void. Needs no lock."""
-        return index <= self._void or self._resets != self.device.resets
-
     def virtual_address(self, address: int) -> VirtualAddress:
         """Region and offset of a device address (DMVA), region_id in the form of the mode."""
         region = self.mode.region_id(address >> REGION_BITS)
         return VirtualAddress(region, address & REGION_BYTES - 1)
-
-    def _chunk(self, address: int) -> Chunk:
-        size_bytes = self._regions.size_of(address)
-        return Chunk(self.virtual_address(address), size_bytes, address >> REGION_BITS)
 
 
 def _unknown(index: int) -> LaunchError:

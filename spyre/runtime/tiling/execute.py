@@ -40,7 +40,7 @@ MAX_PLANS = 64
 """Plans, and sets of retargeted operations, a kernel keeps."""
 
 
-class TilingKernel:
+class Tiler:
     """A kernel with the analysis of its operands that tiling needs.
 
     ``values``: of runtime sizes and index parameters, which must be equal in all launches. For one
@@ -142,7 +142,8 @@ def tile_steps(plan: TilePlan) -> Iterator[TileStep]:
 
 def _iteration_steps(plan: TilePlan, iteration: int) -> Iterator[TileStep]:
     padded = _padded(plan, iteration)
-    sums = _accumulated(plan)
+    is_sum = any(dim.is_reduction for dim in plan.dims)
+    sums = {k for k, t in enumerate(plan.tensors) if is_sum and t.expected.is_output}
     first, last = _first_and_last(plan, iteration)
     for tensor in sorted(padded):
         if plan.tensors[tensor].expected.is_input:
@@ -167,13 +168,6 @@ def _padded(plan: TilePlan, iteration: int) -> set[int]:
     }
 
 
-def _accumulated(plan: TilePlan) -> set[int]:
-    """Outputs that are sums over tiles."""
-    if not any(dim.is_reduction for dim in plan.dims):
-        return set()
-    return {k for k, tensor in enumerate(plan.tensors) if tensor.expected.is_output}
-
-
 def _first_and_last(plan: TilePlan, iteration: int) -> tuple[bool, bool]:
     """Whether the iteration begins, and whether it ends, the tiles that are reduced together."""
     reduced = [k for k, dim in enumerate(plan.dims) if dim.is_reduction]
@@ -195,8 +189,8 @@ class TileSteps:
 
     addresses: Int64Array
 
-    def __init__(self, kernel: TilingKernel, launch: Launch, plan: TilePlan) -> None:
-        self.kernel, self.launch, self.plan = kernel, launch, plan
+    def __init__(self, tiler: Tiler, launch: Launch, plan: TilePlan) -> None:
+        self.tiler, self.launch, self.plan = tiler, launch, plan
         self._temporaries: dict[tuple[int, TileBuffer], DeviceTensor] = {}
         _check_overlap(launch, plan)
         if not plan.needs_steps:
@@ -243,7 +237,7 @@ class TileSteps:
     def kernel_of(self, step: Compute = WHOLE_TILE) -> Kernel:
         """The kernel retargeted to the tensors that ``step`` binds."""
         inside = {k for k, _ in step.temporaries}
-        return self.kernel.retargeted(
+        return self.tiler.retargeted(
             {
                 tensor.expected.arg_index: tensor.map.merged
                 for k, tensor in enumerate(self.plan.tensors)
@@ -274,14 +268,14 @@ class TileSteps:
                 case Accumulate() as step:
                     total = self._temporaries[step.tensor, "tile"]
                     result = self._temporaries[step.tensor, "result"]
-                    device, operation = self.kernel.kernel.device, self.plan.accumulation
+                    device, operation = self.tiler.kernel.device, self.plan.accumulation
                     adder = _accumulator(device, operation, total.layout)
                     adder.launch(Launch({0: total, 1: result}))
                 case Copy() as step:
                     self._copy(step)
 
     def _copy(self, step: Copy) -> None:
-        device, temporary = self.kernel.kernel.device, self._temporaries[step.tensor, "tile"]
+        device, temporary = self.tiler.kernel.device, self._temporaries[step.tensor, "tile"]
         corner = int(self.corners_bytes[step.iteration, step.tensor])
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
         tile = device.bytes_of(temporary)

@@ -18,13 +18,13 @@ from spyre.disjoint_sets import DisjointSets
 from spyre.hw.linking import Walk
 from spyre.hw.ops import Family, find_op
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Operation, footprint, indexed_dims
+from spyre.mlir.operation import footprint, indexed_dims
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
 from spyre.runtime.tiling.device_dims import DeviceDims, device_dims, walked_dims, whole_steps
 
 
 @dataclass(frozen=True, slots=True)
-class KernelDim:
+class SharedDim:
     """One dim of a kernel as its arguments share it; equal in all of them.
 
     ``name``: of the operation that has it first. ``reduced_by``: the operation that reduces it.
@@ -46,7 +46,7 @@ class ExpectedTensor(ArgumentSpec):
     ``dims``: the kernel's dim of every host dim, None where no operation walks it.
     """
 
-    dims: tuple[KernelDim | None, ...] = ()
+    dims: tuple[SharedDim | None, ...] = ()
 
     @property
     def device_dims(self) -> DeviceDims:
@@ -273,16 +273,11 @@ def _agree(
     local = use.tensor.is_local
     ours = writer if local else writer.min(axis=1, keepdims=True)
     if reader not in known:
-        known[reader] = ours if local else ours + _slice_starts(use.op, reader[1])
+        numbers = np.array([row.get(reader[1], 0) for row in use.op.core_slices], np.int64)
+        known[reader] = ours if local else ours + numbers * use.op.core_extent(reader[1])
     theirs = known[reader] if local else known[reader].min(axis=1, keepdims=True)
     repeated = len(ours) == len(theirs) or min(len(ours), len(theirs)) == 1
     return repeated and ours.shape[1] == theirs.shape[1] and bool((ours == theirs).all())
-
-
-def _slice_starts(op: Operation, dim: str) -> Int64Array:
-    """Element of ``dim`` every core's work slice begins at, [core]."""
-    numbers = np.array([row.get(dim, 0) for row in op.core_slices], np.int64)
-    return numbers * op.core_extent(dim)
 
 
 def _held(use: Walk[int]) -> list[str]:
@@ -341,18 +336,11 @@ def expected_tensors(
     starts = link_arguments(classes, operands)
     check_coverage(classes, operands)
     link_intermediates(classes, [use for use in uses if use.owner not in specs], starts)
-    for execute in _by_execute(uses):
-        _remark_operation(classes, execute)
+    for use in {use.execute.index: use for use in uses}.values():
+        _remark_operation(classes, use)
     dims = _kernel_dims(classes, _combiner(uses))
     dims |= _unwalked_dims(specs, dims)
     return tuple(_expected(specs[index], dims) for index in sorted(specs))
-
-
-def _by_execute(uses: Sequence[Walk[int]]) -> list[list[Walk[int]]]:
-    groups: dict[int, list[Walk[int]]] = {}
-    for use in uses:
-        groups.setdefault(use.execute.index, []).append(use)
-    return list(groups.values())
 
 
 def _combiner(uses: Sequence[Walk[int]]) -> str:
@@ -363,7 +351,7 @@ def _combiner(uses: Sequence[Walk[int]]) -> str:
     return ACCUMULATED_BY.get(uses[0].op.name, "")
 
 
-def _expected(spec: ArgumentSpec, dims: Mapping[ArgumentDim, KernelDim]) -> ExpectedTensor:
+def _expected(spec: ArgumentSpec, dims: Mapping[ArgumentDim, SharedDim]) -> ExpectedTensor:
     values = {field.name: getattr(spec, field.name) for field in fields(spec)}
     own = tuple(dims.get((spec.arg_index, h)) for h in range(len(spec.shape)))
     return ExpectedTensor(**values, dims=own)
@@ -372,10 +360,12 @@ def _expected(spec: ArgumentSpec, dims: Mapping[ArgumentDim, KernelDim]) -> Expe
 # --- operations -------------------------------------------------------------------------------
 
 
-def _remark_operation(classes: DimClasses, execute: Sequence[Walk[int]]) -> None:
-    op, number = execute[0].op, execute[0].execute.index
+def _remark_operation(classes: DimClasses, use: Walk[int]) -> None:
+    op, number = use.op, use.execute.index
     spec = find_op(op.name)
     selects = spec is not None and spec.family is Family.TOPK
+    # Rows of a table are selected by an index.
+    looked_up = {dim for tensor in op.tensors for dim in indexed_dims(op, tensor)}
     windows = {*op.windows, *(w.window_dim for w in op.windows.values())}
     for dim in op.dims:
         node = number, dim
@@ -383,7 +373,7 @@ def _remark_operation(classes: DimClasses, execute: Sequence[Walk[int]]) -> None
         written = any(t.holds(dim) for t in op.outputs)
         if dim in windows:
             classes.fix(node, f"{op.name} slides a window along it")
-        elif read and not written and not _is_looked_up(execute, dim):
+        elif read and not written and dim not in looked_up:
             classes.reduce(node, op.name)
         elif selects and written and not read:
             classes.fix(node, f"{op.name} selects along it")
@@ -391,23 +381,17 @@ def _remark_operation(classes: DimClasses, execute: Sequence[Walk[int]]) -> None
             classes.fix(node, f"{op.name} masks part of it")
 
 
-def _is_looked_up(execute: Sequence[Walk[int]], dim: str) -> bool:
-    """True for rows of a table that are selected by an index."""
-    op = execute[0].op
-    return any(dim in indexed_dims(op, tensor) for tensor in op.tensors)
-
-
 # --- classes → dims ---------------------------------------------------------------------------
 
 
-def _kernel_dims(classes: DimClasses, combiner: str) -> dict[ArgumentDim, KernelDim]:
+def _kernel_dims(classes: DimClasses, combiner: str) -> dict[ArgumentDim, SharedDim]:
     """The dim of every (argument, host dim), numbered in the order of arguments and their dims."""
     known = []
     for members in classes.sets():
         arguments = [(index, dim) for index, dim in members if isinstance(dim, int)]
         if arguments:
             known.append((min(arguments), arguments, members))
-    dims: dict[ArgumentDim, KernelDim] = {}
+    dims: dict[ArgumentDim, SharedDim] = {}
     for number, (_, arguments, members) in enumerate(sorted(known, key=lambda row: row[0])):
         names = [dim for _, dim in members if isinstance(dim, str)]
         reduced_by = classes.remark(members, classes.reduced)
@@ -416,21 +400,21 @@ def _kernel_dims(classes: DimClasses, combiner: str) -> dict[ArgumentDim, Kernel
         twice = next((k for k in indices if indices.count(k) > 1), None)
         if twice is not None:
             fixed = fixed or f"the kernel walks two dims of argument {twice} as one"
-        dim = KernelDim(number, names[0], reduced_by, combiner if reduced_by else "", fixed)
+        dim = SharedDim(number, names[0], reduced_by, combiner if reduced_by else "", fixed)
         dims |= dict.fromkeys(arguments, dim)
     return dims
 
 
 def _unwalked_dims(
-    specs: Mapping[int, ArgumentSpec], known: Mapping[ArgumentDim, KernelDim]
-) -> dict[ArgumentDim, KernelDim]:
+    specs: Mapping[int, ArgumentSpec], known: Mapping[ArgumentDim, SharedDim]
+) -> dict[ArgumentDim, SharedDim]:
     """Dims of extent 1 that no operation walks, at the same position of all outputs and an input.
 
     Tiles along them are independent for every kernel.
     """
     outputs = [spec for spec in specs.values() if spec.is_output]
     ranks = {len(spec.shape) for spec in outputs}
-    dims: dict[ArgumentDim, KernelDim] = {}
+    dims: dict[ArgumentDim, SharedDim] = {}
     for h in range(max(ranks)) if len(ranks) == 1 else ():
         alike = [
             spec
@@ -438,6 +422,6 @@ def _unwalked_dims(
             if len(spec.shape) in ranks and spec.shape[h] == 1 and (spec.arg_index, h) not in known
         ]
         if all(spec in alike for spec in outputs) and any(spec.is_input for spec in alike):
-            dim = KernelDim(len(known) + h, f"dim{h}")
+            dim = SharedDim(len(known) + h, f"dim{h}")
             dims |= {(spec.arg_index, h): dim for spec in alike}
     return dims

@@ -7,7 +7,7 @@ counts per dim and a byte offset per iteration and tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -22,7 +22,7 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array, logical_columns
 from spyre.runtime.program import Role
 from spyre.runtime.tiling.device_dims import DeviceDims, dims_of
-from spyre.runtime.tiling.kernel_dims import ExpectedTensor, KernelDim
+from spyre.runtime.tiling.kernel_dims import ExpectedTensor, SharedDim
 
 Remainder = Literal["error", "pad"]
 """A dim that is no multiple of its tile: raise, or run the last tile on padded copies."""
@@ -53,102 +53,73 @@ def tile_map(expected: ExpectedTensor, actual: DeviceTensor) -> TileMap:
     LaunchError SPY855 when the layouts do not go together, SPY859 for a tile of partial sticks.
     """
     tile, larger = expected.device_dims, dims_of(actual)
-    _check_form(expected, actual, tile, larger)
-    for k in range(len(tile.extents) - 1):
-        _check_device_dim(expected, actual, tile, larger, k)
-    for host_dim, (small, large) in enumerate(zip(expected.shape, actual.sizes, strict=True)):
-        if large > small:
-            _check_tiled_dim(expected, actual, tile, larger, host_dim)
+    mismatch = next(_mismatches(expected, actual, tile, larger), "")
+    if mismatch:
+        raise LaunchError(
+            "SPY855",
+            f"the layout of {actual.name} cannot express tiles of {expected.name}: {mismatch}",
+            expected=f"like {expected.layout} of {list(expected.shape)}",
+            found=f"{actual.layout} of {list(actual.sizes)}",
+        )
     return TileMap(tile.extents[:-1], larger.strides_bytes)
 
 
-def tile_offsets(actual: DeviceTensor, starts: Mapping[int, Int64Array]) -> Int64Array:
-    """Byte offset of the tiles that begin at ``starts`` (elements, by host dim), from the layout.
-
-    One 0 for a tensor without tiled dims, which has no ``starts``.
-    """
-    larger = dims_of(actual)
-    total = np.zeros(1, np.int64)
-    for host_dim, first in starts.items():
-        total = total + larger.offsets_bytes(host_dim, first)
-    return total
-
-
-def _refuse(
-    expected: ExpectedTensor, actual: DeviceTensor, message: str, code: str = "SPY855"
-) -> LaunchError:
-    return LaunchError(
-        code,
-        f"the layout of {actual.name} cannot express tiles of {expected.name}: {message}",
-        expected=f"like {expected.layout} of {list(expected.shape)}",
-        found=f"{actual.layout} of {list(actual.sizes)}",
-    )
-
-
-def _check_form(
+def _mismatches(
     expected: ExpectedTensor, actual: DeviceTensor, tile: DeviceDims, larger: DeviceDims
-) -> None:
+) -> Iterator[str]:
     ours, theirs = expected.layout, actual.layout
     if (ours.device_dtype, ours.element_arrangement) != (
         theirs.device_dtype,
         theirs.element_arrangement,
     ):
-        raise _refuse(expected, actual, "another format or element arrangement")
+        yield "another format or element arrangement"
     if len(tile.extents) != len(larger.extents):
-        raise _refuse(expected, actual, "another number of device dims")
+        yield "another number of device dims"
     if tile.stick_host_dim != larger.stick_host_dim:
-        raise _refuse(
-            expected, actual, f"the stick runs along {_host(larger.stick_host_dim)} instead of "
-            f"{_host(tile.stick_host_dim)}",
-        )  # fmt: skip
+        own = _host(tile.stick_host_dim)
+        yield f"the stick runs along {_host(larger.stick_host_dim)} instead of {own}"
+    for k in range(len(tile.extents) - 1):
+        yield from _device_dim_mismatches(tile, larger, k)
+    for host_dim, (small, large) in enumerate(zip(expected.shape, actual.sizes, strict=True)):
+        if large > small:
+            if host_dim == tile.stick_host_dim:
+                _check_whole_sticks(expected, actual, host_dim)
+            yield from _tiled_dim_mismatches(small, tile, larger, host_dim)
 
 
 def _host(host_dim: int) -> str:
     return "no host dim" if host_dim < 0 else f"dim {host_dim}"
 
 
-def _check_device_dim(
-    expected: ExpectedTensor, actual: DeviceTensor, tile: DeviceDims, larger: DeviceDims, k: int
-) -> None:
-    host_dim, step = tile.host_dims[k], tile.multipliers[k]
-    other_dim, other_step = larger.host_dims[k], larger.multipliers[k]
-    is_walked = max(tile.extents[k], larger.extents[k]) > 1
-    if is_walked and (host_dim, step) != (other_dim, other_step):
-        raise _refuse(
-            expected, actual, f"device dim {k} walks {_host(other_dim)} in steps of {other_step} "
-            f"instead of {_host(host_dim)} in steps of {step}",
-        )  # fmt: skip
+def _device_dim_mismatches(tile: DeviceDims, larger: DeviceDims, k: int) -> Iterator[str]:
+    walk = tile.host_dims[k], tile.multipliers[k]
+    other = larger.host_dims[k], larger.multipliers[k]
+    if max(tile.extents[k], larger.extents[k]) > 1 and walk != other:
+        yield (
+            f"device dim {k} walks {_host(other[0])} in steps of {other[1]} instead of "
+            f"{_host(walk[0])} in steps of {walk[1]}"
+        )
     if larger.extents[k] < tile.extents[k]:
-        raise _refuse(
-            expected, actual,
-            f"device dim {k} has {larger.extents[k]} of the {tile.extents[k]} steps of a tile",
-        )  # fmt: skip
+        yield f"device dim {k} has {larger.extents[k]} of the {tile.extents[k]} steps of a tile"
 
 
-def _check_tiled_dim(
-    expected: ExpectedTensor,
-    actual: DeviceTensor,
-    tile: DeviceDims,
-    larger: DeviceDims,
-    host_dim: int,
-) -> None:
-    """Tiles of ``host_dim`` must be whole steps of every device dim they cross."""
-    if host_dim == tile.stick_host_dim:
-        _check_whole_sticks(expected, actual, host_dim)
+def _tiled_dim_mismatches(
+    size: int, tile: DeviceDims, larger: DeviceDims, host_dim: int
+) -> Iterator[str]:
+    """Tiles of ``size`` of ``host_dim`` must be whole steps of every device dim they cross."""
     walked = larger.walked_by(host_dim)
     if not walked:
-        raise _refuse(expected, actual, f"no device dim walks dim {host_dim}")
-    size = expected.shape[host_dim]
+        yield f"no device dim walks dim {host_dim}"
     for nesting, k in enumerate(walked):
         step, cycle = larger.multipliers[k], larger.multipliers[k] * larger.extents[k]
         aligned = size % step == 0 or step % size == 0
         if nesting > 0:
             aligned = aligned and (size % cycle == 0 or cycle % size == 0)
         if not aligned or tile.extents[k] > max(1, -(-size // step)):
-            raise _refuse(
-                expected, actual, f"tiles of {size} of dim {host_dim} are no whole steps of "
-                f"device dim {k} ({tile.extents[k]} steps of {step})",
-            )  # fmt: skip
+            yield (
+                f"tiles of {size} of dim {host_dim} are no whole steps of device dim {k} "
+                f"({tile.extents[k]} steps of {step})"
+            )
 
 
 def _check_whole_sticks(expected: ExpectedTensor, actual: DeviceTensor, host_dim: int) -> None:
@@ -175,7 +146,7 @@ class TiledDim:
     ``where``: the first tensor and dim that exceed the tile. ``order``: place among the loops.
     """
 
-    dim: KernelDim
+    dim: SharedDim
     tile: int
     total: int
     where: str
@@ -296,8 +267,10 @@ def plan_tiles(
     indices = _indices([dim.count for dim in dims])
     offsets_bytes = np.zeros((len(indices), len(tensors)), np.int64)
     for k, tensor in enumerate(tensors):
-        starts = _starts(tensor, dims, indices)
-        offsets_bytes[:, k] = tile_offsets(tensor.actual, starts)
+        larger = dims_of(tensor.actual)
+        for number, host_dim in tensor.walks:
+            starts = indices[:, number] * dims[number].tile
+            offsets_bytes[:, k] += larger.offsets_bytes(host_dim, starts)
     # Plans are kept and shared between threads.
     for array in (indices, offsets_bytes):
         array.setflags(write=False)
@@ -311,13 +284,6 @@ def _walks(expected: ExpectedTensor, dims: Sequence[TiledDim]) -> tuple[tuple[in
         for host_dim, dim in enumerate(expected.dims)
         if dim == tiled.dim
     )
-
-
-def _starts(
-    tensor: TiledTensor, dims: Sequence[TiledDim], indices: Int64Array
-) -> dict[int, Int64Array]:
-    """First element of every iteration's tile per host dim that is tiled."""
-    return {host_dim: indices[:, k] * dims[k].tile for k, host_dim in tensor.walks}
 
 
 def _indices(counts: Sequence[int]) -> Int64Array:
@@ -371,9 +337,9 @@ def _check_not_smaller(want: ExpectedTensor, have: DeviceTensor) -> None:
 
 def _tiled_dims(
     expected: Sequence[ExpectedTensor], actual: Sequence[DeviceTensor], options: TilingOptions
-) -> dict[KernelDim, TiledDim]:
+) -> dict[SharedDim, TiledDim]:
     """The kernel's dims that tensors exceed. LaunchError SPY850, SPY852, SPY860."""
-    tiled: dict[KernelDim, TiledDim] = {}
+    tiled: dict[SharedDim, TiledDim] = {}
     for want, have in zip(expected, actual, strict=True):
         for h, (tile, size) in enumerate(zip(want.shape, have.sizes, strict=True)):
             if size == tile:
@@ -411,7 +377,7 @@ def _check_allowed(where: str, tile: int, size: int, options: TilingOptions) -> 
         )
 
 
-def _order(dim: KernelDim, expected: Sequence[ExpectedTensor]) -> tuple[int, int, int]:
+def _order(dim: SharedDim, expected: Sequence[ExpectedTensor]) -> tuple[int, int, int]:
     """Lowest dim outermost, as outputs count dims; dims that outputs lack innermost."""
     outputs = [e for e in expected if e.is_output]
     for among in (outputs, expected):

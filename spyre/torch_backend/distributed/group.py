@@ -115,7 +115,10 @@ class CardGroup:
         for tensor in tensors:
             check_tensor(name, tensor)
         if lane == COLLECTIVES:
-            self._check_alive()
+            try:
+                self.communicator.check()
+            except SpyreError as error:
+                raise CollectiveFailure(str(error)) from None
         timeout = self.timeout if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
         future: Any = torch.futures.Future()
         events = [current_stream(index).record_event() for index in _cards(tensors)]
@@ -141,12 +144,6 @@ class CardGroup:
             if card.scheduler.is_observed:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
                 card.streams.current.record_block(_noted(record, self.name, card, used))
-
-    def _check_alive(self) -> None:
-        try:
-            self.communicator.check()
-        except SpyreError as error:
-            raise CollectiveFailure(str(error)) from None
 
     def _lane(self, name: str) -> _Lane:
         with self._lock:
@@ -195,16 +192,12 @@ class _Lane:
             return self._run_here(call)
         call.work = compat.work_of_future(call.future.then(_raise_error), call.done)
         self._calls.put(call)
-        self._begin_thread()
-        return call.work
-
-    def _begin_thread(self) -> None:
         with self._lock:
-            if self._thread is not None:
-                return
-            name = f"spyreccl-{self._name}"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                name = f"spyreccl-{self._name}"
+                self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                self._thread.start()
+        return call.work
 
     def end(self) -> None:
         """Accept no more calls; pending ones still run."""
@@ -226,7 +219,10 @@ class _Lane:
 
     def _run(self, call: _Call) -> None:
         try:
-            self._enter_streams(call)
+            for index in _cards(call.tensors):
+                if index not in self._streams:
+                    self._streams[index] = Stream(index)
+                torch.spyre.set_stream(self._streams[index])
             for event, index in zip(call.events, _cards(call.tensors), strict=True):
                 if card_at(index).scheduler.is_observed:
                     event.wait()  # records the dependence on earlier work
@@ -259,12 +255,6 @@ class _Lane:
         finally:
             with self._lock:
                 self._unfinished -= 1
-
-    def _enter_streams(self, call: _Call) -> None:
-        for index in _cards(call.tensors):
-            if index not in self._streams:
-                self._streams[index] = Stream(index)
-            torch.spyre.set_stream(self._streams[index])
 
     def _failed(self, call: _Call, error: BaseException) -> CollectiveFailure:
         group = self._group

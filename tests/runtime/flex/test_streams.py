@@ -13,8 +13,8 @@ import pytest
 
 from spyre.errors import DeviceFault, LaunchError, SpyreError, StreamError
 from spyre.hw.device.device import Device
-from spyre.runtime.flex.correction import MAX_FREE, SLAB
 from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.flex.loaded_kernel import MAX_FREE, SLAB
 from spyre.runtime.flex.prepare import Instruction, Program
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.steps import Job

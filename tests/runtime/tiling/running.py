@@ -17,7 +17,7 @@ from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import Role
 from spyre.runtime.tiling.device_dims import operand_uses
-from spyre.runtime.tiling.execute import TileSteps, TilingKernel
+from spyre.runtime.tiling.execute import Tiler, TileSteps
 from spyre.runtime.tiling.kernel_dims import expected_tensors
 from spyre.runtime.tiling.tile_plan import TilePlan, TilingOptions, plan_tiles
 from tests.runtime.tiling import kernels
@@ -71,7 +71,7 @@ def launch_of(device: Device, built: Built, args: Sequence[Arg], inputs: Sequenc
 
 def run_steps(steps: TileSteps) -> None:
     """All steps of a tiled launch, on this thread."""
-    device, temporaries = steps.kernel.kernel.device, []
+    device, temporaries = steps.tiler.kernel.device, []
 
     def allocate(size_bytes: int) -> int:
         temporaries.append(device.allocate(size_bytes))
@@ -110,7 +110,7 @@ def run_tiled(
     """A kernel built for a tile, on tensors ``args``."""
     device.reset()
     launch = launch_of(device, built, args, inputs)
-    kernel = TilingKernel(Kernel(built.bundle, device), built.arguments)
+    kernel = Tiler(Kernel(built.bundle, device), built.arguments)
     plan = kernel.plan(launch, options)
     run_steps(TileSteps(kernel, launch, plan))
     return outcome(device, args, launch, plan)

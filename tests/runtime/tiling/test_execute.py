@@ -19,7 +19,7 @@ from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import Compute, TileSteps, TilingKernel
+from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
 from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime import bundles
 from tests.runtime.tiling import kernels
@@ -55,7 +55,7 @@ def test_an_address_offset_alone_would_be_wrong(device: Device) -> None:
     """What this package is for: the tile's own pitches lead elsewhere in the larger tensor."""
     whole = mm(32, 128, 128)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
+    kernel = Tiler(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
     plan = kernel.plan(launch)
     assert not plan.tensors[0].map.is_identity
     tiled = TileSteps(kernel, launch, plan)
@@ -76,7 +76,7 @@ def test_one_tensor_bound_twice(device: Device) -> None:
     device.reset()
     launch = launch_of(device, tile, args, [x, x])
     launch = replace(launch, arguments={**launch.arguments, 1: launch.arguments[0]})
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert plan.counts == (4, 2)
     run_steps(TileSteps(kernel, launch, plan))
@@ -91,7 +91,7 @@ def test_a_view_of_a_larger_tensor(device: Device) -> None:
     (x,) = random_inputs(parents, 2)
     launch = launch_of(device, tile, parents, [x])
     views = {k: replace(t, sizes=(8, 128)) for k, t in launch.arguments.items()}
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(Launch(views))
     run_steps(TileSteps(kernel, Launch(views), plan))
     values = np.array(DmaEngine(device).to_host(launch.arguments[1]).storage).reshape(20, 128)
@@ -111,7 +111,7 @@ def test_a_padded_tensor_of_the_tiles_shape_is_one_pass(device: Device) -> None:
     )
     DmaEngine(device).to_device(HostTensor.from_array("x", x), padded)
     launch = replace(launch, arguments={**launch.arguments, 0: padded})
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert not plan.is_tiled
     run_steps(TileSteps(kernel, launch, plan))
@@ -184,7 +184,7 @@ def test_runtime_sizes(device: Device, rows: int, counts: tuple[int, ...]) -> No
     }
     DmaEngine(device).to_device(HostTensor.from_array("x", x), tensors[0])
     launch = Launch(tensors, values={"S": rows})
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
     plan = kernel.plan(launch)
     assert plan.counts == counts
     run_steps(TileSteps(kernel, launch, plan))

@@ -16,7 +16,7 @@ from spyre.runtime.flex.loaded_kernel import _matches
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import Compute, TileSteps, TilingKernel
+from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
 from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Maker
@@ -48,7 +48,7 @@ def test_an_output_among_an_inputs_other_tiles(device: Device) -> None:
     inside = replace(launch.arguments[1], address_bytes=launch.arguments[0].address_bytes + 4 * 128)
     launch = replace(launch, arguments={**launch.arguments, 1: inside})
     before = _unchanged(device, launch)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     with pytest.raises(LaunchError, match="t0 and t1 share memory, but not their tiles") as caught:
         TileSteps(kernel, launch, kernel.plan(launch))
     assert caught.value.code == "SPY862"
@@ -62,7 +62,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
     (x,) = random_inputs(args, 11)
     launch = launch_of(device, tile, args, [x])
     launch = replace(launch, arguments=dict.fromkeys((0, 1), launch.arguments[0]))
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     run_steps(TileSteps(kernel, launch, kernel.plan(launch)))
     values = np.array(DmaEngine(device).to_host(launch.arguments[0]).storage).reshape(8, 128)
     np.testing.assert_array_equal(values, np.abs(x))
@@ -71,7 +71,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
 def test_a_missing_argument(device: Device) -> None:
     tile = mm(8, 64, 64)
     with pytest.raises(LaunchError, match="SPY363: the kernel needs argument 0"):
-        TilingKernel(Kernel(tile.bundle, device), tile.arguments).plan(Launch({}))
+        Tiler(Kernel(tile.bundle, device), tile.arguments).plan(Launch({}))
 
 
 def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
@@ -86,7 +86,7 @@ def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
     args = [Arg(IN, (4, 128)), Arg(OUT, (4, 128))]
     launch = launch_of(device, tile, args, random_inputs(args, 17))
     before = _unchanged(device, launch)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     tiled = TileSteps(kernel, launch, kernel.plan(launch))
     with pytest.raises(DeviceFault, match="SPY411"):
         run_steps(tiled)
@@ -103,7 +103,7 @@ def test_an_operand_that_cannot_move(device: Device) -> None:
     tile = maker.done()
     args = [Arg(IN, (128, 2, 64)), Arg(OUT, (128, 2, 64))]
     launch = launch_of(device, tile, args, random_inputs(args, 12))
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     with pytest.raises(LaunchError, match=r"SPY858.*runs through several dims"):
         kernel.plan(launch)
 
@@ -111,7 +111,7 @@ def test_an_operand_that_cannot_move(device: Device) -> None:
 def test_plans_and_kernels_are_made_once(device: Device) -> None:
     whole = mm(32, 128, 128)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
+    kernel = Tiler(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
     assert not _matches(mm(8, 128, 128).arguments, launch)
     tile = kernel.kernel
     same = launch_of(device, mm(8, 128, 128), mm(8, 128, 128).args, inputs_of(mm(8, 128, 128)))

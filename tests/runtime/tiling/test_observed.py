@@ -10,7 +10,7 @@ import pytest
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import Compute, TileSteps, TilingKernel
+from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
 from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.compare.verified import verify_program
 from tests.runtime.tiling import kernels
@@ -45,7 +45,7 @@ def test_the_sanitizer_still_sees_what_is_wrong() -> None:
     tile = kernels.elementwise((4, 64), {}, True, absent=((),))
     args = [replace(arg, role=OUT) for arg in whole.args]
     launch = launch_of(sanitized, whole, args, [])
-    kernel = TilingKernel(Kernel(tile.bundle, sanitized), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, sanitized), tile.arguments)
     run_steps(TileSteps(kernel, launch, kernel.plan(launch)))
     assert sanitized.sanitizer is not None
     found = sanitized.sanitizer.take()
@@ -58,7 +58,7 @@ def test_the_twin_agrees(device: Device, symbolic: bool) -> None:
     whole = kernels.chain((16, 256), {}, symbolic)
     tile = kernels.chain((4, 128), {"mb": 2}, symbolic)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     tiled = TileSteps(kernel, launch, kernel.plan(launch))
     for iteration in range(tiled.plan.iterations):
         step = Compute(iteration)
@@ -72,7 +72,7 @@ def test_the_twin_agrees_where_operands_lack_a_dim(device: Device, symbolic: boo
     whole = kernels.one_row((3, 256), {}, symbolic)
     tile = kernels.one_row((1, 128), {"out": 2}, symbolic)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert [dim.name for dim in plan.dims] == ["dim0", "out"]
     tiled = TileSteps(kernel, launch, plan)

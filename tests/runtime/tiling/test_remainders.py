@@ -11,8 +11,8 @@ from spyre.runtime.tiling.execute import (
     Accumulate,
     Compute,
     Copy,
+    Tiler,
     TileSteps,
-    TilingKernel,
     tile_steps,
 )
 from spyre.runtime.tiling.tile_plan import TilingOptions
@@ -41,7 +41,7 @@ def test_what_lies_behind_a_padded_tile_stays(device: Device) -> None:
     (x,) = random_inputs(args, 6)
     launch = launch_of(device, tile, args, [x])
     device.bytes_of(launch.arguments[1])[:] = 0xAB
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch, PAD)
     run_steps(TileSteps(kernel, launch, plan))
     raw = device.bytes_of(launch.arguments[1]).reshape(2, 6, 128)
@@ -58,7 +58,7 @@ def test_garbage_behind_a_reduced_remainder_does_not_count(device: Device) -> No
     launch = launch_of(device, tile, args, [x])
     raw = device.bytes_of(launch.arguments[0]).reshape(4, 4, 128)
     raw[3, :, 8 * 2 :] = 0x3C
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch, EVERYTHING)
     run_steps(TileSteps(kernel, launch, plan))
     found = outcome(device, args, launch, plan).values[0]

@@ -39,7 +39,8 @@ def test_training():
     lines = ended(start("data_parallel.py", "--steps", "11", launcher=["--nproc-per-node=2"]))
     losses = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("step")]
     assert losses[1] < losses[0]
-    assert sum(line.endswith("replicas equal: True") for line in lines) == 2
+    # Two ranks may print on one line.
+    assert "\n".join(lines).count("replicas equal: True") == 2
 
 
 def test_two_hosts():
