@@ -192,12 +192,12 @@ class TiledExecutes:
     members: tuple[MemoryExecute, ...]
     nest: tuple[int, ...]
 
-    @property
+    @cached_property
     def first(self) -> MemoryExecute:
         """The first of the members."""
         return self.members[0]
 
-    @property
+    @cached_property
     def op(self) -> Operation:
         """Their operation."""
         return self.first.op

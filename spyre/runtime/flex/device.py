@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -41,7 +41,6 @@ from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, run_rec
 from spyre.runtime.memory import (
     PROGRAM,
     AllocationDirective,
-    AllocationIndex,
     DeviceStorage,
     FlexAllocator,
     ProgramMemory,
@@ -51,7 +50,6 @@ from spyre.runtime.memory import (
 )
 from spyre.runtime.program import (
     CompiledBundle,
-    LoweredBundle,
     files_of_bundle,
     require_bundle,
 )
@@ -96,19 +94,19 @@ class FlexDevice:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def allocate(
-        self, size_bytes: int, region: int | None = None, uncleared: bool = False
-    ) -> DeviceStorage:
+    def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
         """Fresh device memory that is freed with its last reference.
 
-        ``region``: preferred region, used if it has room. ``uncleared``: see
-        `FlexAllocator.allocate`.
+        ``region``: preferred region, used if it has room.
         """
         with interrupts:
-            if region is None:
-                index = self.allocator.allocate(size_bytes, uncleared=uncleared)
-            else:
-                index = self._allocate_in(size_bytes, region)
+            index = None
+            if region is not None and 0 <= region < TENSOR_REGIONS:
+                with suppress(DeviceOutOfMemory):  # the region is only a preference
+                    directive = AllocationDirective(domains=(region,))
+                    index = self.allocator.allocate(size_bytes, directive)
+            if index is None:
+                index = self.allocator.allocate(size_bytes)
             return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
     def allocate_with_address(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
@@ -119,20 +117,12 @@ class FlexDevice:
         index, address_bytes = self.allocator.allocate_with_address(size_bytes, uncleared)
         return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
 
-    def _allocate_in(self, size_bytes: int, region: int) -> AllocationIndex:
-        if 0 <= region < TENSOR_REGIONS:
-            try:
-                return self.allocator.allocate(size_bytes, AllocationDirective(domains=(region,)))
-            except DeviceOutOfMemory:
-                pass  # the region is only a preference
-        return self.allocator.allocate(size_bytes)
-
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
         with interrupts:
             index = self.allocator.allocate(size_bytes, PROGRAM)
             storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
-        return ProgramMemory.whole(storage)
+        return ProgramMemory(storage, self.allocator.device_address(index), size_bytes)
 
     def empty(
         self,
@@ -307,7 +297,10 @@ class BlockingStream:
         itself.
         """
         bundle = require_bundle(kernel.bundle, "loading without a binary")
-        header = format_header(_digest(bundle))
+        if isinstance(bundle, CompiledBundle):
+            header = format_header(bundle.digest)
+        else:
+            header = format_header(files_of_bundle(cast("Bundle", bundle)).digest)
         name = bundle.directory.resolve().name or "bundle"
         arguments_of = partial(read_arguments, bundle)
         loaded = LoadedKernel(self.device, name, kernel, arguments_of, header)
@@ -340,12 +333,6 @@ class BlockingStream:
             self._stream = FlexStream(self.device, 0)
             raise
         return work.result
-
-
-def _digest(bundle: LoweredBundle) -> str:
-    if isinstance(bundle, CompiledBundle):
-        return bundle.digest
-    return files_of_bundle(cast("Bundle", bundle)).digest
 
 
 class Devices:

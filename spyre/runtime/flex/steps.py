@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +170,7 @@ class JobWork(Work):
         self.runner = runner
         self.origin = origin
         self.buffers: dict[str, npt.NDArray[np.int64]] = {}
-        self.result: object = None
+        self.result: Any = None
         self.correction: ProgramMemory | None = None
         self.steps: TileSteps | None = None
 
@@ -418,7 +418,8 @@ def to_device_plan(host: HostTensor, tensor: DeviceTensor) -> JobPlan:
     def copy(work: JobWork, first: int, last: int) -> None:
         work.card.dma.to_device(host, tensor)
 
-    return _plan(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=True)
+    step = _step(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=True)
+    return JobPlan(tensor.name, (step,))
 
 
 def to_host_plan(tensor: DeviceTensor, host: HostTensor) -> JobPlan:
@@ -427,7 +428,8 @@ def to_host_plan(tensor: DeviceTensor, host: HostTensor) -> JobPlan:
     def copy(work: JobWork, first: int, last: int) -> None:
         work.card.dma.to_host(tensor, host)
 
-    return _plan(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=False)
+    step = _step(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=False)
+    return JobPlan(tensor.name, (step,))
 
 
 def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: str) -> JobPlan:
@@ -436,41 +438,32 @@ def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: st
     def copy(work: JobWork, first: int, last: int) -> None:
         work.card.dma.write_bytes(address_bytes, content, name)
 
-    return _plan(copy, address_bytes, name, content.size, to_device=True)
+    return JobPlan(name, (_step(copy, address_bytes, name, content.size, to_device=True),))
 
 
 def bytes_to_host(address_bytes: int, size_bytes: int, name: str) -> JobPlan:
     """Raw bytes of device memory → the launch's ``result``."""
-
-    def copy(work: JobWork, first: int, last: int) -> None:
-        work.result = work.card.dma.read_bytes(address_bytes, size_bytes, name)
-
-    return _plan(copy, address_bytes, name, size_bytes, to_device=False)
+    return JobPlan(name, (_read_step(address_bytes, size_bytes, name),))
 
 
 def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
     """Copy the bytes of a device tensor to one of equal size on the same card, through the host."""
+
     # Only DMA between host and card copies, so the bytes pass through the host between two steps.
-    in_flight: list[npt.NDArray[np.uint8]] = []
-
-    def down(work: JobWork, first: int, last: int) -> None:
-        dma = work.card.dma
-        in_flight.append(dma.read_bytes(source.address_bytes, source.size_bytes, source.name))
-
     def up(work: JobWork, first: int, last: int) -> None:
-        work.card.dma.write_bytes(target.address_bytes, in_flight.pop(), target.name)
+        work.card.dma.write_bytes(target.address_bytes, work.result, target.name)
+        work.result = None
 
-    steps = [
-        _step(copy, tensor.address_bytes, tensor.name, source.size_bytes, to_device)
-        for copy, tensor, to_device in ((down, source, False), (up, target, True))
-    ]
-    return JobPlan(target.name, tuple(steps))
+    down = _read_step(source.address_bytes, source.size_bytes, source.name)
+    step = _step(up, target.address_bytes, target.name, source.size_bytes, to_device=True)
+    return JobPlan(target.name, (down, step))
 
 
-def _plan(
-    copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
-) -> JobPlan:
-    return JobPlan(name, (_step(copy, address_bytes, name, size_bytes, to_device),))
+def _read_step(address_bytes: int, size_bytes: int, name: str) -> DMA:
+    def copy(work: JobWork, first: int, last: int) -> None:
+        work.result = work.card.dma.read_bytes(address_bytes, size_bytes, name)
+
+    return _step(copy, address_bytes, name, size_bytes, to_device=False)
 
 
 def _step(

@@ -160,7 +160,8 @@ class FlexStream:
 
     def copy_waiting(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
         """`copy` and `synchronize`. If the stream has an error, raises it and copies nothing."""
-        self._refuse_reads(self._captured is not None)
+        if self._captured is not None:
+            raise capture_error(_READING)
         if self.device.scheduler.is_observed or self.device.is_blocking:
             self.copy(plan, keep_alive)
             self.synchronize()
@@ -210,7 +211,8 @@ class FlexStream:
 
     def wait_for(self, work: Work) -> None:
         """Return when ``work`` of this stream has run. Raises only the error of ``work``."""
-        self._refuse_reads(work in self._captured_reads)
+        if work in self._captured_reads:
+            raise capture_error(_READING)
         if not work.has_ended:
             self.device.wait_until(lambda: work.has_ended)
         if work.failure is not None:
@@ -242,7 +244,8 @@ class FlexStream:
 
     def synchronize(self) -> None:
         """Return when all work submitted so far has ended. Raises the stream's error, once."""
-        self._refuse_reads(self._captured is not None)
+        if self._captured is not None:
+            raise capture_error(_READING)
         last = self.queue.last
         if last is not None and not last.has_ended:
             self.device.wait_until(lambda: last.has_ended)
@@ -269,10 +272,6 @@ class FlexStream:
         singly = self.device.scheduler.is_observed or self.device.runner is not None
         for work in captured.work(singly):
             self.submit(work)
-
-    def _refuse_reads(self, is_read: bool) -> None:
-        if is_read:
-            raise capture_error("reading values on the host, or waiting for the stream,")
 
     def report(self) -> None:
         """Raise the stream's error if it was not reported before."""
@@ -316,6 +315,7 @@ class FlexStream:
         return f"FlexStream(device={self.device.index}, id={self.stream_id}, {state})"
 
 
+_READING = "reading values on the host, or waiting for the stream,"
 _RAISED_LATE = (
     "An operation that was enqueued earlier failed while it ran, so its results are not there; "
     "later operations have run. With SPYRE_LAUNCH_BLOCKING=1 the error is raised where that "

@@ -126,12 +126,9 @@ class Kernel:
 
     def signature_of(self, launch: Launch) -> LaunchSignature:
         """The signature of ``launch``; the same object for equal signatures."""
-
-        def make() -> LaunchSignature:
-            signature = LaunchSignature.of(launch)
-            return signature.with_tile_maps(self.maps) if self.maps else signature
-
-        return self._signatures.get_or_make(signature_key(launch), make)
+        return self._signatures.get_or_make(
+            signature_key(launch), lambda: LaunchSignature.of(launch, self.maps)
+        )
 
     def link_at(
         self, signature: LaunchSignature, addresses: Sequence[int], names: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from spyre.errors import LaunchError
@@ -66,7 +66,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArgumentSlot:
-    """Properties of an argument that linking depends on; equal ones are one object (`slot_of`)."""
+    """Properties of an argument that linking depends on; equal ones are one object (`slot_of`).
+
+    ``device_dims``: extent and stride in bytes of the dims above the stick.
+    """
 
     size_bytes: int
     arrangement: str = "STANDARD"
@@ -82,13 +85,9 @@ def _slot(
 
 @lru_cache(_MAX_SLOTS)
 def slot_of(layout: SpyreTensorLayout) -> ArgumentSlot:
-    return _slot(layout.device_bytes, layout.element_arrangement, _device_dims(layout))
-
-
-def _device_dims(layout: SpyreTensorLayout) -> tuple[tuple[int, int], ...]:
-    """Extent and stride in bytes of the dims above the stick."""
-    strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
-    return tuple(zip(layout.device_size[:-1], strides, strict=True))
+    strides = [stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1]]
+    dims = tuple(zip(layout.device_size[:-1], strides, strict=True))
+    return _slot(layout.device_bytes, layout.element_arrangement, dims)
 
 
 SignatureKey = tuple[object, ...]
@@ -116,22 +115,20 @@ class LaunchSignature:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, launch: Launch) -> LaunchSignature:
-        indices = (*launch.arguments, *(() if launch.pool is None else (POOL,)))
-        slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
+    def of(cls, launch: Launch, maps: Mapping[int, TileMap]) -> LaunchSignature:
+        """The signature of ``launch``. ``maps``: by index, of arguments bound as tiles, whose size
+        is the tile's span.
+        """
+        indices, slots = [*launch.arguments], []
+        for index, tensor in launch.arguments.items():
+            slot = slot_of(tensor.layout)
+            if index in maps:
+                slot = _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
+            slots.append(slot)
         if launch.pool is not None:
-            slots = (*slots, _slot(launch.pool.size_bytes))
-        return cls(indices, slots, dict(launch.values), launch.names)
-
-    def with_tile_maps(self, maps: Mapping[int, TileMap]) -> LaunchSignature:
-        """The signature with the tile's span as size of each argument that has a map."""
-        slots = tuple(
-            _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
-            if index in maps
-            else slot
-            for index, slot in zip(self.indices, self.slots, strict=True)
-        )
-        return replace(self, slots=slots)
+            indices.append(POOL)
+            slots.append(_slot(launch.pool.size_bytes))
+        return cls(tuple(indices), tuple(slots), dict(launch.values), launch.names)
 
     @property
     def has_pool(self) -> bool:
@@ -150,7 +147,7 @@ def bind(
     addresses: Sequence[int],
     names: Sequence[str],
     scratch: Sequence[PoolBuffer],
-    maps: Mapping[int, TileMap] | None = None,
+    maps: Mapping[int, TileMap],
 ) -> tuple[Binding, tuple[int, ...]]:
     """Bind ``parameters``, segments and memory; LaunchError if the launch is incomplete.
 
@@ -159,7 +156,7 @@ def bind(
     Also returns, for each allocation of the binding, the number of its start address among
     ``addresses`` followed by ``scratch``.
     """
-    windows = {index: k for k, index in enumerate(maps or {})}
+    windows = {index: k for k, index in enumerate(maps)}
     memory = [
         *(
             Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
@@ -198,9 +195,7 @@ def bind(
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
         owners,
-        tuple(
-            AddressWindow(map_, addresses[at[k]], owner[at[k]]) for k, map_ in (maps or {}).items()
-        ),
+        tuple(AddressWindow(map_, addresses[at[k]], owner[at[k]]) for k, map_ in maps.items()),
     )
     return binding, tuple(owner.index(k) for k in range(len(allocations)))
 

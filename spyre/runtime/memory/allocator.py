@@ -95,13 +95,6 @@ class AllocationDirective:
     memory_type: MemoryType = MemoryType.TENSOR
 
     def __post_init__(self) -> None:
-        self._check_domains()
-        if self.policy is AllocationPolicy.BIND and len(self.domains) > 1:
-            raise self._wrong("at most one domain", "Bind")
-        if self.policy is AllocationPolicy.INTERLEAVE and len(self.domains) < 2:
-            raise self._wrong("two domains or more", "Interleave")
-
-    def _check_domains(self) -> None:
         program = self.memory_type is MemoryType.PROGRAM
         allowed = (PROGRAM_REGION,) if program else range(TENSOR_REGIONS)
         unique = len(set(self.domains)) == len(self.domains)
@@ -109,6 +102,10 @@ class AllocationDirective:
             first, last = allowed[0], allowed[-1]
             wanted = f"only {first}" if program else f"different ones of {first} to {last}"
             raise self._wrong(wanted, self.memory_type)
+        if self.policy is AllocationPolicy.BIND and len(self.domains) > 1:
+            raise self._wrong("at most one domain", "Bind")
+        if self.policy is AllocationPolicy.INTERLEAVE and len(self.domains) < 2:
+            raise self._wrong("two domains or more", "Interleave")
 
     def _wrong(self, expected: str, what: str) -> LaunchError:
         return LaunchError(

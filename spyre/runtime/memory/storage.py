@@ -88,11 +88,6 @@ class ProgramMemory:
         self.address_bytes = address_bytes
         self.size_bytes = size_bytes
 
-    @classmethod
-    def whole(cls, storage: DeviceStorage) -> ProgramMemory:
-        address_bytes = storage.allocator.device_address(storage.index)
-        return cls(storage, address_bytes, storage.size_bytes)
-
     def split(self, count: int) -> list[ProgramMemory]:
         """``count`` equal pieces; each of them keeps the allocation alive."""
         size_bytes = self.size_bytes // count
