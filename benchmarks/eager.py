@@ -123,7 +123,7 @@ def directly(operation: Operation) -> tuple[Operation, Operation]:
     with launches_noted() as launches:
         operation()
     torch.spyre.synchronize()
-    ((program, addresses),) = launches.programs
+    ((program, addresses),) = launches
     linked, card = program.linked_at(addresses), program.card
     return (
         lambda: program.launch(card.streams.current, addresses, ()),

@@ -29,7 +29,7 @@ from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.steps import JobPlan
-from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.kernel.kernel import run_recorded
 from tests.runtime.flex import kernels
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

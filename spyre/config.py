@@ -89,9 +89,8 @@ SPYRE_DEVICES = Variable(
 CCL_TRANSPORT = Variable(
     "SPYRECCL_TRANSPORT",
     "auto",
-    "how the cards of a process group reach each other: `shm` (shared memory), `gloo` (messages), "
-    "`local` (ranks that are threads of one process) or `auto`: shared memory where all ranks "
-    "reach it, else gloo",
+    "how the cards of a process group reach each other: `shm` (shared memory), `gloo` (messages) "
+    "or `auto`: shared memory where all ranks reach it, else gloo",
 )
 ALLREDUCE_ALGORITHM = Variable(
     "COLL_ALLREDUCE_ALGO",

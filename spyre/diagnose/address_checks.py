@@ -29,17 +29,15 @@ from spyre.hw.sanitizer import uncovered_output
 from spyre.hw.tile_dims import layout_text, pitch_mismatch
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, footprint
-from spyre.runtime.run import Run, traced_launches
+from spyre.runtime.run import Run, traced_executes
 from spyre.runtime.tracing import (
     BoolArray,
     MemoryExecute,
     MemoryWalk,
     Tile,
     TiledExecutes,
-    TracedLaunch,
     WalkedMemory,
     tile_groups,
-    trace_executes,
 )
 
 _CHUNK = 1 << 22
@@ -48,14 +46,9 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class AddressCheck:
-    """The launches of a run, in order, and the findings about their addresses."""
+    """The executes of a run, in order, and the findings about their addresses."""
 
-    launches: Sequence[TracedLaunch]
-
-    @cached_property
-    def executes(self) -> tuple[MemoryExecute, ...]:
-        """Every execute statement. LaunchErrors as of `trace_executes`."""
-        return trace_executes(self.launches)
+    executes: Sequence[MemoryExecute]
 
     @cached_property
     def groups(self) -> tuple[TiledExecutes, ...]:
@@ -277,22 +270,21 @@ class TileGroupCheck:
 
 
 def check_addresses(
-    launches: Sequence[TracedLaunch], is_wrong: bool = False
+    executes: Sequence[MemoryExecute], is_wrong: bool = False
 ) -> tuple[Finding, ...]:
-    """Warnings about the addresses of the launches of one run, the likeliest cause first.
+    """Warnings about the addresses of the executes of one run, the likeliest cause first.
 
-    ``is_wrong``: its outputs are known to be wrong, so suspicions are included. LaunchErrors as of
-    `trace_executes`.
+    ``is_wrong``: its outputs are known to be wrong, so suspicions are included.
     """
-    check = AddressCheck(launches)
+    check = AddressCheck(executes)
     found = check.findings()
     odd = check.suspicions() if is_wrong else ()
     return (*found, *(finding for finding in odd if finding not in found))
 
 
-def possible_causes(launches: Sequence[TracedLaunch]) -> tuple[Finding, ...]:
+def possible_causes(executes: Sequence[MemoryExecute]) -> tuple[Finding, ...]:
     """`check_addresses` of a wrong run, and reads of intermediates that nothing has written."""
-    check = AddressCheck(launches)
+    check = AddressCheck(executes)
     return (*check.findings(), *check.suspicions(), *check.reads_before_write())
 
 
@@ -302,7 +294,7 @@ def address_findings(run: Run, is_wrong: bool = False) -> tuple[Finding, ...]:
     ``is_wrong``: outputs of the run are known to be wrong, so report unusual tiles too. Returns
     nothing if the layouts are derived from the addresses. LaunchErrors of tracing the program.
     """
-    return () if run.is_derived else check_addresses(traced_launches(run), is_wrong)
+    return () if run.is_derived else check_addresses(traced_executes(run), is_wrong)
 
 
 # --- coverage ---------------------------------------------------------------------------------

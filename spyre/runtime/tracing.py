@@ -82,31 +82,21 @@ MemoryWalk = Walk[WalkedMemory]
 MemoryExecute = TracedExecute[WalkedMemory]
 
 
-@dataclass(frozen=True)
-class TracedLaunch:
-    """A bundle with the memory of its arguments (by index, POOL) and the values of its launch.
+def trace_executes(
+    bundle: LoweredBundle,
+    memories: Mapping[int, WalkedMemory],
+    values: Mapping[str, int],
+    label: ExecuteLabels = UNLABELLED,
+) -> Iterator[MemoryExecute]:
+    """Every execute statement of a launch in order. LaunchErrors as of `trace_operands`.
 
-    ``label``: how reports number and name its executes.
+    ``memories``: of its arguments, by index, and of POOL. ``label``: how reports number and name
+    its executes.
     """
-
-    bundle: LoweredBundle
-    memories: Mapping[int, WalkedMemory]
-    values: Mapping[str, int]
-    label: ExecuteLabels = UNLABELLED
-
-
-def trace_executes(launches: Sequence[TracedLaunch]) -> tuple[MemoryExecute, ...]:
-    """Every execute statement of the launches in order. LaunchErrors as of `trace_operands`."""
-    return tuple(traced for launch in launches for traced in _trace(launch))
-
-
-def _trace(launch: TracedLaunch) -> Iterator[MemoryExecute]:
-    allocations = launch.bundle.program.allocations
+    allocations = bundle.program.allocations
     scratch = [WalkedMemory(f"allocation {k}", a.size_bytes) for k, a in enumerate(allocations)]
-    has_pool = launch.memories[POOL].size_bytes > 0
-    return trace_operands(
-        launch.bundle, launch.memories, launch.values, scratch, has_pool, launch.label
-    )
+    has_pool = memories[POOL].size_bytes > 0
+    return trace_operands(bundle, memories, values, scratch, has_pool, label)
 
 
 # --- tiles ------------------------------------------------------------------------------------
@@ -202,12 +192,12 @@ class TiledExecutes:
     members: tuple[MemoryExecute, ...]
     nest: tuple[int, ...]
 
-    @property
+    @cached_property
     def first(self) -> MemoryExecute:
         """The first of the members."""
         return self.members[0]
 
-    @property
+    @cached_property
     def op(self) -> Operation:
         """Their operation."""
         return self.first.op

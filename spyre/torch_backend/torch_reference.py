@@ -33,7 +33,7 @@ from spyre.runtime.first_divergence import (
     is_constant,
     match_outputs,
 )
-from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_launches
+from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_executes
 
 Function = Callable[..., Any]
 
@@ -200,7 +200,7 @@ def divergence_search(
     arrays = {name: buffer.function_input for name, buffer in inputs.items()}
     values, outputs = record_values(function, arrays, bound)
     search = FirstDivergence(
-        values, frozenset(inputs), traced_launches(run), possible_causes, bound.order
+        values, frozenset(inputs), traced_executes(run), possible_causes, bound.order
     )
     return search, outputs
 

@@ -3,8 +3,8 @@
     Communicator (one per rank)    splits tensors into pieces, reduces, observes
           │ round(header, outboxes)
     Transport (one per rank)       SharedMemory: threads, processes of a machine
-          │                        MessageTransport: gloo, between machines
-        Round                      send, piece + commit: fill the pieces of an own outbox
+                                   MessageTransport: gloo, between machines
+        in a round                 send, piece + commit: fill the pieces of an own outbox
                                    read, receive: get the pieces of another rank's outbox
 
 A round of three ranks, an all-reduce of chunks c0, c1, c2 (rank r reduces chunk r):
@@ -29,25 +29,25 @@ from itertools import pairwise
 
 import numpy as np
 
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
-from spyre.runtime.comms.algorithms import (
-    block_bytes,
-    blocks_of,
-    chunk_bounds,
-    edges_of,
-    fold,
-    piece_sizes,
-)
 from spyre.runtime.comms.transport import (
     LINGER_SECONDS,
     Bytes,
     CollectiveError,
     Deadline,
     Outbox,
-    Round,
     Transport,
+    pieces_of,
 )
+
+ALGORITHMS = ("RankOrder", "Ring", "Tree", "Float32")
+"""Orders of reductions. ``RankOrder``: ((x0+x1)+x2)+…, every step rounded. ``Ring``: chunk c begins
+at rank c+1, as the last rank of a ring has it. ``Tree``: pairs, then pairs of pairs. ``Float32``:
+16-bit floats are added in float32 and rounded once. IBM's order is not published. RankOrder is the
+default, because its result can be checked on one card.
+"""
 
 SMALL_BYTES = 64 << 10
 """Reductions up to this size are one exchange: every rank sends all and reduces all."""
@@ -109,16 +109,10 @@ class Communicator:
         self._sequence = 0
         self._combined_bytes = 0
         self._received_bytes = [0] * transport.size
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.transport.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self.transport.size
+        self.rank, self.size = rank, size = transport.rank, transport.size
+        self._others = tuple(k for k in range(size) if k != rank)
+        # From the next rank on, so that the ranks do not all read the same one.
+        self._followers = [(rank + step) % size for step in range(1, size)]
 
     def fail(self, reason: SpyreError) -> None:
         """Mark the group as failed and notify the other ranks."""
@@ -161,17 +155,17 @@ class Communicator:
         self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline
     ) -> None:
         boxes = [Outbox((run.size,), self._others)]
-        with self._round("all_reduce", detail, boxes, run.size, deadline) as current:
+        with self._round("all_reduce", detail, boxes, run.size, deadline):
             # The pieces are copies, because the reduction overwrites the run.
-            current.piece(0, 0)[:] = run
-            current.commit(0)
+            self.transport.piece(0, 0)[:] = run
+            self.transport.commit(0)
             runs = [
-                self._read(current, k, 0, 0, boxes[0].sizes)
+                self._read(k, 0, 0, boxes[0].sizes)
                 if k != self.rank
-                else current.piece(0, 0)
+                else self.transport.piece(0, 0)
                 for k in range(self.size)
             ]
-            for owner, (start, end) in enumerate(chunk_bounds(run.size, self.size)):
+            for owner, (start, end) in enumerate(_chunk_bounds(run.size, self.size)):
                 if start < end:
                     self._fold([r[start:end] for r in runs], owner, combiner, run[start:end])
 
@@ -191,44 +185,42 @@ class Communicator:
         sent from the memory that its result is received into: the result is complete only after
         the chunk has been read.
         """
-        bounds = chunk_bounds(run.size, self.size)
-        sizes = [piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
+        bounds = _chunk_bounds(run.size, self.size)
+        sizes = [_piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
         others = tuple(k for k in receivers if k != self.rank)
         boxes = [Outbox(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
             Outbox(sizes[self.rank], others)
         ]
-        parts = [_parts(run, start, s) for (start, _), s in zip(bounds, sizes, strict=True)]
+        parts = [pieces_of(run, s, start) for (start, _), s in zip(bounds, sizes, strict=True)]
         is_receiver = self.rank in receivers
 
-        def send(current: Round, index: int) -> None:
+        def send(index: int) -> None:
             for c in self._followers:
                 if index < len(sizes[c]):
-                    current.send(c, index, parts[c][index])
+                    self.transport.send(c, index, parts[c][index])
 
-        def reduce_own(current: Round, index: int) -> None:
+        def reduce_own(index: int) -> None:
             if index >= len(sizes[self.rank]):
                 return
             own = parts[self.rank][index]
             runs = [
-                own
-                if k == self.rank
-                else self._read(current, k, self.rank, index, sizes[self.rank])
+                own if k == self.rank else self._read(k, self.rank, index, sizes[self.rank])
                 for k in range(self.size)
             ]
             if is_receiver:
                 self._fold(runs, self.rank, combiner, own)
-                current.send(self.size, index, own)
+                self.transport.send(self.size, index, own)
             else:
-                self._fold(runs, self.rank, combiner, current.piece(self.size, index))
-                current.commit(self.size)
+                self._fold(runs, self.rank, combiner, self.transport.piece(self.size, index))
+                self.transport.commit(self.size)
 
-        def receive(current: Round, index: int) -> None:
+        def receive(index: int) -> None:
             for c in self._followers:
                 if is_receiver and index < len(sizes[c]):
-                    self._receive(current, c, self.size, index, parts[c])
+                    self._receive(c, self.size, index, parts[c])
 
-        with self._round(name, detail, boxes, run.size, deadline) as current:
-            _pipeline(current, max(map(len, sizes)), (send, reduce_own, receive))
+        with self._round(name, detail, boxes, run.size, deadline):
+            _pipeline(max(map(len, sizes)), (send, reduce_own, receive))
 
     def reduce_scatter(
         self,
@@ -240,23 +232,24 @@ class Communicator:
     ) -> None:
         """Reduce ``parts[rank]`` of all ranks, whole sticks, into ``out``."""
         own_blocks = self._blocks(out)
-        sizes = block_bytes(own_blocks)
+        sizes = _block_bytes(own_blocks)
         blocks = [self._blocks(part) for part in parts]
         boxes = [
-            Outbox(block_bytes(blocks[c]) if c != self.rank else (), (c,)) for c in range(self.size)
+            Outbox(_block_bytes(blocks[c]) if c != self.rank else (), (c,))
+            for c in range(self.size)
         ]
 
-        def send(current: Round, index: int) -> None:
+        def send(index: int) -> None:
             for c in self._followers:
                 if index < len(blocks[c]):
-                    current.send(c, index, parts[c][blocks[c][index]])
+                    self.transport.send(c, index, parts[c][blocks[c][index]])
 
-        def reduce_own(current: Round, index: int) -> None:
+        def reduce_own(index: int) -> None:
             if index >= len(own_blocks):
                 return
             own = np.ascontiguousarray(parts[self.rank][own_blocks[index]]).reshape(-1)
             runs = [
-                own if k == self.rank else self._read(current, k, self.rank, index, sizes)
+                own if k == self.rank else self._read(k, self.rank, index, sizes)
                 for k in range(self.size)
             ]
             target = out[own_blocks[index]]
@@ -266,8 +259,8 @@ class Communicator:
                 target[...] = result.reshape(target.shape)
 
         total = sum(part.size for part in parts)
-        with self._round("reduce_scatter", detail, boxes, total, deadline) as current:
-            _pipeline(current, max(map(len, blocks)), (send, reduce_own))
+        with self._round("reduce_scatter", detail, boxes, total, deadline):
+            _pipeline(max(map(len, blocks)), (send, reduce_own))
 
     # --- copies -------------------------------------------------------------------------------
 
@@ -344,43 +337,34 @@ class Communicator:
             k: [part[block] for block in self._blocks(part)] for k, (part, _) in incoming.items()
         }
         boxes = [
-            Outbox(block_bytes(blocks[box]), outgoing[box][1])
+            Outbox(_block_bytes(blocks[box]), outgoing[box][1])
             if box in outgoing
             else Outbox((), ())
             for box in range(max(outgoing, default=-1) + 1)
         ]
 
-        def send(current: Round, index: int) -> None:
+        def send(index: int) -> None:
             for box, (part, _) in outgoing.items():
                 if index < len(blocks[box]):
-                    current.send(box, index, part[blocks[box][index]])
+                    self.transport.send(box, index, part[blocks[box][index]])
 
-        def receive(current: Round, index: int) -> None:
+        def receive(index: int) -> None:
             for k in self._followers:
                 if k in incoming and index < len(targets[k]):
-                    self._receive(current, k, incoming[k][1], index, targets[k])
+                    self._receive(k, incoming[k][1], index, targets[k])
 
-        with self._round(name, detail, boxes, size_bytes, deadline) as current:
+        with self._round(name, detail, boxes, size_bytes, deadline):
             steps = max([0, *map(len, blocks.values()), *map(len, targets.values())])
-            _pipeline(current, steps, (send, receive))
+            _pipeline(steps, (send, receive))
             if itself is not None:
                 itself[0][...] = itself[1].reshape(itself[0].shape)
 
     # --- rounds -------------------------------------------------------------------------------
 
-    @property
-    def _followers(self) -> list[int]:
-        """The other ranks from the next one on, so that the ranks do not all read the same one."""
-        return [(self.rank + step) % self.size for step in range(1, self.size)]
-
-    @property
-    def _others(self) -> tuple[int, ...]:
-        return tuple(k for k in range(self.size) if k != self.rank)
-
     @contextmanager
     def _round(
         self, name: str, detail: str, boxes: Sequence[Outbox], size_bytes: int, deadline: Deadline
-    ) -> Iterator[Round]:
+    ) -> Iterator[None]:
         self.check()
         self._sequence += 1
         self._combined_bytes = 0
@@ -388,8 +372,8 @@ class Communicator:
         begin_ns = time.perf_counter_ns()
         header = f"{f'{name} {detail}'.rstrip()} (operation {self._sequence} of the group)"
         try:
-            with self.transport.round(header, boxes, deadline) as current:
-                yield current
+            with self.transport.round(header, boxes, deadline):
+                yield
         except SpyreError as error:
             self.fail(error)
             raise
@@ -414,31 +398,29 @@ class Communicator:
                 )
             )
 
-    def _read(self, current: Round, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
+    def _read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         self._received_bytes[rank] += sizes[index]
-        return current.read(rank, box, index, sizes)
+        return self.transport.read(rank, box, index, sizes)
 
-    def _receive(
-        self, current: Round, rank: int, box: int, index: int, targets: Sequence[Bytes]
-    ) -> None:
+    def _receive(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
         self._received_bytes[rank] += targets[index].size
-        current.receive(rank, box, index, targets)
+        self.transport.receive(rank, box, index, targets)
 
     def _blocks(self, part: Bytes) -> list[tuple[slice, slice]]:
         rows, columns = part.shape  # a run is one row
-        return blocks_of((rows, columns), self.transport.piece_bytes)
+        return _blocks_of((rows, columns), self.transport.piece_bytes)
 
     def _fold(self, runs: Sequence[Bytes], owner: int, combiner: Combiner, out: Bytes) -> None:
         self._combined_bytes += (len(runs) - 1) * out.size
-        fold(runs, owner, self.algorithm, combiner, out)
+        _fold(runs, owner, self.algorithm, combiner, out)
 
 
-def _pipeline(current: Round, pieces: int, stages: Sequence[Callable[[Round, int], None]]) -> None:
+def _pipeline(pieces: int, stages: Sequence[Callable[[int], None]]) -> None:
     """Run the stages over all pieces: in step i, stage s works on piece i - s."""
     for step in range(pieces + len(stages) - 1):
         for lag, stage in enumerate(stages):
             if 0 <= step - lag < pieces:
-                stage(current, step - lag)
+                stage(step - lag)
 
 
 def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:
@@ -449,6 +431,81 @@ def _sent_bytes(boxes: Sequence[Outbox], ranks: int) -> tuple[int, ...]:
     return tuple(sent)
 
 
-def _parts(run: Bytes, start: int, sizes: Sequence[int]) -> list[Bytes]:
-    """Return the pieces, of the given sizes, of the chunk that begins at byte ``start``."""
-    return [run[low:high] for low, high in pairwise(edges_of(sizes, start))]
+# --- division into chunks and pieces, order of reductions ------------------------------------
+
+
+def _chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
+    """Return the range of bytes that each rank reduces: whole sticks, divided evenly."""
+    sticks = -(-size_bytes // STICK_BYTES)
+    share = -(-sticks // ranks)
+    edges = [min(sticks, rank * share) * STICK_BYTES for rank in range(ranks + 1)]
+    return list(pairwise(edges))
+
+
+def _piece_sizes(size_bytes: int, piece_bytes: int) -> tuple[int, ...]:
+    """Return the sizes of the pieces of a run."""
+    whole, rest = divmod(size_bytes, piece_bytes)
+    return (piece_bytes,) * whole + ((rest,) if rest else ())
+
+
+def _blocks_of(shape: tuple[int, int], piece_bytes: int) -> list[tuple[slice, slice]]:
+    """Divide an array of bytes [rows, columns] into groups of rows or parts of single rows."""
+    rows, columns = shape
+    if rows * columns == 0:
+        return []
+    if columns >= piece_bytes:
+        starts = range(0, columns, piece_bytes)
+        return [
+            (slice(row, row + 1), slice(at, min(at + piece_bytes, columns)))
+            for row in range(rows)
+            for at in starts
+        ]
+    group = max(1, piece_bytes // columns)
+    return [
+        (slice(row, min(row + group, rows)), slice(0, columns)) for row in range(0, rows, group)
+    ]
+
+
+def _block_bytes(blocks: Sequence[tuple[slice, slice]]) -> tuple[int, ...]:
+    """Return the bytes of each block."""
+    return tuple((r.stop - r.start) * (c.stop - c.start) for r, c in blocks)
+
+
+def _fold(
+    runs: Sequence[Bytes], owner: int, algorithm: str, combiner: Combiner, out: Bytes
+) -> None:
+    """Reduce runs of whole sticks, one per rank, into ``out``, which may be one of them.
+
+    ``owner``: the rank that reduces this chunk; the order of a ring depends on it.
+    """
+    if len(runs) == 1:
+        out[:] = runs[0]
+    elif algorithm == "Tree":
+        _fold_pairs(list(runs), combiner, out)
+    elif algorithm == "Float32" and combiner.operator == "sum" and combiner.is_float:
+        combiner.add_once(runs, out)
+    else:
+        first = owner + 1 if algorithm == "Ring" else 0
+        order = [runs[(first + step) % len(runs)] for step in range(len(runs))]
+        _fold_in_order(order, combiner, out)
+
+
+def _fold_in_order(order: Sequence[Bytes], combiner: Combiner, out: Bytes) -> None:
+    is_read_late = any(np.may_share_memory(run, out) for run in order[2:])
+    total = np.empty_like(out) if is_read_late else out
+    combiner.combine(order[0], order[1], total)
+    for run in order[2:-1]:
+        combiner.combine(total, run, total)
+    if len(order) > 2:
+        combiner.combine(total, order[-1], out)
+
+
+def _fold_pairs(level: list[Bytes], combiner: Combiner, out: Bytes) -> None:
+    while len(level) > 2:
+        joined = []
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            target = np.empty_like(out)
+            combiner.combine(left, right, target)
+            joined.append(target)
+        level = joined + ([level[-1]] if len(level) % 2 else [])
+    combiner.combine(level[0], level[1], out)

@@ -8,10 +8,12 @@ sending overlap. The header of a round names the operation; ranks with different
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import accumulate, pairwise
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,8 @@ from spyre.errors import SpyreError
 
 Bytes = npt.NDArray[np.uint8]
 MAX_RANKS = 64
+HEADER_BYTES = 256
+"""Bytes of a header that ranks compare."""
 LINGER_SECONDS = 0.5
 """A rank that closes waits at most so long for the others to read its last pieces."""
 
@@ -38,9 +42,6 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes:
         """Wait until a key is set and return its value."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter that begins at 0 and return its new value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +75,71 @@ class Outbox:
         return sum(self.sizes)
 
 
-class Round(Protocol):
-    """One round of one rank."""
+class Transport(ABC):
+    """One rank's connection with the others of its group, and its current round.
 
+    One thread uses it. ``piece_bytes``: the best size of a piece. ``is_interruptible``: signals are
+    handled while a thread waits in a round.
+    """
+
+    piece_bytes: int
+    is_interruptible: bool
+
+    def __init__(self, rank: int, size: int) -> None:
+        check_size(size)
+        self.rank, self.size = rank, size
+        self._others = tuple(k for k in range(size) if k != rank)
+        self._number = 0
+        self._header = ""
+        self._boxes: tuple[Outbox, ...] = ()
+        self._deadline = Deadline.after(0.0)
+
+    @contextmanager
+    def round(self, header: str, boxes: Sequence[Outbox], deadline: Deadline) -> Iterator[Self]:
+        """Run a block in the next round; at its end all ranks have entered it with this header."""
+        self._number += 1
+        self._header, self._boxes, self._deadline = header, tuple(boxes), deadline
+        try:
+            self._begin()
+            yield self
+            for other in self._others:
+                self.meet(other)
+            self._end()
+        finally:
+            self._release()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Show the header and the outboxes to the other ranks."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End a round that every rank has entered."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Drop references to the memory of the round."""
+
+    @abstractmethod
     def piece(self, box: int, index: int) -> Bytes:
         """Return the memory to fill with piece ``index`` of an own outbox."""
 
+    @abstractmethod
     def commit(self, box: int) -> None:
         """Mark the next piece of an own outbox as complete."""
 
+    @abstractmethod
     def send(self, box: int, index: int, content: Bytes) -> None:
         """Make ``content`` the next piece, ``index``, of an own outbox, if possible without a copy.
 
         ``content`` must not change until its readers have it. Replaces `piece` and `commit`.
         """
 
+    @abstractmethod
+    def meet(self, rank: int) -> None:
+        """Wait until ``rank`` is in this round. CollectiveError SPY952 if its header differs."""
+
+    @abstractmethod
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         """Wait for piece ``index`` of another rank's outbox; it is valid until the next read.
 
@@ -97,63 +148,79 @@ class Round(Protocol):
         does not arrive.
         """
 
+    @abstractmethod
     def receive(self, rank: int, box: int, index: int, targets: Sequence[Bytes]) -> None:
         """As `read`, into ``targets[index]``.
 
         ``targets``: one per piece; each may be overwritten once the other rank completes the piece.
         """
 
-
-class Transport(Protocol):
-    """The connection of one rank with the others of its group, used by one thread."""
-
-    @property
-    def rank(self) -> int:
-        """This rank, 0 to size - 1."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def piece_bytes(self) -> int:
-        """The best size of a piece, in bytes."""
-
-    @property
-    def is_interruptible(self) -> bool:
-        """Whether signals are handled while a thread waits in a round."""
-
-    def round(
-        self, header: str, boxes: Sequence[Outbox], deadline: Deadline
-    ) -> AbstractContextManager[Round]:
-        """Return the next round; at its end all ranks have entered it with the same header."""
-
+    @abstractmethod
     def fail(self, reason: str) -> None:
         """Notify the other ranks that this one has failed; they fail as soon as they notice."""
 
+    @abstractmethod
     def close(self, patience: float = LINGER_SECONDS) -> None:
         """Release all resources.
 
         Waits at most ``patience`` seconds for the others to read this rank's last pieces.
         """
 
+    def _check_header(self, rank: int, theirs: Bytes) -> None:
+        if text_of(theirs) != text_of(padded(self._header)):
+            raise self._disagreement(rank, text_of(theirs), self._header)
 
-def disagreement(rank: int, theirs: str, own_rank: int, ours: str) -> CollectiveError:
-    """Return the error for two ranks with different headers or sizes."""
-    return CollectiveError(
-        "SPY952",
-        "the ranks of a group do not call the same collective",
-        expected=f"{ours} (rank {own_rank})",
-        found=f"{theirs} (rank {rank})",
-        hint="every rank of a group must make the same calls, with equal sizes, in the same order",
-    )
+    def _check_box(self, rank: int, found: int, sizes: Sequence[int]) -> None:
+        """Compare the size of another rank's outbox with the ``sizes`` that this rank expects."""
+        if found != sum(sizes):
+            raise self._disagreement(
+                rank,
+                f"{self._header}, {found} bytes for rank {self.rank}",
+                f"{self._header}, {sum(sizes)} bytes from rank {rank}",
+            )
+
+    def _disagreement(self, rank: int, theirs: str, ours: str) -> CollectiveError:
+        return CollectiveError(
+            "SPY952",
+            "the ranks of a group do not call the same collective",
+            expected=f"{ours} (rank {self.rank})",
+            found=f"{theirs} (rank {rank})",
+            hint="every rank of a group must make the same calls, with equal sizes, in the same "
+            "order",
+        )
+
+    def _missing(self, rank: int) -> CollectiveError:
+        """The error for a rank that did not send before the deadline."""
+        return CollectiveError(
+            "SPY955",
+            f"{self._header}: not done within {self._deadline.timeout:g} s",
+            expected="all ranks of the group",
+            found=f"nothing from rank {rank}",
+        )
 
 
-def missing(ranks: Iterable[int], header: str, deadline: Deadline) -> CollectiveError:
-    """Return the error for ranks that did not send before the deadline."""
-    return CollectiveError(
-        "SPY955",
-        f"{header}: not done within {deadline.timeout:g} s",
-        expected="all ranks of the group",
-        found=f"nothing from rank {', '.join(map(str, sorted(ranks)))}",
-    )
+def pieces_of(run: Bytes, sizes: Sequence[int], start: int) -> list[Bytes]:
+    """Return consecutive pieces of these sizes, the first of which begins at byte ``start``."""
+    edges = (start + end for end in accumulate(sizes, initial=0))
+    return [run[low:high] for low, high in pairwise(edges)]
+
+
+def padded(text: str, size_bytes: int = HEADER_BYTES) -> Bytes:
+    """Return ``size_bytes`` bytes of UTF-8, filled up with zeros."""
+    return np.frombuffer(text.encode()[:size_bytes].ljust(size_bytes, b"\0"), np.uint8)
+
+
+def text_of(content: Bytes) -> str:
+    """Return the text of `padded` bytes."""
+    return content.tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+def check_size(size: int) -> None:
+    """Raise CollectiveError SPY959 for more ranks than a page has outboxes."""
+    if size > MAX_RANKS:
+        raise CollectiveError(
+            "SPY959",
+            "a group has too many ranks",
+            expected=f"at most {MAX_RANKS}",
+            found=str(size),
+        )

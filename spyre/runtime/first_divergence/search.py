@@ -32,7 +32,7 @@ from spyre.runtime.first_divergence.reference_tiles import (
     is_constant,
     tile_layouts,
 )
-from spyre.runtime.tracing import TiledExecutes, TracedLaunch, tile_groups, trace_executes
+from spyre.runtime.tracing import MemoryExecute, TiledExecutes, tile_groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +133,15 @@ class FirstDivergence:
     """Observes the launches of one run; an `ExecuteObserver`.
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
-    arguments that hold inputs. ``launches``: of the run, in order. ``address_findings``: possible
+    arguments that hold inputs. ``executes``: of the run, in order. ``address_findings``: possible
     causes that their addresses show, the likeliest first. ``order``: as in `Deviation`. ``found``:
     the first deviation, if there is one.
     """
 
     known: Sequence[ReferenceValue]
     uploaded: frozenset[str]
-    launches: Sequence[TracedLaunch]
-    address_findings: Callable[[Sequence[TracedLaunch]], Sequence[Finding]]
+    executes: Sequence[MemoryExecute]
+    address_findings: Callable[[Sequence[MemoryExecute]], Sequence[Finding]]
     order: str = ""
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class FirstDivergence:
     _states: list[str | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for group in tile_groups(trace_executes(self.launches)):
+        for group in tile_groups(self.executes):
             for row, member in enumerate(group.members):
                 self._groups[member.number] = group, row
 
@@ -307,7 +307,7 @@ class FirstDivergence:
 
         Unwritten memory (SPY720) is the consequence of another finding and is left out.
         """
-        shown = self.address_findings(self.launches)
+        shown = self.address_findings(self.executes)
         return next((each for each in shown if _is_cause(each) and _execute(each) <= last), None)
 
 

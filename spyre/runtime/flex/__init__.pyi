@@ -1,3 +1,10 @@
+from .blocks import (
+    ControlBlock as ControlBlock,
+    MemoryRange as MemoryRange,
+    RecordedBlock as RecordedBlock,
+    SourceLines as SourceLines,
+    SourcePlace as SourcePlace,
+)
 from .command_stream import (
     Command as Command,
     CommandStream as CommandStream,
@@ -5,16 +12,10 @@ from .command_stream import (
     recorded_block_of as recorded_block_of,
 )
 from .device import (
-    BlockingStream as BlockingStream,
     Devices as Devices,
     FlexDevice as FlexDevice,
     devices as devices,
     flex_device_of as flex_device_of,
-)
-from .launch import (
-    LaunchOrigin as LaunchOrigin,
-    LaunchPlan as LaunchPlan,
-    SourcePlace as SourcePlace,
 )
 from .loaded_kernel import (
     LoadedKernel as LoadedKernel,
@@ -30,10 +31,8 @@ from .scheduling import (
     Work as Work,
 )
 from .steps import (
-    ControlBlock as ControlBlock,
     JobPlan as JobPlan,
-    MemoryRange as MemoryRange,
-    RecordedBlock as RecordedBlock,
+    Passes as Passes,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,

@@ -8,8 +8,9 @@ from typing import Any
 
 from spyre.errors import SpyreError
 from spyre.hw.memory import AllocationHistory
+from spyre.runtime.flex.blocks import ControlBlock, RecordedBlock
 from spyre.runtime.flex.scheduling import Engine, Label, Work, WorkUnit, label_text
-from spyre.runtime.flex.steps import ControlBlock, LaunchContext, RecordedBlock
+from spyre.runtime.flex.steps import JobWork
 from spyre.runtime.kernel import ExecutedLaunch
 
 
@@ -125,20 +126,18 @@ class CommandStream:
 
 
 def _block(work: Work, stage: int, iteration: int) -> ControlBlock:
-    context = work.payload
-    if isinstance(context, LaunchContext):
-        return context.plan.steps[stage].describe(context, iteration)
-    if isinstance(context, RecordedBlock):
-        return context.block
+    if isinstance(work, JobWork):
+        return work.plan.steps[stage].describe(work, iteration)
+    if isinstance(work.payload, RecordedBlock):
+        return work.payload.block
     return ControlBlock("host", "callback")
 
 
 def _detail(work: Work, stage: int) -> Any:
-    context = work.payload
-    if isinstance(context, RecordedBlock):
-        return context
-    compute = work.stages.engines[stage] is Engine.COMPUTE
-    return context.result if compute and isinstance(context, LaunchContext) else None
+    if isinstance(work.payload, RecordedBlock):
+        return work.payload
+    is_compute = work.stages.engines[stage] is Engine.COMPUTE
+    return work.result if is_compute and isinstance(work, JobWork) else None
 
 
 def _error_name(error: BaseException | None) -> str:

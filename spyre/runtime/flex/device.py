@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -25,24 +25,22 @@ from spyre.layout import SpyreTensorLayout
 from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.dma import DmaEngine, host_like
 from spyre.runtime.flex.command_stream import CommandStream
-from spyre.runtime.flex.launch import LaunchPlan
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.flex.scheduler import Scheduler
-from spyre.runtime.flex.scheduling import Engine, Policy, Work
+from spyre.runtime.flex.scheduler import Scheduler, VirtualTime
+from spyre.runtime.flex.scheduling import Engine, Policy
 from spyre.runtime.flex.steps import (
     JobPlan,
-    LaunchContext,
+    JobWork,
+    Passes,
     bytes_to_device,
     to_device_plan,
     to_host_plan,
 )
-from spyre.runtime.flex.stream import FlexStream, StreamPool, dependent_error
-from spyre.runtime.flex.virtual_time import VirtualTime
+from spyre.runtime.flex.stream import FlexStream, StreamPool
 from spyre.runtime.kernel import ExecutedLaunch, Kernel, Launch, Runner, run_recorded
 from spyre.runtime.memory import (
     PROGRAM,
     AllocationDirective,
-    AllocationIndex,
     DeviceStorage,
     FlexAllocator,
     ProgramMemory,
@@ -52,7 +50,6 @@ from spyre.runtime.memory import (
 )
 from spyre.runtime.program import (
     CompiledBundle,
-    LoweredBundle,
     files_of_bundle,
     require_bundle,
 )
@@ -68,9 +65,8 @@ class FlexDevice:
     ``device``: the simulated hardware (default: a new one). ``index``: its number among the cards
     of the process. ``policy``: how jobs of different streams share it (default: SPYRE_SCHEDULER).
     ``is_blocking``: every submission waits for its end (default: SPYRE_LAUNCH_BLOCKING).
-    ``streams_recover``: failing work does not fail its stream; the next wait for it raises the
-    error. ``runner``: runs launches in place of the compiled driver. ``prepared``: plans of
-    directories, by content.
+    ``runner``: runs launches in place of the compiled driver. ``prepared``: plans of directories,
+    by content.
     """
 
     def __init__(
@@ -88,7 +84,7 @@ class FlexDevice:
         self.allocator = FlexAllocator(self.device, capacities_bytes=capacities)
         self.dma = DmaEngine(self.device)
         chosen = policy if policy is not None else config.SCHEDULER.read()
-        self.scheduler = Scheduler(Policy(chosen), _ended, dependent_error)
+        self.scheduler = Scheduler(Policy(chosen))
         self.is_blocking = config.launch_blocking() if is_blocking is None else is_blocking
         self.runner: Runner | None = None
         self.streams = StreamPool(self)
@@ -98,19 +94,19 @@ class FlexDevice:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def allocate(
-        self, size_bytes: int, region: int | None = None, uncleared: bool = False
-    ) -> DeviceStorage:
+    def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
         """Fresh device memory that is freed with its last reference.
 
-        ``region``: preferred region, used if it has room. ``uncleared``: see
-        `FlexAllocator.allocate`.
+        ``region``: preferred region, used if it has room.
         """
         with interrupts:
-            if region is None:
-                index = self.allocator.allocate(size_bytes, uncleared=uncleared)
-            else:
-                index = self._allocate_in(size_bytes, region)
+            index = None
+            if region is not None and 0 <= region < TENSOR_REGIONS:
+                with suppress(DeviceOutOfMemory):  # the region is only a preference
+                    directive = AllocationDirective(domains=(region,))
+                    index = self.allocator.allocate(size_bytes, directive)
+            if index is None:
+                index = self.allocator.allocate(size_bytes)
             return DeviceStorage(self.allocator, index, size_bytes, self.index)
 
     def allocate_with_address(self, size_bytes: int, uncleared: bool) -> tuple[DeviceStorage, int]:
@@ -121,20 +117,12 @@ class FlexDevice:
         index, address_bytes = self.allocator.allocate_with_address(size_bytes, uncleared)
         return DeviceStorage(self.allocator, index, size_bytes, self.index), address_bytes
 
-    def _allocate_in(self, size_bytes: int, region: int) -> AllocationIndex:
-        if 0 <= region < TENSOR_REGIONS:
-            try:
-                return self.allocator.allocate(size_bytes, AllocationDirective(domains=(region,)))
-            except DeviceOutOfMemory:
-                pass  # the region is only a preference
-        return self.allocator.allocate(size_bytes)
-
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
         with interrupts:
             index = self.allocator.allocate(size_bytes, PROGRAM)
             storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
-        return ProgramMemory.whole(storage)
+        return ProgramMemory(storage, self.allocator.device_address(index), size_bytes)
 
     def empty(
         self,
@@ -174,23 +162,10 @@ class FlexDevice:
 
     # --- streams ---------------------------------------------------------------------------------
 
-    @property
-    def streams_recover(self) -> bool:
-        return self.scheduler.recovers
-
-    @streams_recover.setter
-    def streams_recover(self, recover: bool) -> None:
-        self.scheduler.recovers = recover
-
     @cached_property
     def blocking(self) -> BlockingStream:
         """A stream whose calls wait."""
         return BlockingStream(self)
-
-    @property
-    def is_recorded(self) -> bool:
-        """True while the command stream is recorded, or virtual time is on."""
-        return self.scheduler.is_observed
 
     @property
     def default_stream(self) -> FlexStream:
@@ -213,7 +188,7 @@ class FlexDevice:
         try:
             self.scheduler.wait_until(done)
         except BaseException as interrupt:
-            if self.streams_recover:
+            if self.scheduler.recovers:
                 for stream in self.streams.handed_out():
                     stream.clear_reported(interrupt)
             raise
@@ -221,7 +196,8 @@ class FlexDevice:
     def reset(self) -> None:
         """Drop all queued work and clear the errors of all streams; memory does not change."""
         with self.scheduler.guarded() as state:
-            state.drop_all([s.queue for s in self.streams.handed_out()], _reset_error())
+            error = RuntimeError("the device was reset")
+            state.drop_all([s.queue for s in self.streams.handed_out()], error)
         self.scheduler.wait_until(lambda: self.scheduler.is_idle)
 
     @contextmanager
@@ -234,7 +210,10 @@ class FlexDevice:
         with self._recorder:
             self.synchronize()
             self.allocator.collect()
-            stream = CommandStream(self._watch_memory())
+            regions = self.device.regions
+            with regions.lock:
+                regions.history = history = AllocationHistory(regions.allocated_bytes)
+            stream = CommandStream(history)
             self.scheduler.watch(stream.observe)
             try:
                 yield stream
@@ -242,14 +221,8 @@ class FlexDevice:
                 self.allocator.collect()
             finally:
                 self.scheduler.watch(None)
-                with self.device.regions.lock:
-                    self.device.regions.history = None
-
-    def _watch_memory(self) -> AllocationHistory:
-        regions = self.device.regions
-        with regions.lock:
-            history = regions.history = AllocationHistory(regions.allocated_bytes)
-        return history
+                with regions.lock:
+                    regions.history = None
 
     @contextmanager
     def counting(self) -> Iterator[LaunchCounts]:
@@ -291,18 +264,6 @@ class FlexDevice:
         return f"FlexDevice({self.index}, {self.scheduler.policy.value})"
 
 
-def _ended(work: Work) -> None:
-    """Release the correction tensor that a launch used."""
-    context = work.payload
-    if isinstance(context, LaunchContext) and context.correction is not None:
-        assert context.plan.program is not None
-        context.plan.program.release(context)
-
-
-def _reset_error() -> Exception:
-    return RuntimeError("the device was reset")
-
-
 def flex_device_of(device: Device) -> FlexDevice:
     """The flex layer of ``device``, created on first use and stored in the device."""
     return device.attached(FlexDevice, lambda: FlexDevice(device))
@@ -336,7 +297,10 @@ class BlockingStream:
         itself.
         """
         bundle = require_bundle(kernel.bundle, "loading without a binary")
-        header = format_header(_digest(bundle))
+        if isinstance(bundle, CompiledBundle):
+            header = format_header(bundle.digest)
+        else:
+            header = format_header(files_of_bundle(cast("Bundle", bundle)).digest)
         name = bundle.directory.resolve().name or "bundle"
         arguments_of = partial(read_arguments, bundle)
         loaded = LoadedKernel(self.device, name, kernel, arguments_of, header)
@@ -351,32 +315,24 @@ class BlockingStream:
         ``runner``: runs it in place of the card's runner and of the compiled driver.
         """
         runner = runner or self.device.runner or run_recorded
-        launch_plan = LaunchPlan.one_pass(kernel.kernel, launch)
-        is_recorded = self.device.is_recorded
-        context = kernel.bind_at(
-            launch_plan, launch.addresses, (), runner, is_corrected=is_recorded
+        passes, is_recorded = Passes.of(kernel.kernel, launch), self.device.scheduler.is_observed
+        executed = self._wait(
+            kernel.bind_at(passes, launch.addresses, (), runner, is_corrected=is_recorded)
         )
-        executed = self._wait(context)
         assert isinstance(executed, ExecutedLaunch)
         return replace(executed, name=kernel.name)
 
     def _run(self, plan: JobPlan) -> None:
-        self._wait(LaunchContext(plan, self.device))
+        self._wait(JobWork(plan, self.device))
 
-    def _wait(self, context: LaunchContext) -> object:
-        self._stream.submit(context.work())
+    def _wait(self, work: JobWork) -> object:
+        self._stream.submit(work)
         try:
             self._stream.synchronize()
         except BaseException:  # errors are sticky; the next call starts with a new stream
             self._stream = FlexStream(self.device, 0)
             raise
-        return context.result
-
-
-def _digest(bundle: LoweredBundle) -> str:
-    if isinstance(bundle, CompiledBundle):
-        return bundle.digest
-    return files_of_bundle(cast("Bundle", bundle)).digest
+        return work.result
 
 
 class Devices:
@@ -415,7 +371,7 @@ class Devices:
         with self._lock:
             if chosen not in self.made:
                 card = FlexDevice(Device(sanitize=config.sanitizer_checks()), chosen)
-                card.streams_recover = self._streams_recover
+                card.scheduler.recovers = self._streams_recover
                 self.made[chosen] = card
                 if self._watcher is not None:
                     self._watcher(self.made[chosen])
@@ -438,7 +394,7 @@ class Devices:
         with self._lock:
             self._streams_recover = True
             for card in self.made.values():
-                card.streams_recover = True
+                card.scheduler.recovers = True
 
     @property
     def current_index(self) -> int:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,32 +23,34 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 from spyre.lru_cache import LruCache
+from spyre.mlir.program import Parameter
 from spyre.runtime.arguments import KernelArguments, given_launch_spec
-from spyre.runtime.flex.correction import Correction
-from spyre.runtime.flex.launch import LaunchOrigin, LaunchPlan
+from spyre.runtime.flex.blocks import MemoryRange, SourceLines
 from spyre.runtime.flex.steps import (
+    DMA,
     NO_VALUES,
     Card,
     DeviceCompute,
+    HostOperation,
     JobPlan,
-    LaunchContext,
-    MemoryRange,
+    JobWork,
+    Passes,
     bytes_to_device,
 )
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner
-from spyre.runtime.memory import DeviceStorage, SpyreTensor
-from spyre.runtime.program import LaunchSpec
+from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor
+from spyre.runtime.program import owner_of
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-    from spyre.runtime.tiling.tile_checks import TilingOptions
+    from spyre.runtime.tiling.execute import Tiler, TileSteps
+    from spyre.runtime.tiling.tile_plan import TilePlan, TilingOptions
 
 Shapes = tuple[tuple[int | str, ...], ...]
 """Host extents of each argument: numbers, or names of runtime sizes."""
 ArgumentsOf = Callable[[Mapping[str, int]], KernelArguments]
 """The arguments of a kernel, for given values of its runtime sizes and index parameters."""
-MAX_PLANS = 1024
-"""Launch plans that a kernel keeps, one per signature of its tensors."""
+MAX_PASSES = 1024
+"""Sets of passes that a kernel keeps, one per signature of its tensors."""
 
 
 class LoadedKernel:
@@ -78,9 +82,8 @@ class LoadedKernel:
             self._pool_memory = card.allocate(pool_bytes)
             address = card.allocator.device_address(self._pool_memory.index)
             self.pool = PoolBuffer(address, pool_bytes)
-        self._plans: LruCache[tuple[object, ...], tuple[LaunchPlan, TilingKernel | None]]
-        self._plans = LruCache(MAX_PLANS)
-        self._tilings: dict[tuple[tuple[str, int], ...], TilingKernel] = {}
+        self._known_passes: LruCache[tuple[object, ...], Passes] = LruCache(MAX_PASSES)
+        self._tilers: dict[frozenset[tuple[str, int]], Tiler] = {}
         self._lock = threading.Lock()
 
     def load_plan(self, binary: bytes) -> JobPlan:
@@ -94,16 +97,10 @@ class LoadedKernel:
 
     @cached_property
     def _named_shapes(self) -> Shapes:
-        return named_shapes(given_launch_spec(self.kernel.bundle))
-
-    @property
-    def allocation_bytes(self) -> int:
-        return self.image.size_bytes
-
-    @property
-    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes of its arguments, in launch order; LaunchError SPY366 for a runtime size."""
-        return tuple(a.shape for a in self.arguments_of(NO_VALUES).arguments)
+        """The shapes of the launch spec if any size has a name, else ()."""
+        spec = given_launch_spec(self.kernel.bundle)
+        shapes = () if spec is None else tuple(argument.shape for argument in spec.args)
+        return shapes if any(isinstance(n, str) for shape in shapes for n in shape) else ()
 
     @cached_property
     def plan(self) -> JobPlan:
@@ -127,7 +124,7 @@ class LoadedKernel:
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
-    ) -> LaunchContext:
+    ) -> JobWork:
         """A launch over ``tensors``, one per argument in launch order, checked against them.
 
         Runtime sizes named by the launch spec are taken from the tensors (SPY873 if they differ);
@@ -140,72 +137,66 @@ class LoadedKernel:
             tuple(values.items()) if values else (),
             *[tensor.signature for tensor in tensors],
         )
-        known = self._plans.get(key)
-        if known is None:
-            known = self._find_plan(card, tensors, options, values)
-            self._plans.put(key, known)
-        launch_plan, tiling = known
+        passes = self._known_passes.get(key)
+        if passes is None:
+            passes = self._find_passes(card, tensors, options, values)
+            self._known_passes.put(key, passes)
         bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
         if self.pool is not None:
             bases = (*bases, self.pool.address_bytes)
-        context = LaunchContext(plan, card, tensors, launch_plan, bases)
-        if tiling is not None:
-            self._bind_tiles(context, tensors, tiling, values)
-        return self._corrected(context)
+        work = JobWork(plan, card, tensors, passes, bases)
+        if passes.tiles is not None:
+            self._bind_tiles(work, passes.tiles, tensors, values)
+        return self._corrected(work)
 
     def bind_at(
         self,
-        launch_plan: LaunchPlan,
+        passes: Passes,
         addresses: tuple[int, ...],
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
         is_corrected: bool = False,
-        origin: LaunchOrigin | None = None,
-    ) -> LaunchContext:
+        origin: SourceLines | None = None,
+    ) -> JobWork:
         """A launch by address: one pass over tensors at ``addresses`` (bytes), already checked.
 
         The host binds the symbols, so it needs no correction; ``is_corrected`` adds the correction
         steps anyway, for a recorded command stream. ``keep_alive``, ``runner``, ``origin``: as in
-        `LaunchContext`.
+        `JobWork`.
         """
         plan = self.plan if is_corrected else self.bound_plan
-        context = LaunchContext(plan, self.card, keep_alive, launch_plan, addresses, runner, origin)
-        return self._corrected(context) if is_corrected else context
+        work = JobWork(plan, self.card, keep_alive, passes, addresses, runner, origin)
+        return self._corrected(work) if is_corrected else work
 
-    def _corrected(self, context: LaunchContext) -> LaunchContext:
+    def _corrected(self, work: JobWork) -> JobWork:
         if self.correction.names:
-            context.correction = self.correction.take(context.card, context.iterations)
-        return context
+            work.correction = self.correction.take(work.card, work.iterations)
+        return work
 
-    def _find_plan(
+    def _find_passes(
         self,
         card: Card,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None,
         values: Mapping[str, int],
-    ) -> tuple[LaunchPlan, TilingKernel | None]:
-        """The plan of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
+    ) -> Passes:
+        """The passes of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
         arguments = self.arguments_of(values)
         self._check(card, arguments, tensors)
         launch = self._launch(arguments, tensors, values)
         if _matches(arguments, launch):
-            return LaunchPlan.one_pass(self.kernel, launch), None
-        from spyre.runtime.tiling.execute import TiledLaunch
+            return Passes.of(self.kernel, launch)
+        from spyre.runtime.tiling.execute import Tiler, TileSteps
 
-        with self._lock:  # a TilingKernel is for one thread at a time
-            tiling = self._tiling_of(arguments, launch.values)
-            tiles = tiling.plan(launch, options)
+        key = frozenset(launch.values.items())
+        with self._lock:  # a Tiler is for one thread at a time
+            tiler = self._tilers.get(key)
+            if tiler is None:
+                tiler = self._tilers[key] = Tiler(self.kernel, arguments, launch.values)
+            tiles = tiler.plan(launch, options)
             if not tiles.is_tiled and all(tensor.map.is_identity for tensor in tiles.tensors):
-                return LaunchPlan.one_pass(self.kernel, launch), None
-            return _tiled_plan(TiledLaunch(tiling, launch, tiles)), tiling
-
-    def _tiling_of(self, arguments: KernelArguments, values: Mapping[str, int]) -> TilingKernel:
-        from spyre.runtime.tiling.execute import TilingKernel
-
-        key = tuple(sorted(values.items()))
-        if key not in self._tilings:
-            self._tilings[key] = TilingKernel(self.kernel, arguments, values)
-        return self._tilings[key]
+                return Passes.of(self.kernel, launch)
+            return _tiled_passes(TileSteps(tiler, launch, tiles))
 
     def _launch(
         self,
@@ -221,20 +212,17 @@ class LoadedKernel:
 
     def _bind_tiles(
         self,
-        context: LaunchContext,
+        work: JobWork,
+        tiles: TilePlan,
         tensors: Sequence[SpyreTensor],
-        tiling: TilingKernel,
         values: Mapping[str, int],
     ) -> None:
         """Check the addresses of a tiled launch, and allocate its temporaries if it needs any."""
-        from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, temporaries_of
+        from spyre.runtime.tiling.execute import TileSteps
 
-        assert context.launch_plan is not None
-        tiles, card = context.launch_plan.tiles, context.card
-        assert tiles is not None
-        launch = self._launch(self.arguments_of(values), tensors, values)
+        card, launch = work.card, self._launch(self.arguments_of(values), tensors, values)
         with self._lock:
-            tiled = TiledLaunch(tiling, launch, tiles)
+            steps = TileSteps(self._tilers[frozenset(launch.values.items())], launch, tiles)
         if not tiles.needs_steps:
             return
         storages: list[DeviceStorage] = []
@@ -243,8 +231,8 @@ class LoadedKernel:
             storages.append(card.allocate(size_bytes))
             return card.allocator.device_address(storages[-1].index)
 
-        temporaries = temporaries_of(tiles, tiled.steps(), allocate)
-        context.use_steps(TileSteps(tiled, temporaries), tuple(storages))
+        steps.allocate(allocate)
+        work.use_steps(steps, storages)
 
     def _check(
         self, card: Card, arguments: KernelArguments, tensors: Sequence[SpyreTensor]
@@ -265,66 +253,61 @@ class LoadedKernel:
                     found=repr(tensor),
                 )
 
-    def release(self, context: LaunchContext) -> None:
-        """Keep the correction tensor of a launch that has ended for a later one."""
-        if context.correction is not None:
-            self.correction.give_back(context.correction)
-
     # --- running ---------------------------------------------------------------------------------
 
-    def compute(self, context: LaunchContext, first: int, last: int) -> None:
+    def compute(self, work: JobWork, first: int, last: int) -> None:
         """Run iterations ``first`` to ``last`` (excluded) with the symbols in program memory."""
-        self._check_image(context.card)
+        self._check_image(work.card)
         if first == last:
             return
-        plan = context.launch_plan
-        assert plan is not None
-        if context.is_bound:
-            self._run_one(context, plan.kernel, plan.signature, context.bases)
+        passes = work.passes
+        assert passes is not None
+        if work.is_single:
+            self._run_one(work, passes.kernel, passes.signature, work.bases)
             return
-        addresses, signature = context.addresses(first, last), plan.signature
-        if context.correction is not None:
+        addresses, signature = work.addresses(first, last), passes.signature
+        if work.correction is not None:
             # The card runs with the values that DMA wrote, not with those the host bound.
-            rows = self.correction.read(context.card, context.correction, first, last)
+            rows = self.correction.read(work.card, work.correction, first, last)
             addresses = self.correction.addresses(signature, addresses, rows)
             signature = self.correction.signature(signature, rows[0])
-        if context.steps is not None:
-            context.steps.run(first, addresses, partial(self._run_one, context))
+        if work.steps is not None:
+            work.steps.run(first, addresses, partial(self._run_one, work))
         elif last - first == 1:
-            self._run_one(context, plan.kernel, signature, tuple(addresses[0].tolist()))
+            self._run_one(work, passes.kernel, signature, tuple(addresses[0].tolist()))
         else:
-            self._run_tiles(context, plan.kernel, signature, addresses)
+            self._run_tiles(work, passes.kernel, signature, addresses)
 
     def _run_one(
         self,
-        context: LaunchContext,
+        work: JobWork,
         kernel: Kernel,
         signature: LaunchSignature,
         addresses: tuple[int, ...],
     ) -> None:
-        assert context.launch_plan is not None
-        device = context.card.device
-        linked = kernel.link_at(signature, addresses, context.launch_plan.names)
-        runner = context.runner or context.card.runner
+        assert work.passes is not None
+        device = work.card.device
+        linked = kernel.link_at(signature, addresses, work.passes.names)
+        runner = work.runner or work.card.runner
         if runner is None:
             device.executor.run(linked)
         else:
             with interrupts.allowed():  # a runner may take long, for instance to verify
-                context.result = runner(device, linked)
+                work.result = runner(device, linked)
 
     def _run_tiles(
         self,
-        context: LaunchContext,
+        work: JobWork,
         kernel: Kernel,
         signature: LaunchSignature,
         addresses: Int64Array,
     ) -> None:
-        if context.runner is not None or context.card.runner is not None:
+        if work.runner is not None or work.card.runner is not None:
             for row in addresses.tolist():
-                self._run_one(context, kernel, signature, tuple(row))
+                self._run_one(work, kernel, signature, tuple(row))
             return
         batch = kernel.link_batch_at(signature, addresses)
-        context.card.device.executor.run_batch(batch)
+        work.card.device.executor.run_batch(batch)
 
     def _check_image(self, card: Card) -> None:
         content = card.device.memory.view(self.image.address_bytes, STICK_BYTES)
@@ -336,15 +319,15 @@ class LoadedKernel:
                 found=content[:16].tobytes().hex(),
             )
 
-    def memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
+    def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Memory of one compute control block: program, correction tensor, arguments, pool."""
-        assert context.launch_plan is not None
-        resolve = context.card.allocator.virtual_address
+        assert work.passes is not None
+        resolve = work.card.allocator.virtual_address
         ranges = [MemoryRange("program", resolve(self.image.address_bytes))]
-        if context.correction is not None:
-            ranges.append(self.correction.memory_range(context, iteration))
-        addresses = context.addresses(iteration, iteration + 1)[0].tolist()
-        pairs = zip(context.launch_plan.names, addresses, strict=True)
+        if work.correction is not None:
+            ranges += self.correction.memory_ranges(work, iteration)
+        addresses = work.addresses(iteration, iteration + 1)[0].tolist()
+        pairs = zip(work.passes.names, addresses, strict=True)
         return (*ranges, *(MemoryRange(name, resolve(address)) for name, address in pairs))
 
 
@@ -361,25 +344,19 @@ def _matches(arguments: KernelArguments, launch: Launch) -> bool:
     return True
 
 
-def _tiled_plan(tiled: TiledLaunch) -> LaunchPlan:
+def _tiled_passes(steps: TileSteps) -> Passes:
     """The kernel retargeted to tiles, with the offset of every tile."""
-    plan, kernel, launch = tiled.plan, tiled.whole_tiles, tiled.launch
-    signature = kernel.signature_of(tiled.first_tile)
+    plan, kernel, launch = steps.plan, steps.kernel_of(), steps.launch
+    signature = kernel.signature_of(steps.launch_of())
     column_of = {tensor.expected.arg_index: k for k, tensor in enumerate(plan.tensors)}
     offsets_bytes = np.zeros((plan.iterations, len(signature.indices)), np.int64)
     for column, index in enumerate(signature.indices):
         if index in column_of:
             offsets_bytes[:, column] = plan.offsets_bytes[:, column_of[index]]
-    return LaunchPlan(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
+    return Passes(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
 
 
 # --- runtime sizes ----------------------------------------------------------------------------
-
-
-def named_shapes(spec: LaunchSpec | None) -> Shapes:
-    """The shapes of a launch spec if any size has a name, else ()."""
-    shapes = () if spec is None else tuple(argument.shape for argument in spec.args)
-    return shapes if any(isinstance(n, str) for shape in shapes for n in shape) else ()
 
 
 def sizes_of_tensors(
@@ -407,3 +384,155 @@ def sizes_of_tensors(
                 )
             source.setdefault(name, tensor.name)
     return values
+
+
+# --- correction tensors -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The words of a correction tensor, for launches of one signature.
+
+    ``row``: the tensor with every address 0. ``words``: word of each address symbol;
+    ``addresses``: which address of the launch it holds. ``value_words``, ``value_names``: words and
+    names of runtime sizes and indices.
+    """
+
+    row: Int64Array
+    words: Int64Array
+    addresses: Int64Array
+    value_words: Int64Array
+    value_names: tuple[str, ...]
+
+
+CORRECTION = "correction"
+"""Handle of the correction tensors on the host."""
+MAX_FREE = 1024
+"""Correction tensors a kernel keeps for later launches."""
+SLAB = 64
+"""Correction tensors it allocates at a time."""
+
+
+class Correction:
+    """The symbols of a kernel with ``parameters``, and its correction tensors. For any thread.
+
+    A tensor has one int64 per symbol, in the order of the parameters: an address (of an argument or
+    of the pool), a runtime size or an index. The simulator's binaries are bundles, so correction
+    consists of the symbols' values (runtime reference §5). ``names``: of the symbols. ``indices``:
+    argument index of each symbol, POOL, or None for a value.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.names = tuple(parameter.name for parameter in parameters)
+        self.indices = tuple(map(owner_of, self.names))
+        self._columns: WeakKeyDictionary[LaunchSignature, _Columns] = WeakKeyDictionary()
+        self._free: list[ProgramMemory] = []
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of one correction tensor: whole sticks."""
+        return -(-8 * len(self.names) // STICK_BYTES) * STICK_BYTES
+
+    def rows(self, signature: LaunchSignature, addresses: Int64Array) -> Int64Array:
+        """The correction tensors of launches at ``addresses`` [launch, address]."""
+        columns = self._columns_of(signature)
+        rows = np.empty((len(addresses), columns.row.size), np.int64)
+        rows[:] = columns.row
+        rows[:, columns.words] = addresses[:, columns.addresses]
+        return rows
+
+    def addresses(
+        self, signature: LaunchSignature, bound: Int64Array, rows: Int64Array
+    ) -> Int64Array:
+        """Addresses [launch, address] of launches whose correction tensors hold ``rows``.
+
+        ``bound``: addresses that the host bound, used for arguments without a symbol.
+        """
+        columns = self._columns_of(signature)
+        addresses = bound.copy()
+        addresses[:, columns.addresses] = rows[:, columns.words]
+        return addresses
+
+    def signature(self, bound: LaunchSignature, row: Int64Array) -> LaunchSignature:
+        """The signature of the launch that ``row`` describes: ``bound``, unless values differ."""
+        columns = self._columns_of(bound)
+        words = columns.value_words
+        if not words.size or (row[words] == columns.row[words]).all():
+            return bound
+        values = dict(zip(columns.value_names, row[words].tolist(), strict=True))
+        return replace(bound, values={**bound.values, **values})
+
+    def _columns_of(self, signature: LaunchSignature) -> _Columns:
+        columns = self._columns.get(signature)
+        if columns is None:
+            columns = self._columns[signature] = self._find_columns(signature)
+        return columns
+
+    def _find_columns(self, signature: LaunchSignature) -> _Columns:
+        row = np.zeros(self.size_bytes // 8, np.int64)
+        words, addresses = [], []
+        values = {self.names.index(name): name for name in signature.values if name in self.names}
+        for word, (name, index) in enumerate(zip(self.names, self.indices, strict=True)):
+            if name in signature.values:
+                row[word] = signature.values[name]
+            elif index is not None and index in signature.indices:
+                words.append(word)
+                addresses.append(signature.indices.index(index))
+        return _Columns(
+            row,
+            np.array(words, np.int64),
+            np.array(addresses, np.int64),
+            np.array([*values], np.int64),
+            tuple(values.values()),
+        )
+
+    def take(self, card: Card, iterations: int) -> ProgramMemory:
+        """Memory for the tensors of a launch, one after another."""
+        size_bytes = self.size_bytes
+        if iterations > 1:  # rare, and long compared with an allocation
+            return card.allocate_program(size_bytes * iterations)
+        try:
+            return self._free.pop()
+        except IndexError:
+            # An allocation takes longer than a launch, so a slab is split into pieces that are
+            # reused. It is freed with the last of its pieces.
+            slab = card.allocate_program(size_bytes * SLAB).split(SLAB)
+            self._free += slab[1:]
+            return slab[0]
+
+    def give_back(self, memory: ProgramMemory) -> None:
+        """Keep the memory of an ended launch for another one, if it holds a single tensor."""
+        # A long queue needs many tensors at once; beyond MAX_FREE they are freed.
+        if memory.size_bytes == self.size_bytes and len(self._free) < MAX_FREE:
+            self._free.append(memory)
+
+    def read(self, card: Card, memory: ProgramMemory, first: int, last: int) -> Int64Array:
+        """Tensors ``first`` to ``last`` (excluded) in program memory, [tensor, word]."""
+        size_bytes = self.size_bytes
+        address = memory.address_bytes + first * size_bytes
+        content = card.device.memory.view(address, (last - first) * size_bytes)
+        rows: Int64Array = content.view(np.int64).reshape(last - first, size_bytes // 8)
+        return rows
+
+    def steps(self, name: str) -> tuple[HostOperation, DMA]:
+        """The steps before the compute step of kernel ``name``."""
+        host = HostOperation(self._launch_rows, CORRECTION, self.size_bytes // 8, CORRECTION)
+        label = f"{CORRECTION} of {name}"
+        return host, DMA(_copy, self.memory_ranges, self.size_bytes, True, True, label)
+
+    def _launch_rows(self, work: JobWork, first: int, last: int) -> Int64Array:
+        assert work.passes is not None
+        return self.rows(work.passes.signature, work.addresses(first, last))
+
+    def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
+        """Device memory of the correction tensor of an iteration."""
+        assert work.correction is not None
+        address = work.correction.address_bytes + iteration * self.size_bytes
+        return (MemoryRange(CORRECTION, work.card.allocator.virtual_address(address)),)
+
+
+def _copy(work: JobWork, first: int, last: int) -> None:
+    assert work.correction is not None
+    rows = work.buffers[CORRECTION][first:last]
+    address = work.correction.address_bytes + first * rows.shape[1] * 8
+    work.card.dma.write_bytes(address, rows.reshape(-1).view(np.uint8), CORRECTION)

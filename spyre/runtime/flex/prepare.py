@@ -41,7 +41,7 @@ from spyre.runtime.spyrecode import (
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling.tile_checks import TilingOptions
+    from spyre.runtime.tiling.tile_plan import TilingOptions
 
 CodePath = str | os.PathLike[str]
 
@@ -250,7 +250,7 @@ class Program:
         self._launch(tensors, stream, True)
 
     def _launch(self, tensors: Sequence[SpyreTensor], stream: FlexStream, is_tiled: bool) -> None:
-        from spyre.runtime.tiling.tile_checks import TilingOptions
+        from spyre.runtime.tiling.tile_plan import TilingOptions
 
         for instruction in self.instructions:
             stream.launch(instruction.plan, tensors, TilingOptions(allow_tiled_launch=is_tiled))

@@ -16,10 +16,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
+from spyre.hw.cost import VirtualClock
 from spyre.interrupts import interrupts
-from spyre.runtime.flex.scheduling import WHOLE, Policy, Scheduling, StreamQueue, Work, WorkUnit
-from spyre.runtime.flex.virtual_time import VirtualTime
+from spyre.runtime.flex.scheduling import (
+    WHOLE,
+    Engine,
+    Policy,
+    Scheduling,
+    StreamQueue,
+    Work,
+    WorkUnit,
+    label_text,
+)
 
 THREADS = 2
 """Maximum number of worker threads: one for the cores, one that prepares or copies meanwhile."""
@@ -48,21 +58,15 @@ Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
 class Scheduler:
     """Dispatches the streams of one card. All methods may be called from any thread."""
 
-    def __init__(
-        self,
-        policy: Policy = Policy.SERIALISED,
-        ended: Callable[[Work], None] | None = None,
-        dependent: Callable[[BaseException, StreamQueue], BaseException] | None = None,
-    ) -> None:
+    def __init__(self, policy: Policy = Policy.SERIALISED) -> None:
         # Guards the state and the counters below. Held for short bookkeeping only: never while a
         # unit runs, memory is freed or a callback is called, since all of these may submit.
         self._lock = threading.Lock()
+        self.policy = policy
+        self._state = Scheduling(policy)
         # Both deques are filled and emptied without the lock: append and popleft are atomic.
-        self._finished: deque[Work] = deque()
+        self._finished = self._state.finished
         self._inbox: deque[Work] = deque()
-        self._note_end = ended
-        arguments = {} if dependent is None else {"dependent": dependent}
-        self._state = Scheduling(policy, self._finished.append, **arguments)
         # Each resting thread blocks on its own lock. To wake it, another thread removes the lock
         # from one of these lists and releases it, so each is woken once.
         self._waiting: list[threading.Lock] = []
@@ -81,11 +85,6 @@ class Scheduler:
         _SCHEDULERS.add(self)
 
     @property
-    def policy(self) -> Policy:
-        """How jobs of different streams share the card."""
-        return self._state.policy
-
-    @property
     def recovers(self) -> bool:
         """True if failing work does not fail its stream, so that later work runs."""
         return self._state.recovers
@@ -99,12 +98,12 @@ class Scheduler:
     def submit(self, stream: StreamQueue, work: Work) -> None:
         """Append ``work`` to a stream and return at once.
 
-        StreamHasFailed if the stream has failed and streams do not recover. Takes no lock that a
+        StreamError SPY870 if the stream has failed and streams do not recover. Takes no lock that a
         running unit could hold: the work goes to an inbox, which is emptied before the next unit is
         selected.
         """
         if stream.failure is not None and not self._state.recovers:
-            raise StreamHasFailed(stream)
+            raise stream.refusal() from stream.error
         work.stream = stream
         with stream.lock:  # `last` and the inbox agree on the order
             # In this order: an interrupt in between must not leave work that is never run.
@@ -115,17 +114,13 @@ class Scheduler:
         else:
             self._small_came = time.monotonic()
         # The thread that runs a small unit checks the inbox soon, when the unit ends.
-        if self._running <= self._large and self._wants_thread(work.is_large):
-            self._wake(work.is_large)
-
-    def _wants_thread(self, at_once: bool) -> bool:
-        """True if a thread must be woken or started."""
+        if self._running > self._large:
+            return
         # No lock is needed: the work is in the inbox already, and a thread that goes to sleep first
         # adds itself to the idle list and then checks the inbox, so one of the two sees the other.
         # A dozing thread polls soon; only large work is worth waking it.
-        if not self._threads or self._idle:
-            return True
-        return bool(self._dozing) and at_once
+        if not self._threads or self._idle or (self._dozing and work.is_large):
+            self._wake(work.is_large)
 
     def _empty_inbox(self) -> None:
         """Move work from the inbox to the state; call it under the lock."""
@@ -183,25 +178,21 @@ class Scheduler:
         self._report_ends()
 
     def _report_ends(self) -> None:
-        """Report ended work, release its payload, then wake the waiting threads."""
+        """Release ended work, then wake the waiting threads."""
         # Outside the lock: freeing memory takes other locks, and may run finalizers that submit.
         # `has_ended` is set last, when the memory is free.
-        while (work := self._next_finished()) is not None:
-            if self._note_end is not None:
-                self._note_end(work)
-            work.payload = None
+        while self._finished:
+            try:
+                work = self._finished.popleft()
+            except IndexError:  # another thread was faster
+                break
+            work.release()
             work.has_ended = True
         if self._waiting:
             with self._lock:
                 waiting, self._waiting = self._waiting, []
             for waiter in waiting:
                 waiter.release()
-
-    def _next_finished(self) -> Work | None:
-        try:
-            return self._finished.popleft()
-        except IndexError:  # another thread was faster
-            return None
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -327,35 +318,30 @@ class Scheduler:
             finally:
                 self._state.holds += 1
 
-    def _wake(self, at_once: bool = True) -> None:
-        with self._lock:
-            call = self._call_thread(at_once)
-        call()
-
     # --- threads ---------------------------------------------------------------------------------
 
-    def _call_thread(self, at_once: bool) -> Callable[[], None]:
-        """A function that wakes or starts a worker thread if one is needed.
+    def _wake(self, at_once: bool = True) -> None:
+        """Wake or start a worker thread if one is needed. ``at_once``: wake a dozing thread too.
 
-        Call `_call_thread` under the lock and its result without it. While units are small one
-        thread is enough: two would compete for the GIL. ``at_once``: wake a dozing thread too.
+        While units are small one thread is enough: two would compete for the GIL.
         """
-        if self._state.holds or self._running > self._large:
-            return _nothing
-        if not self._state.pending and not self._inbox:
-            return _nothing
-        if self._dozing:
-            return self._dozing.pop().release if at_once else _nothing
-        if self._idle:
-            return self._idle.pop().release
-        if self._threads >= min(THREADS, 1 + self._large) or self._closed:
-            return _nothing
-        self._threads += 1
-        return self._start_thread
-
-    def _start_thread(self) -> None:
-        arguments = (weakref.ref(self),)
-        threading.Thread(target=_serve, args=arguments, name="spyre-scheduler", daemon=True).start()
+        with self._lock:
+            resting = self._dozing or self._idle
+            if self._state.holds or self._running > self._large:
+                return
+            if not self._state.pending and not self._inbox:
+                return
+            if self._dozing and not at_once:
+                return
+            if not resting and (self._threads >= min(THREADS, 1 + self._large) or self._closed):
+                return
+            waker = resting.pop() if resting else None
+            self._threads += waker is None
+        if waker is not None:
+            waker.release()
+            return
+        reference = (weakref.ref(self),)
+        threading.Thread(target=_serve, args=reference, name="spyre-scheduler", daemon=True).start()
 
     def _take_or_rest(self, take: bool, doze: bool) -> WorkUnit | threading.Lock | None:
         """A unit to run if ``take``, else a lock to rest on; None if the thread should end.
@@ -372,7 +358,7 @@ class Scheduler:
             waker = threading.Lock()
             waker.acquire()
             (self._dozing if doze else self._idle).append(waker)
-            # Counterpart of `_wants_thread`: earlier submissions saw no idle thread.
+            # Counterpart of `submit`: earlier submissions saw no idle thread.
             if not doze and self._inbox:
                 self._idle.remove(waker)
                 waker.release()
@@ -422,18 +408,6 @@ class Scheduler:
             self._idle, self._dozing = [], []
         for waker in resting:
             waker.release()
-
-
-def _nothing() -> None:
-    """No thread needs to be woken."""
-
-
-class StreamHasFailed(Exception):
-    """Work was submitted to a failed stream; `FlexStream.submit` converts it to StreamError."""
-
-    def __init__(self, stream: StreamQueue) -> None:
-        super().__init__(f"stream {stream.stream_id}")
-        self.stream = stream
 
 
 # A worker thread:
@@ -492,3 +466,84 @@ os.register_at_fork(after_in_child=_forget_threads)
 def _close_all() -> None:
     for scheduler in list(_SCHEDULERS):
         scheduler.close()
+
+
+# --- virtual time -----------------------------------------------------------------------------
+# A repeatable timeline of the engines, on one thread. The rules are those of `Scheduling`; every
+# unit is executed at its virtual end. The timeline shows the effect of a policy without a clock,
+# and tests compare it as text.
+
+Take = Callable[[], WorkUnit | None]
+"""Returns the next unit that may run, with its engines reserved; None if there is none."""
+Complete = Callable[[WorkUnit, BaseException | None, int, int], None]
+"""Called after a unit has run with its exception, virtual begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualSpan:
+    """One iteration of one stage: engine, begin and end (in units of the durations)."""
+
+    label: str
+    stream_id: int
+    engine: Engine
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        engine = self.engine.name.lower()
+        return f"{self.begin:>4} - {self.end:<4} {engine:<8}stream {self.stream_id}  {self.label}"
+
+
+class VirtualTime:
+    """A virtual clock that runs work on the thread that calls `run`, one unit after another.
+
+    ``duration``: returns the duration of a unit. ``now``: the time, from 0. Read it from that
+    thread, or after `run`.
+    """
+
+    def __init__(self, take: Take, complete: Complete, duration: Callable[[WorkUnit], int]) -> None:
+        self._take = take
+        self._complete = complete
+        self._duration = duration
+        self._clock: VirtualClock[WorkUnit, int] = VirtualClock(0)
+        self._spans: list[VirtualSpan] = []
+
+    @property
+    def now(self) -> int:
+        """The virtual time."""
+        return self._clock.now
+
+    @property
+    def spans(self) -> tuple[VirtualSpan, ...]:
+        """The dispatched iterations, in order of begin, then engine."""
+        return tuple(sorted(self._spans, key=lambda s: (s.begin, s.engine, s.label)))
+
+    def run(self) -> None:
+        """Run until no submitted work can continue. Interrupts are raised."""
+        while True:
+            while (unit := self._take()) is not None:
+                self._begin(unit)
+            if self._clock.next_end is None:
+                return
+            unit, begin = self._clock.end()
+            error: BaseException | None = None
+            try:
+                unit.run()
+            except BaseException as raised:
+                error = raised
+            self._complete(unit, error, begin, self.now)
+            if error is not None and not isinstance(error, Exception):
+                for unrun, begin in self._clock.drain():
+                    self._complete(unrun, error, begin, self.now)
+                raise error
+
+    def _begin(self, unit: WorkUnit) -> None:
+        begin, end = self.now, self._clock.begin(unit, self._duration(unit))
+        work = unit.work
+        assert work.stream is not None
+        label = label_text(work.label(unit.stage, unit.first))
+        engine = work.stages.engines[unit.stage]
+        self._spans.append(VirtualSpan(label, work.stream.stream_id, engine, begin, end))
+
+    def __str__(self) -> str:
+        return "".join(f"{span}\n" for span in self.spans)

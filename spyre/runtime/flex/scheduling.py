@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
+from spyre.errors import StreamError
+
 
 class Engine(IntEnum):
     """The unit that runs a step: the host's CPU, the DMA engine, or the cores.
@@ -31,7 +33,7 @@ class Engine(IntEnum):
 
 
 StageFunction = Callable[[Any, int, int], None]
-"""Runs iterations first .. last (excluded) of a stage for a payload; an error fails the stream."""
+"""Runs iterations first .. last (excluded) of a stage of a `Work`; an error fails the stream."""
 Label = tuple[bool, int]
 """Name of a control block or host operation: (is a host operation, its number)."""
 
@@ -124,12 +126,12 @@ class Work:
 
     ``stages`` are in order, each with ``iterations`` iterations; work without stages records or
     waits for ``event``. ``chunk``: iterations that run in one unit at most; work of higher priority
-    waits no longer than that. ``is_large``: worth a second thread. ``payload``: the launch,
-    callback or block it was created for, released when the work ends. ``number``: order of
-    submission.
+    waits no longer than that. ``is_large``: worth a second thread. ``payload``: the callback or
+    block it was created for, or the memory of a launch, dropped when the work ends. ``number``:
+    order of submission.
     ``error``: exception of its preparation at iteration ``limit``; earlier iterations still run.
     ``failure``: the reason it failed or was dropped. ``has_ended``: all its units have run, and its
-    payload is released. ``first_block``/``first_host``: numbers of its first control block and
+    payload is dropped. ``first_block``/``first_host``: numbers of its first control block and
     host operation; ``after``: labels of the preceding blocks.
     """
 
@@ -187,6 +189,10 @@ class Work:
         self.after: tuple[Label, ...] = ()
         self.stream: StreamQueue | None = None
 
+    def release(self) -> None:
+        """Drop all that it keeps alive, since it has ended."""
+        self.payload = None
+
     def label(self, stage: int, iteration: int) -> Label:
         """The label of one iteration of a stage."""
         stages = self.stages
@@ -217,6 +223,30 @@ class StreamQueue:
     def error(self) -> BaseException | None:
         """The error that failed it, or work in it."""
         return None if self.failure is None else self.failure.error
+
+    def refusal(self) -> StreamError:
+        """The error for work that is submitted after a failure."""
+        return StreamError(
+            "SPY870",
+            f"stream {self.stream_id} has failed and takes no more work",
+            expected="a stream without an error, or a reset of the device",
+            found=_first_line(self.error),
+        )
+
+    def dependent_error(self, error: BaseException) -> StreamError:
+        """The error of a stream that waits for an event of one that failed with ``error``."""
+        return StreamError(
+            "SPY871",
+            f"stream {self.stream_id} waits for an event of a stream that failed",
+            expected="the event to complete",
+            found=_first_line(error),
+        )
+
+
+def _first_line(error: BaseException | None) -> str:
+    """First line of an error's text, or its type if it has no text."""
+    lines = str(error).splitlines() if error is not None else []
+    return next(filter(None, lines), type(error).__name__)
 
 
 def label_text(label: Label) -> str:
@@ -262,28 +292,20 @@ class WorkUnit:
         if self.stage != WHOLE:
             stage = work.stages.all[self.stage]
             try:
-                stage.run(work.payload, self.first, self.last)
+                stage.run(work, self.first, self.last)
             except Exception:
                 if not stage.is_prep:
                     raise
                 self._run_singly(stage)
             return
         for stage in work.stages.all:  # the whole job: it holds all engines it needs
-            stage.run(work.payload, 0, self.last)
+            stage.run(work, 0, self.last)
 
     def _run_singly(self, stage: Stage) -> None:
         end, self.last = self.last, self.first
         while self.last < end:
-            stage.run(self.work.payload, self.last, self.last + 1)
+            stage.run(self.work, self.last, self.last + 1)
             self.last += 1
-
-
-def _ignore_end(work: Work) -> None:
-    """Ignore the end of a piece of work."""
-
-
-def _same_error(error: BaseException, stream: StreamQueue) -> BaseException:
-    return error
 
 
 class Scheduling:
@@ -292,23 +314,16 @@ class Scheduling:
     ``holds``: nothing is dispatched while it is above 0. ``one_by_one``: units are single
     iterations of single stages, so that each can be observed. ``recovers``: failing work does not
     fail its stream, so later work runs; the stream keeps the first failure until it is reported.
-    ``ended`` is called with every piece of work once no unit of it runs any more; ``dependent``
-    creates the error of a stream that waits for a failed one.
+    ``finished``: work of which no unit runs any more; its owner empties it, without the lock.
     """
 
-    def __init__(
-        self,
-        policy: Policy = Policy.SERIALISED,
-        ended: Callable[[Work], None] = _ignore_end,
-        dependent: Callable[[BaseException, StreamQueue], BaseException] = _same_error,
-    ) -> None:
+    def __init__(self, policy: Policy = Policy.SERIALISED) -> None:
         self.policy = policy
+        self.finished: deque[Work] = deque()
         self.one_by_one = False
         self.recovers = False
         self.holds = 0
         self.clock: Callable[[], int] = time.perf_counter_ns
-        self._ended = ended
-        self._dependent = dependent
         self._busy = [False] * len(Engine)
         self._ready: list[tuple[int, int, StreamQueue]] = []
         self._active: list[Work] = []
@@ -369,7 +384,7 @@ class Scheduling:
             elif not event.done:
                 event.waiters.append(stream)
                 return
-            self._end_head(stream, State.DONE)
+            self._end(stream.work.popleft(), State.DONE)
 
     def _complete_event(self, stream: StreamQueue, event: EventRecord) -> None:
         event.done = True
@@ -379,17 +394,13 @@ class Scheduling:
         for stream in waiters:
             self._advance(stream)
 
-    def _end_head(self, stream: StreamQueue, state: State, failure: Failure | None = None) -> None:
-        work = stream.work.popleft()
-        self._end(work, state, failure)
-
     def _end(self, work: Work, state: State, failure: Failure | None = None) -> None:
         assert work.stream is not None
         work.state = state
         work.failure = failure
         self.pending -= 1
         if work.in_flight == 0:
-            self._ended(work)
+            self.finished.append(work)
 
     # --- dispatch --------------------------------------------------------------------------------
 
@@ -490,15 +501,17 @@ class Scheduling:
         """Record that ``unit`` has run; ``error``: the exception it raised."""
         work = unit.work
         work.in_flight -= 1
-        self._release(unit)
         # A failed preparation has progressed to `WorkUnit.last`: the iterations before it still
         # run, and the error is raised after them.
         in_preparation = unit.stage != WHOLE and work.stages.all[unit.stage].is_prep
-        if error is None or in_preparation:
-            self._progress(unit)
+        for number in range(len(work.done)) if unit.stage == WHOLE else (unit.stage,):
+            self._busy[work.stages.engines[number]] = False
+            work.running[number] = False
+            if error is None or in_preparation:
+                work.done[number] = unit.last
         if work.state is State.DROPPED or work.state is State.FAILED:
             if work.in_flight == 0:  # its last unit has run, so its memory may be freed
-                self._ended(work)
+                self.finished.append(work)
             return
         if error is not None and in_preparation:
             work.error, work.limit = error, unit.last
@@ -514,22 +527,8 @@ class Scheduling:
             self._fail_at(work, work.error)
             return
         self._active.remove(work)
-        self._end_head(work.stream, State.DONE)
+        self._end(work.stream.work.popleft(), State.DONE)
         self._advance(work.stream)
-
-    def _release(self, unit: WorkUnit) -> None:
-        if unit.stage != WHOLE:
-            self._busy[unit.work.stages.engines[unit.stage]] = False
-            unit.work.running[unit.stage] = False
-            return
-        for engine in unit.work.stages.engines:
-            self._busy[engine] = False
-
-    def _progress(self, unit: WorkUnit) -> None:
-        if unit.stage != WHOLE:
-            unit.work.done[unit.stage] = unit.last
-            return
-        unit.work.done = [unit.last] * len(unit.work.done)
 
     # --- failure ---------------------------------------------------------------------------------
 
@@ -539,7 +538,7 @@ class Scheduling:
         stream, failure = work.stream, Failure(error)
         if work in self._active:
             self._active.remove(work)
-        self._end_head(stream, State.FAILED, failure)
+        self._end(stream.work.popleft(), State.FAILED, failure)
         if self.recovers:
             self._keep_failure(stream, failure)
             self._advance(stream)
@@ -560,7 +559,7 @@ class Scheduling:
         while failing:
             waiting = failing.pop()
             if waiting.failure is None:
-                waiting.failure = Failure(self._dependent(failure.error, waiting))
+                waiting.failure = Failure(waiting.dependent_error(failure.error))
                 failing += self._drop(waiting, waiting.failure)
 
     def _fail_event(self, work: Work, failure: Failure) -> None:

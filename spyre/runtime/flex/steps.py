@@ -1,9 +1,10 @@
-"""Job plans: the steps of a job, the launch contexts that run them, and plans that only copy.
+"""Job plans: the steps of a job, the work of their launches, and plans that only copy.
 
 The names are those of the pipeline RFC: a `Job` has a `JobPlan`, an ordered list of
 `HostOperation`, `DMA` and `DeviceCompute` steps; an `ExecutionPlan` is a list of jobs. A plan is
-immutable and shared by all its launches; a `LaunchContext` belongs to one launch. Runtime reference
-§5 and §8.
+immutable and shared by all its launches; a `JobWork` is one launch, `Passes` are computed once for
+all launches of a kernel over tensors of one signature: the kernel to run (retargeted to tiles if
+the tensors are larger) and the offset of every tile. Runtime reference §5 and §8.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,30 +24,33 @@ from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import DmaEngine
-from spyre.runtime.flex.launch import LARGE_BYTES, LaunchOrigin, LaunchPlan
+from spyre.runtime.flex.blocks import ControlBlock, MemoryRange, SourceLines
 from spyre.runtime.flex.scheduling import Engine, Stage, Stages, Work
-from spyre.runtime.kernel import Runner
+from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, Runner
 from spyre.runtime.memory import (
     DeviceStorage,
     FlexAllocator,
     ProgramMemory,
     SpyreTensor,
-    VirtualAddress,
 )
 
 if TYPE_CHECKING:
+    from spyre.runtime.flex.loaded_kernel import LoadedKernel
+    from spyre.runtime.flex.scheduler import Scheduler
     from spyre.runtime.tiling.execute import TileSteps
-    from spyre.runtime.tiling.tile_checks import TilingOptions
+    from spyre.runtime.tiling.tile_plan import TilePlan, TilingOptions
 
 
 class Card(Protocol):
-    """The parts of a card that steps and launches use; `FlexDevice` is one."""
+    """The parts of a card that steps, launches and streams use; `FlexDevice` is one."""
 
     device: Device
     index: int
     allocator: FlexAllocator
     dma: DmaEngine
+    scheduler: Scheduler
     runner: Runner | None
+    is_blocking: bool
 
     def allocate(self, size_bytes: int) -> DeviceStorage:
         """Fresh device memory, freed with its last reference."""
@@ -54,101 +58,75 @@ class Card(Protocol):
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
 
-
-class CardProgram(Protocol):
-    """A program in the memory of a card, as the steps of a job plan use it."""
-
-    @property
-    def allocation_bytes(self) -> int:
-        """Bytes of program memory."""
-
-    @property
-    def expected_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes of its arguments, in launch order."""
-
-    def bind(
-        self,
-        plan: JobPlan,
-        card: Card,
-        tensors: Sequence[SpyreTensor],
-        options: TilingOptions | None,
-        values: Mapping[str, int],
-    ) -> LaunchContext:
-        """A launch over ``tensors``, checked against the arguments."""
-
-    def release(self, context: LaunchContext) -> None:
-        """Take back the memory of a launch that has ended."""
-
-    def compute(self, context: LaunchContext, first: int, last: int) -> None:
-        """Run iterations ``first`` to ``last`` (excluded) of a launch."""
-
-    def memory_ranges(self, context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        """Device memory that one iteration of a launch uses."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRange:
-    """A named range of device memory."""
-
-    name: str
-    address: VirtualAddress
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.address}"
-
-
-@dataclass(frozen=True, slots=True)
-class ControlBlock:
-    """One operation of the card, or of the host on the card's behalf.
-
-    ``kind``: "dma to device", "dma from device", "compute", or "host" (run by the CPU, not a
-    control block of the card). ``places``: device memory it uses. ``size_bytes``: bytes it moves.
-    ``origin``: source lines of a kernel launch, if known.
-    """
-
-    kind: str
-    name: str
-    places: tuple[MemoryRange, ...] = ()
-    size_bytes: int = 0
-    origin: LaunchOrigin | None = None
-
-    def __str__(self) -> str:
-        size = f", {self.size_bytes} bytes" if self.size_bytes else ""
-        places = f": {', '.join(map(str, self.places))}" if self.places else ""
-        return f"{self.kind} {self.name}{size}{places}"
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedBlock:
-    """A DMA operation that ran outside the scheduler, such as one round of a collective.
-
-    ``place_bytes``: bytes of each of the block's memory ranges. ``begin_ns``/``end_ns``: host
-    clock. ``channel``: resource that runs one operation at a time, such as a group of cards.
-    ``detail``: description for profiles; ``shown``: values that traces show.
-    """
-
-    block: ControlBlock
-    place_bytes: tuple[int, ...]
-    begin_ns: int
-    end_ns: int
-    channel: str
-    detail: object
-    shown: Mapping[str, object]
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Return once ``done()``, which only reads states."""
 
 
 NO_VALUES: Mapping[str, int] = {}
+LARGE_BYTES = 1 << 21
+"""Tensor bytes from which a job is worth a second thread."""
+CHUNK_BYTES = 1 << 26
+"""Tensor bytes of the tiles that run in one unit: some milliseconds."""
 
 
-class LaunchContext:
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """How a kernel runs over tensors of one signature. Immutable; any thread may use it.
+
+    ``kernel`` runs once per iteration. ``offsets_bytes``: int64 [iteration, address], the corner of
+    each tile relative to its tensor; None for a single pass. ``tiles``: None for a single pass of
+    the unchanged kernel. ``names``: name of the memory at each address, for messages.
+    """
+
+    kernel: Kernel
+    signature: LaunchSignature
+    names: tuple[str, ...]
+    size_bytes: int
+    offsets_bytes: Int64Array | None = None
+    tiles: TilePlan | None = None
+
+    @classmethod
+    def of(cls, kernel: Kernel, launch: Launch) -> Passes:
+        """A single pass of ``kernel`` over tensors that were already checked."""
+        return cls(kernel, kernel.signature_of(launch), launch.names, launch.size_bytes)
+
+    # Cached attributes, since every launch reads these three.
+
+    @cached_property
+    def is_large(self) -> bool:
+        """True if a launch is worth a second thread."""
+        return self.size_bytes > LARGE_BYTES or self.iterations > 1
+
+    @cached_property
+    def chunk(self) -> int:
+        """Iterations that run in one unit at most."""
+        return min(max(CHUNK_BYTES * self.iterations // max(self.size_bytes, 1), 1), 4096)
+
+    @cached_property
+    def iterations(self) -> int:
+        return 1 if self.offsets_bytes is None else len(self.offsets_bytes)
+
+    def addresses(self, bases: Sequence[int], first: int, last: int) -> Int64Array:
+        """Addresses (bytes) of iterations ``first`` to ``last`` (excluded), [iteration, address].
+
+        ``bases``: start address of each tensor, bytes.
+        """
+        row = np.array(bases, np.int64)[None]
+        if self.offsets_bytes is None:
+            return row[first:last]
+        addresses: Int64Array = row + self.offsets_bytes[first:last]
+        return addresses
+
+
+class JobWork(Work):
     """One launch of a job plan: a copy, or a kernel at given addresses.
 
-    ``keep_alive``: owners of the memory it uses, held until it has run. ``launch_plan``: of a
-    kernel launch; None for copies. ``bases``: start address (bytes) of each tensor of a kernel.
-    ``runner``: runs the kernel in place of the compiled driver; ``result``: its return value, or
-    the bytes that a copy read. ``origin``: source lines, if known. ``is_large``: worth a second
-    thread. ``buffers``: host buffers by handle, int64 [iteration, word]. ``correction``: correction
-    tensors in program memory, None if there are none. ``steps``, ``temporaries``: of a tiled
-    launch with padded or accumulated tiles.
+    ``payload``: owners of the memory it uses. ``passes``: of a kernel launch; None for copies.
+    ``bases``: start address (bytes) of each tensor of a kernel. ``runner``: runs the kernel in
+    place of the compiled driver; ``result``: its return value, or the bytes that a copy read.
+    ``origin``: source lines, if known. ``buffers``: host buffers by handle, int64 [iteration,
+    word]. ``correction``: correction tensors in program memory, None if there are none. ``steps``:
+    of a tiled launch with padded or accumulated tiles.
     """
 
     __slots__ = (
@@ -156,16 +134,12 @@ class LaunchContext:
         "buffers",
         "card",
         "correction",
-        "is_large",
-        "iterations",
-        "keep_alive",
-        "launch_plan",
         "origin",
+        "passes",
         "plan",
         "result",
         "runner",
         "steps",
-        "temporaries",
     )
 
     def __init__(
@@ -173,39 +147,45 @@ class LaunchContext:
         plan: JobPlan,
         card: Card,
         keep_alive: Sequence[object] = (),
-        launch_plan: LaunchPlan | None = None,
+        passes: Passes | None = None,
         bases: tuple[int, ...] = (),
         runner: Runner | None = None,
-        origin: LaunchOrigin | None = None,
+        origin: SourceLines | None = None,
         is_large: bool = False,
     ) -> None:
+        if passes is None:
+            super().__init__(plan.stages, 1, keep_alive, is_large=is_large)
+        else:
+            super().__init__(
+                plan.stages,
+                passes.iterations,
+                keep_alive,
+                is_large=passes.is_large,
+                chunk=passes.chunk,
+            )
         self.plan = plan
         self.card = card
-        self.keep_alive = keep_alive
-        self.launch_plan = launch_plan
+        self.passes = passes
         self.bases = bases
         self.runner = runner
         self.origin = origin
-        self.iterations = 1 if launch_plan is None else launch_plan.iterations
-        self.is_large = is_large if launch_plan is None else launch_plan.is_large
         self.buffers: dict[str, npt.NDArray[np.int64]] = {}
-        self.result: object = None
+        self.result: Any = None
         self.correction: ProgramMemory | None = None
         self.steps: TileSteps | None = None
-        self.temporaries: tuple[DeviceStorage, ...] = ()
 
-    def use_steps(self, steps: TileSteps, temporaries: tuple[DeviceStorage, ...]) -> None:
+    def use_steps(self, steps: TileSteps, temporaries: Sequence[DeviceStorage]) -> None:
         """Run ``steps``, one per iteration, on ``temporaries``."""
         self.steps = steps
-        self.temporaries = temporaries
-        self.iterations = len(steps)
+        self.payload = (*self.payload, *temporaries)
+        self.iterations = self.limit = len(steps)
         self.is_large = self.is_large or len(steps) > 1
 
     @property
-    def is_bound(self) -> bool:
+    def is_single(self) -> bool:
         """True if it needs neither a correction tensor nor several passes."""
-        plan = self.launch_plan
-        one_pass = self.steps is None and (plan is None or plan.offsets_bytes is None)
+        passes = self.passes
+        one_pass = self.steps is None and (passes is None or passes.offsets_bytes is None)
         return one_pass and self.correction is None
 
     def addresses(self, first: int, last: int) -> Int64Array:
@@ -215,22 +195,22 @@ class LaunchContext:
         """
         if self.steps is not None:
             return self.steps.addresses[first:last]
-        assert self.launch_plan is not None
-        return self.launch_plan.addresses(self.bases, first, last)
+        assert self.passes is not None
+        return self.passes.addresses(self.bases, first, last)
 
-    def work(self) -> Work:
-        """The entry that a stream submits for this launch."""
-        plan = self.launch_plan
-        chunk = 64 if plan is None else plan.chunk
-        return Work(self.plan.stages, self.iterations, self, is_large=self.is_large, chunk=chunk)
+    def release(self) -> None:
+        self.payload = None
+        if self.correction is not None:
+            assert self.plan.program is not None
+            self.plan.program.correction.give_back(self.correction)
 
-    def again(self) -> LaunchContext:
+    def again(self) -> JobWork:
         """A new launch of the same plan at the same addresses."""
-        return LaunchContext(
+        return JobWork(
             self.plan,
             self.card,
-            self.keep_alive,
-            self.launch_plan,
+            self.payload,
+            self.passes,
             self.bases,
             self.runner,
             self.origin,
@@ -247,7 +227,7 @@ class JobPlan:
 
     name: str
     steps: tuple[JobPlanStep, ...]
-    program: CardProgram | None = None
+    program: LoadedKernel | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -264,10 +244,10 @@ class JobPlan:
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
-    ) -> LaunchContext:
+    ) -> JobWork:
         """A launch over ``tensors``. LaunchError or TilingError if they do not fit."""
         if self.program is None:
-            return LaunchContext(self, card, tuple(tensors), is_large=self.moves_much)
+            return JobWork(self, card, tuple(tensors), is_large=self.moves_much)
         return self.program.bind(self, card, tensors, options, values)
 
     @cached_property
@@ -296,12 +276,14 @@ class JobPlan:
         return self.steps[index].step_type
 
     def job_allocation_size(self) -> int:
-        return 0 if self.program is None else self.program.allocation_bytes
+        return 0 if self.program is None else self.program.image.size_bytes
 
     @property
     def expected_input_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Host shapes that the kernel was compiled for, in launch order."""
-        return () if self.program is None else self.program.expected_shapes
+        """Host shapes of a kernel, in launch order; LaunchError SPY366 for a runtime size."""
+        if self.program is None:
+            return ()
+        return tuple(a.shape for a in self.program.arguments_of(NO_VALUES).arguments)
 
     def __str__(self) -> str:
         steps = ", ".join(step.step_type for step in self.steps)
@@ -314,11 +296,11 @@ class JobPlan:
 class HostOperation:
     """A computation on the CPU for every iteration, whose result the device reads.
 
-    ``function(context, first, last)`` returns one int64 row of ``words`` values per iteration; the
+    ``function(work, first, last)`` returns one int64 row of ``words`` values per iteration; the
     rows go to the launch's buffer ``handle``.
     """
 
-    function: Callable[[LaunchContext, int, int], npt.NDArray[np.int64]]
+    function: Callable[[JobWork, int, int], npt.NDArray[np.int64]]
     handle: str
     words: int
     label: str = "host operation"
@@ -332,28 +314,28 @@ class HostOperation:
         """A preparation stage: other launches do not use its buffer."""
         return Stage(Engine.HOST, self._run, is_prep=True)
 
-    def _run(self, context: LaunchContext, first: int, last: int) -> None:
-        buffer = context.buffers.get(self.handle)
+    def _run(self, work: JobWork, first: int, last: int) -> None:
+        buffer = work.buffers.get(self.handle)
         if buffer is None:
-            buffer = np.zeros((context.iterations, self.words), np.int64)
-            context.buffers[self.handle] = buffer
-        buffer[first:last] = self.function(context, first, last)
+            buffer = np.zeros((work.iterations, self.words), np.int64)
+            work.buffers[self.handle] = buffer
+        buffer[first:last] = self.function(work, first, last)
 
-    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
+    def describe(self, work: JobWork, iteration: int) -> ControlBlock:
         """The entry of one iteration in the command stream."""
-        return ControlBlock("host", f"{self.label} of {context.plan.name}", (), self.words * 8)
+        return ControlBlock("host", f"{self.label} of {work.plan.name}", (), self.words * 8)
 
 
 @dataclass(frozen=True)
 class DMA:
     """A copy between host and device.
 
-    ``copy(context, first, last)`` runs it; ``memory_ranges(context, iteration)`` returns its device
+    ``copy(work, first, last)`` runs it; ``memory_ranges(work, iteration)`` returns its device
     memory. ``is_prep``: it writes only memory that other launches do not use.
     """
 
     copy: CopyFunction
-    memory_ranges: Callable[[LaunchContext, int], tuple[MemoryRange, ...]]
+    memory_ranges: Callable[[JobWork, int], tuple[MemoryRange, ...]]
     size_bytes: int
     to_device: bool = True
     is_prep: bool = False
@@ -367,17 +349,17 @@ class DMA:
     def stage(self) -> Stage:
         return Stage(Engine.DMA, self.copy, is_prep=self.is_prep)
 
-    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
+    def describe(self, work: JobWork, iteration: int) -> ControlBlock:
         kind = "dma to device" if self.to_device else "dma from device"
-        ranges = self.memory_ranges(context, iteration)
-        return ControlBlock(kind, self.label or context.plan.name, ranges, self.size_bytes)
+        ranges = self.memory_ranges(work, iteration)
+        return ControlBlock(kind, self.label or work.plan.name, ranges, self.size_bytes)
 
 
 @dataclass(frozen=True)
 class DeviceCompute:
     """Run the program in program memory once per iteration."""
 
-    program: CardProgram
+    program: LoadedKernel
 
     @property
     def step_type(self) -> str:
@@ -387,14 +369,14 @@ class DeviceCompute:
     def stage(self) -> Stage:
         return Stage(Engine.COMPUTE, self.program.compute)
 
-    def describe(self, context: LaunchContext, iteration: int) -> ControlBlock:
-        ranges = self.program.memory_ranges(context, iteration)
-        return ControlBlock("compute", context.plan.name, ranges, 0, context.origin)
+    def describe(self, work: JobWork, iteration: int) -> ControlBlock:
+        ranges = self.program.memory_ranges(work, iteration)
+        return ControlBlock("compute", work.plan.name, ranges, 0, work.origin)
 
 
 JobPlanStep = HostOperation | DMA | DeviceCompute
 """A step has a type (runtime reference §5), a scheduler stage, and a command-stream entry."""
-CopyFunction = Callable[[LaunchContext, int, int], None]
+CopyFunction = Callable[[JobWork, int, int], None]
 
 
 @dataclass(eq=False)
@@ -433,68 +415,61 @@ def to_device_plan(host: HostTensor, tensor: DeviceTensor) -> JobPlan:
     alive.
     """
 
-    def copy(context: LaunchContext, first: int, last: int) -> None:
-        context.card.dma.to_device(host, tensor)
+    def copy(work: JobWork, first: int, last: int) -> None:
+        work.card.dma.to_device(host, tensor)
 
-    return _plan(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=True)
+    step = _step(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=True)
+    return JobPlan(tensor.name, (step,))
 
 
 def to_host_plan(tensor: DeviceTensor, host: HostTensor) -> JobPlan:
     """Device tensor → the storage of ``host``."""
 
-    def copy(context: LaunchContext, first: int, last: int) -> None:
-        context.card.dma.to_host(tensor, host)
+    def copy(work: JobWork, first: int, last: int) -> None:
+        work.card.dma.to_host(tensor, host)
 
-    return _plan(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=False)
+    step = _step(copy, tensor.address_bytes, tensor.name, tensor.size_bytes, to_device=False)
+    return JobPlan(tensor.name, (step,))
 
 
 def bytes_to_device(content: npt.NDArray[np.uint8], address_bytes: int, name: str) -> JobPlan:
     """Raw bytes → device memory: program binaries, device images."""
 
-    def copy(context: LaunchContext, first: int, last: int) -> None:
-        context.card.dma.write_bytes(address_bytes, content, name)
+    def copy(work: JobWork, first: int, last: int) -> None:
+        work.card.dma.write_bytes(address_bytes, content, name)
 
-    return _plan(copy, address_bytes, name, content.size, to_device=True)
+    return JobPlan(name, (_step(copy, address_bytes, name, content.size, to_device=True),))
 
 
 def bytes_to_host(address_bytes: int, size_bytes: int, name: str) -> JobPlan:
     """Raw bytes of device memory → the launch's ``result``."""
-
-    def copy(context: LaunchContext, first: int, last: int) -> None:
-        context.result = context.card.dma.read_bytes(address_bytes, size_bytes)
-
-    return _plan(copy, address_bytes, name, size_bytes, to_device=False)
+    return JobPlan(name, (_read_step(address_bytes, size_bytes, name),))
 
 
 def device_copy_plan(source: DeviceTensor, target: DeviceTensor) -> JobPlan:
     """Copy the bytes of a device tensor to one of equal size on the same card, through the host."""
+
     # Only DMA between host and card copies, so the bytes pass through the host between two steps.
-    in_flight: list[npt.NDArray[np.uint8]] = []
+    def up(work: JobWork, first: int, last: int) -> None:
+        work.card.dma.write_bytes(target.address_bytes, work.result, target.name)
+        work.result = None
 
-    def down(context: LaunchContext, first: int, last: int) -> None:
-        dma = context.card.dma
-        in_flight.append(dma.read_bytes(source.address_bytes, source.size_bytes))
-
-    def up(context: LaunchContext, first: int, last: int) -> None:
-        context.card.dma.write_bytes(target.address_bytes, in_flight.pop(), target.name)
-
-    steps = [
-        _step(copy, tensor.address_bytes, tensor.name, source.size_bytes, to_device)
-        for copy, tensor, to_device in ((down, source, False), (up, target, True))
-    ]
-    return JobPlan(target.name, tuple(steps))
+    down = _read_step(source.address_bytes, source.size_bytes, source.name)
+    step = _step(up, target.address_bytes, target.name, source.size_bytes, to_device=True)
+    return JobPlan(target.name, (down, step))
 
 
-def _plan(
-    copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
-) -> JobPlan:
-    return JobPlan(name, (_step(copy, address_bytes, name, size_bytes, to_device),))
+def _read_step(address_bytes: int, size_bytes: int, name: str) -> DMA:
+    def copy(work: JobWork, first: int, last: int) -> None:
+        work.result = work.card.dma.read_bytes(address_bytes, size_bytes)
+
+    return _step(copy, address_bytes, name, size_bytes, to_device=False)
 
 
 def _step(
     copy: CopyFunction, address_bytes: int, name: str, size_bytes: int, to_device: bool
 ) -> DMA:
-    def memory_ranges(context: LaunchContext, iteration: int) -> tuple[MemoryRange, ...]:
-        return (MemoryRange(name, context.card.allocator.virtual_address(address_bytes)),)
+    def memory_ranges(work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
+        return (MemoryRange(name, work.card.allocator.virtual_address(address_bytes)),)
 
     return DMA(copy, memory_ranges, size_bytes, to_device, False, name)

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from spyre.errors import LaunchError, SpyreError, StreamError, UnsupportedError
+from spyre.errors import LaunchError, UnsupportedError
 from spyre.interrupts import interrupts
-from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
+from spyre.runtime.flex.blocks import RecordedBlock
 from spyre.runtime.flex.scheduling import (
     Engine,
     EventRecord,
@@ -34,23 +34,13 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
-from spyre.runtime.flex.steps import NO_VALUES, Card, Job, JobPlan, LaunchContext, RecordedBlock
+from spyre.runtime.flex.steps import NO_VALUES, Card, Job, JobPlan, JobWork
 from spyre.runtime.memory import SpyreTensor
 
 if TYPE_CHECKING:
-    from spyre.runtime.tiling.tile_checks import TilingOptions
+    from spyre.runtime.tiling.tile_plan import TilingOptions
 
 Call = Callable[[], None]
-
-
-class StreamCard(Card, Protocol):
-    """The parts of a card that its streams use; `FlexDevice` is one."""
-
-    scheduler: Scheduler
-    is_blocking: bool
-
-    def wait_until(self, done: Callable[[], bool]) -> None:
-        """Return once ``done()``, which only reads states."""
 
 
 class Event:
@@ -133,7 +123,7 @@ class FlexStream:
     ``stream_id``: 0 the default, 1-32 low priority, 33-64 high priority (runtime reference §7).
     """
 
-    def __init__(self, device: StreamCard, stream_id: int, is_high_priority: bool = False) -> None:
+    def __init__(self, device: Card, stream_id: int, is_high_priority: bool = False) -> None:
         self.device = device
         self.stream_id = stream_id
         self.queue = StreamQueue(stream_id, 0 if is_high_priority else 1)
@@ -160,17 +150,18 @@ class FlexStream:
         parameters by name.
         """
         plan = job.job_plan if isinstance(job, Job) else job
-        self.submit(plan.bind(self.device, tensors, options, values).work())
+        self.submit(plan.bind(self.device, tensors, options, values))
 
     def copy(self, plan: JobPlan, keep_alive: Sequence[object]) -> Work:
         """Enqueue a plan without a program; ``keep_alive`` is held until it has run."""
-        work = LaunchContext(plan, self.device, keep_alive, is_large=plan.moves_much).work()
+        work = JobWork(plan, self.device, keep_alive, is_large=plan.moves_much)
         self.submit(work)
         return work
 
     def copy_waiting(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
         """`copy` and `synchronize`. If the stream has an error, raises it and copies nothing."""
-        self._refuse_reads(self._captured is not None)
+        if self._captured is not None:
+            raise capture_error(_READING)
         if self.device.scheduler.is_observed or self.device.is_blocking:
             self.copy(plan, keep_alive)
             self.synchronize()
@@ -196,9 +187,9 @@ class FlexStream:
         return True
 
     def _run_here(self, plan: JobPlan, keep_alive: Sequence[object]) -> None:
-        context = LaunchContext(plan, self.device, keep_alive)
-        for step in plan.steps:
-            step.stage.run(context, 0, context.iterations)
+        work = JobWork(plan, self.device, keep_alive)
+        for stage in plan.stages.all:
+            stage.run(work, 0, 1)
 
     def add_callback(self, function: Callable[[], None]) -> None:
         """Call ``function`` on the host in stream order; the stream waits until it returns."""
@@ -211,27 +202,17 @@ class FlexStream:
     def submit(self, work: Work) -> None:
         """Append work. StreamError SPY870 if the stream has failed and does not recover."""
         if self._captured is not None:
-            self._captured.add(work)
-            if work.payload.plan.reads_back:
+            plan = self._captured.add(work)
+            if plan.reads_back:
                 self._captured_reads.add(work)
-        try:
-            self.device.scheduler.submit(self.queue, work)
-        except StreamHasFailed:
-            raise self._failed_error() from self.queue.error
+        self.device.scheduler.submit(self.queue, work)
         if self.device.is_blocking:
             self.wait_for(work)
 
-    def _failed_error(self) -> StreamError:
-        return StreamError(
-            "SPY870",
-            f"stream {self.stream_id} has failed and takes no more work",
-            expected="a stream without an error, or a reset of the device",
-            found=_first_line(self.queue.error),
-        )
-
     def wait_for(self, work: Work) -> None:
         """Return when ``work`` of this stream has run. Raises only the error of ``work``."""
-        self._refuse_reads(work in self._captured_reads)
+        if work in self._captured_reads:
+            raise capture_error(_READING)
         if not work.has_ended:
             self.device.wait_until(lambda: work.has_ended)
         if work.failure is not None:
@@ -263,7 +244,8 @@ class FlexStream:
 
     def synchronize(self) -> None:
         """Return when all work submitted so far has ended. Raises the stream's error, once."""
-        self._refuse_reads(self._captured is not None)
+        if self._captured is not None:
+            raise capture_error(_READING)
         last = self.queue.last
         if last is not None and not last.has_ended:
             self.device.wait_until(lambda: last.has_ended)
@@ -290,10 +272,6 @@ class FlexStream:
         singly = self.device.scheduler.is_observed or self.device.runner is not None
         for work in captured.work(singly):
             self.submit(work)
-
-    def _refuse_reads(self, is_read: bool) -> None:
-        if is_read:
-            raise capture_error("reading values on the host, or waiting for the stream,")
 
     def report(self) -> None:
         """Raise the stream's error if it was not reported before."""
@@ -337,6 +315,7 @@ class FlexStream:
         return f"FlexStream(device={self.device.index}, id={self.stream_id}, {state})"
 
 
+_READING = "reading values on the host, or waiting for the stream,"
 _RAISED_LATE = (
     "An operation that was enqueued earlier failed while it ran, so its results are not there; "
     "later operations have run. With SPYRE_LAUNCH_BLOCKING=1 the error is raised where that "
@@ -344,35 +323,19 @@ _RAISED_LATE = (
 )
 
 
-def _first_line(error: BaseException | None) -> str:
-    """First line of an error's text, or its type if it has no text."""
-    lines = str(error).splitlines() if error is not None else []
-    return next(filter(None, lines), type(error).__name__)
-
-
-def _call(function: Callable[[], None], first: int, last: int) -> None:
+def _call(work: Work, first: int, last: int) -> None:
     with interrupts.allowed():
-        function()
+        work.payload()
 
 
 _CALLBACK = Stages((Stage(Engine.HOST, _call),))
 
 
-def _nothing(block: RecordedBlock, first: int, last: int) -> None:
+def _nothing(work: Work, first: int, last: int) -> None:
     """Do nothing: the operation has run outside the scheduler."""
 
 
 _RECORDED = Stages((Stage(Engine.DMA, _nothing),))
-
-
-def dependent_error(error: BaseException, stream: StreamQueue) -> SpyreError:
-    """The error of a stream that waits for an event of a failed one."""
-    return StreamError(
-        "SPY871",
-        f"stream {stream.stream_id} waits for an event of a stream that failed",
-        expected="the event to complete",
-        found=_first_line(error),
-    )
 
 
 # --- captured work ----------------------------------------------------------------------------
@@ -384,32 +347,35 @@ class CapturedWork:
     """
 
     def __init__(self) -> None:
-        self.contexts: list[LaunchContext] = []
+        self.launches: list[JobWork] = []
         self._stages: Stages | None = None
 
-    def add(self, work: Work) -> None:
-        """Record work that is about to be submitted. UnsupportedError SPY888 if not possible."""
-        context = work.payload
-        if not isinstance(context, LaunchContext):
+    def add(self, work: Work) -> JobPlan:
+        """Record work that is about to be submitted; returns its plan.
+
+        UnsupportedError SPY888 for work that cannot be captured.
+        """
+        if not isinstance(work, JobWork):
             raise capture_error("events, callbacks and collectives in a captured block")
-        if not context.is_bound:
+        if not work.is_single:
             raise capture_error(
-                f"{context.plan.name}: a launch over tiles, or with a correction tensor"
+                f"{work.plan.name}: a launch over tiles, or with a correction tensor"
             )
-        self.contexts.append(context)
+        self.launches.append(work.again())  # `work` drops its memory when it ends
+        return work.plan
 
     def memory(self) -> Iterator[object]:
         """Owners of the memory that the launches and copies use, possibly repeated."""
-        for context in self.contexts:
-            yield from context.keep_alive
+        for launch in self.launches:
+            yield from launch.payload
 
     def work(self, singly: bool) -> Iterator[Work]:
         """The work to submit for one replay: one job, or one per launch if ``singly``."""
         if singly:
-            yield from (context.again().work() for context in self.contexts)
-        elif self.contexts:
+            yield from (launch.again() for launch in self.launches)
+        elif self.launches:
             if self._stages is None:
-                self._stages = Stages(_joined_stages(self.contexts))
+                self._stages = Stages(_joined_stages(self.launches))
             yield Work(self._stages, 1, self, is_large=True)
 
 
@@ -423,18 +389,18 @@ def capture_error(feature: str) -> UnsupportedError:
     )
 
 
-def _joined_stages(contexts: Iterable[LaunchContext]) -> Iterator[Stage]:
+def _joined_stages(launches: Iterable[JobWork]) -> Iterator[Stage]:
     """One stage for each run of consecutive steps on the same engine."""
     steps = (
-        (stage.engine, partial(stage.run, context, 0, context.iterations))
-        for context in contexts
-        for stage in context.plan.stages.all
+        (stage.engine, partial(stage.run, launch, 0, 1))
+        for launch in launches
+        for stage in launch.stages.all
     )
     for engine, run in groupby(steps, key=lambda step: step[0]):
         yield Stage(Engine(engine), partial(_run_all, tuple(call for _, call in run)))
 
 
-def _run_all(calls: tuple[Call, ...], work: CapturedWork, first: int, last: int) -> None:
+def _run_all(calls: tuple[Call, ...], work: Work, first: int, last: int) -> None:
     for call in calls:
         call()
 
@@ -448,7 +414,7 @@ POOL_STREAMS = 32
 class StreamPool:
     """Streams of one card. Usable from any thread."""
 
-    def __init__(self, device: StreamCard) -> None:
+    def __init__(self, device: Card) -> None:
         self._device = device
         self._lock = threading.Lock()
         self._next = {False: 0, True: 0}

@@ -1,4 +1,4 @@
-"""A program on a device: linked once per launch signature, launched at any addresses.
+"""A program on a device: linked once per launch signature, launched at any addresses by a runner.
 
 A launch at other addresses moves the linked program (:func:`spyre.hw.linking.linked_program.move`).
 The program is linked anew only if moving is not exact, or for a launch of another signature.
@@ -7,12 +7,15 @@ The program is linked anew only if moving is not exact, or for a launch of anoth
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from spyre.hw.device import Device
+from spyre.hw.counters import ExecuteLabels
+from spyre.hw.device import Device, Progress
 from spyre.hw.linking import (
     AliasStructure,
     BatchGroup,
@@ -45,9 +48,9 @@ from spyre.runtime.program import LoweredProgram
 MAX_LINKED = 64
 """Sets of addresses that a kernel stays linked for; the least recently used is dropped."""
 MAX_SIGNATURES = 64
-"""Launch signatures that a kernel stays linked for."""
-MAX_ALIASES = 16
-"""Patterns of overlapping memory that a kernel stays linked for, per signature."""
+"""Launch signatures that a kernel keeps."""
+MAX_TEMPLATES = 256
+"""Pairs of a signature and a pattern of overlapping memory that a kernel stays linked for."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,6 @@ class _Template:
         scratch = map(scratch_name, range(len(self.addresses) - len(names)))
         all_names = (*names, *scratch)
         return tuple([all_names[k] for k in self.address_of])
-
-
-@dataclass(frozen=True)
-class _Templates:
-    """Programs linked for one signature. ``sizes``: bytes at every address, scratch included."""
-
-    sizes: tuple[int, ...]
-    by_aliases: LruCache[AliasStructure | None, _Template] = field(
-        default_factory=lambda: LruCache(MAX_ALIASES)
-    )
 
 
 class Kernel:
@@ -112,7 +105,8 @@ class Kernel:
         )
         self._lock = threading.RLock()
         self._signatures: LruCache[SignatureKey, LaunchSignature] = LruCache(MAX_SIGNATURES)
-        self._templates: LruCache[LaunchSignature, _Templates] = LruCache(MAX_SIGNATURES)
+        self._templates: LruCache[tuple[LaunchSignature, AliasStructure | None], _Template]
+        self._templates = LruCache(MAX_TEMPLATES)
         self._linked: LruCache[tuple[object, ...], LinkedProgram] = LruCache(MAX_LINKED)
         self._scratch: tuple[PoolBuffer, ...] | None = None
 
@@ -132,12 +126,9 @@ class Kernel:
 
     def signature_of(self, launch: Launch) -> LaunchSignature:
         """The signature of ``launch``; the same object for equal signatures."""
-
-        def make() -> LaunchSignature:
-            signature = LaunchSignature.of(launch)
-            return signature.with_tile_maps(self.maps) if self.maps else signature
-
-        return self._signatures.get_or_make(signature_key(launch), make)
+        return self._signatures.get_or_make(
+            signature_key(launch), lambda: LaunchSignature.of(launch, self.maps)
+        )
 
     def link_at(
         self, signature: LaunchSignature, addresses: Sequence[int], names: tuple[str, ...] = ()
@@ -147,7 +138,8 @@ class Kernel:
         ``names``: of the memory, for messages; those of ``signature`` if empty.
         """
         # Names belong to the key, because faults of the linked program name the memory.
-        all_addresses = self._with_scratch(addresses)
+        scratch = self.reserve_scratch()
+        all_addresses = (*addresses, *[buffer.address_bytes for buffer in scratch])
         names = names or signature.names
         key = (signature, all_addresses, names)
         linked = self._linked.get(key)
@@ -169,7 +161,7 @@ class Kernel:
         """
         scratch = np.array([b.address_bytes for b in self.reserve_scratch()], np.int64)
         rows = np.column_stack((addresses, np.tile(scratch, (len(addresses), 1))))
-        sizes = np.array(self._templates_of(signature).sizes, np.int64)
+        sizes = np.array(self._sizes_of(signature), np.int64)
         groups: list[BatchGroup] = []
         for first, last in equal_runs(movable_rows(rows, sizes), alias_rows(rows, sizes)):
             groups += self._groups(signature, rows[first:last], names[first:last])
@@ -210,29 +202,27 @@ class Kernel:
 
         None if a program cannot be moved to or from these addresses.
         """
-        templates = self._templates_of(signature)
-        if not is_movable(addresses, templates.sizes):
+        sizes = self._sizes_of(signature)
+        if not is_movable(addresses, sizes):
             return None
-        aliases = alias_structure(addresses, templates.sizes)
-        return templates.by_aliases.get_or_make(
-            aliases, lambda: self._link_anew(signature, addresses, names)
+        key = signature, alias_structure(addresses, sizes)
+        return self._templates.get_or_make(
+            key, lambda: self._link_anew(signature, addresses, names)
         )
 
     def _link_anew(
         self, signature: LaunchSignature, addresses: tuple[int, ...], names: tuple[str, ...]
     ) -> _Template:
-        count, sizes = len(signature.slots), self._templates_of(signature).sizes
+        count, sizes = len(signature.slots), self._sizes_of(signature)
         scratch = list(map(PoolBuffer, addresses[count:], sizes[count:]))
         binding, address_of = bind(
             self.bundle.program.parameters, signature, addresses[:count], names, scratch, self.maps
         )
         return _Template(self._linker.link(binding), address_of, addresses, names)
 
-    def _templates_of(self, signature: LaunchSignature) -> _Templates:
-        def make() -> _Templates:
-            return _Templates((*signature.sizes, *(b.size_bytes for b in self.reserve_scratch())))
-
-        return self._templates.get_or_make(signature, make)
+    def _sizes_of(self, signature: LaunchSignature) -> tuple[int, ...]:
+        """Bytes at every address, device_mem_allocate included."""
+        return (*signature.sizes, *[buffer.size_bytes for buffer in self.reserve_scratch()])
 
     # --- running ------------------------------------------------------------------------------
 
@@ -269,6 +259,55 @@ class Kernel:
                 self.device.free(buffer.address_bytes)
             self._scratch = None
 
-    def _with_scratch(self, addresses: Sequence[int]) -> tuple[int, ...]:
-        scratch = self.reserve_scratch()
-        return (*addresses, *[buffer.address_bytes for buffer in scratch])
+
+# --- runners: the record of a launch, and functions that run one ------------------------------
+
+UNLABELLED = ExecuteLabels()
+"""Executes numbered from 0, SDSC files without a directory."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutedLaunch:
+    """A launch that has run.
+
+    ``begin_ns``: host clock. ``elapsed_ns``: per dispatch, None if the driver ran all at once.
+    ``label``: numbering of its executes and naming of its SDSC files. ``name``: of the kernel, ""
+    if unknown. ``interpreted``: number of dispatches that ran while their kernels were being
+    compiled.
+    """
+
+    linked: LinkedProgram
+    begin_ns: int
+    elapsed_ns: npt.NDArray[np.int64] | None = None
+    label: ExecuteLabels = UNLABELLED
+    name: str = ""
+    interpreted: int = 0
+
+
+Runner = Callable[[Device, LinkedProgram], ExecutedLaunch]
+"""Runs a launch on the compute engine; its return value becomes the launch's result."""
+
+
+def run_recorded(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+    """Run a launch in the compiled driver, as without a runner, and return its record."""
+    begin, before = time.perf_counter_ns(), device.executor.interpreted
+    device.executor.run(linked)
+    return ExecutedLaunch(linked, begin, interpreted=device.executor.interpreted - before)
+
+
+def timed_runner(progress: Progress | None = None, label: ExecuteLabels = UNLABELLED) -> Runner:
+    """A runner that runs and times dispatch by dispatch.
+
+    Kernels are compiled or loaded before the first dispatch, unless the program is interpreted.
+    """
+
+    def run_timed(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        executor = device.executor
+        executor.prepare(linked)
+        begin, before = time.perf_counter_ns(), executor.interpreted
+        elapsed = executor.run_timed(linked, progress)
+        return ExecutedLaunch(
+            linked, begin, elapsed, label, interpreted=executor.interpreted - before
+        )
+
+    return run_timed

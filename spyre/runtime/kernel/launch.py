@@ -7,8 +7,8 @@ is segment K, or K+1 when the launch has a pool, which is segment 0 (bundle refe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from spyre.errors import LaunchError
 from spyre.hw.linking import (
@@ -66,7 +66,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArgumentSlot:
-    """Properties of an argument that linking depends on; equal ones are one object (`slot_of`)."""
+    """Properties of an argument that linking depends on; equal ones are one object (`slot_of`).
+
+    ``device_dims``: extent and stride in bytes of the dims above the stick.
+    """
 
     size_bytes: int
     arrangement: str = "STANDARD"
@@ -82,13 +85,9 @@ def _slot(
 
 @lru_cache(_MAX_SLOTS)
 def slot_of(layout: SpyreTensorLayout) -> ArgumentSlot:
-    return _slot(layout.device_bytes, layout.element_arrangement, _device_dims(layout))
-
-
-def _device_dims(layout: SpyreTensorLayout) -> tuple[tuple[int, int], ...]:
-    """Extent and stride in bytes of the dims above the stick."""
-    strides = (stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1])
-    return tuple(zip(layout.device_size[:-1], strides, strict=True))
+    strides = [stride * layout.data_format.bits // 8 for stride in layout.device_strides[:-1]]
+    dims = tuple(zip(layout.device_size[:-1], strides, strict=True))
+    return _slot(layout.device_bytes, layout.element_arrangement, dims)
 
 
 SignatureKey = tuple[object, ...]
@@ -116,29 +115,27 @@ class LaunchSignature:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, launch: Launch) -> LaunchSignature:
-        indices = (*launch.arguments, *(() if launch.pool is None else (POOL,)))
-        slots = tuple([slot_of(tensor.layout) for tensor in launch.arguments.values()])
+    def of(cls, launch: Launch, maps: Mapping[int, TileMap]) -> LaunchSignature:
+        """The signature of ``launch``. ``maps``: by index, of arguments bound as tiles, whose size
+        is the tile's span.
+        """
+        indices, slots = [*launch.arguments], []
+        for index, tensor in launch.arguments.items():
+            slot = slot_of(tensor.layout)
+            if index in maps:
+                slot = _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
+            slots.append(slot)
         if launch.pool is not None:
-            slots = (*slots, _slot(launch.pool.size_bytes))
-        return cls(indices, slots, dict(launch.values), launch.names)
-
-    def with_tile_maps(self, maps: Mapping[int, TileMap]) -> LaunchSignature:
-        """The signature with the tile's span as size of each argument that has a map."""
-        slots = tuple(
-            _slot(maps[index].span_bytes, slot.arrangement, slot.device_dims)
-            if index in maps
-            else slot
-            for index, slot in zip(self.indices, self.slots, strict=True)
-        )
-        return replace(self, slots=slots)
+            indices.append(POOL)
+            slots.append(_slot(launch.pool.size_bytes))
+        return cls(tuple(indices), tuple(slots), dict(launch.values), launch.names)
 
     @property
     def has_pool(self) -> bool:
         """True if the last address is that of a pool."""
         return POOL in self.indices
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of the memory at each address."""
         return tuple(slot.size_bytes for slot in self.slots)
@@ -150,7 +147,7 @@ def bind(
     addresses: Sequence[int],
     names: Sequence[str],
     scratch: Sequence[PoolBuffer],
-    maps: Mapping[int, TileMap] | None = None,
+    maps: Mapping[int, TileMap],
 ) -> tuple[Binding, tuple[int, ...]]:
     """Bind ``parameters``, segments and memory; LaunchError if the launch is incomplete.
 
@@ -159,8 +156,17 @@ def bind(
     Also returns, for each allocation of the binding, the number of its start address among
     ``addresses`` followed by ``scratch``.
     """
-    windows = {index: k for k, index in enumerate(maps or {})}
-    memory = [*_allocations(signature, addresses, names), *_scratch_allocations(scratch)]
+    windows = {index: k for k, index in enumerate(maps)}
+    memory = [
+        *(
+            Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
+            for slot, address, name in zip(signature.slots, addresses, names, strict=True)
+        ),
+        *(
+            Allocation(scratch_name(k), buffer.address_bytes, buffer.size_bytes)
+            for k, buffer in enumerate(scratch)
+        ),
+    ]
     # Arguments that share memory under one name are one allocation.
     allocations = sorted(dict.fromkeys(memory), key=lambda a: a.address_bytes)
     number = {allocation: k for k, allocation in enumerate(allocations)}
@@ -172,7 +178,11 @@ def bind(
         window_base(windows[argument]) if argument in windows else address
         for argument, address in zip(signature.indices, addresses, strict=True)
     ]
-    named = dict(_named_addresses(parameters, signature, at))
+    named = {
+        parameter.name: _address_of(parameter, signature, at)
+        for parameter in parameters
+        if parameter.name not in signature.values
+    }
     segments = {} if parameters else dict(_segments(signature, at))
     owners = AddressOwners(
         {name: owner[k] for name, k in named.items()},
@@ -185,23 +195,9 @@ def bind(
         tuple(allocations),
         tuple(buffer.address_bytes for buffer in scratch),
         owners,
-        tuple(
-            AddressWindow(map_, addresses[at[k]], owner[at[k]]) for k, map_ in (maps or {}).items()
-        ),
+        tuple(AddressWindow(map_, addresses[at[k]], owner[at[k]]) for k, map_ in maps.items()),
     )
     return binding, tuple(owner.index(k) for k in range(len(allocations)))
-
-
-def _allocations(
-    signature: LaunchSignature, addresses: Sequence[int], names: Sequence[str]
-) -> Iterator[Allocation]:
-    for slot, address, name in zip(signature.slots, addresses, names, strict=True):
-        yield Allocation(name, address, slot.size_bytes, slot.arrangement, slot.device_dims)
-
-
-def _scratch_allocations(scratch: Sequence[PoolBuffer]) -> Iterator[Allocation]:
-    for k, buffer in enumerate(scratch):
-        yield Allocation(scratch_name(k), buffer.address_bytes, buffer.size_bytes)
 
 
 def scratch_name(index: int) -> str:
@@ -209,16 +205,8 @@ def scratch_name(index: int) -> str:
     return f"device_mem_allocate {index}"
 
 
-def _named_addresses(
-    parameters: Sequence[Parameter], signature: LaunchSignature, at: Mapping[int, int]
-) -> Iterator[tuple[str, int]]:
-    """(name, number of its address) of each parameter that is an address."""
-    for parameter in parameters:
-        if parameter.name not in signature.values:
-            yield parameter.name, _address_of(parameter, signature, at)
-
-
 def _address_of(parameter: Parameter, signature: LaunchSignature, at: Mapping[int, int]) -> int:
+    """Number of the address that a parameter holds."""
     require_no_size(parameter, signature.values)
     name = parameter.name
     owner = owner_of(name)

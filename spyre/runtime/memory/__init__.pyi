@@ -4,7 +4,6 @@ from .allocator import (
     AllocationIndex as AllocationIndex,
     FlexAllocator as FlexAllocator,
     VirtualAddress as VirtualAddress,
-    device_virtual_address as device_virtual_address,
 )
 from .flex_mode import (
     first_device as first_device,

@@ -68,11 +68,6 @@ class CompositeAddress:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
 
-def device_virtual_address(region: int, offset: int) -> int:
-    """The address of a location in programs (DMVA): region · 16 GiB + offset (reference §4.2)."""
-    return region * REGION_BYTES + offset
-
-
 class AllocationPolicy(StrEnum):
     """Bind: one chunk. Interleave: one chunk in each of several domains."""
 
@@ -100,13 +95,6 @@ class AllocationDirective:
     memory_type: MemoryType = MemoryType.TENSOR
 
     def __post_init__(self) -> None:
-        self._check_domains()
-        if self.policy is AllocationPolicy.BIND and len(self.domains) > 1:
-            raise self._wrong("at most one domain", "Bind")
-        if self.policy is AllocationPolicy.INTERLEAVE and len(self.domains) < 2:
-            raise self._wrong("two domains or more", "Interleave")
-
-    def _check_domains(self) -> None:
         program = self.memory_type is MemoryType.PROGRAM
         allowed = (PROGRAM_REGION,) if program else range(TENSOR_REGIONS)
         unique = len(set(self.domains)) == len(self.domains)
@@ -114,6 +102,10 @@ class AllocationDirective:
             first, last = allowed[0], allowed[-1]
             wanted = f"only {first}" if program else f"different ones of {first} to {last}"
             raise self._wrong(wanted, self.memory_type)
+        if self.policy is AllocationPolicy.BIND and len(self.domains) > 1:
+            raise self._wrong("at most one domain", "Bind")
+        if self.policy is AllocationPolicy.INTERLEAVE and len(self.domains) < 2:
+            raise self._wrong("two domains or more", "Interleave")
 
     def _wrong(self, expected: str, what: str) -> LaunchError:
         return LaunchError(
@@ -208,8 +200,6 @@ class FlexAllocator:
             self._regions.resize(capacities_bytes or region_capacities(self.mode))
         self._places: dict[int, Place] = {}
         """By handle."""
-        self._extra_references: dict[int, int] = {}
-        """handle → references beyond the first."""
         self._exposed: set[int] = set()
         """Handles whose address was given out; the memory of others cannot have been written."""
         self._uncleared: set[int] = set()
@@ -226,7 +216,7 @@ class FlexAllocator:
     def allocate(
         self, size_bytes: int, directive: AllocationDirective = BIND, uncleared: bool = False
     ) -> AllocationIndex:
-        """Handle of ``size_bytes`` fresh bytes with one reference; the null handle for 0 bytes.
+        """Handle of ``size_bytes`` fresh bytes; the null handle for 0 bytes.
 
         Fresh memory reads as zero (as 0xAA bytes on a device that poisons). ``uncleared``: more
         than `KEEP_BYTES` may have the contents of an earlier ``uncleared`` owner instead, which
@@ -247,7 +237,7 @@ class FlexAllocator:
         return index, place
 
     def deallocate(self, index: AllocationIndex) -> None:
-        """Release one reference; the last one frees. LaunchError SPY800 for a void handle."""
+        """Free an allocation. LaunchError SPY800 for a void handle."""
         if index:
             with self._lock:
                 if self.finalizers.pending or self._resets != self.device.resets:
@@ -257,19 +247,11 @@ class FlexAllocator:
     def give_back(self, index: AllocationIndex) -> None:
         """`deallocate` for owners; does nothing after a reset of the device.
 
-        LaunchError SPY800 if the reference was released already.
+        LaunchError SPY800 if the handle was given back already.
         """
-        if index and not self._is_void(index):
+        # Needs no lock: a reset makes all handles before it void, and no other.
+        if index > self._void and self._resets == self.device.resets:
             self.deallocate(index)
-
-    def retain(self, index: AllocationIndex) -> None:
-        """Add a reference to an allocation. LaunchError SPY800 for a void handle."""
-        if index:
-            with self._lock:
-                self._settle()
-                if index not in self._places:
-                    raise _unknown(index)
-                self._extra_references[index] = self._extra_references.get(index, 0) + 1
 
     # --- places -------------------------------------------------------------------------------
 
@@ -304,12 +286,16 @@ class FlexAllocator:
         with self._lock:
             self._settle()
             chunks = self._expose(index)
-            addresses = (chunks,) if isinstance(chunks, int) else chunks
-            return CompositeAddress(tuple(self._chunk(address) for address in addresses))
-
-    def device_virtual_address(self, address: VirtualAddress) -> int:
-        """The DMVA of a location whose region_id has the form of the mode."""
-        return device_virtual_address(self.mode.region_of(address.region_id), address.offset)
+            return CompositeAddress(
+                tuple(
+                    Chunk(
+                        self.virtual_address(address),
+                        self._regions.size_of(address),
+                        address >> REGION_BITS,
+                    )
+                    for address in ((chunks,) if isinstance(chunks, int) else chunks)
+                )
+            )
 
     # --- the whole ----------------------------------------------------------------------------
 
@@ -359,7 +345,8 @@ class FlexAllocator:
             else:
                 place = self._place(size_bytes, directive)
             if self.device.poison or self.device.leftovers.size_bytes:
-                self._make_fresh(place, uncleared)
+                for address in (place,) if isinstance(place, int) else place:
+                    self.device.make_fresh(address, self._regions.size_of(address), uncleared)
             self._last = index = self._last + 1
             if uncleared:
                 self._uncleared.add(index)
@@ -398,10 +385,6 @@ class FlexAllocator:
             raise
         return tuple(addresses)
 
-    def _make_fresh(self, chunks: Place, uncleared: bool) -> None:
-        for address in (chunks,) if isinstance(chunks, int) else chunks:
-            self.device.make_fresh(address, self._regions.size_of(address), uncleared)
-
     def _settle(self) -> None:
         """Apply device resets and releases that happened without the lock."""
         if self._resets != self.device.resets:
@@ -414,19 +397,11 @@ class FlexAllocator:
         self._resets = self.device.resets
         self._void = self._last
         self._places.clear()
-        self._extra_references.clear()
         self._exposed.clear()
         self._uncleared.clear()
         self._bytes = 0
 
     def _drop(self, index: int) -> None:
-        extra = self._extra_references
-        if extra and index in extra:
-            if extra[index] == 1:
-                del extra[index]
-            else:
-                extra[index] -= 1
-            return
         chunks = self._places.pop(index, None)
         if chunks is None:
             raise _unknown(index)
@@ -446,24 +421,16 @@ class FlexAllocator:
         self._exposed.add(index)
         return chunks
 
-    def _is_void(self, index: int) -> bool:
-        """True if a device reset has made the handle void. Needs no lock."""
-        return index <= self._void or self._resets != self.device.resets
-
     def virtual_address(self, address: int) -> VirtualAddress:
         """Region and offset of a device address (DMVA), region_id in the form of the mode."""
         region = self.mode.region_id(address >> REGION_BITS)
         return VirtualAddress(region, address & REGION_BYTES - 1)
-
-    def _chunk(self, address: int) -> Chunk:
-        size_bytes = self._regions.size_of(address)
-        return Chunk(self.virtual_address(address), size_bytes, address >> REGION_BITS)
 
 
 def _unknown(index: int) -> LaunchError:
     return LaunchError(
         "SPY800",
         "nothing is allocated under this handle",
-        expected="a handle of FlexAllocator.allocate that has references left",
+        expected="a handle of FlexAllocator.allocate that was not given back",
         found=f"handle {index}",
     )

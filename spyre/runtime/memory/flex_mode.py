@@ -32,10 +32,6 @@ class FlexMode(StrEnum):
         """
         return region * REGION_BYTES if self is FlexMode.PF else region
 
-    def region_of(self, region_id: int) -> int:
-        """Index of the region that ``region_id`` names."""
-        return region_id // REGION_BYTES if self is FlexMode.PF else region_id
-
 
 def read_mode() -> FlexMode:
     """The mode of FLEX_DEVICE. LaunchError SPY803 for other values than PF, VF and MOCK."""

@@ -10,16 +10,16 @@ from spyre.errors import LaunchError
 from spyre.hw.memory import DeviceTensor
 from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.runtime.memory.allocator import AllocationIndex, FlexAllocator, VirtualAddress
+from spyre.runtime.memory.allocator import AllocationIndex, FlexAllocator
 
 
 class DeviceStorage:
-    """Owns one reference to an allocation and releases it when closed or collected.
+    """Owns an allocation and frees it when closed or collected.
 
     ``size_bytes``: as requested. ``device_index``: of its card. It exposes neither address nor
-    pointer, and it cannot be copied or pickled, since that would release the reference twice. It
-    may be closed from any thread, several times, and be collected at any moment, also at
-    interpreter exit. The memory is free for the allocator's next call.
+    pointer, and it cannot be copied or pickled, since that would free the memory twice. It may be
+    closed from any thread, several times, and be collected at any moment, also at interpreter exit.
+    The memory is free for the allocator's next call.
     """
 
     __slots__ = ("__weakref__", "_allocator", "_finalizer", "_held", "device_index", "size_bytes")
@@ -54,15 +54,8 @@ class DeviceStorage:
     def closed(self) -> bool:
         return not self._held
 
-    def share(self) -> DeviceStorage:
-        """Another owner of the same allocation, for a launch that must outlive this one."""
-        with interrupts:
-            index = self.index
-            self._allocator.retain(index)
-            return DeviceStorage(self._allocator, index, self.size_bytes, self.device_index)
-
     def close(self) -> None:
-        """Release the reference; further calls do nothing."""
+        """Free the memory; further calls do nothing."""
         with interrupts:
             try:
                 index = self._held.pop()
@@ -94,11 +87,6 @@ class ProgramMemory:
         self.storage = storage
         self.address_bytes = address_bytes
         self.size_bytes = size_bytes
-
-    @classmethod
-    def whole(cls, storage: DeviceStorage) -> ProgramMemory:
-        address_bytes = storage.allocator.device_address(storage.index)
-        return cls(storage, address_bytes, storage.size_bytes)
 
     def split(self, count: int) -> list[ProgramMemory]:
         """``count`` equal pieces; each of them keeps the allocation alive."""
@@ -150,11 +138,6 @@ class SpyreTensor:
     def address_bytes(self) -> int:
         """Address of its memory, for the flex layer."""
         return self.storage.allocator.device_address(self.storage.index)
-
-    @cached_property
-    def virtual_address(self) -> VirtualAddress:
-        """Region and offset of its memory, for the flex layer."""
-        return self.storage.allocator.resolve(self.storage.index)
 
     @cached_property
     def resolved(self) -> DeviceTensor:

@@ -14,8 +14,8 @@ from spyre.files import atomic_write
 from spyre.runtime.drawing import Markup, Picture, document, tag, theme_button
 from spyre.runtime.pictures.executes import cores_picture, graph_picture, tiles_picture
 from spyre.runtime.pictures.layouts import PicturedTensor, layout_picture
-from spyre.runtime.run import Run, traced_launches
-from spyre.runtime.tracing import tile_groups, trace_executes
+from spyre.runtime.run import Run, traced_executes
+from spyre.runtime.tracing import tile_groups
 
 MAX_GROUPS = 24
 """Executes (those of one loop count once) whose cores and tiles are drawn."""
@@ -26,7 +26,7 @@ def pictures_of(run: Run) -> Iterator[Picture]:
 
     LaunchError for parameters without a value and layouts that do not fit their tensors.
     """
-    groups = tuple(tile_groups(trace_executes(traced_launches(run))))
+    groups = tuple(tile_groups(traced_executes(run)))
     yield graph_picture(groups)
     for buffer in run.buffers.values():
         spec = buffer.spec

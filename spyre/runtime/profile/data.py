@@ -21,7 +21,7 @@ from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.layout import Int64Array
 from spyre.runtime.comms import CollectiveRecord
-from spyre.runtime.flex import Command, Engine, LaunchOrigin, launch_of, recorded_block_of
+from spyre.runtime.flex import Command, Engine, SourceLines, launch_of, recorded_block_of
 from spyre.runtime.kernel import UNLABELLED
 from spyre.runtime.profile.collectives import record_of
 from spyre.runtime.profile.kernels import (
@@ -56,7 +56,7 @@ class Activity:
     labels: ExecuteLabels = UNLABELLED
     ended_ns: int = 0
     collective: CollectiveRecord | None = None
-    origin: LaunchOrigin | None = None
+    origin: SourceLines | None = None
 
 
 def activities_of(commands: Iterable[Command], card: int = 0) -> tuple[Activity, ...]:
@@ -331,7 +331,7 @@ class ProfileData:
         """Busy time of each core, [CORES], see `CoreBalance`."""
         return self.per_core.busy_ns
 
-    def origin_of(self, launch: TimelineLaunch) -> LaunchOrigin | None:
+    def origin_of(self, launch: TimelineLaunch) -> SourceLines | None:
         """Return the source of a launch, if known."""
         return self.activities[self.owners[launch.task]].origin
 

@@ -31,7 +31,7 @@ from spyre.hw.counters import (
 )
 from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.layout import Int64Array
-from spyre.runtime.flex import LaunchOrigin
+from spyre.runtime.flex import SourceLines
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -229,7 +229,7 @@ class KernelProfile:
     labels: ExecuteLabels
     launches: int
     launch_ns: float
-    origins: tuple[tuple[LaunchOrigin | None, int], ...]
+    origins: tuple[tuple[SourceLines | None, int], ...]
 
     @cached_property
     def executes(self) -> tuple[ExecuteProfile, ...]:

@@ -24,7 +24,7 @@ from spyre.hw.counters import ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
 from spyre.runtime.comms import CollectiveRecord
 from spyre.runtime.first_divergence import FirstDivergence
-from spyre.runtime.flex import CommandStream, LaunchOrigin
+from spyre.runtime.flex import CommandStream, SourceLines
 from spyre.runtime.profile.collectives import modelled_time
 from spyre.runtime.profile.data import (
     Activity,
@@ -202,7 +202,7 @@ class _KernelModels:
     model: Model
     models: list[KernelModel] = field(default_factory=list)
     _numbers: dict[tuple[str, int, ExecuteLabels], int] = field(default_factory=dict)
-    _origins: list[Counter[LaunchOrigin | None]] = field(default_factory=list)
+    _origins: list[Counter[SourceLines | None]] = field(default_factory=list)
 
     def number(self, launch: Activity, program: ProgramView) -> int:
         """Count a launch and return the index of its kernel, which is modelled at the first one."""

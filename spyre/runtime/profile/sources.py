@@ -1,6 +1,6 @@
 """Modelled time by the lines and modules of the user's program.
 
-The source lines of an execute are known for compiled kernels (:class:`LaunchOrigin`), not for eager
+The source lines of an execute are known for compiled kernels (:class:`SourceLines`), not for eager
 operations and bundles from files. Launches of one kernel may come from different lines.
 """
 

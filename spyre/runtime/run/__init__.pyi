@@ -9,7 +9,7 @@ from .runs import (
     RunOutput as RunOutput,
     describe_run as describe_run,
     is_float as is_float,
-    traced_launches as traced_launches,
+    traced_executes as traced_executes,
 )
 from .session import (
     BundleLike as BundleLike,

@@ -30,7 +30,7 @@ from spyre.runtime.arguments import (
 from spyre.runtime.cases import Case, CaseBuffer, CaseOutput
 from spyre.runtime.compare import EXACT, Tolerance
 from spyre.runtime.program import POOL, LoweredBundle, LoweredProgram, Role, require_bundle
-from spyre.runtime.tracing import TracedLaunch, WalkedMemory
+from spyre.runtime.tracing import MemoryExecute, WalkedMemory, trace_executes
 
 Array = npt.NDArray[Any]
 LoadBundle = Callable[[Path], LoweredBundle]
@@ -368,8 +368,8 @@ def view_of(storage: Array, view: TensorView) -> Array:
 # --- memory for address checks ----------------------------------------------------------------
 
 
-def traced_launches(run: Run) -> list[TracedLaunch]:
-    """The launches with the memory of their arguments, as address checks take them."""
+def traced_executes(run: Run) -> tuple[MemoryExecute, ...]:
+    """The executes of all launches, with their memory. LaunchErrors as of `trace_executes`."""
     memories = {
         name: _walked_memory(run, buffer)
         for name, buffer in run.buffers.items()
@@ -380,8 +380,10 @@ def traced_launches(run: Run) -> list[TracedLaunch]:
         for name, buffer in run.buffers.items()
         if buffer.alias_of is not None
     }
-    return [
-        TracedLaunch(
+    return tuple(
+        traced
+        for launch in run.launches
+        for traced in trace_executes(
             launch.bundle,
             {
                 POOL: WalkedMemory("the pool"),
@@ -390,8 +392,7 @@ def traced_launches(run: Run) -> list[TracedLaunch]:
             launch.values,
             ExecuteLabels(launch.first_execute, launch.directory),
         )
-        for launch in run.launches
-    ]
+    )
 
 
 def _walked_memory(run: Run, buffer: RunBuffer) -> WalkedMemory:

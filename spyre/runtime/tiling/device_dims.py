@@ -1,4 +1,8 @@
-"""Expected and actual tensors of a launch, and the host dim that each of their device dims walks.
+"""Device dims of tensors, and the operands that walk them.
+
+Each device dim of a tensor walks a host dim, and so do the dims of operands in the tensor. They
+decide which dims of different arguments are the same, and how operands are retargeted to larger
+tensors.
 
 A stride of -1 leaves the host dim of a device dim open. Layouts created from a dim order have that
 dim at a known position (runtime reference §1.1): the first order that fits fills those gaps, the
@@ -8,7 +12,7 @@ layout, in which the relevant dims are longer than 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations
@@ -16,11 +20,23 @@ from itertools import permutations
 import numpy as np
 
 from spyre.dtypes import STICK_BYTES
+from spyre.hw.linking import Walk
 from spyre.hw.memory import DeviceTensor
+from spyre.hw.spec import REGIONS
 from spyre.layout import AccessMap, Axis, Int64Array, SpyreTensorLayout, exact_geometry
-from spyre.runtime.program import Role
+from spyre.mlir.operation import (
+    Operation,
+    Tensor,
+    footprint,
+    indexed_dims,
+    unsplit_input_extent,
+)
+from spyre.runtime.arguments import trace_operands
+from spyre.runtime.program import POOL, LoweredBundle, owner_of
 
 _MAX_RANK = 6
+FIRST_SCRATCH = POOL - 1
+"""Memory k of device_mem_allocate is owner ``FIRST_SCRATCH - k``."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,11 @@ def device_dims(
     return DeviceDims(tuple(host_dims), tuple(multipliers), layout.device_size, steps)
 
 
+def dims_of(tensor: DeviceTensor) -> DeviceDims:
+    """Device dims of a tensor bound at launch."""
+    return device_dims(tensor.layout, tensor.sizes, tensor.strides)
+
+
 def _orders(layout: SpyreTensorLayout, shape: tuple[int, ...]) -> Iterator[Sequence[int]]:
     """Host dim of every device dim in layouts of this many dims, the default order first."""
     rank = len(shape)
@@ -119,58 +140,95 @@ def _fits(
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class KernelDim:
-    """One dim of a kernel as its arguments share it; equal in all of them.
+# --- operands ---------------------------------------------------------------------------------
 
-    ``name``: of the operation that has it first. ``reduced_by``: the operation that reduces it.
-    ``accumulated_by``: the operation that combines results of its tiles ('' where none does).
-    ``fixed``: why it cannot be tiled.
+
+def operand_uses(
+    bundle: LoweredBundle, has_pool: bool, values: Mapping[str, int] | None = None
+) -> tuple[Walk[int], ...]:
+    """All operands of all execute statements, in textual order, by argument index, POOL or scratch.
+
+    ``has_pool``: segment 0 of a bundle with baked addresses is the pool. ``values``: of runtime
+    sizes and index parameters. LaunchErrors as of `trace_operands`.
     """
+    program = bundle.program
+    names = (owner_of(parameter.name) for parameter in program.parameters)
+    indices = {index for index in names if index is not None} or range(POOL, REGIONS)
+    memories = {index: index for index in indices}
+    scratch = [FIRST_SCRATCH - k for k in range(len(program.allocations))]
+    traced = trace_operands(bundle, memories, values or {}, scratch, has_pool)
+    return tuple(walk for execute in traced for walk in execute.walks)
 
-    index: int
-    name: str
-    reduced_by: str = ""
-    accumulated_by: str = ""
-    fixed: str = ""
+
+WalkedDim = tuple[tuple[int, ...], str]
+"""Host dims that a dim of an operand walks (several: it runs through all of them), and why it is no
+plain walk of them, "" if it is.
+"""
 
 
-@dataclass(frozen=True)
-class ExpectedTensor:
-    """An argument as the kernel was compiled for it.
+def walked_dims(use: Walk[int], device: DeviceDims) -> dict[str, WalkedDim]:
+    """All dims of the operand that its argument has; ``device``: of that argument."""
+    op, tensor = use.op, use.tensor
+    pitches = footprint(op, tensor).pitch_bytes
+    dims = [
+        d
+        for d in dict.fromkeys(tensor.dims)
+        if tensor.holds(d) and d not in indexed_dims(op, tensor)
+    ]
+    walked: dict[str, WalkedDim] = {}
+    for dim in dims:
+        steps = whole_steps(op, tensor, dim)
+        if steps > 1:
+            walked[dim] = _by_pitch(pitches[dim], steps, device)
+        elif dim in tensor.stick_dims and device.stick_host_dim >= 0:
+            walked[dim] = (device.stick_host_dim,), ""
+    places = _by_place(use, device, [d for d in dims if d not in walked], walked)
+    walked |= {dim: ((host,), "") for dim, host in places.items()}
+    return {dim: walked[dim] for dim in dims if dim in walked}
 
-    ``shape``/``strides`` in elements; ``dims``: the kernel's dim of every host dim, None where no
-    operation walks it.
+
+def whole_steps(op: Operation, tensor: Tensor, dim: str) -> int:
+    """Sticks of a stick dim, or elements, that all cores visit of one tensor along ``dim``.
+
+    Under a window: of the stored input, all of it.
     """
-
-    arg_index: int
-    name: str
-    role: Role
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype_name: str
-    layout: SpyreTensorLayout
-    dims: tuple[KernelDim | None, ...]
-
-    @property
-    def device_dims(self) -> DeviceDims:
-        return device_dims(self.layout, self.shape, self.strides)
+    extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
+    if (window := op.window_of(tensor, dim)) is not None:
+        extent = unsplit_input_extent(tensor, dim, window)
+    return -(-extent // tensor.sticks.get(dim, 1))
 
 
-@dataclass(frozen=True)
-class ActualTensor:
-    """A tensor bound at launch: ``shape`` and ``strides`` in elements, and its device layout."""
+def _by_pitch(pitch_bytes: int, steps: int, device: DeviceDims) -> WalkedDim:
+    """The device dims whose coordinates change over ``steps``."""
+    way = np.array([pitch_bytes, (steps - 1) * pitch_bytes], np.int64)
+    ends, _ = device.sticks.steps_of(way, beyond=True)
+    changed = np.flatnonzero((ends != 0).any(axis=0))
+    lowest = int(changed.max()) if changed.size else len(device.strides_bytes) - 1
+    several = int(changed.min()) != lowest if changed.size else False
+    hosts = tuple(dict.fromkeys(device.host_dims[int(k)] for k in changed))
+    if -1 in hosts or not changed.size:
+        return tuple(h for h in hosts if h >= 0), "walks memory of no host dim"
+    if pitch_bytes != device.strides_bytes[lowest]:
+        return hosts, "skips elements along it"
+    return hosts, "runs through several dims" if several and len(hosts) > 1 else ""
 
-    name: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype_name: str
-    layout: SpyreTensorLayout
 
-    @classmethod
-    def of(cls, tensor: DeviceTensor) -> ActualTensor:
-        return cls(tensor.name, tensor.sizes, tensor.strides, tensor.dtype, tensor.layout)
-
-    @property
-    def device_dims(self) -> DeviceDims:
-        return device_dims(self.layout, self.shape, self.strides)
+def _by_place(
+    use: Walk[int], device: DeviceDims, single: list[str], known: Mapping[str, WalkedDim]
+) -> dict[str, int]:
+    """Host dims of dims of one step: those of the device dims left over, in order of memory."""
+    taken = {host for hosts, _ in known.values() for host in hosts}
+    above = range(len(device.extents) - 2, -1, -1)
+    left = [
+        device.host_dims[k]
+        for k in above
+        if device.host_dims[k] >= 0
+        and device.host_dims[k] not in taken
+        and device.host_dims[k] != device.stick_host_dim
+    ]
+    if len(left) == len(single):
+        return dict(zip(single, left, strict=True))
+    if len(use.tensor.dims) != len(device.extents) - 1:
+        return {}
+    places = {dim: device.host_dims[k] for dim, k in zip(use.tensor.dims, above, strict=True)}
+    return {dim: places[dim] for dim in single if places[dim] in left}

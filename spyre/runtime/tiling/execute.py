@@ -1,91 +1,46 @@
 """Running a tile plan on a device, one step after another.
 
-:class:`TiledLaunch` prepares a launch and raises its errors before anything runs; `TileSteps` are
-its steps with their temporaries, which the flex layer runs on a stream.
+`TileSteps` prepares a launch and raises its errors before anything runs; the flex layer runs its
+steps on a stream. A partial tile is copied to a temporary, as strided boxes of device bytes: whole
+sticks, and the first bytes of the last stick along a partial stick dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.device import Device
 from spyre.hw.linking import TileMap
 from spyre.hw.memory import DeviceTensor
-from spyre.layout import Int64Array, SpyreTensorLayout
+from spyre.layout import AccessMap, Axis, Int64Array, SpyreTensorLayout
 from spyre.lru_cache import LruCache
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature
 from spyre.runtime.program import require_bundle
-from spyre.runtime.tiling.device_dims import ActualTensor
+from spyre.runtime.tiling.device_dims import operand_uses
 from spyre.runtime.tiling.kernel_dims import expected_tensors
-from spyre.runtime.tiling.operand_uses import operand_uses
 from spyre.runtime.tiling.retarget import retarget
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, plan_tiles
-from spyre.runtime.tiling.tile_steps import (
-    Accumulate,
-    Compute,
-    CopyBox,
-    CopyIn,
-    CopyOut,
-    TileBuffer,
-    TileStep,
-    copy_boxes,
-    tile_steps,
-    valid_shape,
-)
+from spyre.runtime.tiling.tile_plan import TiledTensor, TilePlan, TilingOptions, plan_tiles
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer import Sanitizer
     from spyre.mlir.builder import BuiltBundle
 
-
-def accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
-    """argument 0 ← argument 0 ``operation`` argument 1, both dense in ``layout``.
-
-    Kept with the device; call it from the device's thread.
-    """
-    kernels = device.attached(_Accumulators, _Accumulators)
-    key = operation, layout.device_dtype, layout.num_sticks
-    if key not in kernels:
-        kernels[key] = Kernel(_bundle(*key), device)
-    return kernels[key]
-
-
-class _Accumulators(dict[tuple[str, str, int], Kernel]):
-    """By operation, format and sticks."""
-
-
-@lru_cache(maxsize=256)
-def _bundle(operation: str, data_format: str, num_sticks: int) -> BuiltBundle:
-    """A bundle over ``num_sticks`` rows of one stick; the writers are imported when needed."""
-    from spyre.mlir.builder import BundleBuilder, HostOperand, pointwise
-
-    builder = BundleBuilder()
-    total, result = (builder.argument(num_sticks * 128) for _ in range(2))
-    target = HostOperand(total.at(), data_format=data_format)
-    lanes = SpyreTensorLayout((num_sticks, 1), (1, -1), data_format).elements_per_stick
-    source = HostOperand(result.at(), data_format=data_format)
-    builder.add(pointwise(operation, (num_sticks, lanes), [target, source], target))
-    return replace(builder.build(), directory=Path(f"accumulate_{operation}"))
-
-
-Temporaries = Mapping[tuple[int, TileBuffer], DeviceTensor]
-"""Tile-sized tensors by (number of the tensor in the plan, use)."""
 
 MAX_PLANS = 64
 """Plans, and sets of retargeted operations, a kernel keeps."""
 
 
-class TilingKernel:
+class Tiler:
     """A kernel with the analysis of its operands that tiling needs.
 
     ``values``: of runtime sizes and index parameters, which must be equal in all launches. For one
@@ -112,9 +67,8 @@ class TilingKernel:
         """
         options = options if options is not None else TilingOptions()
         tensors = [self._bound(launch, expected.arg_index) for expected in self.expected]
-        actual = [ActualTensor.of(tensor) for tensor in tensors]
-        key = (options, *(replace(tensor, name="") for tensor in actual))
-        return self._plans.get_or_make(key, lambda: plan_tiles(self.expected, actual, options))
+        key = (options, *(replace(tensor, name="", address_bytes=0) for tensor in tensors))
+        return self._plans.get_or_make(key, lambda: plan_tiles(self.expected, tensors, options))
 
     def retargeted(self, maps: Mapping[int, TileMap]) -> Kernel:
         """The kernel for tiles: arguments seen through ``maps``, by index. LaunchError SPY861."""
@@ -138,154 +92,214 @@ class TilingKernel:
         )
 
 
-@dataclass(frozen=True)
-class TiledLaunch:
-    """A launch ready to run tile by tile. The constructor raises all errors of the launch.
+# --- steps ------------------------------------------------------------------------------------
 
-    For one thread at a time, like the kernel's device.
+
+TileBuffer = Literal["tile", "result"]
+"""A temporary of one tensor, of the size of a tile. ``tile``: replaces a tile of the tensor; of an
+accumulated output, it holds the sum so far. ``result``: the summand of one iteration.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The valid part of a tile ← its temporary, or, if ``is_input``, temporary ← zeros, then the
+    valid part of the tile. ``tensor``: number in the plan.
     """
 
-    kernel: TilingKernel
-    launch: Launch
-    plan: TilePlan
+    iteration: int
+    tensor: int
+    is_input: bool
 
-    def __post_init__(self) -> None:
-        _check_overlap(self.launch, self.plan)
-        if not self.plan.needs_steps:
-            _ = self.whole_tiles
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run the kernel. ``temporaries``: (number of a tensor, buffer) for each tensor whose tile is
+    replaced by a temporary.
+    """
+
+    iteration: int
+    temporaries: tuple[tuple[int, TileBuffer], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """``tile`` ← ``tile`` and ``result``, combined element by element, rounded to the format."""
+
+    iteration: int
+    tensor: int
+
+
+TileStep = Copy | Compute | Accumulate
+WHOLE_TILE = Compute(0)
+"""The first tile, on no temporaries."""
+
+
+def tile_steps(plan: TilePlan) -> Iterator[TileStep]:
+    for iteration in range(plan.iterations):
+        yield from _iteration_steps(plan, iteration)
+
+
+def _iteration_steps(plan: TilePlan, iteration: int) -> Iterator[TileStep]:
+    padded = _padded(plan, iteration)
+    is_sum = any(dim.is_reduction for dim in plan.dims)
+    sums = {k for k, t in enumerate(plan.tensors) if is_sum and t.expected.is_output}
+    first, last = _first_and_last(plan, iteration)
+    for tensor in sorted(padded):
+        if plan.tensors[tensor].expected.is_input:
+            yield Copy(iteration, tensor, is_input=True)
+    buffers: dict[int, TileBuffer] = dict.fromkeys(sorted(padded | sums), "tile")
+    if not first:
+        buffers |= dict.fromkeys(sums, "result")
+    yield Compute(iteration, tuple(buffers.items()))
+    for tensor in sorted(sums):
+        if not first:
+            yield Accumulate(iteration, tensor)
+    for tensor in sorted(padded | sums):
+        if plan.tensors[tensor].expected.is_output and (last or tensor not in sums):
+            yield Copy(iteration, tensor, is_input=False)
+
+
+def _padded(plan: TilePlan, iteration: int) -> set[int]:
+    """Tensors whose tile is not whole in ``iteration``."""
+    partial = {int(dim) for dim in np.flatnonzero(plan.partial[iteration])}
+    return {
+        k for k, tensor in enumerate(plan.tensors) if any(dim in partial for dim, _ in tensor.walks)
+    }
+
+
+def _first_and_last(plan: TilePlan, iteration: int) -> tuple[bool, bool]:
+    """Whether the iteration begins, and whether it ends, the tiles that are reduced together."""
+    reduced = [k for k, dim in enumerate(plan.dims) if dim.is_reduction]
+    row = plan.indices[iteration, reduced]
+    ends = np.array([plan.counts[k] - 1 for k in reduced], np.int64)
+    return not row.any(), bool((row == ends).all())
+
+
+RunKernel = Callable[[Kernel, LaunchSignature, tuple[int, ...]], None]
+"""Runs one pass of a kernel at addresses (bytes)."""
+
+
+class TileSteps:
+    """The steps of a launch over larger tensors. The constructor raises all errors of the launch.
+
+    For one thread at a time, like the kernel's device. ``addresses``: int64 [step, address], the
+    addresses (bytes) that each step binds; set by `allocate`, before the first `run`.
+    """
+
+    addresses: Int64Array
+
+    def __init__(self, tiler: Tiler, launch: Launch, plan: TilePlan) -> None:
+        self.tiler, self.launch, self.plan = tiler, launch, plan
+        self._temporaries: dict[tuple[int, TileBuffer], DeviceTensor] = {}
+        _check_overlap(launch, plan)
+        if not plan.needs_steps:
+            self.kernel_of()
             return
         # Everything that can fail is done here, before anything is enqueued.
-        steps = list(self.steps())
-        for compute in _one_per_kernel(steps):
+        for compute in {s.temporaries: s for s in self.steps if isinstance(s, Compute)}.values():
             self.kernel_of(compute)
-        for step in steps:
-            if isinstance(step, CopyIn | CopyOut):
-                self.boxes_of(step)
-
-    @property
-    def whole_tiles(self) -> Kernel:
-        """The kernel retargeted to whole tiles."""
-        return self.kernel_of(Compute(0))
-
-    @property
-    def first_tile(self) -> Launch:
-        """The launch of `whole_tiles` for the first tile."""
-        return self.launch_of(Compute(0))
-
-    def steps(self) -> Iterator[TileStep]:
-        """Its steps, in order."""
-        if self.plan.needs_steps:
-            return tile_steps(self.plan)
-        return (Compute(iteration) for iteration in range(self.plan.iterations))
+        for step in self.steps:
+            if isinstance(step, Copy):
+                self._boxes_of(step)
 
     @cached_property
-    def addresses_bytes(self) -> Int64Array:
+    def steps(self) -> tuple[TileStep, ...]:
+        return tuple(tile_steps(self.plan))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def allocate(self, allocate: Callable[[int], int]) -> None:
+        """Place the temporaries at the addresses that ``allocate(bytes)`` returns."""
+        wanted = {use for s in self.steps if isinstance(s, Compute) for use in s.temporaries}
+        for k, buffer in sorted(wanted):
+            expected = self.plan.tensors[k].expected
+            self._temporaries[k, buffer] = DeviceTensor(
+                f"{buffer} of {expected.name}",
+                allocate(expected.layout.device_bytes),
+                expected.layout,
+                expected.dtype_name,
+                expected.shape,
+                expected.strides,
+            )
+        # A copy binds the addresses of the launch.
+        bound = [self.launch_of(s) if isinstance(s, Compute) else self.launch for s in self.steps]
+        self.addresses = np.array([launch.addresses for launch in bound], np.int64)
+
+    @cached_property
+    def corners_bytes(self) -> Int64Array:
         """Device address of every tile's corner, [iteration, tensor of the plan]."""
         bases = [self._tensor(k).address_bytes for k in range(len(self.plan.tensors))]
-        addresses: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
-        return addresses
+        corners: Int64Array = self.plan.offsets_bytes + np.array(bases, np.int64)
+        return corners
 
-    def kernel_of(self, step: Compute) -> Kernel:
+    def kernel_of(self, step: Compute = WHOLE_TILE) -> Kernel:
         """The kernel retargeted to the tensors that ``step`` binds."""
         inside = {k for k, _ in step.temporaries}
-        return self.kernel.retargeted(
+        return self.tiler.retargeted(
             {
                 tensor.expected.arg_index: tensor.map.merged
                 for k, tensor in enumerate(self.plan.tensors)
-                if k not in inside and _is_mapped(tensor)
+                if k not in inside and (tensor.is_tiled or not tensor.map.is_identity)
             }
         )
 
-    def launch_of(self, step: Compute, temporaries: Temporaries | None = None) -> Launch:
+    def launch_of(self, step: Compute = WHOLE_TILE) -> Launch:
         """The inputs of `kernel_of` for ``step``: corners of tiles, and temporaries."""
         inside = dict(step.temporaries)
-        corners = self.addresses_bytes[step.iteration].tolist()
+        corners = self.corners_bytes[step.iteration].tolist()
         arguments = dict(self.launch.arguments)
         for k, tensor in enumerate(self.plan.tensors):
             index = tensor.expected.arg_index
             if k in inside:
-                arguments[index] = (temporaries or {})[k, inside[k]]
+                arguments[index] = self._temporaries[k, inside[k]]
             else:
                 arguments[index] = replace(arguments[index], address_bytes=corners[k])
         return replace(self.launch, arguments=arguments)
 
-    def run_copy(self, step: Accumulate | CopyIn | CopyOut, temporaries: Temporaries) -> None:
-        """Run a copy or an accumulation."""
-        match step:
-            case Accumulate():
-                total = temporaries[step.tensor, TileBuffer.TILE]
-                result = temporaries[step.tensor, TileBuffer.RESULT]
-                adder = accumulator(self.kernel.kernel.device, step.operation, total.layout)
-                adder.launch(Launch({0: total, 1: result}))
-            case CopyIn() | CopyOut():
-                self._copy(step, temporaries[step.tensor, TileBuffer.TILE])
+    def run(self, first: int, addresses: Int64Array, run_kernel: RunKernel) -> None:
+        """Run the steps from ``first`` on, one per row of ``addresses`` [step, address]."""
+        for number, row in enumerate(addresses.tolist(), first):
+            match self.steps[number]:
+                case Compute() as step:
+                    kernel = self.kernel_of(step)
+                    run_kernel(kernel, kernel.signature_of(self.launch_of(step)), tuple(row))
+                case Accumulate() as step:
+                    total = self._temporaries[step.tensor, "tile"]
+                    result = self._temporaries[step.tensor, "result"]
+                    device, operation = self.tiler.kernel.device, self.plan.accumulation
+                    adder = _accumulator(device, operation, total.layout)
+                    adder.launch(Launch({0: total, 1: result}))
+                case Copy() as step:
+                    self._copy(step)
 
-    def _copy(self, step: CopyIn | CopyOut, temporary: DeviceTensor) -> None:
-        device, larger = self.kernel.kernel.device, self._tensor(step.tensor)
+    def _copy(self, step: Copy) -> None:
+        device, temporary = self.tiler.kernel.device, self._temporaries[step.tensor, "tile"]
+        corner = int(self.corners_bytes[step.iteration, step.tensor])
         offset = int(self.plan.offsets_bytes[step.iteration, step.tensor])
-        tile, tensor = device.bytes_of(temporary), device.bytes_of(larger)[offset:]
-        if isinstance(step, CopyIn):
+        tile = device.bytes_of(temporary)
+        tensor = device.bytes_of(self._tensor(step.tensor))[offset:]
+        boxes, sanitizer = self._boxes_of(step), device.sanitizer
+        if step.is_input:
             tile[:] = 0  # neutral in sums; other results of the padding are not copied out
-        for box in self.boxes_of(step):
-            inside, outside = box.views(tile, tensor)
-            if isinstance(step, CopyIn):
-                inside[:] = outside
-            else:
-                outside[:] = inside
-        if device.sanitizer is not None:
-            self._observe(step, temporary, device.sanitizer)
-
-    def _observe(
-        self, step: CopyIn | CopyOut, temporary: DeviceTensor, sanitizer: Sanitizer
-    ) -> None:
-        """Report the memory that a copy wrote to the sanitizer."""
-        if isinstance(step, CopyIn):
-            sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
+            for box in boxes:
+                box.view(tile, 0)[:] = box.view(tensor, 1)
+            if sanitizer is not None:
+                sanitizer.written(temporary.address_bytes, temporary.size_bytes, temporary.name)
             return
-        corner = int(self.addresses_bytes[step.iteration, step.tensor])
-        for box in self.boxes_of(step):
-            sanitizer.written_sticks(corner + box.sticks.offsets(1), temporary.name)
+        for box in boxes:
+            box.view(tensor, 1)[:] = box.view(tile, 0)
+            if sanitizer is not None:
+                sanitizer.written_sticks(corner + box.sticks.offsets(1), temporary.name)
 
-    def boxes_of(self, step: CopyIn | CopyOut) -> tuple[CopyBox, ...]:
+    def _boxes_of(self, step: Copy) -> tuple[CopyBox, ...]:
         """The boxes that a copy moves, relative to the corners of the temporary and of the tile."""
-        valid = valid_shape(self.plan, step.tensor, step.iteration)
-        return copy_boxes(self.plan.tensors[step.tensor], valid)
+        valid = _valid_shape(self.plan, step.tensor, step.iteration)
+        return _copy_boxes(self.plan.tensors[step.tensor], valid)
 
     def _tensor(self, k: int) -> DeviceTensor:
         return self.launch.arguments[self.plan.tensors[k].expected.arg_index]
-
-
-def _one_per_kernel(steps: Sequence[TileStep]) -> list[Compute]:
-    """The first computation with every set of temporaries."""
-    first: dict[object, Compute] = {}
-    for step in steps:
-        if isinstance(step, Compute):
-            first.setdefault(step.temporaries, step)
-    return list(first.values())
-
-
-def _is_mapped(tensor: TiledTensor) -> bool:
-    """True if the tensor differs from the one the kernel was compiled for."""
-    return tensor.is_tiled or not tensor.map.is_identity
-
-
-def temporaries_of(
-    plan: TilePlan, steps: Iterable[TileStep], allocate: Callable[[int], int]
-) -> Temporaries:
-    """The temporaries of ``steps``, at the addresses that ``allocate(bytes)`` returns."""
-    wanted = {use for step in steps if isinstance(step, Compute) for use in step.temporaries}
-    temporaries: dict[tuple[int, TileBuffer], DeviceTensor] = {}
-    for k, buffer in sorted(wanted):
-        expected = plan.tensors[k].expected
-        temporaries[k, buffer] = DeviceTensor(
-            f"{buffer} of {expected.name}",
-            allocate(expected.layout.device_bytes),
-            expected.layout,
-            expected.dtype_name,
-            expected.shape,
-            expected.strides,
-        )
-    return temporaries
 
 
 def _check_overlap(launch: Launch, plan: TilePlan) -> None:
@@ -302,7 +316,7 @@ def _check_overlap(launch: Launch, plan: TilePlan) -> None:
         )
         same = a.address_bytes == b.address_bytes and first.map == second.map
         same = same and bool((plan.offsets_bytes[:, one] == plan.offsets_bytes[:, other]).all())
-        if not disjoint and not same and (first.is_written or second.is_written):
+        if not disjoint and not same and (first.expected.is_output or second.expected.is_output):
             raise LaunchError(
                 "SPY862",
                 f"{a.name} and {b.name} share memory, but not their tiles",
@@ -312,38 +326,127 @@ def _check_overlap(launch: Launch, plan: TilePlan) -> None:
             )
 
 
-RunKernel = Callable[[Kernel, LaunchSignature, tuple[int, ...]], None]
-"""Runs one pass of a kernel at addresses (bytes)."""
+# --- copies of partial tiles ------------------------------------------------------------------
+
+Bytes = npt.NDArray[np.uint8]
 
 
-class TileSteps:
-    """The steps of a tiled launch with their temporaries; they run in order.
+@dataclass(frozen=True, slots=True)
+class CopyBox:
+    """``nbytes`` from the start of every stick of a walk.
 
-    ``addresses``: int64 [step, address], addresses (bytes) that each step binds.
+    ``sticks``: byte offsets from the corner of the temporary (space 0) and of the tile in the
+    larger tensor (space 1).
     """
 
-    def __init__(self, tiled: TiledLaunch, temporaries: Temporaries) -> None:
-        self._tiled = tiled
-        self._temporaries = temporaries
-        self._steps: Sequence[TileStep] = tuple(tiled.steps())
-        self.addresses = np.array([self._addresses(step) for step in self._steps], np.int64)
+    sticks: AccessMap
+    nbytes: int
 
-    def __len__(self) -> int:
-        return len(self._steps)
+    def view(self, memory: Bytes, space: int) -> Bytes:
+        """The box in the memory of a space, which begins at the corner."""
+        axes = self.sticks.axes
+        assert self.sticks.highest(space) + self.nbytes <= memory.size, "a copy leaves its memory"
+        return np.lib.stride_tricks.as_strided(
+            memory[self.sticks.first[space] :],
+            (*[axis.extent for axis in axes], self.nbytes),
+            (*[axis.pitches[space] for axis in axes], 1),
+        )
 
-    def _addresses(self, step: TileStep) -> tuple[int, ...]:
-        """Addresses that a step binds; for copies, those of the launch."""
-        if isinstance(step, Compute):
-            return self._tiled.launch_of(step, self._temporaries).addresses
-        return self._tiled.launch.addresses
 
-    def run(self, first: int, addresses: Int64Array, run_kernel: RunKernel) -> None:
-        """Run the steps from ``first`` on, one per row of ``addresses`` [step, address]."""
-        for number, row in enumerate(addresses.tolist(), first):
-            step = self._steps[number]
-            if isinstance(step, Compute):
-                kernel = self._tiled.kernel_of(step)
-                signature = kernel.signature_of(self._tiled.launch_of(step, self._temporaries))
-                run_kernel(kernel, signature, tuple(row))
-            else:
-                self._tiled.run_copy(step, self._temporaries)
+def _valid_shape(plan: TilePlan, number: int, iteration: int) -> tuple[int, ...]:
+    """Host extents of the existing part of the iteration's tile of tensor ``number``."""
+    tensor = plan.tensors[number]
+    shape = list(tensor.expected.shape)
+    for dim, host_dim in tensor.walks:
+        if plan.partial[iteration, dim]:
+            shape[host_dim] = plan.dims[dim].valid_last
+    return tuple(shape)
+
+
+def _copy_boxes(tensor: TiledTensor, valid: tuple[int, ...]) -> tuple[CopyBox, ...]:
+    """The boxes to copy of a tile of which ``valid`` host extents exist."""
+    device = tensor.expected.device_dims
+    steps = list(tensor.map.extents)
+    partial_stick: tuple[int, int] | None = None
+    for host_dim, (size, tile) in enumerate(zip(valid, tensor.expected.shape, strict=True)):
+        if size == tile:
+            continue
+        _check_simple(tensor, host_dim)
+        for k in device.walked_by(host_dim):
+            steps[k] = -(-size // device.multipliers[k])
+            lanes = size % device.multipliers[k]
+            if host_dim == device.stick_host_dim and lanes:
+                partial_stick = k, lanes
+    boxes = _boxes(tensor, steps, partial_stick)
+    return tuple(box for box in boxes if box.sticks.count)
+
+
+def _check_simple(tensor: TiledTensor, host_dim: int) -> None:
+    device, layout = tensor.expected.device_dims, tensor.expected.layout
+    arranged = layout.element_arrangement != "STANDARD" and host_dim == device.stick_host_dim
+    if len(device.walked_by(host_dim)) > 1 or arranged:
+        raise LaunchError(
+            "SPY855",
+            f"the layout of {tensor.actual.name} cannot express part of a tile: dim {host_dim} "
+            "is split over several device dims",
+            expected="one device dim above the stick, and a standard element arrangement",
+            found=str(layout),
+        )
+
+
+def _boxes(
+    tensor: TiledTensor, steps: list[int], partial_stick: tuple[int, int] | None
+) -> list[CopyBox]:
+    """One box of whole sticks, and one of partial sticks if ``partial_stick`` is (dim, lanes)."""
+    if partial_stick is None:
+        return [CopyBox(_sticks(tensor, steps), STICK_BYTES)]
+    k, lanes = partial_stick
+    last = steps[k] - 1
+    front, end = list(steps), list(steps)
+    front[k], end[k] = last, 1
+    bits = tensor.expected.layout.data_format.bits
+    return [
+        CopyBox(_sticks(tensor, front), STICK_BYTES),
+        CopyBox(_sticks(tensor, end, k, last), lanes * bits // 8),
+    ]
+
+
+def _sticks(tensor: TiledTensor, steps: list[int], along: int = 0, first: int = 0) -> AccessMap:
+    """``steps`` of every device dim, from step ``first`` of dim ``along`` on, in both memories."""
+    strides = zip(tensor.map.tile_strides_bytes, tensor.map.strides_bytes, strict=True)
+    axes = tuple(map(Axis, steps, strides))
+    start = tuple(first * pitch for pitch in axes[along].pitches) if axes else (0, 0)
+    return AccessMap(start, axes)
+
+
+# --- accumulation -----------------------------------------------------------------------------
+
+
+class _Accumulators(dict[tuple[str, str, int], Kernel]):
+    """By operation, format and sticks."""
+
+
+def _accumulator(device: Device, operation: str, layout: SpyreTensorLayout) -> Kernel:
+    """argument 0 ← argument 0 ``operation`` argument 1, both dense in ``layout``.
+
+    Kept with the device; call it from the device's thread.
+    """
+    kernels = device.attached(_Accumulators, _Accumulators)
+    key = operation, layout.device_dtype, layout.num_sticks
+    if key not in kernels:
+        kernels[key] = Kernel(_bundle(*key), device)
+    return kernels[key]
+
+
+@lru_cache(maxsize=256)
+def _bundle(operation: str, data_format: str, num_sticks: int) -> BuiltBundle:
+    """A bundle over ``num_sticks`` rows of one stick; the writers are imported when needed."""
+    from spyre.mlir.builder import BundleBuilder, HostOperand, pointwise
+
+    builder = BundleBuilder()
+    total, result = (builder.argument(num_sticks * 128) for _ in range(2))
+    target = HostOperand(total.at(), data_format=data_format)
+    lanes = SpyreTensorLayout((num_sticks, 1), (1, -1), data_format).elements_per_stick
+    source = HostOperand(result.at(), data_format=data_format)
+    builder.add(pointwise(operation, (num_sticks, lanes), [target, source], target))
+    return replace(builder.build(), directory=Path(f"accumulate_{operation}"))

@@ -9,7 +9,7 @@ an operation reduces, slides a window over, masks, or reads shifted are marked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from math import prod
 
 import numpy as np
@@ -18,28 +18,45 @@ from spyre.disjoint_sets import DisjointSets
 from spyre.hw.linking import Walk
 from spyre.hw.ops import Family, find_op
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Operation, footprint, indexed_dims
+from spyre.mlir.operation import footprint, indexed_dims
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments
-from spyre.runtime.tiling.device_dims import ExpectedTensor, KernelDim, device_dims
-from spyre.runtime.tiling.operand_uses import WalkedDim, walked_dims, whole_steps
+from spyre.runtime.tiling.device_dims import DeviceDims, device_dims, walked_dims, whole_steps
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ArgumentDim:
-    """Host dim ``host_dim`` of argument ``arg_index``."""
+@dataclass(frozen=True, slots=True)
+class SharedDim:
+    """One dim of a kernel as its arguments share it; equal in all of them.
 
-    arg_index: int
-    host_dim: int
+    ``name``: of the operation that has it first. ``reduced_by``: the operation that reduces it.
+    ``accumulated_by``: the operation that combines results of its tiles ('' where none does).
+    ``fixed``: why it cannot be tiled.
+    """
+
+    index: int
+    name: str
+    reduced_by: str = ""
+    accumulated_by: str = ""
+    fixed: str = ""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ExecuteDim:
-    """Dim ``dim`` of execute statement ``execute``."""
+@dataclass(frozen=True, slots=True)
+class ExpectedTensor(ArgumentSpec):
+    """An argument as the kernel was compiled for it.
 
-    execute: int
-    dim: str
+    ``dims``: the kernel's dim of every host dim, None where no operation walks it.
+    """
+
+    dims: tuple[SharedDim | None, ...] = ()
+
+    @property
+    def device_dims(self) -> DeviceDims:
+        return device_dims(self.layout, self.shape, self.strides)
 
 
+ArgumentDim = tuple[int, int]
+"""Argument index, and one of its host dims."""
+ExecuteDim = tuple[int, str]
+"""Number of an execute statement, and one of its dims."""
 DimNode = ArgumentDim | ExecuteDim
 
 
@@ -76,49 +93,39 @@ Starts = Mapping[ExecuteDim, Int64Array]
 
 @dataclass(frozen=True)
 class ArgumentWalk:
-    """One dim of an operand in an argument.
+    """One dim of an operand in an argument: the ``host_dims`` it walks.
 
-    ``starts``: element of the host dim, [instance, core]; ``share``: elements of one core;
-    ``extent``: of the host dim. Valid for plain walks only.
+    ``fault``: why it is no plain walk of them, "" if it is. ``starts``: element of the host dim,
+    [instance, core]; ``share``: elements of one core; ``extent``: of the host dim. These three are
+    valid for plain walks only.
     """
 
     use: Walk[int]
-    walked: WalkedDim
+    dim: str
+    host_dims: tuple[int, ...]
+    fault: str
     starts: Int64Array
     share: int
     extent: int
 
     @property
     def node(self) -> ExecuteDim:
-        return ExecuteDim(self.use.execute.index, self.walked.dim)
+        return self.use.execute.index, self.dim
 
     @property
     def is_plain(self) -> bool:
         """True if it walks one host dim, and slides no window along it."""
-        windowed = self.use.op.window_of(self.use.tensor, self.walked.dim) is not None
-        return len(self.walked.host_dims) == 1 and not windowed
-
-
-def argument_walks(
-    uses: Sequence[Walk[int]], specs: Mapping[int, ArgumentSpec]
-) -> list[tuple[ArgumentWalk, ...]]:
-    """The walks of every operand within one of the arguments ``specs``."""
-    return [
-        _walks_of(use, specs[use.owner])
-        for use in uses
-        if use.owner is not None and use.owner in specs
-    ]
+        return len(self.host_dims) == 1 and self.use.op.window_of(self.use.tensor, self.dim) is None
 
 
 def _walks_of(use: Walk[int], spec: ArgumentSpec) -> tuple[ArgumentWalk, ...]:
     device = device_dims(spec.layout, spec.shape, spec.strides)
     walks = []
-    for walked in walked_dims(use, device):
-        host_dim = walked.host_dims[0] if walked.host_dims else -1
-        starts = device.coordinates(host_dim, use.offsets)
-        share = use.op.tensor_extent(use.tensor, walked.dim)
-        extent = spec.shape[host_dim] if walked.host_dims else 0
-        walks.append(ArgumentWalk(use, walked, starts, share, extent))
+    for dim, (host_dims, fault) in walked_dims(use, device).items():
+        starts = device.coordinates(host_dims[0] if host_dims else -1, use.offsets)
+        share = use.op.tensor_extent(use.tensor, dim)
+        extent = spec.shape[host_dims[0]] if host_dims else 0
+        walks.append(ArgumentWalk(use, dim, host_dims, fault, starts, share, extent))
     return tuple(walks)
 
 
@@ -128,10 +135,10 @@ def link_arguments(classes: DimClasses, operands: Sequence[tuple[ArgumentWalk, .
     for walk in (walk for walks in operands for walk in walks):
         use = walk.use
         assert use.owner is not None
-        for host_dim in walk.walked.host_dims:
-            classes.join(walk.node, ArgumentDim(use.owner, host_dim))
-        if walk.walked.fault:
-            classes.fix(walk.node, f"{use.op.name} {walk.walked.fault} of {use.tensor.name}")
+        for host_dim in walk.host_dims:
+            classes.join(walk.node, (use.owner, host_dim))
+        if walk.fault:
+            classes.fix(walk.node, f"{use.op.name} {walk.fault} of {use.tensor.name}")
         if not walk.is_plain:
             continue
         known = starts.setdefault(walk.node, walk.starts)
@@ -157,7 +164,7 @@ def _kind(walks: tuple[ArgumentWalk, ...]) -> object:
     op = use.op
     owners = tuple((t.component, t.dims, tuple(t.scale.items())) for t in op.tensors)
     constants = tuple(sorted(op.constants.items()))
-    walked = tuple((walk.walked, walk.share) for walk in walks)
+    walked = tuple((w.dim, w.host_dims, w.fault, w.share) for w in walks)
     return op.name, constants, tuple(op.extents.items()), owners, use.operand, use.owner, walked
 
 
@@ -245,14 +252,14 @@ def _link(
         pairs = _by_pitch(one, other) if same else []
     reason = f"{one.op.name} and {other.op.name} see an intermediate differently"
     for dim, dim2 in pairs:
-        ours, theirs = ExecuteDim(one.execute.index, dim), ExecuteDim(other.execute.index, dim2)
+        ours, theirs = (one.execute.index, dim), (other.execute.index, dim2)
         classes.join(ours, theirs)
         if ours in known and not _agree(known[ours], other, theirs, known):
             classes.fix(theirs, reason)
     for dim in set(_held(one)) - {ours for ours, _ in pairs}:
-        classes.fix(ExecuteDim(one.execute.index, dim), reason)
+        classes.fix((one.execute.index, dim), reason)
     for dim in set(_held(other)) - {theirs for _, theirs in pairs}:
-        classes.fix(ExecuteDim(other.execute.index, dim), reason)
+        classes.fix((other.execute.index, dim), reason)
 
 
 def _agree(
@@ -266,16 +273,11 @@ def _agree(
     local = use.tensor.is_local
     ours = writer if local else writer.min(axis=1, keepdims=True)
     if reader not in known:
-        known[reader] = ours if local else ours + _slice_starts(use.op, reader.dim)
+        numbers = np.array([row.get(reader[1], 0) for row in use.op.core_slices], np.int64)
+        known[reader] = ours if local else ours + numbers * use.op.core_extent(reader[1])
     theirs = known[reader] if local else known[reader].min(axis=1, keepdims=True)
     repeated = len(ours) == len(theirs) or min(len(ours), len(theirs)) == 1
     return repeated and ours.shape[1] == theirs.shape[1] and bool((ours == theirs).all())
-
-
-def _slice_starts(op: Operation, dim: str) -> Int64Array:
-    """Element of ``dim`` every core's work slice begins at, [core]."""
-    numbers = np.array([row.get(dim, 0) for row in op.core_slices], np.int64)
-    return numbers * op.core_extent(dim)
 
 
 def _held(use: Walk[int]) -> list[str]:
@@ -330,22 +332,15 @@ def expected_tensors(
     specs = {spec.arg_index: spec for spec in arguments.arguments}
     specs |= {alias.arg_index: alias for alias, _ in arguments.aliases}
     classes = DimClasses()
-    operands = argument_walks(uses, specs)
+    operands = [_walks_of(use, specs[use.owner]) for use in uses if use.owner in specs]
     starts = link_arguments(classes, operands)
     check_coverage(classes, operands)
     link_intermediates(classes, [use for use in uses if use.owner not in specs], starts)
-    for execute in _by_execute(uses):
-        _remark_operation(classes, execute)
+    for use in {use.execute.index: use for use in uses}.values():
+        _remark_operation(classes, use)
     dims = _kernel_dims(classes, _combiner(uses))
     dims |= _unwalked_dims(specs, dims)
     return tuple(_expected(specs[index], dims) for index in sorted(specs))
-
-
-def _by_execute(uses: Sequence[Walk[int]]) -> list[list[Walk[int]]]:
-    groups: dict[int, list[Walk[int]]] = {}
-    for use in uses:
-        groups.setdefault(use.execute.index, []).append(use)
-    return list(groups.values())
 
 
 def _combiner(uses: Sequence[Walk[int]]) -> str:
@@ -356,34 +351,29 @@ def _combiner(uses: Sequence[Walk[int]]) -> str:
     return ACCUMULATED_BY.get(uses[0].op.name, "")
 
 
-def _expected(spec: ArgumentSpec, dims: Mapping[tuple[int, int], KernelDim]) -> ExpectedTensor:
-    return ExpectedTensor(
-        spec.arg_index,
-        spec.name,
-        spec.role,
-        spec.shape,
-        spec.strides,
-        spec.dtype_name,
-        spec.layout,
-        tuple(dims.get((spec.arg_index, h)) for h in range(len(spec.shape))),
-    )
+def _expected(spec: ArgumentSpec, dims: Mapping[ArgumentDim, SharedDim]) -> ExpectedTensor:
+    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    own = tuple(dims.get((spec.arg_index, h)) for h in range(len(spec.shape)))
+    return ExpectedTensor(**values, dims=own)
 
 
 # --- operations -------------------------------------------------------------------------------
 
 
-def _remark_operation(classes: DimClasses, execute: Sequence[Walk[int]]) -> None:
-    op, number = execute[0].op, execute[0].execute.index
+def _remark_operation(classes: DimClasses, use: Walk[int]) -> None:
+    op, number = use.op, use.execute.index
     spec = find_op(op.name)
     selects = spec is not None and spec.family is Family.TOPK
+    # Rows of a table are selected by an index.
+    looked_up = {dim for tensor in op.tensors for dim in indexed_dims(op, tensor)}
     windows = {*op.windows, *(w.window_dim for w in op.windows.values())}
     for dim in op.dims:
-        node = ExecuteDim(number, dim)
+        node = number, dim
         read = any(t.holds(dim) for t in op.inputs)
         written = any(t.holds(dim) for t in op.outputs)
         if dim in windows:
             classes.fix(node, f"{op.name} slides a window along it")
-        elif read and not written and not _is_looked_up(execute, dim):
+        elif read and not written and dim not in looked_up:
             classes.reduce(node, op.name)
         elif selects and written and not read:
             classes.fix(node, f"{op.name} selects along it")
@@ -391,51 +381,40 @@ def _remark_operation(classes: DimClasses, execute: Sequence[Walk[int]]) -> None
             classes.fix(node, f"{op.name} masks part of it")
 
 
-def _is_looked_up(execute: Sequence[Walk[int]], dim: str) -> bool:
-    """True for rows of a table that are selected by an index."""
-    op = execute[0].op
-    return any(dim in indexed_dims(op, tensor) for tensor in op.tensors)
-
-
 # --- classes → dims ---------------------------------------------------------------------------
 
 
-def _kernel_dims(classes: DimClasses, combiner: str) -> dict[tuple[int, int], KernelDim]:
+def _kernel_dims(classes: DimClasses, combiner: str) -> dict[ArgumentDim, SharedDim]:
     """The dim of every (argument, host dim), numbered in the order of arguments and their dims."""
     known = []
     for members in classes.sets():
-        arguments = [node for node in members if isinstance(node, ArgumentDim)]
+        arguments = [(index, dim) for index, dim in members if isinstance(dim, int)]
         if arguments:
             known.append((min(arguments), arguments, members))
-    dims: dict[tuple[int, int], KernelDim] = {}
-    for index, (_, arguments, members) in enumerate(sorted(known, key=lambda row: row[0])):
-        dim = _kernel_dim(classes, members, index)
-        if dim.reduced_by:
-            dim = replace(dim, accumulated_by=combiner)
-        dims |= {(node.arg_index, node.host_dim): dim for node in arguments}
+    dims: dict[ArgumentDim, SharedDim] = {}
+    for number, (_, arguments, members) in enumerate(sorted(known, key=lambda row: row[0])):
+        names = [dim for _, dim in members if isinstance(dim, str)]
+        reduced_by = classes.remark(members, classes.reduced)
+        fixed = classes.remark(members, classes.fixed)
+        indices = [index for index, _ in arguments]
+        twice = next((k for k in indices if indices.count(k) > 1), None)
+        if twice is not None:
+            fixed = fixed or f"the kernel walks two dims of argument {twice} as one"
+        dim = SharedDim(number, names[0], reduced_by, combiner if reduced_by else "", fixed)
+        dims |= dict.fromkeys(arguments, dim)
     return dims
 
 
-def _kernel_dim(classes: DimClasses, members: tuple[DimNode, ...], index: int) -> KernelDim:
-    names = [node.dim for node in members if isinstance(node, ExecuteDim)]
-    fixed = classes.remark(members, classes.fixed)
-    arguments = [node.arg_index for node in members if isinstance(node, ArgumentDim)]
-    twice = next((k for k in arguments if arguments.count(k) > 1), None)
-    if twice is not None:
-        fixed = fixed or f"the kernel walks two dims of argument {twice} as one"
-    return KernelDim(index, names[0], classes.remark(members, classes.reduced), "", fixed)
-
-
 def _unwalked_dims(
-    specs: Mapping[int, ArgumentSpec], known: Mapping[tuple[int, int], KernelDim]
-) -> dict[tuple[int, int], KernelDim]:
+    specs: Mapping[int, ArgumentSpec], known: Mapping[ArgumentDim, SharedDim]
+) -> dict[ArgumentDim, SharedDim]:
     """Dims of extent 1 that no operation walks, at the same position of all outputs and an input.
 
     Tiles along them are independent for every kernel.
     """
     outputs = [spec for spec in specs.values() if spec.is_output]
     ranks = {len(spec.shape) for spec in outputs}
-    dims: dict[tuple[int, int], KernelDim] = {}
+    dims: dict[ArgumentDim, SharedDim] = {}
     for h in range(max(ranks)) if len(ranks) == 1 else ():
         alike = [
             spec
@@ -443,6 +422,6 @@ def _unwalked_dims(
             if len(spec.shape) in ranks and spec.shape[h] == 1 and (spec.arg_index, h) not in known
         ]
         if all(spec in alike for spec in outputs) and any(spec.is_input for spec in alike):
-            dim = KernelDim(len(known) + h, f"dim{h}")
+            dim = SharedDim(len(known) + h, f"dim{h}")
             dims |= {(spec.arg_index, h): dim for spec in alike}
     return dims

@@ -8,8 +8,8 @@ and all operands in the pool and in scratchpads stay. Start addresses are mapped
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,9 +25,12 @@ from spyre.mlir.operation import (
     Tensor,
     footprint,
 )
-from spyre.runtime.tiling.operand_uses import whole_steps
+from spyre.runtime.tiling.device_dims import whole_steps
 
-Pitches = Mapping[str, int]
+_OperandLayout = tuple[dict[str, int], int]
+"""Layout of an operand in a larger tensor: elements per dim, and the pitch (bytes) of the innermost
+dim.
+"""
 
 
 def retarget(
@@ -57,30 +60,15 @@ def retarget(
     return changed
 
 
-@dataclass(frozen=True)
-class _OperandLayout:
-    """Layout of an operand in a larger tensor.
-
-    ``stored``: elements per dim; ``first_pitch_bytes``: pitch of the innermost dim.
-    """
-
-    stored: dict[str, int]
-    first_pitch_bytes: int
-
-
 def _refuse(use: Walk[int], message: str) -> LaunchError:
+    argument = "" if use.owner is None else f" of argument {use.owner}"
     return LaunchError(
         "SPY861",
-        f"{use.op.name}: {use.tensor.name}{_of_argument(use)} cannot be moved to a larger "
-        f"tensor: {message}",
+        f"{use.op.name}: {use.tensor.name}{argument} cannot be moved to a larger tensor: {message}",
         JsonLocation(use.op.file, use.tensor.json_path),
         expected="an operand that walks device dims of its argument",
         found=f"dims {list(use.tensor.dims)}",
     )
-
-
-def _of_argument(use: Walk[int]) -> str:
-    return "" if use.owner is None else f" of argument {use.owner}"
 
 
 def _operand_layout(use: Walk[int], map_: TileMap) -> _OperandLayout:
@@ -132,7 +120,7 @@ def _mapped_pitches(use: Walk[int], map_: TileMap) -> dict[str, int]:
     return {dim: int(map_.apply(np.array(pitches[dim], np.int64))) for dim in moving}
 
 
-def _layout_for(use: Walk[int], pitches: Pitches) -> _OperandLayout:
+def _layout_for(use: Walk[int], pitches: Mapping[str, int]) -> _OperandLayout:
     """Extents whose products are ``pitches``; dims of one step take any pitch.
 
     The pitch of the next dim determines the stored extent of a dim; the outermost keeps its own.
@@ -151,29 +139,22 @@ def _layout_for(use: Walk[int], pitches: Pitches) -> _OperandLayout:
                 raise _refuse(use, f"{dim} does not fit below {following[0]} bytes per step")
         stored[dim] = steps * size
         pitch *= steps
-    return _OperandLayout(stored, first)
+    return stored, first
 
 
 def _with_layout(op: Operation, operand: int, layout: _OperandLayout) -> Operation:
     """``op`` with operand number ``operand`` in a larger tensor."""
-    index = op.tensors[operand].index
+    index, (stored, first_pitch) = op.tensors[operand].index, layout
 
     def changed(tensor: Tensor) -> Tensor:
         if tensor.index != index:
             return tensor
-        return replace(
-            tensor,
-            device_dim_sizes={**tensor.device_dim_sizes, **layout.stored},
-            first_pitch_bytes=layout.first_pitch_bytes,
-        )
+        sizes = {**tensor.device_dim_sizes, **stored}
+        return replace(tensor, device_dim_sizes=sizes, first_pitch_bytes=first_pitch)
 
-    return _replaced(op, changed)
-
-
-def _replaced(op: Operation, change: Callable[[Tensor], Tensor]) -> Operation:
     return replace(
         op,
-        inputs=tuple(map(change, op.inputs)),
-        index_tensors=tuple(map(change, op.index_tensors)),
-        outputs=tuple(map(change, op.outputs)),
+        inputs=tuple(map(changed, op.inputs)),
+        index_tensors=tuple(map(changed, op.index_tensors)),
+        outputs=tuple(map(changed, op.outputs)),
     )

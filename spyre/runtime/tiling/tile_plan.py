@@ -1,4 +1,4 @@
-"""From expected and actual tensors to the list of tiles: one pure function and its result.
+"""From expected and actual tensors to the list of tiles: options, one pure function, its result.
 
 A launch whose tensors are larger than the kernel was compiled for is a nest of loops over tiles,
 the lowest dim outermost, dims that are reduced innermost (runtime reference §6). The plan is data:
@@ -7,132 +7,122 @@ counts per dim and a byte offset per iteration and tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Literal, get_args
 
 import numpy as np
 
+from spyre import config
 from spyre.errors import LaunchError
 from spyre.hw.linking import TileMap
+from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array, logical_columns
 from spyre.runtime.program import Role
-from spyre.runtime.tiling.device_dims import ActualTensor, DeviceDims, ExpectedTensor, KernelDim
-from spyre.runtime.tiling.tile_checks import (
-    Growth,
-    TilingOptions,
-    check_kernel_dims,
-    check_shapes,
-    find_growth,
-)
+from spyre.runtime.tiling.device_dims import DeviceDims, dims_of
+from spyre.runtime.tiling.kernel_dims import ExpectedTensor, SharedDim
+
+Remainder = Literal["error", "pad"]
+"""A dim that is no multiple of its tile: raise, or run the last tile on padded copies."""
+Reduction = Literal["error", "accumulate"]
+"""A tiled dim that the kernel reduces: raise, or accumulate the results of its tiles."""
 
 
-def tile_map(expected: ExpectedTensor, actual: ActualTensor) -> TileMap:
+@dataclass(frozen=True, slots=True)
+class TilingOptions:
+    """Options of one launch; ``allow_tiled_launch`` is SPYRE_ALLOW_TILED_LAUNCH by default.
+
+    ValueError for other values than those of `Remainder` and `Reduction`.
+    """
+
+    allow_tiled_launch: bool = field(default_factory=config.tiled_launch_allowed)
+    remainder: Remainder = "error"
+    reduction: Reduction = "error"
+
+    def __post_init__(self) -> None:
+        for value, known in ((self.remainder, Remainder), (self.reduction, Reduction)):
+            if value not in get_args(known):
+                raise ValueError(f"{value!r} is not one of {get_args(known)}")
+
+
+def tile_map(expected: ExpectedTensor, actual: DeviceTensor) -> TileMap:
     """Byte offsets in the memory of a tile of ``expected`` → in that of ``actual``.
 
     LaunchError SPY855 when the layouts do not go together, SPY859 for a tile of partial sticks.
     """
-    tile, larger = expected.device_dims, actual.device_dims
-    _check_form(expected, actual, tile, larger)
-    for k in range(len(tile.extents) - 1):
-        _check_device_dim(expected, actual, tile, larger, k)
-    for host_dim, (small, large) in enumerate(zip(expected.shape, actual.shape, strict=True)):
-        if large > small:
-            _check_tiled_dim(expected, actual, tile, larger, host_dim)
+    tile, larger = expected.device_dims, dims_of(actual)
+    mismatch = next(_mismatches(expected, actual, tile, larger), "")
+    if mismatch:
+        raise LaunchError(
+            "SPY855",
+            f"the layout of {actual.name} cannot express tiles of {expected.name}: {mismatch}",
+            expected=f"like {expected.layout} of {list(expected.shape)}",
+            found=f"{actual.layout} of {list(actual.sizes)}",
+        )
     return TileMap(tile.extents[:-1], larger.strides_bytes)
 
 
-def tile_offsets(actual: ActualTensor, starts: Mapping[int, Int64Array]) -> Int64Array:
-    """Byte offset of the tiles that begin at ``starts`` (elements, by host dim), from the layout.
-
-    One 0 for a tensor without tiled dims, which has no ``starts``.
-    """
-    larger = actual.device_dims
-    total = np.zeros(1, np.int64)
-    for host_dim, first in starts.items():
-        total = total + larger.offsets_bytes(host_dim, first)
-    return total
-
-
-def _refuse(
-    expected: ExpectedTensor, actual: ActualTensor, message: str, code: str = "SPY855"
-) -> LaunchError:
-    return LaunchError(
-        code,
-        f"the layout of {actual.name} cannot express tiles of {expected.name}: {message}",
-        expected=f"like {expected.layout} of {list(expected.shape)}",
-        found=f"{actual.layout} of {list(actual.shape)}",
-    )
-
-
-def _check_form(
-    expected: ExpectedTensor, actual: ActualTensor, tile: DeviceDims, larger: DeviceDims
-) -> None:
+def _mismatches(
+    expected: ExpectedTensor, actual: DeviceTensor, tile: DeviceDims, larger: DeviceDims
+) -> Iterator[str]:
     ours, theirs = expected.layout, actual.layout
     if (ours.device_dtype, ours.element_arrangement) != (
         theirs.device_dtype,
         theirs.element_arrangement,
     ):
-        raise _refuse(expected, actual, "another format or element arrangement")
+        yield "another format or element arrangement"
     if len(tile.extents) != len(larger.extents):
-        raise _refuse(expected, actual, "another number of device dims")
+        yield "another number of device dims"
     if tile.stick_host_dim != larger.stick_host_dim:
-        raise _refuse(
-            expected, actual, f"the stick runs along {_host(larger.stick_host_dim)} instead of "
-            f"{_host(tile.stick_host_dim)}",
-        )  # fmt: skip
+        own = _host(tile.stick_host_dim)
+        yield f"the stick runs along {_host(larger.stick_host_dim)} instead of {own}"
+    for k in range(len(tile.extents) - 1):
+        yield from _device_dim_mismatches(tile, larger, k)
+    for host_dim, (small, large) in enumerate(zip(expected.shape, actual.sizes, strict=True)):
+        if large > small:
+            if host_dim == tile.stick_host_dim:
+                _check_whole_sticks(expected, actual, host_dim)
+            yield from _tiled_dim_mismatches(small, tile, larger, host_dim)
 
 
 def _host(host_dim: int) -> str:
     return "no host dim" if host_dim < 0 else f"dim {host_dim}"
 
 
-def _check_device_dim(
-    expected: ExpectedTensor, actual: ActualTensor, tile: DeviceDims, larger: DeviceDims, k: int
-) -> None:
-    host_dim, step = tile.host_dims[k], tile.multipliers[k]
-    other_dim, other_step = larger.host_dims[k], larger.multipliers[k]
-    is_walked = max(tile.extents[k], larger.extents[k]) > 1
-    if is_walked and (host_dim, step) != (other_dim, other_step):
-        raise _refuse(
-            expected, actual, f"device dim {k} walks {_host(other_dim)} in steps of {other_step} "
-            f"instead of {_host(host_dim)} in steps of {step}",
-        )  # fmt: skip
+def _device_dim_mismatches(tile: DeviceDims, larger: DeviceDims, k: int) -> Iterator[str]:
+    walk = tile.host_dims[k], tile.multipliers[k]
+    other = larger.host_dims[k], larger.multipliers[k]
+    if max(tile.extents[k], larger.extents[k]) > 1 and walk != other:
+        yield (
+            f"device dim {k} walks {_host(other[0])} in steps of {other[1]} instead of "
+            f"{_host(walk[0])} in steps of {walk[1]}"
+        )
     if larger.extents[k] < tile.extents[k]:
-        raise _refuse(
-            expected, actual,
-            f"device dim {k} has {larger.extents[k]} of the {tile.extents[k]} steps of a tile",
-        )  # fmt: skip
+        yield f"device dim {k} has {larger.extents[k]} of the {tile.extents[k]} steps of a tile"
 
 
-def _check_tiled_dim(
-    expected: ExpectedTensor,
-    actual: ActualTensor,
-    tile: DeviceDims,
-    larger: DeviceDims,
-    host_dim: int,
-) -> None:
-    """Tiles of ``host_dim`` must be whole steps of every device dim they cross."""
-    if host_dim == tile.stick_host_dim:
-        _check_whole_sticks(expected, actual, host_dim)
+def _tiled_dim_mismatches(
+    size: int, tile: DeviceDims, larger: DeviceDims, host_dim: int
+) -> Iterator[str]:
+    """Tiles of ``size`` of ``host_dim`` must be whole steps of every device dim they cross."""
     walked = larger.walked_by(host_dim)
     if not walked:
-        raise _refuse(expected, actual, f"no device dim walks dim {host_dim}")
-    size = expected.shape[host_dim]
+        yield f"no device dim walks dim {host_dim}"
     for nesting, k in enumerate(walked):
         step, cycle = larger.multipliers[k], larger.multipliers[k] * larger.extents[k]
         aligned = size % step == 0 or step % size == 0
         if nesting > 0:
             aligned = aligned and (size % cycle == 0 or cycle % size == 0)
         if not aligned or tile.extents[k] > max(1, -(-size // step)):
-            raise _refuse(
-                expected, actual, f"tiles of {size} of dim {host_dim} are no whole steps of "
-                f"device dim {k} ({tile.extents[k]} steps of {step})",
-            )  # fmt: skip
+            yield (
+                f"tiles of {size} of dim {host_dim} are no whole steps of device dim {k} "
+                f"({tile.extents[k]} steps of {step})"
+            )
 
 
-def _check_whole_sticks(expected: ExpectedTensor, actual: ActualTensor, host_dim: int) -> None:
+def _check_whole_sticks(expected: ExpectedTensor, actual: DeviceTensor, host_dim: int) -> None:
     layout, size = expected.layout, expected.shape[host_dim]
     unit = layout.elements_per_stick
     if layout.element_arrangement != "STANDARD":
@@ -142,7 +132,7 @@ def _check_whole_sticks(expected: ExpectedTensor, actual: ActualTensor, host_dim
             "SPY859",
             f"tiles of dim {host_dim} of {actual.name} end within a stick",
             expected=f"tiles of a multiple of {unit} elements",
-            found=f"tiles of {size} in {actual.shape[host_dim]}",
+            found=f"tiles of {size} in {actual.sizes[host_dim]}",
         )
 
 
@@ -151,16 +141,26 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class TiledDim:
-    """A loop over tiles: ``total`` elements in ``count`` tiles of ``tile``.
+    """A loop over tiles: ``total`` elements in tiles of ``tile``.
 
-    ``valid_last``: elements of the last tile that exist; ``tile`` if it is whole.
+    ``where``: the first tensor and dim that exceed the tile. ``order``: place among the loops.
     """
 
-    dim: KernelDim
+    dim: SharedDim
     tile: int
     total: int
-    count: int
-    valid_last: int
+    where: str
+    order: tuple[int, int, int]
+
+    @property
+    def count(self) -> int:
+        """Number of tiles."""
+        return -(-self.total // self.tile)
+
+    @property
+    def valid_last(self) -> int:
+        """Elements of the last tile that exist; ``tile`` if it is whole."""
+        return (self.total - 1) % self.tile + 1
 
     @property
     def name(self) -> str:
@@ -185,28 +185,14 @@ class TiledTensor:
     """
 
     expected: ExpectedTensor
-    actual: ActualTensor
+    actual: DeviceTensor
     map: TileMap
     walks: tuple[tuple[int, int], ...]
-
-    @property
-    def is_read(self) -> bool:
-        """True for inputs, in-place outputs included."""
-        return self.expected.role is not Role.OUTPUT
-
-    @property
-    def is_written(self) -> bool:
-        """True for outputs, in-place ones included."""
-        return self.expected.role is not Role.INPUT
 
     @property
     def is_tiled(self) -> bool:
         """False for a tensor that every iteration uses whole."""
         return bool(self.walks)
-
-    def host_dim(self, tiled_dim: int) -> int | None:
-        """The host dim that the tiled dim at ``tiled_dim`` walks, None where it does not."""
-        return dict(self.walks).get(tiled_dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +244,7 @@ class TilePlan:
 
 def plan_tiles(
     expected: Sequence[ExpectedTensor],
-    actual: Sequence[ActualTensor],
+    actual: Sequence[DeviceTensor],
     options: TilingOptions | None = None,
 ) -> TilePlan:
     """The tiles of a launch of a kernel for ``expected`` on ``actual``, in argument order. Pure.
@@ -269,11 +255,11 @@ def plan_tiles(
     that end within a stick), SPY860 (dim that no operation walks). Runtime reference §6.
     """
     options = options if options is not None else TilingOptions()
-    check_shapes(expected, actual)
-    growth = find_growth(expected, actual, options)
-    check_kernel_dims(expected, actual, growth, options)
-    ordered = sorted(growth.items(), key=lambda item: item[1].order)
-    dims = tuple(_tiled_dim(dim, grown) for dim, grown in ordered)
+    _check_shapes(expected, actual)
+    found = _tiled_dims(expected, actual, options)
+    for tiled in found.values():
+        _check_tiled(tiled, expected, actual, options)
+    dims = tuple(sorted(found.values(), key=lambda tiled: tiled.order))
     tensors = tuple(
         TiledTensor(e, a, tile_map(e, a), _walks(e, dims))
         for e, a in zip(expected, actual, strict=True)
@@ -281,17 +267,14 @@ def plan_tiles(
     indices = _indices([dim.count for dim in dims])
     offsets_bytes = np.zeros((len(indices), len(tensors)), np.int64)
     for k, tensor in enumerate(tensors):
-        starts = _starts(tensor, dims, indices)
-        offsets_bytes[:, k] = tile_offsets(tensor.actual, starts)
+        larger = dims_of(tensor.actual)
+        for number, host_dim in tensor.walks:
+            starts = indices[:, number] * dims[number].tile
+            offsets_bytes[:, k] += larger.offsets_bytes(host_dim, starts)
     # Plans are kept and shared between threads.
     for array in (indices, offsets_bytes):
         array.setflags(write=False)
     return TilePlan(tensors, dims, indices, offsets_bytes)
-
-
-def _tiled_dim(dim: KernelDim, growth: Growth) -> TiledDim:
-    tile, total = growth.tile, growth.total
-    return TiledDim(dim, tile, total, -(-total // tile), (total - 1) % tile + 1)
 
 
 def _walks(expected: ExpectedTensor, dims: Sequence[TiledDim]) -> tuple[tuple[int, int], ...]:
@@ -303,19 +286,176 @@ def _walks(expected: ExpectedTensor, dims: Sequence[TiledDim]) -> tuple[tuple[in
     )
 
 
-def _starts(
-    tensor: TiledTensor, dims: Sequence[TiledDim], indices: Int64Array
-) -> dict[int, Int64Array]:
-    """First element of every iteration's tile per host dim that is tiled."""
-    return {host_dim: indices[:, k] * dims[k].tile for k, host_dim in tensor.walks}
-
-
 def _indices(counts: Sequence[int]) -> Int64Array:
     """Every combination of tile numbers, the last one fastest: [iteration, dim]."""
     if not counts:
         return np.zeros((1, 0), np.int64)
     grid = np.indices(counts, dtype=np.int64).reshape(len(counts), prod(counts))
     return np.ascontiguousarray(grid.T)
+
+
+# --- the dims to tile -------------------------------------------------------------------------
+
+
+def _check_shapes(expected: Sequence[ExpectedTensor], actual: Sequence[DeviceTensor]) -> None:
+    """Number, dtype and rank of the tensors; none smaller than its tile."""
+    if len(expected) != len(actual):
+        raise LaunchError(
+            "SPY854",
+            "the kernel takes another number of tensors",
+            expected=f"{len(expected)}: {', '.join(e.name for e in expected)}",
+            found=str(len(actual)),
+        )
+    for want, have in zip(expected, actual, strict=True):
+        if want.dtype_name != have.dtype:
+            raise LaunchError(
+                "SPY856",
+                f"{have.name} ({want.name}) has another dtype than the kernel was compiled for",
+                expected=want.dtype_name,
+                found=have.dtype,
+            )
+        if len(want.shape) != len(have.sizes):
+            raise LaunchError(
+                "SPY854",
+                f"{have.name} ({want.name}) has another rank than the kernel was compiled for",
+                expected=f"{len(want.shape)} dims: {list(want.shape)}",
+                found=f"{len(have.sizes)} dims: {list(have.sizes)}",
+            )
+        _check_not_smaller(want, have)
+
+
+def _check_not_smaller(want: ExpectedTensor, have: DeviceTensor) -> None:
+    for dim, (tile, size) in enumerate(zip(want.shape, have.sizes, strict=True)):
+        if size < tile:
+            raise LaunchError(
+                "SPY851",
+                f"dim {dim} of {have.name} ({want.name}) is smaller than the kernel's tile",
+                expected=f"at least {tile}",
+                found=f"{size} in {list(have.sizes)}",
+            )
+
+
+def _tiled_dims(
+    expected: Sequence[ExpectedTensor], actual: Sequence[DeviceTensor], options: TilingOptions
+) -> dict[SharedDim, TiledDim]:
+    """The kernel's dims that tensors exceed. LaunchError SPY850, SPY852, SPY860."""
+    tiled: dict[SharedDim, TiledDim] = {}
+    for want, have in zip(expected, actual, strict=True):
+        for h, (tile, size) in enumerate(zip(want.shape, have.sizes, strict=True)):
+            if size == tile:
+                continue
+            where = f"dim {h} of {have.name} ({want.name})"
+            _check_allowed(where, tile, size, options)
+            dim = want.dims[h]
+            if dim is None:
+                raise LaunchError(
+                    "SPY860",
+                    f"{where} exceeds its tile, and no operation of the kernel walks it",
+                    expected=f"{tile}",
+                    found=f"{size}",
+                )
+            tiled.setdefault(dim, TiledDim(dim, tile, size, where, _order(dim, expected)))
+    return tiled
+
+
+def _check_allowed(where: str, tile: int, size: int, options: TilingOptions) -> None:
+    if not options.allow_tiled_launch:
+        raise LaunchError(
+            "SPY850",
+            f"{where} exceeds the kernel's tile, and tiled launches are not allowed",
+            expected=str(tile),
+            found=str(size),
+            hint="allow_tiled_launch=True, or SPYRE_ALLOW_TILED_LAUNCH=1",
+        )
+    if size % tile and options.remainder == "error":
+        raise LaunchError(
+            "SPY852",
+            f"{where} is no multiple of the kernel's tile",
+            expected=f"a multiple of {tile}",
+            found=str(size),
+            hint="remainder='pad' runs the last tile on padded copies",
+        )
+
+
+def _order(dim: SharedDim, expected: Sequence[ExpectedTensor]) -> tuple[int, int, int]:
+    """Lowest dim outermost, as outputs count dims; dims that outputs lack innermost."""
+    outputs = [e for e in expected if e.is_output]
+    for among in (outputs, expected):
+        places = [e.dims.index(dim) for e in among if dim in e.dims]
+        if places:
+            return int(bool(dim.reduced_by)), min(places), dim.index
+    return 1, 0, dim.index
+
+
+def _check_tiled(
+    tiled: TiledDim,
+    expected: Sequence[ExpectedTensor],
+    actual: Sequence[DeviceTensor],
+    options: TilingOptions,
+) -> None:
+    """Every tensor agrees on a tiled dim, and the kernel allows it to be tiled."""
+    if tiled.dim.fixed:
+        raise LaunchError(
+            "SPY858",
+            f"{tiled.where} cannot be tiled: {tiled.dim.fixed}",
+            expected=str(tiled.tile),
+            found=str(tiled.total),
+        )
+    for want, have in zip(expected, actual, strict=True):
+        _check_agreement(want, have, tiled)
+    if tiled.is_reduction:
+        _check_reduction(tiled, expected, options)
+    else:
+        _check_untiled_updates(tiled, expected)
+
+
+def _check_agreement(want: ExpectedTensor, have: DeviceTensor, tiled: TiledDim) -> None:
+    for h, own_dim in enumerate(want.dims):
+        if own_dim != tiled.dim or (want.shape[h], have.sizes[h]) == (tiled.tile, tiled.total):
+            continue
+        raise LaunchError(
+            "SPY853",
+            f"dim {h} of {have.name} ({want.name}) and {tiled.where} are one dim of the kernel "
+            f"({tiled.name}), but disagree",
+            expected=f"{tiled.total} in tiles of {tiled.tile}",
+            found=f"{have.sizes[h]} in tiles of {want.shape[h]}",
+        )
+
+
+def _check_reduction(
+    tiled: TiledDim, expected: Sequence[ExpectedTensor], options: TilingOptions
+) -> None:
+    dim = tiled.dim
+    if options.reduction == "error":
+        raise LaunchError(
+            "SPY857",
+            f"{tiled.where} exceeds the kernel's tile, and {dim.reduced_by} reduces it",
+            expected=str(tiled.tile),
+            found=str(tiled.total),
+            hint="reduction='accumulate' adds up the results of the tiles of a sum or matmul",
+        )
+    outputs = [e for e in expected if e.is_output]
+    if not dim.accumulated_by or any(e.role is Role.INPUT_OUTPUT for e in outputs):
+        raise LaunchError(
+            "SPY857",
+            f"results of tiles of {tiled.where} cannot be accumulated",
+            expected="a kernel of one sum or batchmatmul whose output is not an input",
+            found=f"reduced by {dim.reduced_by} "
+            + ("in place" if dim.accumulated_by else "in a kernel that is no plain sum"),
+        )
+
+
+def _check_untiled_updates(tiled: TiledDim, expected: Sequence[ExpectedTensor]) -> None:
+    """A tensor updated in place must not be updated once per tile."""
+    for want in expected:
+        if want.role is Role.INPUT_OUTPUT and tiled.dim not in want.dims:
+            raise LaunchError(
+                "SPY858",
+                f"{tiled.where} cannot be tiled: the kernel updates {want.name}, which lacks "
+                f"{tiled.name}, in place",
+                expected=str(tiled.tile),
+                found=str(tiled.total),
+            )
 
 
 # --- text -------------------------------------------------------------------------------------
@@ -341,7 +481,7 @@ def _of_dim(dim: TiledDim) -> str:
 
 def _of_tensor(plan: TilePlan, tensor: TiledTensor, offsets: Int64Array) -> str:
     expected, actual = tensor.expected, tensor.actual
-    head = f"{expected.name} {expected.role.value} {list(actual.shape)}"
+    head = f"{expected.name} {expected.role.value} {list(actual.sizes)}"
     if not tensor.is_tiled:
         return f"{head}: reused"
     steps = []

@@ -1,4 +1,5 @@
-"""All uses of private interfaces of torch 2.13's distributed package, each symbol once.
+"""All uses of private interfaces of torch 2.13's distributed package, each symbol once, and the
+patches of torch for DDP and random DTensors, installed when the first group is created.
 
 ``tests/torch_backend/distributed/test_compat.py`` has a canary per symbol.
 """
@@ -11,8 +12,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import CPU_KEYS, skip_in_dynamo
+from spyre.torch_backend.device import cpu_generator
 
 c10d: Any = torch._C._distributed_c10d
 SLICE_SECONDS = 0.05
@@ -159,8 +162,10 @@ def _value_of(future: Any) -> None:
 
 
 @functools.cache
-def wrap_destroy(closed: Callable[[str, int], None]) -> None:
-    """Call ``closed(name, rank)`` before a group is destroyed."""
+def wrap_destroy() -> None:
+    """Close a group before it is destroyed."""
+    from spyre.torch_backend.distributed.group import close_group
+
     original = distributed_c10d.destroy_process_group
 
     @functools.wraps(original)
@@ -170,7 +175,7 @@ def wrap_destroy(closed: Callable[[str, int], None]) -> None:
         ending = list(distributed_c10d._world.pg_map) if everything else [chosen]
         for member in ending:
             if isinstance(member, c10d.ProcessGroup):
-                closed(*name_of_process_group(member))
+                close_group(*name_of_process_group(member))
         original(group)
 
     distributed_c10d.destroy_process_group = skip_in_dynamo(destroy)
@@ -209,7 +214,9 @@ def keep_imports_from_dynamo() -> None:
             skip_in_dynamo(find_spec)
 
 
-# --- DDP and DTensor ------------------------------------------------------------------------------
+# --- DDP ------------------------------------------------------------------------------------------
+# DDP reduces a map of the parameters that each rank used, staged in pinned memory, which a device
+# in Python cannot provide; here the map stays on the host and gloo reduces it.
 
 
 class used_map_on_host(TorchDispatchMode):  # type: ignore[misc]
@@ -225,13 +232,18 @@ class used_map_on_host(TorchDispatchMode):  # type: ignore[misc]
         return op(*args, **named)
 
 
+def _let_gloo_reduce_map(group: Any) -> None:
+    """Use the group's gloo backend for collectives of CPU tensors."""
+    from spyre.torch_backend.distributed.group import group_of
+
+    if torch.device("cpu") not in group._device_types:
+        gloo = group_of(*name_of_process_group(group)).gloo
+        group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
+
+
 @functools.cache
-def wrap_ddp(
-    constructing: Callable[[], AbstractContextManager[Any]], reduces_map: Callable[[Any], None]
-) -> None:
-    """Create reducers of modules on cards within ``constructing()``; call ``reduces_map(group)``
-    before the first use of one that finds unused parameters.
-    """
+def wrap_ddp() -> None:
+    """Let reducers of modules on cards keep the map of used parameters on the host."""
     ddp = torch.nn.parallel.DistributedDataParallel
     make, fix_graph = ddp._ddp_init_helper, ddp._set_static_graph
 
@@ -240,8 +252,8 @@ def wrap_ddp(
         if self.device_type != "spyre":
             return make(self, *args, **kwargs)
         if self.find_unused_parameters:
-            reduces_map(self.process_group)
-        with constructing():
+            _let_gloo_reduce_map(self.process_group)
+        with used_map_on_host():
             return make(self, *args, **kwargs)
 
     @functools.wraps(fix_graph)
@@ -249,27 +261,58 @@ def wrap_ddp(
         if self.device_type != "spyre":
             fix_graph(self)
             return
-        reduces_map(self.process_group)
-        with constructing():  # the map is created again
+        _let_gloo_reduce_map(self.process_group)
+        with used_map_on_host():  # the map is created again
             fix_graph(self)
 
     ddp._ddp_init_helper = skip_in_dynamo(make_reducer)
     ddp._set_static_graph = skip_in_dynamo(set_static_graph)
 
 
-def register_gloo_for_cpu(group: Any, gloo: Any) -> None:
-    """Use ``gloo``, a ProcessGroupGloo of its ranks, for CPU tensors of ``group``."""
-    group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
+# --- random DTensors ------------------------------------------------------------------------------
+# DTensor's tracker counts offsets of a Philox generator, which the cards' generator does not have;
+# here every operation draws one number from the generator that all ranks share, and each shard
+# derives a seed from it.
+
+SEEDS = 1 << 32
+"""Number of seeds of a CPU generator."""
+
+
+def _synchronise_generators() -> None:
+    """Set the generator of every rank's card to the state of rank 0."""
+    generator = cpu_generator()
+    state = generator.get_state().to("spyre")
+    dist.broadcast(state, 0)
+    generator.set_state(state.cpu())
+
+
+@contextmanager
+def _shard_random(spec: Any, generator: torch.Generator | None) -> Iterator[None]:
+    """Seed the card for this rank's shard within the block; replicas draw equal numbers.
+
+    ``spec``: DTensorSpec of the result. ``generator``: provides the common seed, by default the
+    card's; it advances by one number.
+    """
+    if torch.compiler.is_compiling() or torch._guards.TracingContext.try_get():
+        raise UnsupportedError(
+            "SPY979",
+            "random operations of DTensors under torch.compile",
+            hint="draw before, or keep the operation out of the compiled function",
+        )
+    card = cpu_generator()
+    source = card if generator is None else generator
+    (common,) = torch.randint(SEEDS, (1,), generator=source, device="cpu").tolist()
+    before = card.get_state()
+    card.manual_seed((common + _shard_index(spec)) % SEEDS)
+    try:
+        yield
+    finally:
+        card.set_state(before)
 
 
 @functools.cache
-def wrap_dtensor_random(
-    synchronise: Callable[[], None],
-    region: Callable[[Any, torch.Generator | None], AbstractContextManager[None]],
-) -> None:
-    """Let trackers of meshes on cards call ``synchronise()`` at construction and run operations in
-    ``region``.
-    """
+def wrap_dtensor_random() -> None:
+    """Let trackers of meshes on cards share a generator state and seed each shard from it."""
     from torch.distributed.tensor import _random
 
     tracker = _random.OffsetBasedRNGTracker
@@ -280,27 +323,21 @@ def wrap_dtensor_random(
         is_card = device_mesh.device_type == "spyre"
         begin(self, device_mesh, run_state_sync and not is_card)
         if is_card and run_state_sync:
-            synchronise()
+            _synchronise_generators()
 
     @functools.wraps(of_philox)
     def distribute(self: Any, spec: Any, generator: torch.Generator | None = None) -> Any:
         if self._device.type != "spyre":
             return of_philox(self, spec, generator)
-        return region(spec, generator) if self.distribute_region_enabled else nullcontext()
+        return _shard_random(spec, generator) if self.distribute_region_enabled else nullcontext()
 
     tracker.__init__, tracker._distribute_region = initialise, distribute
 
 
-def shard_index(spec: Any) -> int:
+def _shard_index(spec: Any) -> int:
     """Return the number of this rank's shard of a DTensor with ``spec``; equal for replicas."""
     from torch.distributed.tensor import _random
 
     coordinate = [spec.mesh._sym_get_coordinate(dim) for dim in range(spec.mesh.ndim)]
     shards, counts = _random._calc_shard_info(coordinate, spec)
     return int(_random._calc_shard_linear_idx(shards, counts))
-
-
-def is_tracing() -> bool:
-    """Return True while torch.compile traces a function."""
-    tracing: bool = torch.compiler.is_compiling() or torch._guards.TracingContext.try_get()
-    return bool(tracing)

@@ -19,9 +19,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -37,18 +37,18 @@ from spyre.runtime.comms import (
     Pending,
     Transport,
     join_processes,
-    join_threads,
 )
 from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
 from spyre.torch_backend.device import Stream, card_at, current_stream
 from spyre.torch_backend.distributed import compat
+from spyre.torch_backend.distributed.images import Bytes
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
 
 Job = Callable[[Deadline], None]
-TRANSPORTS = ("auto", "shm", "gloo", "local")
+TRANSPORTS = ("auto", "shm", "gloo")
 COLLECTIVES = "collectives"
 """The lane of all operations except point-to-point ones."""
 
@@ -115,7 +115,10 @@ class CardGroup:
         for tensor in tensors:
             check_tensor(name, tensor)
         if lane == COLLECTIVES:
-            self._check_alive()
+            try:
+                self.communicator.check()
+            except SpyreError as error:
+                raise CollectiveFailure(str(error)) from None
         timeout = self.timeout if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
         future: Any = torch.futures.Future()
         events = [current_stream(index).record_event() for index in _cards(tensors)]
@@ -138,15 +141,9 @@ class CardGroup:
         call: _Call = self._running.call
         for index in _cards(call.tensors):
             card = card_at(index)
-            if card.is_recorded:
+            if card.scheduler.is_observed:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
                 card.streams.current.record_block(_noted(record, self.name, card, used))
-
-    def _check_alive(self) -> None:
-        try:
-            self.communicator.check()
-        except SpyreError as error:
-            raise CollectiveFailure(str(error)) from None
 
     def _lane(self, name: str) -> _Lane:
         with self._lock:
@@ -195,16 +192,12 @@ class _Lane:
             return self._run_here(call)
         call.work = compat.work_of_future(call.future.then(_raise_error), call.done)
         self._calls.put(call)
-        self._begin_thread()
-        return call.work
-
-    def _begin_thread(self) -> None:
         with self._lock:
-            if self._thread is not None:
-                return
-            name = f"spyreccl-{self._name}"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                name = f"spyreccl-{self._name}"
+                self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                self._thread.start()
+        return call.work
 
     def end(self) -> None:
         """Accept no more calls; pending ones still run."""
@@ -226,9 +219,12 @@ class _Lane:
 
     def _run(self, call: _Call) -> None:
         try:
-            self._enter_streams(call)
+            for index in _cards(call.tensors):
+                if index not in self._streams:
+                    self._streams[index] = Stream(index)
+                torch.spyre.set_stream(self._streams[index])
             for event, index in zip(call.events, _cards(call.tensors), strict=True):
-                if card_at(index).is_recorded:
+                if card_at(index).scheduler.is_observed:
                     event.wait()  # records the dependence on earlier work
             self._do(call)
         except BaseException as error:
@@ -259,12 +255,6 @@ class _Lane:
         finally:
             with self._lock:
                 self._unfinished -= 1
-
-    def _enter_streams(self, call: _Call) -> None:
-        for index in _cards(call.tensors):
-            if index not in self._streams:
-                self._streams[index] = Stream(index)
-            torch.spyre.set_stream(self._streams[index])
 
     def _failed(self, call: _Call, error: BaseException) -> CollectiveFailure:
         group = self._group
@@ -427,8 +417,6 @@ def _join(options: Any) -> Transport:
     number = store.add(f"spyreccl/{rank}", 1)
     numbered = dist.PrefixStore(f"spyreccl/{number}/", store)
     kind = _choice("SPYRECCL_TRANSPORT", config.CCL_TRANSPORT.read(), TRANSPORTS)
-    if kind == "local":
-        return join_threads(numbered, rank, size)
     shared = join_processes(numbered, rank, size) if kind in ("auto", "shm") else None
     if shared is not None:
         return shared
@@ -443,39 +431,28 @@ def _join(options: Any) -> Transport:
     return MessageTransport(GlooMessages(gloo), rank, size)
 
 
-@dataclass(slots=True)
-class _GlooPending:
-    work: Any
-    tensor: torch.Tensor
-    done: bool = False
-
-    def wait(self, seconds: float) -> bool:
-        """See `Pending.wait`."""
-        if not self.done:
-            self.work.wait(compat.milliseconds(seconds))
-            self.done = True
-        return True
-
-
-@dataclass(slots=True)
 class GlooMessages:
     """Messages through a separate gloo backend, whose close the other ranks detect."""
 
-    gloo: Any
-    closed: bool = field(default=False)
+    def __init__(self, gloo: Any) -> None:
+        self._gloo = gloo
+        self._is_closed = False
 
-    def send(self, content: np.ndarray[Any, Any], rank: int, tag: int) -> Pending:
-        """See `Messages.send`."""
+    def send(self, content: Bytes, rank: int, tag: int) -> Pending:
         tensor = torch.from_numpy(content)
-        return _GlooPending(self.gloo.send([tensor], rank, tag), tensor)
+        return partial(_wait, self._gloo.send([tensor], rank, tag), tensor)
 
-    def receive(self, content: np.ndarray[Any, Any], rank: int, tag: int) -> Pending:
-        """See `Messages.receive`."""
+    def receive(self, content: Bytes, rank: int, tag: int) -> Pending:
         tensor = torch.from_numpy(content)
-        return _GlooPending(self.gloo.recv([tensor], rank, tag), tensor)
+        return partial(_wait, self._gloo.recv([tensor], rank, tag), tensor)
 
     def close(self) -> None:
-        """See `Messages.close`."""
-        if not self.closed:
-            self.closed = True
-            self.gloo.abort()
+        if not self._is_closed:
+            self._is_closed = True
+            self._gloo.abort()
+
+
+def _wait(work: Any, tensor: torch.Tensor, seconds: float) -> bool:
+    """Wait for a message; ``tensor``: its memory, which must live as long."""
+    work.wait(compat.milliseconds(seconds))
+    return True

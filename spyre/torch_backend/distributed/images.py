@@ -9,6 +9,7 @@ form depends only on the operation, dtype and sizes, which all ranks know. Array
 from __future__ import annotations
 
 from math import prod
+from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -57,14 +58,6 @@ def plain_layout(size: tuple[int, ...], dtype: torch.dtype) -> SpyreTensorLayout
     return default_base(size, contiguous_strides(size), name_of(dtype)).layout
 
 
-class _MemoryArray:
-    """Bytes of device memory; arrays over it keep the memory alive."""
-
-    def __init__(self, content: Bytes, memory: object) -> None:
-        self.__array_interface__ = content.__array_interface__
-        self.memory = memory
-
-
 def sticks(tensor: torch.Tensor) -> Bytes:
     """Return the device bytes of a plain tensor, one writable row that keeps the memory alive."""
     buffer = buffer_of(tensor)
@@ -72,7 +65,10 @@ def sticks(tensor: torch.Tensor) -> Bytes:
         return np.empty((1, 0), np.uint8)
     size_bytes = buffer.base.layout.device_bytes
     content = buffer.card.device.memory.view(buffer.address_bytes, size_bytes)
-    return np.asarray(_MemoryArray(content, buffer.memory)).reshape(1, -1)
+    # The base of an array over this object is the object, which keeps the memory.
+    interface = content.__array_interface__
+    owner = SimpleNamespace(__array_interface__=interface, memory=buffer.memory)
+    return np.asarray(owner).reshape(1, -1)
 
 
 def note_written(tensor: torch.Tensor) -> None:

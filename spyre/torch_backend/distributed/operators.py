@@ -8,8 +8,8 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -70,26 +70,18 @@ def _detail(tensor: torch.Tensor) -> str:
     return f"{name_of(tensor.dtype)} {list(tensor.size())}"
 
 
-class _Reduction:
-    """A reduction operator of one call: its `Combiner` for the transfer, and its final step."""
+def _combiner(operator: str, tensor: torch.Tensor) -> Combiner:
+    numerics = buffer_of(tensor).card.device.numerics
+    return Combiner("sum" if operator == "avg" else operator, name_of(tensor.dtype), numerics)
 
-    def __init__(self, operator: str, group: CardGroup, like: torch.Tensor) -> None:
-        self.operator, self._size = operator, group.size
-        numerics = buffer_of(like).card.device.numerics
-        name = "sum" if operator == "avg" else operator
-        self.combiner = Combiner(name, name_of(like.dtype), numerics)
 
-    def detail(self, tensor: torch.Tensor) -> str:
-        """Return the text that must be equal on all ranks."""
-        return f"{self.operator} {_detail(tensor)}"
-
-    def finish(self, tensor: torch.Tensor) -> None:
-        """Divide an average, with one more operation of the card and one more rounding; waits."""
-        if self.operator == "avg" and tensor.is_floating_point():
-            tensor.div_(self._size)
-        elif self.operator == "avg":
-            tensor.div_(self._size, rounding_mode="floor")
-        _synchronize(tensor)
+def _finish(operator: str, group: CardGroup, tensor: torch.Tensor) -> None:
+    """Divide an average, with one more operation of the card and one more rounding; waits."""
+    if operator == "avg" and tensor.is_floating_point():
+        tensor.div_(group.size)
+    elif operator == "avg":
+        tensor.div_(group.size, rounding_mode="floor")
+    _synchronize(tensor)
 
 
 def _synchronize(tensor: torch.Tensor) -> None:
@@ -107,61 +99,42 @@ def _copy_back(target: torch.Tensor, tensor: torch.Tensor) -> None:
 # --- reductions -------------------------------------------------------------------------------
 
 
-def _all_reduce(group: CardGroup, tensors: Tensors, operator: str) -> Job:
-    def job(deadline: Deadline) -> None:
-        for tensor in tensors:
-            if tensor.numel() == 0:
-                continue
-            reduction, target = _Reduction(operator, group, tensor), plain(tensor)
-            run = sticks(target)[0]
-            detail = reduction.detail(tensor)
-            group.communicator.all_reduce(run, reduction.combiner, detail, deadline)
+def _reduce(
+    group: CardGroup, tensors: Tensors, operator: str, root: int | None, deadline: Deadline
+) -> None:
+    """``root``: the rank that gets the results; None for all ranks."""
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            continue
+        combiner, target = _combiner(operator, tensor), plain(tensor)
+        run, detail = sticks(target)[0], f"{operator} {_detail(tensor)}"
+        if root is None:
+            group.communicator.all_reduce(run, combiner, detail, deadline)
+        else:
+            group.communicator.reduce(run, root, combiner, detail, deadline)
+        if root in (None, group.rank):
             _copy_back(target, tensor)
-            reduction.finish(tensor)
-
-    return job
+            _finish(operator, group, tensor)
 
 
-def _reduce(group: CardGroup, tensors: Tensors, operator: str, root: int) -> Job:
-    def job(deadline: Deadline) -> None:
-        for tensor in tensors:
-            if tensor.numel() == 0:
-                continue
-            reduction, target = _Reduction(operator, group, tensor), plain(tensor)
-            run, detail = sticks(target)[0], reduction.detail(tensor)
-            group.communicator.reduce(run, root, reduction.combiner, detail, deadline)
-            if group.rank == root:
-                _copy_back(target, tensor)
-                reduction.finish(tensor)
-
-    return job
-
-
-def _reduce_scatter(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str) -> Job:
+def _reduce_scatter(
+    group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str, deadline: Deadline
+) -> None:
     """``whole``: the parts of all ranks in one tensor."""
-
-    def job(deadline: Deadline) -> None:
-        if out.numel() == 0:
-            return
-        source = plain(whole)
-        parts = slices(source, tuple(out.size()), group.size)
-        if parts is None:
-            flat = plain(source.reshape(group.size, *out.size()))
-            _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
-            return
-        target = plain(out)
-        reduction = _Reduction(operator, group, out)
-        rows = sticks(target).reshape(parts[0].shape)
-        detail = reduction.detail(out)
-        group.communicator.reduce_scatter(rows, parts, reduction.combiner, detail, deadline)
-        _copy_back(target, out)
-        reduction.finish(out)
-
-    return job
-
-
-def _reduce_scatter_list(group: CardGroup, out: torch.Tensor, parts: Tensors, operator: str) -> Job:
-    return lambda deadline: _reduce_parts(group, out, parts, operator, deadline)
+    if out.numel() == 0:
+        return
+    source = plain(whole)
+    parts = slices(source, tuple(out.size()), group.size)
+    if parts is None:
+        flat = plain(source.reshape(group.size, *out.size()))
+        _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
+        return
+    target = plain(out)
+    combiner, detail = _combiner(operator, out), f"{operator} {_detail(out)}"
+    rows = sticks(target).reshape(parts[0].shape)
+    group.communicator.reduce_scatter(rows, parts, combiner, detail, deadline)
+    _copy_back(target, out)
+    _finish(operator, group, out)
 
 
 def _reduce_parts(
@@ -169,102 +142,83 @@ def _reduce_parts(
 ) -> None:
     """Reduce this rank's part over all ranks into ``out``; parts may differ in size."""
     like = parts[group.rank]
-    reduction = _Reduction(operator, group, like)
+    combiner = _combiner(operator, like)
     shaped = out if out.size() == like.size() else out.view(like.size())
     target = plain(shaped)
     rows = [sticks(plain(part)) for part in parts]
     sizes = sorted({tuple(part.size()) for part in parts})
     detail = f"{operator} {name_of(out.dtype)} {[list(size) for size in sizes]}"
-    combiner = reduction.combiner
     group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
     _copy_back(target, shaped)
-    reduction.finish(out)
+    _finish(operator, group, out)
 
 
 # --- copies -----------------------------------------------------------------------------------
 
 
-def _broadcast(group: CardGroup, tensors: Tensors, root: int) -> Job:
-    def job(deadline: Deadline) -> None:
-        for tensor in tensors:
-            if tensor.numel() == 0:
-                continue
-            target = plain(tensor)
-            group.communicator.broadcast(sticks(target), root, _detail(tensor), deadline)
-            if group.rank != root:
-                _copy_back(target, tensor)
-
-    return job
+def _broadcast(group: CardGroup, tensors: Tensors, root: int, deadline: Deadline) -> None:
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            continue
+        target = plain(tensor)
+        group.communicator.broadcast(sticks(target), root, _detail(tensor), deadline)
+        if group.rank != root:
+            _copy_back(target, tensor)
 
 
-def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor) -> Job:
+def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: Deadline) -> None:
     """``outs``: a tensor per rank; they may differ in size."""
-
-    def job(deadline: Deadline) -> None:
-        targets, source = [plain(out) for out in outs], plain(own)
-        rows = [sticks(target) for target in targets]
-        detail = f"{name_of(outs[0].dtype)} {sum(out.numel() for out in outs)}"
-        group.communicator.all_gather(rows, sticks(source), detail, deadline)
-        for target, out in zip(targets, outs, strict=True):
-            _copy_back(target, out)
-
-    return job
-
-
-def _all_gather_base(group: CardGroup, whole: torch.Tensor, own: torch.Tensor) -> Job:
-    """``whole``: the parts of all ranks in one tensor."""
-
-    def job(deadline: Deadline) -> None:
-        if own.numel() == 0:
-            return
-        detail = f"{name_of(own.dtype)} {list(own.size())}"
-        target = plain(whole)
-        parts = slices(target, tuple(own.size()), group.size)
-        if parts is not None:
-            source = sticks(plain(own)).reshape(parts[0].shape)
-            group.communicator.all_gather(parts, source, detail, deadline)
-            _copy_back(target, whole)
-            return
-        size_bytes = code_bytes(own)
-        content = np.empty((group.size, size_bytes), np.uint8)
-        rows = [content[k : k + 1] for k in range(group.size)]
-        group.communicator.all_gather(rows, codes(own), detail, deadline)
-        put_codes(whole, content)
-
-    return job
-
-
-def _gather(group: CardGroup, outs: Tensors, own: torch.Tensor, root: int) -> Job:
-    def job(deadline: Deadline) -> None:
-        targets = [plain(out) for out in outs]
-        rows = [sticks(target) for target in targets]
-        detail = name_of(own.dtype)
-        group.communicator.gather(rows, sticks(plain(own)), root, detail, deadline)
-        for target, out in zip(targets, outs, strict=True):
-            _copy_back(target, out)
-
-    return job
-
-
-def _scatter(group: CardGroup, out: torch.Tensor, parts: Tensors, root: int) -> Job:
-    def job(deadline: Deadline) -> None:
-        target, rows = plain(out), [sticks(plain(part)) for part in parts]
-        detail = name_of(out.dtype)
-        group.communicator.scatter(sticks(target), rows, root, detail, deadline)
+    targets, source = [plain(out) for out in outs], plain(own)
+    rows = [sticks(target) for target in targets]
+    detail = f"{name_of(outs[0].dtype)} {sum(out.numel() for out in outs)}"
+    group.communicator.all_gather(rows, sticks(source), detail, deadline)
+    for target, out in zip(targets, outs, strict=True):
         _copy_back(target, out)
 
-    return job
+
+def _all_gather_base(
+    group: CardGroup, whole: torch.Tensor, own: torch.Tensor, deadline: Deadline
+) -> None:
+    """``whole``: the parts of all ranks in one tensor."""
+    if own.numel() == 0:
+        return
+    target, detail = plain(whole), _detail(own)
+    parts = slices(target, tuple(own.size()), group.size)
+    if parts is not None:
+        source = sticks(plain(own)).reshape(parts[0].shape)
+        group.communicator.all_gather(parts, source, detail, deadline)
+        _copy_back(target, whole)
+        return
+    content = np.empty((group.size, code_bytes(own)), np.uint8)
+    rows = [content[k : k + 1] for k in range(group.size)]
+    group.communicator.all_gather(rows, codes(own), detail, deadline)
+    put_codes(whole, content)
 
 
-def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors) -> Job:
-    def job(deadline: Deadline) -> None:
-        targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
-        received = [sticks(target) for target in targets]
-        group.communicator.all_to_all(received, rows, name_of(outs[0].dtype), deadline)
-        for target, out in zip(targets, outs, strict=True):
-            _copy_back(target, out)
+def _gather(
+    group: CardGroup, outs: Tensors, own: torch.Tensor, root: int, deadline: Deadline
+) -> None:
+    targets = [plain(out) for out in outs]
+    rows = [sticks(target) for target in targets]
+    group.communicator.gather(rows, sticks(plain(own)), root, name_of(own.dtype), deadline)
+    for target, out in zip(targets, outs, strict=True):
+        _copy_back(target, out)
 
-    return job
+
+def _scatter(
+    group: CardGroup, out: torch.Tensor, parts: Tensors, root: int, deadline: Deadline
+) -> None:
+    target, rows = plain(out), [sticks(plain(part)) for part in parts]
+    group.communicator.scatter(sticks(target), rows, root, name_of(out.dtype), deadline)
+    _copy_back(target, out)
+
+
+def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
+    targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
+    received = [sticks(target) for target in targets]
+    group.communicator.all_to_all(received, rows, name_of(outs[0].dtype), deadline)
+    for target, out in zip(targets, outs, strict=True):
+        _copy_back(target, out)
 
 
 def _all_to_all_base(
@@ -273,20 +227,17 @@ def _all_to_all_base(
     whole: torch.Tensor,
     out_rows: Sequence[int],
     whole_rows: Sequence[int],
-) -> Job:
+    deadline: Deadline,
+) -> None:
     """Exchange rows along the first dim: ``out_rows`` from and ``whole_rows`` to each rank; empty
     for equal numbers.
     """
-
-    def job(deadline: Deadline) -> None:
-        content = codes(whole)
-        result = np.empty((1, code_bytes(out)), np.uint8)
-        received = _split(result, out, out_rows, group.size)
-        sent = _split(content, whole, whole_rows, group.size)
-        group.communicator.all_to_all(received, sent, name_of(out.dtype), deadline)
-        put_codes(out, result)
-
-    return job
+    content = codes(whole)
+    result = np.empty((1, code_bytes(out)), np.uint8)
+    received = _split(result, out, out_rows, group.size)
+    sent = _split(content, whole, whole_rows, group.size)
+    group.communicator.all_to_all(received, sent, name_of(out.dtype), deadline)
+    put_codes(out, result)
 
 
 def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int) -> list[Bytes]:
@@ -300,15 +251,31 @@ def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int
 # --- point to point: messages between hosts' memories -----------------------------------------
 
 
-def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job:
-    def job(deadline: Deadline) -> None:
-        begin_ns = time.perf_counter_ns()
-        content = torch.from_numpy(codes(tensor)[0])
-        for message in (_message_header(tensor), content):
-            group.gloo.send([message], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
-        group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
+def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline) -> None:
+    begin_ns = time.perf_counter_ns()
+    content = torch.from_numpy(codes(tensor)[0])
+    for message in (_message_header(tensor), content):
+        group.gloo.send([message], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+    group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
 
-    return job
+
+def _receive(
+    group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline
+) -> None:
+    begin_ns = time.perf_counter_ns()
+    expected, header = _message_header(tensor), _message_header(tensor).clone()
+    content = torch.empty(code_bytes(tensor), dtype=torch.uint8, device="cpu")
+    group.gloo.recv([header], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+    if not torch.equal(header, expected):
+        raise CollectiveError(
+            "SPY952",
+            "two ranks do not exchange the same tensor",
+            expected=f"{_text(expected)} (rank {group.rank})",
+            found=f"{_text(header)} (rank {peer})",
+        )
+    group.gloo.recv([content], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+    put_codes(tensor, content.numpy().reshape(1, -1))
+    group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
 
 
 def _message_record(
@@ -323,26 +290,6 @@ def _message_record(
         operation, name, detail, 0, group.rank, size_bytes, begin_ns, end_ns,
         tuple(sent), tuple(received), 0,
     )  # fmt: skip
-
-
-def _receive(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> Job:
-    def job(deadline: Deadline) -> None:
-        begin_ns = time.perf_counter_ns()
-        expected, header = _message_header(tensor), _message_header(tensor).clone()
-        content = torch.empty(code_bytes(tensor), dtype=torch.uint8, device="cpu")
-        group.gloo.recv([header], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
-        if not torch.equal(header, expected):
-            raise CollectiveError(
-                "SPY952",
-                "two ranks do not exchange the same tensor",
-                expected=f"{_text(expected)} (rank {group.rank})",
-                found=f"{_text(header)} (rank {peer})",
-            )
-        group.gloo.recv([content], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
-        put_codes(tensor, content.numpy().reshape(1, -1))
-        group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
-
-    return job
 
 
 _MESSAGE_HEADER_BYTES = 64
@@ -360,12 +307,9 @@ def _text(header: torch.Tensor) -> str:
 # --- the operators ----------------------------------------------------------------------------
 
 
-def _jobs(jobs: Sequence[Job]) -> Job:
-    def job(deadline: Deadline) -> None:
-        for one in jobs:
-            one(deadline)
-
-    return job
+def _in_order(jobs: Sequence[Job], deadline: Deadline) -> None:
+    for job in jobs:
+        job(deadline)
 
 
 def _one(tensors: Tensors) -> torch.Tensor:
@@ -386,7 +330,7 @@ def allreduce_(
     if sparse_indices is not None:
         raise _unsupported("sparse reduction", "make the tensor dense")
     group, tensors = _group(pg), list(tensors)
-    job = _all_reduce(group, tensors, _operator(reduce_op))
+    job = partial(_reduce, group, tensors, _operator(reduce_op), None)
     return tensors, group.submit("all_reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
@@ -395,7 +339,7 @@ def allreduce_coalesced_(
 ) -> Any:
     """See `torch.distributed.all_reduce_coalesced`."""
     group, tensors = _group(pg), list(tensors)
-    job = _all_reduce(group, tensors, _operator(reduce_op))
+    job = partial(_reduce, group, tensors, _operator(reduce_op), None)
     return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op)
 
 
@@ -409,7 +353,7 @@ def broadcast_(
 ) -> Any:
     """See `torch.distributed.broadcast`."""
     group, tensors = _group(pg), list(tensors)
-    job = _broadcast(group, tensors, root_rank)
+    job = partial(_broadcast, group, tensors, root_rank)
     return tensors, group.submit("broadcast", tensors, job, tensors, timeout, is_async=async_op)
 
 
@@ -424,21 +368,21 @@ def reduce_(
 ) -> Any:
     """See `torch.distributed.reduce`."""
     group, tensors = _group(pg), list(tensors)
-    job = _reduce(group, tensors, _operator(reduce_op), root_rank)
+    job = partial(_reduce, group, tensors, _operator(reduce_op), root_rank)
     return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather`."""
     group, own, parts = _group(pg), _one(tensors), list(_one(outs))
-    job = _all_gather(group, parts, own)
+    job = partial(_all_gather, group, parts, own)
     return outs, group.submit("all_gather", [*parts, own], job, parts, timeout, is_async=async_op)
 
 
 def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather_into_tensor`."""
     group = _group(pg)
-    job = _all_gather_base(group, out, own)
+    job = partial(_all_gather_base, group, out, own)
     return out, group.submit(
         "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
     )
@@ -449,7 +393,8 @@ def allgather_into_tensor_coalesced_(
 ) -> Any:
     """Several `_allgather_base_` in one operation."""
     group, outs = _group(pg), list(outs)
-    job = _jobs([_all_gather_base(group, o, t) for o, t in zip(outs, tensors, strict=True)])
+    pairs = zip(outs, tensors, strict=True)
+    job = partial(_in_order, [partial(_all_gather_base, group, *pair) for pair in pairs])
     name = "all_gather_into_tensor_coalesced"
     return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op)
 
@@ -458,7 +403,8 @@ def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True
     """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
     group = _group(pg)
     by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
-    job = _jobs([_all_gather(group, p, t) for p, t in zip(by_tensor, tensors, strict=True)])
+    pairs = zip(by_tensor, tensors, strict=True)
+    job = partial(_in_order, [partial(_all_gather, group, *pair) for pair in pairs])
     flat = [tensor for parts in outs for tensor in parts]
     return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op)
 
@@ -468,7 +414,7 @@ def reduce_scatter_(
 ) -> Any:
     """See `torch.distributed.reduce_scatter`."""
     group, out, own = _group(pg), _one(outs), list(_one(parts))
-    job = _reduce_scatter_list(group, out, own, _operator(reduce_op))
+    job = partial(_reduce_parts, group, out, own, _operator(reduce_op))
     return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
@@ -477,7 +423,7 @@ def _reduce_scatter_base_(
 ) -> Any:
     """See `torch.distributed.reduce_scatter_tensor`."""
     group = _group(pg)
-    job = _reduce_scatter(group, out, whole, _operator(reduce_op))
+    job = partial(_reduce_scatter, group, out, whole, _operator(reduce_op))
     return out, group.submit(
         "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
     )
@@ -488,7 +434,8 @@ def reduce_scatter_tensor_coalesced_(
 ) -> Any:
     """Several `_reduce_scatter_base_` in one operation."""
     group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
-    job = _jobs([_reduce_scatter(group, o, w, operator) for o, w in zip(outs, wholes, strict=True)])
+    pairs = zip(outs, wholes, strict=True)
+    job = partial(_in_order, [partial(_reduce_scatter, group, *pair, operator) for pair in pairs])
     name = "reduce_scatter_tensor_coalesced"
     return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op)
 
@@ -499,7 +446,7 @@ def gather_(
     """See `torch.distributed.gather`."""
     group, own = _group(pg), _one(tensors)
     parts = list(outs[0]) if outs else []
-    job = _gather(group, parts, own, root_rank)
+    job = partial(_gather, group, parts, own, root_rank)
     return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op)
 
 
@@ -509,14 +456,14 @@ def scatter_(
     """See `torch.distributed.scatter`."""
     group, out = _group(pg), _one(outs)
     own = list(parts[0]) if parts else []
-    job = _scatter(group, out, own, root_rank)
+    job = partial(_scatter, group, out, own, root_rank)
     return outs, group.submit("scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
 def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_to_all`."""
     group, outs = _group(pg), list(outs)
-    job = _all_to_all(group, outs, list(parts))
+    job = partial(_all_to_all, group, outs, list(parts))
     return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op)
 
 
@@ -531,28 +478,28 @@ def alltoall_base_(
 ) -> Any:
     """See `torch.distributed.all_to_all_single`."""
     group = _group(pg)
-    job = _all_to_all_base(group, out, whole, list(out_splits), list(in_splits))
+    job = partial(_all_to_all_base, group, out, whole, list(out_splits), list(in_splits))
     return group.submit("all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op)
 
 
 def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
     group = _group(pg)
-    job: Callable[[Deadline], None] = lambda deadline: group.communicator.barrier("", deadline)  # noqa: E731
+    job = partial(group.communicator.barrier, "")
     return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op)
 
 
 def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.isend`."""
     group, tensor = _group(pg), _one(tensors)
-    job = _send(group, tensor, peer, tag)
+    job = partial(_send, group, tensor, peer, tag)
     return group.submit("send", [tensor], job, [], lane=f"to {peer}")
 
 
 def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.irecv`."""
     group, tensor = _group(pg), _one(tensors)
-    job = _receive(group, tensor, peer, tag)
+    job = partial(_receive, group, tensor, peer, tag)
     return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}")
 
 

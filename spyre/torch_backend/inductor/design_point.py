@@ -88,7 +88,7 @@ def counted_call(function: Function, tensors: Sequence[torch.Tensor]) -> LaunchC
         with launches_noted() as launches:
             function(*tensors)
         torch.accelerator.synchronize()
-    return LaunchCounts(linked.view for linked in launches.linked)
+    return LaunchCounts(program.linked_at(addresses).view for program, addresses in launches)
 
 
 def call_seconds(function: Function, tensors: Sequence[torch.Tensor]) -> float:

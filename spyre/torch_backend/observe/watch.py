@@ -25,7 +25,6 @@ from spyre.torch_backend.observe.ranks import write_trace_of_ranks
 from spyre.torch_backend.program import CompiledProgram, launches_reported_to
 
 if TYPE_CHECKING:
-    from spyre.hw.linking import LinkedProgram
     from spyre.hw.sanitizer import SanitizerFinding
     from spyre.runtime.comms import CollectiveRecord
     from spyre.runtime.kernel import Runner
@@ -212,23 +211,9 @@ class counting(CardObserver[LaunchCounts]):
 # --- programs that a thread launches ----------------------------------------------------------
 
 
-class Launches:
-    """Launched programs, in order, with the addresses of their arguments."""
-
-    def __init__(self) -> None:
-        self.programs: list[tuple[CompiledProgram, tuple[int, ...]]] = []
-
-    @property
-    def linked(self) -> tuple[LinkedProgram, ...]:
-        """The linked program of each launch, linked again if it is no longer cached."""
-        return tuple(program.linked_at(addresses) for program, addresses in self.programs)
-
-
 @contextmanager
-def launches_noted() -> Iterator[Launches]:
-    """Record the programs that this thread launches in the block, without copies."""
-    launches = Launches()
-    with launches_reported_to(
-        lambda program, addresses: launches.programs.append((program, addresses))
-    ):
+def launches_noted() -> Iterator[list[tuple[CompiledProgram, tuple[int, ...]]]]:
+    """Record the programs that this thread launches in the block, and their argument addresses."""
+    launches: list[tuple[CompiledProgram, tuple[int, ...]]] = []
+    with launches_reported_to(lambda *launch: launches.append(launch)):
         yield launches

@@ -23,7 +23,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder import BuiltBundle
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.flex import LaunchPlan, LoadedKernel
+from spyre.runtime.flex import LoadedKernel, Passes
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
@@ -31,7 +31,7 @@ from spyre.torch_backend.device import out_of_memory_as_torch_says
 from spyre.torch_backend.registration import log_program
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, FlexStream, LaunchOrigin
+    from spyre.runtime.flex import FlexDevice, FlexStream, SourceLines
     from spyre.runtime.memory import DeviceStorage
 
 
@@ -74,45 +74,43 @@ class CompiledProgram(LoadedKernel):
         with out_of_memory_as_torch_says(card, f"program memory for {name}"):
             super().__init__(card, name, kernel, _no_arguments, header)
         self._is_linked = False
-        self._launch_plan = self.launch_plan(self.spans_bytes)
+        self._passes = self.passes(self.spans_bytes)
         stream = card.streams.current
         stream.wait_for(stream.copy(self.load_plan(header), ()))
 
-    def launch_plan(
-        self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
-    ) -> LaunchPlan:
+    def passes(self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None) -> Passes:
         """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
         launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
-        return LaunchPlan.one_pass(self.kernel, launch)
+        return Passes.of(self.kernel, launch)
 
     def launch(
         self,
         stream: FlexStream,
         addresses: tuple[int, ...],
         keep_alive: Sequence[DeviceStorage | None],
-        plan: LaunchPlan | None = None,
-        origin: LaunchOrigin | None = None,
+        passes: Passes | None = None,
+        origin: SourceLines | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``keep_alive`` is held until it has run.
 
-        ``plan``: of a program with runtime sizes. ``origin``: its source lines. The first launch
-        without a plan raises the errors of linking.
+        ``passes``: of a program with runtime sizes. ``origin``: its source lines. The first launch
+        without ``passes`` raises the errors of linking.
         """
-        if plan is None and not self._is_linked:
+        if passes is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
         if (watcher := _launch_watcher.get()) is not None:
             watcher(self, addresses)
-        context = self.bind_at(plan or self._launch_plan, addresses, keep_alive, origin=origin)
+        work = self.bind_at(passes or self._passes, addresses, keep_alive, origin=origin)
         if not profiler_is_on():
-            stream.submit(context.work())
+            stream.submit(work)
             return
         with profiled(self._range):
-            stream.submit(context.work())
+            stream.submit(work)
 
     def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:
         """The linked program of a launch with arguments at ``addresses``."""
-        return self.kernel.link_at(self._launch_plan.signature, addresses)
+        return self.kernel.link_at(self._passes.signature, addresses)
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:

@@ -279,11 +279,11 @@ def _wrap_new_group() -> None:
 
 
 def _of_groups(name: str) -> Callable[[], None]:
-    """Return an installer that imports its module when the first process group is created."""
+    """Return an installer that calls a function of the distributed package's patches."""
 
     def install() -> None:
-        module = importlib.import_module("spyre.torch_backend.distributed.consumers")
-        module.INSTALLERS[name]()
+        module = importlib.import_module("spyre.torch_backend.distributed.compat")
+        getattr(module, name)()
 
     return install
 
@@ -425,14 +425,14 @@ PATCHES = (
     ),
     Patch(
         "collective_wait",
-        _of_groups("collective_wait"),
+        _of_groups("wrap_work_wait"),
         ("torch._C._distributed_c10d.Work.wait",),
         "errors, timeouts and Ctrl-C while a collective of cards is waited for",
         with_groups=True,
     ),
     Patch(
         "destroy",
-        _of_groups("destroy"),
+        _of_groups("wrap_destroy"),
         (
             "torch.distributed.destroy_process_group",
             "torch.distributed.distributed_c10d.destroy_process_group",
@@ -442,7 +442,7 @@ PATCHES = (
     ),
     Patch(
         "ddp",
-        _of_groups("ddp"),
+        _of_groups("wrap_ddp"),
         tuple(
             f"torch.nn.parallel.DistributedDataParallel.{name}"
             for name in ("_ddp_init_helper", "_set_static_graph")
@@ -452,7 +452,7 @@ PATCHES = (
     ),
     Patch(
         "dtensor_random",
-        _of_groups("dtensor_random"),
+        _of_groups("wrap_dtensor_random"),
         tuple(
             f"torch.distributed.tensor._random.OffsetBasedRNGTracker.{name}"
             for name in ("__init__", "_distribute_region")

@@ -1,4 +1,4 @@
-"""Ranks of a group as threads, over shared arrays or over messages, for tests without torch."""
+"""Ranks of a group as threads, over shared memory or over messages, for tests without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 
-from spyre.runtime.comms import Communicator, MessageTransport, join_threads
+from spyre.runtime.comms import Communicator, MessageTransport, join_processes
 
 
 class ThreadStore:
@@ -81,10 +81,10 @@ class Mailboxes:
     def send(self, content, rank, tag):
         message = Sending(content)
         self._boxes((self._rank, rank, tag)).put(message)
-        return message
+        return message.wait
 
     def receive(self, content, rank, tag):
-        return Receiving(self._boxes((rank, self._rank, tag)), content)
+        return Receiving(self._boxes((rank, self._rank, tag)), content).wait
 
     def close(self):
         pass
@@ -94,7 +94,7 @@ def transports(kind, size):
     """A function of the rank that joins the group and returns its transport."""
     if kind == "threads":
         store = ThreadStore()
-        return lambda rank: join_threads(store, rank, size)
+        return lambda rank: join_processes(store, rank, size)
     network = Mailboxes.network(size)
     return lambda rank: MessageTransport(network[rank], rank, size)
 

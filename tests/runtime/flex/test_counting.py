@@ -9,7 +9,7 @@ from spyre.errors import DeviceFault
 from spyre.hw.counters.counts import Counters
 from spyre.hw.device.executor import Executor
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.kernel.runners import timed_runner
+from spyre.runtime.kernel.kernel import timed_runner
 from tests.runtime.flex import kernels
 
 ONE = Counters(256, 128, 0, 0, 0, 64, 256, 128, 0, 0, 1)

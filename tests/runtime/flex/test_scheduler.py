@@ -11,8 +11,9 @@ import time
 
 import pytest
 
+from spyre.errors import StreamError
 from spyre.runtime.flex import scheduler as module
-from spyre.runtime.flex.scheduler import Scheduler, StreamHasFailed
+from spyre.runtime.flex.scheduler import Scheduler
 from spyre.runtime.flex.scheduling import (
     Engine,
     EventRecord,
@@ -26,13 +27,23 @@ from spyre.runtime.flex.scheduling import (
 from tests.interrupts import interruptible
 
 
-def job(function, *, corrected=False, large=False, iterations=1):
+class ToldWork(Work):
+    """Work that notes its payload in ``told`` when it ends."""
+
+    told: list[object]
+
+    def release(self):
+        self.told.append(self.payload)
+        super().release()
+
+
+def job(function, *, corrected=False, large=False, iterations=1, kind=Work):
     compute = Stage(Engine.COMPUTE, function)
     prep = (Stage(Engine.HOST, _nothing, True), Stage(Engine.DMA, _nothing, True))
-    return Work(Stages((*(prep if corrected else ()), compute)), iterations, None, is_large=large)
+    return kind(Stages((*(prep if corrected else ()), compute)), iterations, None, is_large=large)
 
 
-def _nothing(payload, first, last):
+def _nothing(work, first, last):
     pass
 
 
@@ -58,7 +69,7 @@ def until(condition, seconds=10.0):
 
 def test_work_goes_on_without_anybody_waiting():
     scheduler, queue, ran = Scheduler(), StreamQueue(0), threading.Event()
-    scheduler.submit(queue, job(lambda payload, first, last: ran.set()))
+    scheduler.submit(queue, job(lambda work, first, last: ran.set()))
     assert ran.wait(10)
     until(lambda: is_done(queue))
 
@@ -93,9 +104,7 @@ def test_the_waiting_thread_helps():
     scheduler, queue, seen = Scheduler(), StreamQueue(0), []
     scheduler.close()
     for _ in range(5):
-        scheduler.submit(
-            queue, job(lambda payload, first, last: seen.append(threading.get_ident()))
-        )
+        scheduler.submit(queue, job(lambda work, first, last: seen.append(threading.get_ident())))
     wait(scheduler, queue)
     assert seen == [threading.get_ident()] * 5
 
@@ -104,14 +113,14 @@ def test_preparation_of_the_next_job_overlaps_a_large_one():
     scheduler, queue = Scheduler(), StreamQueue(0)
     computing, prepared = threading.Event(), threading.Event()
 
-    def compute(payload, first, last):
+    def compute(work, first, last):
         computing.set()
         assert prepared.wait(10)
 
     second = Work(
         Stages(
             (
-                Stage(Engine.HOST, lambda payload, first, last: prepared.set(), True),
+                Stage(Engine.HOST, lambda work, first, last: prepared.set(), True),
                 Stage(Engine.COMPUTE, _nothing),
             )
         ),
@@ -125,7 +134,7 @@ def test_preparation_of_the_next_job_overlaps_a_large_one():
 
 def test_submit_does_not_wait_for_a_running_job():
     scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
-    scheduler.submit(queue, job(lambda payload, first, last: go.wait(10)))
+    scheduler.submit(queue, job(lambda work, first, last: go.wait(10)))
     for _ in range(10):
         scheduler.submit(queue, job(_nothing))
     assert not is_done(queue)
@@ -137,7 +146,7 @@ def test_submit_does_not_wait_for_a_running_job():
 def test_failed_stream_takes_nothing_more():
     scheduler, queue = Scheduler(), StreamQueue(0)
 
-    def fail(payload, first, last):
+    def fail(work, first, last):
         raise ValueError("broken")
 
     works = [job(fail), job(_nothing)]
@@ -146,7 +155,7 @@ def test_failed_stream_takes_nothing_more():
             scheduler.submit(queue, work)
     wait(scheduler, queue)
     assert [work.state for work in works] == [State.FAILED, State.DROPPED]
-    with pytest.raises(StreamHasFailed):
+    with pytest.raises(StreamError, match="SPY870"):
         scheduler.submit(queue, job(_nothing))
 
 
@@ -166,7 +175,7 @@ def test_interrupt_in_a_waiting_thread_reaches_it_and_fails_the_stream():
     scheduler, queue = Scheduler(), StreamQueue(0)
     scheduler.close()
 
-    def interrupt(payload, first, last):
+    def interrupt(work, first, last):
         raise KeyboardInterrupt
 
     scheduler.submit(queue, job(interrupt))
@@ -177,10 +186,10 @@ def test_interrupt_in_a_waiting_thread_reaches_it_and_fails_the_stream():
 
 def test_ended_work_is_told_once_and_gives_up_its_payload():
     ended = []
-    scheduler, queue = Scheduler(ended=lambda work: ended.append(work.payload)), StreamQueue(0)
-    works = [job(_nothing) for _ in range(3)]
+    scheduler, queue = Scheduler(), StreamQueue(0)
+    works = [job(_nothing, kind=ToldWork) for _ in range(3)]
     for k, work in enumerate(works):
-        work.payload = k
+        work.payload, work.told = k, ended
         scheduler.submit(queue, work)
     wait(scheduler, queue)
     until(lambda: len(ended) == 3)
@@ -245,7 +254,7 @@ def test_many_streams_from_many_threads_lose_nothing(policy, seed):
         generator = random.Random(seed * 100 + k)
         for _ in range(100):
 
-            def count(payload, first, last, k=k):
+            def count(work, first, last, k=k):
                 value = counters[k]
                 if generator.random() < 0.01:
                     time.sleep(1e-5)
@@ -279,7 +288,7 @@ def _interruptible():
 def test_an_interrupted_wait_leaves_the_scheduler_usable(interruptible):
     """Ctrl-C while the thread sleeps: own threads go on."""
     scheduler, queue, go = Scheduler(), StreamQueue(0), threading.Event()
-    scheduler.submit(queue, job(lambda payload, first, last: go.wait(10), large=True))
+    scheduler.submit(queue, job(lambda work, first, last: go.wait(10), large=True))
     until(lambda: scheduler._running == 1)
     this = threading.get_ident()
     interrupt = threading.Timer(0.1, signal.pthread_kill, [this, signal.SIGINT])
@@ -319,10 +328,10 @@ def test_an_interrupt_amid_the_books_comes_after_them(interruptible, name):
 def test_ends_may_be_reported_by_several_threads_at_once():
     """Threads that find the same last one: nobody fails, everything is told once."""
     told = []
-    scheduler = Scheduler(ended=lambda work: told.append(work.payload))
-    works = [job(_nothing) for _ in range(20000)]
+    scheduler = Scheduler()
+    works = [job(_nothing, kind=ToldWork) for _ in range(20000)]
     for k, work in enumerate(works):
-        work.payload = k
+        work.payload, work.told = k, told
         scheduler._finished.append(work)
     errors = []
 

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from spyre.runtime.flex.scheduler import VirtualTime
 from spyre.runtime.flex.scheduling import (
     Engine,
     EventRecord,
@@ -17,7 +18,6 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
-from spyre.runtime.flex.virtual_time import VirtualTime
 
 TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 
@@ -30,7 +30,7 @@ class Log:
 
     def job(self, name, iterations=1, corrected=True, fails_at=None, large=True):
         def stage(engine):
-            def run(payload, first, last):
+            def run(work, first, last):
                 for k in range(first, last):
                     if fails_at == (engine, k):
                         raise ValueError(f"{name} {engine.name} {k}")
@@ -154,8 +154,7 @@ def test_event_orders_two_streams():
 
 
 def test_failure_drops_what_is_behind_it_and_other_streams_go_on():
-    ended = []
-    state, log = Scheduling(ended=ended.append), Log()
+    state, log = Scheduling(), Log()
     bad, good = StreamQueue(1), StreamQueue(2)
     works = [log.job("a", 4, fails_at=(Engine.COMPUTE, 2)), log.job("b"), log.job("c")]
     for work in works:
@@ -167,7 +166,7 @@ def test_failure_drops_what_is_behind_it_and_other_streams_go_on():
     assert [work.state for work in works] == [State.FAILED, State.DROPPED, State.DROPPED]
     assert str(bad.error) == "a COMPUTE 2"
     assert good.error is None
-    assert len(ended) == 4
+    assert len(state.finished) == 4
     assert state.pending == 0
 
 
@@ -192,7 +191,8 @@ def test_failure_reaches_those_who_wait_for_its_event():
     state.submit(waiting, log.job("b"))
     drain(state)
     assert log.ran == [("a", Engine.HOST, 0), ("a", Engine.DMA, 0)]
-    assert waiting.error is bad.error is event.failure.error is not None
+    assert bad.error is event.failure.error is not None
+    assert waiting.error.code == "SPY871"
     assert state.pending == 0
 
 

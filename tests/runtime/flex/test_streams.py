@@ -13,8 +13,8 @@ import pytest
 
 from spyre.errors import DeviceFault, LaunchError, SpyreError, StreamError
 from spyre.hw.device.device import Device
-from spyre.runtime.flex.correction import MAX_FREE, SLAB
 from spyre.runtime.flex.device import FlexDevice
+from spyre.runtime.flex.loaded_kernel import MAX_FREE, SLAB
 from spyre.runtime.flex.prepare import Instruction, Program
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.steps import Job
@@ -141,7 +141,7 @@ def test_streams_recover_where_the_card_says_so(card, bundle):
     plan = kernels.load(card, bundle)
     a, y = card.to_device(ONES), card.empty(kernels.STICK)
     card.synchronize()
-    card.streams_recover = True
+    card.scheduler.recovers = True
     stream = card.streams.take()
     stream.launch(failing(plan, 2), [a, a, y])
     with pytest.raises(RuntimeError):

@@ -11,7 +11,7 @@ import pytest
 from spyre.errors import LaunchError, StreamError
 from spyre.hw.device.device import Device
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.tiling.tile_checks import TilingOptions
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing
 

@@ -54,25 +54,26 @@ def flex(device: Device) -> FlexAllocator:
 
 
 def content(flex: FlexAllocator, index: AllocationIndex) -> list[np.ndarray]:
+    unit = 1 if flex.mode is FlexMode.PF else REGION_BYTES
     return [
-        flex.device.memory.view(flex.device_virtual_address(chunk.address), chunk.size_bytes)
-        for chunk in flex.composite(index).chunks
+        flex.device.memory.view(c.address.region_id * unit + c.address.offset, c.size_bytes)
+        for c in flex.composite(index).chunks
     ]
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Steps on a small card; the model keeps (size, references, byte written) per handle."""
+    """Steps on a small card; the model keeps (size, byte written) per handle."""
 
     @initialize()
     def start(self) -> None:
         self.flex = FlexAllocator(Device(threads=1), FlexMode.PF, CAPACITIES)
         self.flex.pressure_hooks.clear()
-        self.live: dict[AllocationIndex, list[int]] = {}
+        self.live: dict[AllocationIndex, tuple[int, int]] = {}
         self.peak_bytes = self.peak_count = self.all_bytes = self.all_count = 0
         self.handles: set[int] = set()
 
     def bytes_now(self) -> int:
-        return sum(-(-size // 128) * 128 for size, _, _ in self.live.values())
+        return sum(-(-size // 128) * 128 for size, _ in self.live.values())
 
     @rule(size=st.integers(1, 6000), directive=st.sampled_from(DIRECTIVES), mark=st.integers(0, 9))
     def allocate(self, size: int, directive: AllocationDirective, mark: int) -> None:
@@ -88,7 +89,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             for chunk in content(self.flex, index):
                 assert not chunk.any()
                 chunk[:] = mark
-        self.live[index] = [size, 1, mark]
+        self.live[index] = size, mark
         self.all_bytes += -(-size // 128) * 128
         self.all_count += 1
         self.peak_bytes = max(self.peak_bytes, self.bytes_now())
@@ -96,21 +97,12 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
-    def retain(self, data: st.DataObject) -> None:
-        index = data.draw(st.sampled_from(sorted(self.live)))
-        self.flex.retain(index)
-        self.live[index][1] += 1
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
     def deallocate(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from(sorted(self.live)))
         self.flex.deallocate(index)
-        self.live[index][1] -= 1
-        if not self.live[index][1]:
-            del self.live[index]
-            with pytest.raises(LaunchError, match="SPY800"):
-                self.flex.deallocate(index)
+        del self.live[index]
+        with pytest.raises(LaunchError, match="SPY800"):
+            self.flex.deallocate(index)
 
     @rule()
     def reset_peak(self) -> None:
@@ -132,7 +124,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     def nothing_overlaps(self) -> None:
         """Every allocation holds what was written there, and lies in its region."""
         taken: list[tuple[int, int]] = []
-        for index, (size, _, mark) in self.live.items():
+        for index, (size, mark) in self.live.items():
             composite = self.flex.composite(index)
             assert composite.size_bytes == -(-size // 128) * 128
             for chunk, data in zip(composite.chunks, content(self.flex, index), strict=True):
@@ -146,9 +138,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert all(a + n <= b for (a, n), (b, _) in pairwise(taken))
 
     def teardown(self) -> None:
-        for index, (_, references, _) in getattr(self, "live", {}).items():
-            for _ in range(references):
-                self.flex.deallocate(index)
+        for index in getattr(self, "live", {}):
+            self.flex.deallocate(index)
         if hasattr(self, "flex"):
             found = self.flex.statistics()
             assert [r.largest_free_bytes for r in found.regions] == list(CAPACITIES)
@@ -163,7 +154,6 @@ class TestHandles:
         index = flex.allocate(0)
         assert index == NULL_INDEX
         assert flex.composite(index).chunks == ()
-        flex.retain(index)
         flex.deallocate(index)
         flex.give_back(index)
         assert flex.statistics().allocations.accumulated == 0
@@ -176,7 +166,7 @@ class TestHandles:
         flex.deallocate(second)
         assert flex.allocate(128) == 3
 
-    @pytest.mark.parametrize("use", ["resolve", "composite", "retain", "deallocate", "give_back"])
+    @pytest.mark.parametrize("use", ["resolve", "composite", "deallocate", "give_back"])
     def test_unknown_handles(self, flex: FlexAllocator, use: str):
         index = flex.allocate(128)
         flex.deallocate(index)
@@ -204,7 +194,6 @@ class TestModes:
         assert flex.resolve(index) == VirtualAddress(4 * unit, 0)
         address = flex.resolve(again)
         assert address == VirtualAddress(4 * unit, 128)
-        assert flex.device_virtual_address(address) == 4 * REGION_BYTES + 128
         assert flex.device_address(again) == 4 * REGION_BYTES + 128
         assert {r.capacity_bytes for r in flex.statistics().regions} == {capacity}
 
@@ -388,7 +377,6 @@ class TestContents:
 class TestReset:
     def test_handles_are_void(self, device: Device, flex: FlexAllocator):
         old = flex.allocate(4 * KIB, bind(0))
-        flex.retain(old)
         device.reset()
         flex.give_back(old)
         with pytest.raises(LaunchError, match="SPY800"):

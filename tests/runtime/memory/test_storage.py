@@ -70,22 +70,9 @@ def test_collected(allocator: Storages):
     assert live(allocator) == 0
 
 
-def test_sharing(allocator: Storages):
-    storage = allocator.allocate(1000)
-    for_launch = storage.share()
-    assert for_launch.index == storage.index
-    storage.close()
-    assert live(allocator) == 1
-    allocator.flex.resolve(for_launch.index)
-    for_launch.close()
-    assert live(allocator) == 0
-
-
 def test_nothing(allocator: Storages):
     storage = allocator.allocate(0)
-    other = storage.share()
     storage.close()
-    other.close()
     assert allocator.memory_stats().allocations.accumulated == 0
 
 

@@ -21,10 +21,10 @@ from spyre.hw.counters.scratchpad import LxAccesses
 from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, describe_writer
 from spyre.hw.spec import CORES
 from spyre.hw.table import checks as ct
+from spyre.runtime.flex.blocks import ControlBlock
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.scheduling import Engine
-from spyre.runtime.flex.steps import ControlBlock
-from spyre.runtime.kernel.runners import ExecutedLaunch
+from spyre.runtime.kernel.kernel import ExecutedLaunch
 from spyre.runtime.profile.data import Activity
 from spyre.runtime.profile.profile import make_profile
 from spyre.runtime.profile.report import report_page

@@ -16,7 +16,7 @@ from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.kernel.runners import run_recorded
+from spyre.runtime.kernel.kernel import run_recorded
 from spyre.runtime.profile.data import activities_of
 from spyre.runtime.profile.kernels import LAUNCH, imbalance
 from spyre.runtime.profile.profile import make_profile

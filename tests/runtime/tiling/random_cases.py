@@ -15,7 +15,7 @@ import numpy as np
 
 from spyre.hw.device.device import Device
 from spyre.mlir.builder.recipes import default_dims
-from spyre.runtime.tiling.tile_checks import TilingOptions
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import LANES, Built
 from tests.runtime.tiling.running import Outcome, random_inputs, run_tiled, run_whole

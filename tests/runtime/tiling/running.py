@@ -16,12 +16,10 @@ from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch, PoolBuffer
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.device_dims import ActualTensor
-from spyre.runtime.tiling.execute import TiledLaunch, TileSteps, TilingKernel, temporaries_of
+from spyre.runtime.tiling.device_dims import operand_uses
+from spyre.runtime.tiling.execute import Tiler, TileSteps
 from spyre.runtime.tiling.kernel_dims import expected_tensors
-from spyre.runtime.tiling.operand_uses import operand_uses
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_plan import TilePlan, plan_tiles
+from spyre.runtime.tiling.tile_plan import TilePlan, TilingOptions, plan_tiles
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
 
@@ -71,14 +69,18 @@ def launch_of(device: Device, built: Built, args: Sequence[Arg], inputs: Sequenc
     return Launch(tensors, pool)
 
 
-def run_steps(tiled: TiledLaunch) -> None:
+def run_steps(steps: TileSteps) -> None:
     """All steps of a tiled launch, on this thread."""
-    device = tiled.kernel.kernel.device
-    temporaries = temporaries_of(tiled.plan, tiled.steps(), device.allocate)
-    steps = TileSteps(tiled, temporaries)
+    device, temporaries = steps.tiler.kernel.device, []
+
+    def allocate(size_bytes: int) -> int:
+        temporaries.append(device.allocate(size_bytes))
+        return temporaries[-1]
+
+    steps.allocate(allocate)
     steps.run(0, steps.addresses, lambda kernel, *at: device.executor.run(kernel.link_at(*at)))
-    for tensor in temporaries.values():
-        device.free(tensor.address_bytes)
+    for address in temporaries:
+        device.free(address)
 
 
 def outcome(device: Device, args: Sequence[Arg], launch: Launch, plan: TilePlan | None) -> Outcome:
@@ -108,16 +110,16 @@ def run_tiled(
     """A kernel built for a tile, on tensors ``args``."""
     device.reset()
     launch = launch_of(device, built, args, inputs)
-    kernel = TilingKernel(Kernel(built.bundle, device), built.arguments)
+    kernel = Tiler(Kernel(built.bundle, device), built.arguments)
     plan = kernel.plan(launch, options)
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     return outcome(device, args, launch, plan)
 
 
 def plan_for(built: Built, args: Sequence[Arg], options: TilingOptions | None = None) -> TilePlan:
     """The plan alone, without a device."""
     actual = [
-        ActualTensor(f"t{k}", a.shape, contiguous_strides(a.shape), a.dtype, a.layout)
+        DeviceTensor(f"t{k}", 0, a.layout, a.dtype, a.shape, contiguous_strides(a.shape))
         for k, a in enumerate(args)
     ]
     uses = operand_uses(built.bundle, built.arguments.pool_bytes > 0)

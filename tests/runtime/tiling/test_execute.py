@@ -19,11 +19,8 @@ from spyre.runtime.dma import DmaEngine
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_steps import (
-    Compute,
-)
+from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime import bundles
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
@@ -39,8 +36,8 @@ from tests.runtime.tiling.running import (
 )
 
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
-EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
+EVERYTHING = TilingOptions(True, "pad", "accumulate")
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
@@ -58,10 +55,10 @@ def test_an_address_offset_alone_would_be_wrong(device: Device) -> None:
     """What this package is for: the tile's own pitches lead elsewhere in the larger tensor."""
     whole = mm(32, 128, 128)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
+    kernel = Tiler(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
     plan = kernel.plan(launch)
     assert not plan.tensors[0].map.is_identity
-    tiled = TiledLaunch(kernel, launch, plan)
+    tiled = TileSteps(kernel, launch, plan)
     run_steps(tiled)
     right = outcome(device, whole.args, launch, plan).values[0].copy()
     for iteration in range(plan.iterations):
@@ -79,10 +76,10 @@ def test_one_tensor_bound_twice(device: Device) -> None:
     device.reset()
     launch = launch_of(device, tile, args, [x, x])
     launch = replace(launch, arguments={**launch.arguments, 1: launch.arguments[0]})
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert plan.counts == (4, 2)
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     np.testing.assert_array_equal(outcome(device, args, launch, plan).raw[0], truth.raw[0])
 
 
@@ -94,9 +91,9 @@ def test_a_view_of_a_larger_tensor(device: Device) -> None:
     (x,) = random_inputs(parents, 2)
     launch = launch_of(device, tile, parents, [x])
     views = {k: replace(t, sizes=(8, 128)) for k, t in launch.arguments.items()}
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(Launch(views))
-    run_steps(TiledLaunch(kernel, Launch(views), plan))
+    run_steps(TileSteps(kernel, Launch(views), plan))
     values = np.array(DmaEngine(device).to_host(launch.arguments[1]).storage).reshape(20, 128)
     np.testing.assert_array_equal(values[:8], np.abs(x[:8]))
     assert not values[8:].any()
@@ -114,10 +111,10 @@ def test_a_padded_tensor_of_the_tiles_shape_is_one_pass(device: Device) -> None:
     )
     DmaEngine(device).to_device(HostTensor.from_array("x", x), padded)
     launch = replace(launch, arguments={**launch.arguments, 0: padded})
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert not plan.is_tiled
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     np.testing.assert_array_equal(
         outcome(device, tile.args, launch, plan).values[0], np.abs(x).ravel()
     )
@@ -187,9 +184,9 @@ def test_runtime_sizes(device: Device, rows: int, counts: tuple[int, ...]) -> No
     }
     DmaEngine(device).to_device(HostTensor.from_array("x", x), tensors[0])
     launch = Launch(tensors, values={"S": rows})
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments, {"S": rows})
     plan = kernel.plan(launch)
     assert plan.counts == counts
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     values = np.array(DmaEngine(device).to_host(tensors[1]).storage).reshape(total)
     np.testing.assert_array_equal(values, np.abs(x))

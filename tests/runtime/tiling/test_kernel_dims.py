@@ -9,9 +9,8 @@ import pytest
 from spyre.mlir.builder.bundles import BundleBuffer
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction, restickify
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.device_dims import KernelDim
-from spyre.runtime.tiling.kernel_dims import expected_tensors
-from spyre.runtime.tiling.operand_uses import operand_uses
+from spyre.runtime.tiling.device_dims import operand_uses
+from spyre.runtime.tiling.kernel_dims import SharedDim, expected_tensors
 from tests.mlir.window_recipes import Windows, pool
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built, Maker
@@ -19,7 +18,7 @@ from tests.runtime.tiling.kernels import Arg, Built, Maker
 IN, OUT = Role.INPUT, Role.OUTPUT
 
 
-def dims_of(built: Built) -> list[tuple[KernelDim | None, ...]]:
+def dims_of(built: Built) -> list[tuple[SharedDim | None, ...]]:
     uses = operand_uses(built.bundle, built.arguments.pool_bytes > 0)
     return [expected.dims for expected in expected_tensors(built.arguments, uses)]
 

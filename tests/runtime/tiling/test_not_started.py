@@ -16,11 +16,8 @@ from spyre.runtime.flex.loaded_kernel import _matches
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.kernel.launch import Launch
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_steps import (
-    Compute,
-)
+from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Maker
 from tests.runtime.tiling.running import (
@@ -34,8 +31,8 @@ from tests.runtime.tiling.running import (
 )
 
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
-EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
+EVERYTHING = TilingOptions(True, "pad", "accumulate")
 
 
 def _unchanged(device: Device, launch: Launch) -> Mapping[int, bytes]:
@@ -51,9 +48,9 @@ def test_an_output_among_an_inputs_other_tiles(device: Device) -> None:
     inside = replace(launch.arguments[1], address_bytes=launch.arguments[0].address_bytes + 4 * 128)
     launch = replace(launch, arguments={**launch.arguments, 1: inside})
     before = _unchanged(device, launch)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     with pytest.raises(LaunchError, match="t0 and t1 share memory, but not their tiles") as caught:
-        TiledLaunch(kernel, launch, kernel.plan(launch))
+        TileSteps(kernel, launch, kernel.plan(launch))
     assert caught.value.code == "SPY862"
     assert _unchanged(device, launch) == before
 
@@ -65,8 +62,8 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
     (x,) = random_inputs(args, 11)
     launch = launch_of(device, tile, args, [x])
     launch = replace(launch, arguments=dict.fromkeys((0, 1), launch.arguments[0]))
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    run_steps(TiledLaunch(kernel, launch, kernel.plan(launch)))
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
+    run_steps(TileSteps(kernel, launch, kernel.plan(launch)))
     values = np.array(DmaEngine(device).to_host(launch.arguments[0]).storage).reshape(8, 128)
     np.testing.assert_array_equal(values, np.abs(x))
 
@@ -74,7 +71,7 @@ def test_in_place_over_the_same_tiles_is_fine(device: Device) -> None:
 def test_a_missing_argument(device: Device) -> None:
     tile = mm(8, 64, 64)
     with pytest.raises(LaunchError, match="SPY363: the kernel needs argument 0"):
-        TilingKernel(Kernel(tile.bundle, device), tile.arguments).plan(Launch({}))
+        Tiler(Kernel(tile.bundle, device), tile.arguments).plan(Launch({}))
 
 
 def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
@@ -89,8 +86,8 @@ def test_errors_of_linking_come_before_the_first_tile(device: Device) -> None:
     args = [Arg(IN, (4, 128)), Arg(OUT, (4, 128))]
     launch = launch_of(device, tile, args, random_inputs(args, 17))
     before = _unchanged(device, launch)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    tiled = TiledLaunch(kernel, launch, kernel.plan(launch))
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
+    tiled = TileSteps(kernel, launch, kernel.plan(launch))
     with pytest.raises(DeviceFault, match="SPY411"):
         run_steps(tiled)
     assert _unchanged(device, launch) == before
@@ -106,7 +103,7 @@ def test_an_operand_that_cannot_move(device: Device) -> None:
     tile = maker.done()
     args = [Arg(IN, (128, 2, 64)), Arg(OUT, (128, 2, 64))]
     launch = launch_of(device, tile, args, random_inputs(args, 12))
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     with pytest.raises(LaunchError, match=r"SPY858.*runs through several dims"):
         kernel.plan(launch)
 
@@ -114,7 +111,7 @@ def test_an_operand_that_cannot_move(device: Device) -> None:
 def test_plans_and_kernels_are_made_once(device: Device) -> None:
     whole = mm(32, 128, 128)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
+    kernel = Tiler(Kernel(mm(8, 128, 128).bundle, device), mm(8, 128, 128).arguments)
     assert not _matches(mm(8, 128, 128).arguments, launch)
     tile = kernel.kernel
     same = launch_of(device, mm(8, 128, 128), mm(8, 128, 128).args, inputs_of(mm(8, 128, 128)))
@@ -124,9 +121,9 @@ def test_plans_and_kernels_are_made_once(device: Device) -> None:
     assert kernel.retargeted({}) is tile
     plan = kernel.plan(launch)
     assert kernel.plan(launch) is plan
-    tiled = TiledLaunch(kernel, launch, plan)
-    assert tiled.kernel_of(Compute(0)) is TiledLaunch(kernel, launch, plan).kernel_of(Compute(3))
-    corner = tiled.addresses_bytes[3] - tiled.addresses_bytes[0]
+    tiled = TileSteps(kernel, launch, plan)
+    assert tiled.kernel_of(Compute(0)) is TileSteps(kernel, launch, plan).kernel_of(Compute(3))
+    corner = tiled.corners_bytes[3] - tiled.corners_bytes[0]
     assert corner.tolist() == [3 * 8 * 128, 0, 3 * 8 * 128]
 
 

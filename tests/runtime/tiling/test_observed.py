@@ -10,11 +10,8 @@ import pytest
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_steps import (
-    Compute,
-)
+from spyre.runtime.tiling.execute import Compute, Tiler, TileSteps
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.compare.verified import verify_program
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.random_cases import check_case, random_case
@@ -28,8 +25,8 @@ from tests.runtime.tiling.running import (
 )
 
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
-EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
+EVERYTHING = TilingOptions(True, "pad", "accumulate")
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5, 8, 9, 11, 12, 14, 17, 20, 31, 40])
@@ -48,8 +45,8 @@ def test_the_sanitizer_still_sees_what_is_wrong() -> None:
     tile = kernels.elementwise((4, 64), {}, True, absent=((),))
     args = [replace(arg, role=OUT) for arg in whole.args]
     launch = launch_of(sanitized, whole, args, [])
-    kernel = TilingKernel(Kernel(tile.bundle, sanitized), tile.arguments)
-    run_steps(TiledLaunch(kernel, launch, kernel.plan(launch)))
+    kernel = Tiler(Kernel(tile.bundle, sanitized), tile.arguments)
+    run_steps(TileSteps(kernel, launch, kernel.plan(launch)))
     assert sanitized.sanitizer is not None
     found = sanitized.sanitizer.take()
     assert [(finding.code, finding.sticks) for finding in found] == [("SPY710", 8 * 2)]
@@ -61,8 +58,8 @@ def test_the_twin_agrees(device: Device, symbolic: bool) -> None:
     whole = kernels.chain((16, 256), {}, symbolic)
     tile = kernels.chain((4, 128), {"mb": 2}, symbolic)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
-    tiled = TiledLaunch(kernel, launch, kernel.plan(launch))
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
+    tiled = TileSteps(kernel, launch, kernel.plan(launch))
     for iteration in range(tiled.plan.iterations):
         step = Compute(iteration)
         linked = tiled.kernel_of(step).link(tiled.launch_of(step))
@@ -75,10 +72,10 @@ def test_the_twin_agrees_where_operands_lack_a_dim(device: Device, symbolic: boo
     whole = kernels.one_row((3, 256), {}, symbolic)
     tile = kernels.one_row((1, 128), {"out": 2}, symbolic)
     launch = fresh_launch(device, whole)
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch)
     assert [dim.name for dim in plan.dims] == ["dim0", "out"]
-    tiled = TiledLaunch(kernel, launch, plan)
+    tiled = TileSteps(kernel, launch, plan)
     for iteration in range(plan.iterations):
         step = Compute(iteration)
         linked = tiled.kernel_of(step).link(tiled.launch_of(step))

@@ -7,16 +7,15 @@ import numpy as np
 from spyre.hw.device.device import Device
 from spyre.runtime.kernel.kernel import Kernel
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.execute import TiledLaunch, TilingKernel
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_steps import (
+from spyre.runtime.tiling.execute import (
     Accumulate,
     Compute,
-    CopyIn,
-    CopyOut,
-    TileBuffer,
+    Copy,
+    Tiler,
+    TileSteps,
     tile_steps,
 )
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg
 from tests.runtime.tiling.running import (
@@ -30,8 +29,8 @@ from tests.runtime.tiling.running import (
 )
 
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
-EVERYTHING = TilingOptions(True, "pad", "accumulate")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
+EVERYTHING = TilingOptions(True, "pad", "accumulate")
 
 
 def test_what_lies_behind_a_padded_tile_stays(device: Device) -> None:
@@ -42,9 +41,9 @@ def test_what_lies_behind_a_padded_tile_stays(device: Device) -> None:
     (x,) = random_inputs(args, 6)
     launch = launch_of(device, tile, args, [x])
     device.bytes_of(launch.arguments[1])[:] = 0xAB
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch, PAD)
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     raw = device.bytes_of(launch.arguments[1]).reshape(2, 6, 128)
     assert (raw[1, :, 36 * 2 :] == 0xAB).all()
     assert not (raw[1, :, : 36 * 2] == 0xAB).all(axis=1).any()
@@ -59,9 +58,9 @@ def test_garbage_behind_a_reduced_remainder_does_not_count(device: Device) -> No
     launch = launch_of(device, tile, args, [x])
     raw = device.bytes_of(launch.arguments[0]).reshape(4, 4, 128)
     raw[3, :, 8 * 2 :] = 0x3C
-    kernel = TilingKernel(Kernel(tile.bundle, device), tile.arguments)
+    kernel = Tiler(Kernel(tile.bundle, device), tile.arguments)
     plan = kernel.plan(launch, EVERYTHING)
-    run_steps(TiledLaunch(kernel, launch, plan))
+    run_steps(TileSteps(kernel, launch, plan))
     found = outcome(device, args, launch, plan).values[0]
     np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=1), rtol=2**-8, atol=2**-5)
 
@@ -80,16 +79,16 @@ def test_the_steps_of_padded_and_accumulated_tiles() -> None:
     """Two tiles of rows, the last padded, times two of the inner dim."""
     plan = plan_for(mm(4, 64, 64), [Arg(IN, (6, 128)), Arg(IN, (128, 64)), Arg(OUT, (6, 64))],
                     EVERYTHING)  # fmt: skip
-    tile, result = TileBuffer.TILE, TileBuffer.RESULT
+    assert plan.accumulation == "add"
     assert list(tile_steps(plan)) == [
-        Compute(0, ((2, tile),)),
-        Compute(1, ((2, result),)),
-        Accumulate(1, 2, "add"),
-        CopyOut(1, 2),
-        CopyIn(2, 0),
-        Compute(2, ((0, tile), (2, tile))),
-        CopyIn(3, 0),
-        Compute(3, ((0, tile), (2, result))),
-        Accumulate(3, 2, "add"),
-        CopyOut(3, 2),
+        Compute(0, ((2, "tile"),)),
+        Compute(1, ((2, "result"),)),
+        Accumulate(1, 2),
+        Copy(1, 2, is_input=False),
+        Copy(2, 0, is_input=True),
+        Compute(2, ((0, "tile"), (2, "tile"))),
+        Copy(3, 0, is_input=True),
+        Compute(3, ((0, "tile"), (2, "result"))),
+        Accumulate(3, 2),
+        Copy(3, 2, is_input=False),
     ]

@@ -13,7 +13,7 @@ from spyre.hw.linking.binding import TileMap
 from spyre.hw.linking.trace import Walk
 from spyre.mlir.operation.footprint import footprint
 from spyre.runtime.program.launch_spec import POOL, Role
-from spyre.runtime.tiling.operand_uses import operand_uses
+from spyre.runtime.tiling.device_dims import operand_uses
 from spyre.runtime.tiling.retarget import retarget
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built

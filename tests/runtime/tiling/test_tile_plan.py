@@ -13,8 +13,7 @@ import pytest
 from spyre.errors import LaunchError
 from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate
 from spyre.runtime.program.launch_spec import Role
-from spyre.runtime.tiling.tile_checks import TilingOptions
-from spyre.runtime.tiling.tile_plan import TilePlan
+from spyre.runtime.tiling.tile_plan import TilePlan, TilingOptions
 from tests.runtime.tiling import kernels
 from tests.runtime.tiling.kernels import Arg, Built
 from tests.runtime.tiling.random_cases import random_case
@@ -22,7 +21,7 @@ from tests.runtime.tiling.running import plan_for
 
 GOLDEN = Path(__file__).parent / "golden"
 IN, OUT, BOTH = Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT
-PAD = TilingOptions(True, remainder="pad")  # type: ignore[arg-type]
+PAD = TilingOptions(True, remainder="pad")
 ACCUMULATE = TilingOptions(True, reduction="accumulate")  # type: ignore[arg-type]
 
 
@@ -112,11 +111,11 @@ def test_offsets_are_those_of_each_tiles_first_element(seed: int) -> None:
     plan = plan_for(tile, whole.args, case.options)
     for place, tensor in enumerate(plan.tensors):
         for iteration in range(plan.iterations):
-            first = [0] * len(tensor.actual.shape)
+            first = [0] * len(tensor.actual.sizes)
             for dim, host_dim in tensor.walks:
                 first[host_dim] = int(plan.indices[iteration, dim]) * plan.dims[dim].tile
             actual = tensor.actual
-            place_of = device_coordinate(actual.layout, actual.shape, actual.strides, first)
+            place_of = device_coordinate(actual.layout, actual.sizes, actual.strides, first)
             assert plan.offsets_bytes[iteration, place] == place_of.byte_offset
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from spyre.errors import LaunchError
+from spyre.runtime.flex.blocks import ControlBlock
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.scheduling import Engine
-from spyre.runtime.flex.steps import ControlBlock
-from spyre.runtime.kernel.runners import timed_runner
-from spyre.runtime.tiling.tile_checks import Remainder, TilingOptions
+from spyre.runtime.kernel.kernel import timed_runner
+from spyre.runtime.tiling.tile_plan import TilingOptions
 from spyre.runtime.trace.commands import chrome_trace, write_trace
 from tests.runtime.flex import kernels
 from tests.runtime.trace.trace_reader import Trace, span_ns
@@ -100,7 +100,7 @@ def test_steps_that_only_copy_have_no_cores(card, tmp_path):
     a, b = (card.to_device(np.ones(uneven, np.float16), name) for name in "ab")
     y = card.empty(uneven, name="y")
     with card.recording() as commands:
-        options = TilingOptions(allow_tiled_launch=True, remainder=Remainder.PAD)
+        options = TilingOptions(allow_tiled_launch=True, remainder="pad")
         card.default_stream.launch(plan, [a, b, y], options)
     trace = Trace(chrome_trace({0: commands}))
     trace.check()

@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def ranks_are_threads(monkeypatch):
-    monkeypatch.setenv("SPYRECCL_TRANSPORT", "local")
+    monkeypatch.setenv("SPYRECCL_TRANSPORT", "shm")

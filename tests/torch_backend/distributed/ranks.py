@@ -16,7 +16,7 @@ from spyre.torch_backend.distributed.group import close_all
 def run_ranks(size, body, backend="spyreccl", timeout=20.0):
     """``body(rank)`` in a thread per rank, with the world group made; what each returned.
 
-    The first error of a rank is raised. SPYRECCL_TRANSPORT must be ``local``.
+    The first error of a rank is raised. SPYRECCL_TRANSPORT must be ``shm``.
     """
     store, results, errors = dist.HashStore(), [None] * size, [None] * size
     world = distributed_c10d._world

@@ -47,7 +47,7 @@ def test_a_timeout_is_never_shorter_than_asked_for():
     assert compat.milliseconds(1.2341).total_seconds() >= 1.2341
 
 
-def test_consumers():
+def test_ddp_and_dtensor():
     from torch.distributed.tensor import _random
 
     ddp = torch.nn.parallel.DistributedDataParallel

@@ -199,7 +199,7 @@ def test_random_numbers_of_shards_and_replicas():
     assert not torch.equal(same, again)
     """,
         AIU_WORLD_SIZE="2",
-        SPYRECCL_TRANSPORT="local",
+        SPYRECCL_TRANSPORT="shm",
     )
     assert "Error" not in printed
 
