@@ -21,7 +21,7 @@ from spyre.errors import DeviceLocation, Finding, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation import footprint
 from spyre.runtime.cases import read_case
-from spyre.runtime.run.runs import describe_run, traced_launches
+from spyre.runtime.run.runs import RunOptions, describe_run, traced_launches
 from spyre.runtime.tracing import MemoryExecute, trace_executes
 
 Change = Callable[[random.Random, Path], bool]
@@ -172,4 +172,5 @@ def _changed(before: Path, after: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def _traced(path: Path) -> tuple[MemoryExecute, ...]:
-    return trace_executes(traced_launches(describe_run(read_case(path), load_bundle, check=False)))
+    run = describe_run(read_case(path), load_bundle, RunOptions(check=False))
+    return trace_executes(traced_launches(run))

@@ -1,4 +1,4 @@
-"""Commands of ``spyre-run`` that use a device: run and compare a bundle or case, or warm it up.
+"""Commands of ``spyre-run`` that use a device: run a bundle or case and compare, or warm it up.
 
 Every command collects frozen results and passes them to a report. Nothing is printed here except
 through :mod:`.text_report`, :mod:`.json_report`, :mod:`.debugging` and :mod:`.recorder`.
@@ -7,24 +7,26 @@ through :mod:`.text_report`, :mod:`.json_report`, :mod:`.debugging` and :mod:`.r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy.typing as npt
 
 from spyre import config
-from spyre.cli.debugging import debug_run, print_debugging
+from spyre.cli.debugging import Debugging, debug_run, print_debugging
 from spyre.cli.dump import Dump, with_recorded
 from spyre.cli.options import (
+    CompareOptions,
     ComparisonOptions,
     DeviceOptions,
     ExecuteOptions,
     Options,
     WarmOptions,
 )
-from spyre.cli.recorder import Recorder
-from spyre.cli.results import ComparedRun
+from spyre.cli.recorder import Recorder, check_machine
 from spyre.cli.text_report import ProgressBar
 from spyre.diagnose import address_findings
 from spyre.errors import Finding, LaunchError, Severity, SpyreError
@@ -42,7 +44,6 @@ from spyre.runtime.arguments import (
 )
 from spyre.runtime.cases import (
     CASE_FILE,
-    CaseTolerance,
     case_directory,
     read_case,
     with_tolerances,
@@ -57,6 +58,33 @@ from spyre.runtime.compare import (
     require_equal_shapes,
 )
 from spyre.runtime.run import Run, RunOptions, RunResult, Session
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run that has ended. ``result.comparisons`` is empty without expected outputs.
+
+    ``numerics``: number mode of the device. ``causes``: findings that may explain why outputs
+    differ, the likeliest first; without expected outputs, suspicious addresses.
+    """
+
+    options: ExecuteOptions
+    run: Run
+    result: RunResult
+    numerics: str
+    debugging: Debugging
+    causes: Sequence[Finding] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an output differs, or the sanitizer found an error."""
+        errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
+        return 1 if self.differs or errors else 0
+
+    @property
+    def differs(self) -> bool:
+        """True if an output is not as expected."""
+        return not self.result.ok
 
 
 def run_and_report(options: ExecuteOptions) -> int:
@@ -116,7 +144,7 @@ def describe(
     options = with_recorded(options, case.spec.run, str(file))
     recorder.require_times(options, file)
     session = Session(make_device(options, options.sanitize))
-    case = with_tolerances(case, partial(override_limits, options))
+    case = with_tolerances(case, partial(override_tolerance, options))
     dump.record_case(case, options, session.device)
     return options, session, session.describe(case)
 
@@ -150,11 +178,10 @@ def _execute(
     with recorder.recording(session.device), ProgressBar(enabled=not options.quiet) as bar:
         chosen = replace(run_options(options), progress=bar.update, observers=debugging.observers)
         result = session.execute(run, chosen)
-    expected = {k: o.expected() for k, o in enumerate(run.outputs) if o.expected is not None}
-    if not expected and (expected := debugging.match_outputs(result)):
+    if not result.comparisons and (expected := debugging.match_outputs(result)):
         comparisons = {k: _compare_function(options, result, k, v) for k, v in expected.items()}
         result = replace(result, comparisons=comparisons)
-    debugging.check_outputs(result, expected)
+    debugging.check_outputs(run, result)
     if options.save_output is not None:
         save_tensors(options.save_output, result.output_tensors)
     return ComparedRun(options, run, result, str(session.device.numerics), debugging)
@@ -191,6 +218,41 @@ def run_options(options: Options) -> RunOptions:
         verify=options.verify,
         verify_points=DEFAULT_VERIFY_POINTS if points is None else points,
     )
+
+
+# --- two profiles ----------------------------------------------------------------------------
+
+
+def run_compare_profiles(options: CompareOptions) -> int:
+    """Profile both, or read saved profiles; print the differences. Errors as of `spyre.run`."""
+    from spyre.runtime.profile import compare_profiles, comparison_object, comparison_table
+
+    check_machine(options)
+    first, second = options.compare
+    lines = compare_profiles(_profile_of(options, first), _profile_of(options, second))
+    if options.json:
+        from spyre.cli.json_report import print_object
+
+        print_object({"a": first, "b": second, "comparison": comparison_object(lines)})
+    else:
+        from spyre.cli.text_report import print_table
+
+        print_table(comparison_table(lines, first, second))
+    return 0
+
+
+def _profile_of(options: CompareOptions, path: str) -> dict[str, Any]:
+    """The saved profile, or that of a run of a bundle or case."""
+    if path.endswith(".json") and Path(path).name != "case.json":
+        from spyre.runtime.profile import read_kept_run
+
+        return read_kept_run(Path(path))
+    names = {f.name for f in fields(options)} & {f.name for f in fields(ExecuteOptions)}
+    shared = {name: getattr(options, name) for name in names - {"path"}}
+    chosen = ExecuteOptions(path=path, profile=True, **shared)
+    recorder = Recorder(chosen)
+    run_compared(chosen, recorder)
+    return recorder.profile.to_json()
 
 
 # --- causes of differences --------------------------------------------------------------------
@@ -240,7 +302,7 @@ def _compare_function(
         options, result.output_tensors[k].dtype_name, result.places[k].layout.device_dtype
     )
     if result.outputs[k].dtype.kind == "f":
-        from spyre.runtime.first_divergence import ReferenceValue
+        from spyre.diagnose import ReferenceValue
 
         tolerance = override_tolerance(options, ReferenceValue("", expected).tolerance)
     return compare(result.outputs[k], expected, tolerance)
@@ -253,18 +315,11 @@ def _tolerance(options: ExecuteOptions, dtype_name: str, device_dtype: str) -> T
     return override_tolerance(options, default_tolerance(dtype_name, stored))
 
 
-def override_limits(options: ComparisonOptions, limits: CaseTolerance) -> CaseTolerance:
-    """The limits of a case, replaced by those of the command line."""
-    tolerance = override_tolerance(options, Tolerance(limits.rtol, limits.atol))
-    merged_nan = limits.merged_nan and not options.exact
-    return CaseTolerance(tolerance.atol, tolerance.rtol, merged_nan)
-
-
 def override_tolerance(options: ComparisonOptions, default: Tolerance) -> Tolerance:
     """``default``, replaced by the tolerances of the command line."""
     if options.exact:
         return EXACT
-    return replace(
+    return msgspec.structs.replace(
         default,
         rtol=default.rtol if options.rtol is None else options.rtol,
         atol=default.atol if options.atol is None else options.atol,

@@ -14,7 +14,6 @@ from spyre.cli.commands import (
     load_expected,
     load_inputs,
     make_device,
-    override_limits,
     override_tolerance,
     run_options,
 )
@@ -22,14 +21,7 @@ from spyre.cli.entry import print_coloured
 from spyre.cli.json_report import finding_object, print_object
 from spyre.cli.options import NumericsOptions
 from spyre.cli.text_report import MAX_WARNINGS, print_table
-from spyre.errors import Finding
-from spyre.hw.device import Device
-from spyre.hw.numerics import parse_numerics
-from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.runtime.arguments import prepare_inputs
-from spyre.runtime.cases import case_directory, read_case, with_tolerances
-from spyre.runtime.compare import ElementLocation, default_tolerance
-from spyre.runtime.numerics import (
+from spyre.diagnose import (
     ExecuteDifference,
     NumericsReport,
     OutputDifference,
@@ -37,6 +29,13 @@ from spyre.runtime.numerics import (
     WorstElement,
     compare_numerics,
 )
+from spyre.errors import Finding
+from spyre.hw.device import Device
+from spyre.hw.numerics import parse_numerics
+from spyre.hw.spec import LX_BASE, LX_BYTES
+from spyre.runtime.arguments import prepare_inputs
+from spyre.runtime.cases import case_directory, read_case, with_tolerances
+from spyre.runtime.compare import default_tolerance
 from spyre.runtime.run import Run, session_of
 
 
@@ -62,7 +61,7 @@ def _describe(options: NumericsOptions, device: Device) -> Run:
     session = session_of(device)
     directory = case_directory(options.path)
     if directory is not None and not is_bundle_run(options):
-        case = with_tolerances(read_case(directory), partial(override_limits, options))
+        case = with_tolerances(read_case(directory), partial(override_tolerance, options))
         return session.describe(case)
     run = session.describe(options.path, run_options(options))
     given = load_inputs(options.inputs, run.inputs) if options.inputs else None
@@ -139,14 +138,14 @@ def _explained(execute: ExecuteDifference, worst: WorstElement) -> str:
 
 def describe_spot(worst: WorstElement) -> str:
     """The element that differs most: values, coordinates, core, loop indices, address."""
-    return f"{worst.first:.6g} / {worst.second:.6g} at {_location_text(worst.spot)}"
+    return f"{worst.first:.6g} / {worst.second:.6g} at {_location_text(worst)}"
 
 
-def _location_text(spot: ElementLocation) -> str:
+def _location_text(spot: WorstElement) -> str:
     coordinates = ", ".join(f"{dim} {c}" for dim, c in spot.coordinates.items())
     parts = [coordinates, f"core {spot.core}"]
-    if spot.tile:
-        parts.append(f"tile {spot.tile}")
+    if spot.loop_indices:
+        parts.append(f"tile {spot.loop_indices}")
     if spot.address_bytes >= LX_BASE:
         parts.append(f"LX {(spot.address_bytes - LX_BASE) % LX_BYTES:#x}")
     else:
@@ -241,13 +240,8 @@ def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
     worst = e.worst
     location = None
     if worst is not None:
-        spot = worst.spot
-        location = {
-            "core": spot.core,
-            "loop_indices": spot.tile,
-            "coordinates": spot.coordinates,
-            "address_bytes": spot.address_bytes,
-        }
+        names = ("core", "loop_indices", "coordinates", "address_bytes")
+        location = {name: getattr(worst, name) for name in names}
     return {
         "index": e.index,
         "sdsc": e.sdsc,

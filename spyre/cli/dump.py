@@ -17,7 +17,7 @@ from spyre.cli.options import ExecuteOptions
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
-    from spyre.cli.results import ComparedRun
+    from spyre.cli.commands import ComparedRun
     from spyre.hw.device import Device
     from spyre.runtime.cases import Case, CaseBuffer, CaseOutput
     from spyre.runtime.run import Run, RunBuffer, RunOutput
@@ -124,7 +124,8 @@ def _with_options(case: Case, options: ExecuteOptions, device: Device) -> Case:
 
 def case_of_run(run: Run) -> Case:
     """The case of a bundle's run, whose replay places, launches and compares in the same way."""
-    from spyre.runtime.cases import Case, CaseFile, CaseLaunch, CaseTolerance
+    from spyre.runtime.cases import Case, CaseFile, CaseLaunch
+    from spyre.runtime.compare import EXACT
 
     (launch,) = run.launches
     arrays = {
@@ -137,7 +138,7 @@ def case_of_run(run: Run) -> Case:
             arrays[f"expect_{output.buffer}"] = output.expected()
     spec = CaseFile(
         run.name,
-        CaseTolerance(0.0, 0.0),
+        EXACT,
         {name: _case_buffer(buffer) for name, buffer in run.buffers.items()},
         (
             CaseLaunch(
@@ -172,16 +173,16 @@ def _case_buffer(buffer: RunBuffer) -> CaseBuffer:
 
 
 def _case_output(output: RunOutput) -> CaseOutput:
-    from spyre.runtime.cases import CaseOutput, CaseTolerance
+    from spyre.runtime.cases import CaseOutput
 
-    limits, is_compared = output.tolerance, output.expected is not None
+    is_compared = output.expected is not None
     return CaseOutput(
         output.buffer,
         output.buffer if is_compared else None,
         *output.view,
         output.read_as,
         output.read_as,
-        CaseTolerance(limits.atol, limits.rtol, limits.merged_nan) if is_compared else None,
+        output.tolerance if is_compared else None,
     )
 
 

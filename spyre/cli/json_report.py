@@ -15,7 +15,8 @@ import numpy.typing as npt
 from spyre.errors import Finding, SpyreError, ValidationError
 
 if TYPE_CHECKING:
-    from spyre.cli.results import ComparedRun, Diagnosis
+    from spyre.cli.commands import ComparedRun
+    from spyre.cli.diagnose import Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.arguments import HostTensor
     from spyre.runtime.compare import Comparison, OutputLocation
@@ -87,7 +88,7 @@ def run_object(compared: ComparedRun) -> Object:
 
 
 def _first_wrong_object(compared: ComparedRun) -> Object | None:
-    from spyre.cli.debugging import deviation_object
+    from spyre.diagnose import deviation_object
 
     found = compared.debugging.deviation
     return deviation_object(found) if found is not None and compared.differs else None

@@ -17,9 +17,9 @@ from spyre.cli.options import CompareOptions, ExecuteOptions
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
+    from spyre.diagnose import FirstDivergence
     from spyre.hw.cost import Model
     from spyre.hw.device import Device
-    from spyre.runtime.first_divergence import FirstDivergence
     from spyre.runtime.flex import CommandStream
     from spyre.runtime.profile import Profile
 
@@ -90,7 +90,10 @@ class Recorder:
         """Write the files of the profile that were asked for. ``search``: of a wrong run."""
         if self._options.report is not None:
             title = f"{Path(self._options.path).name} on {self.profile.machine.name}"
-            self.profile.report(self._options.report, title, search)
+            from spyre.diagnose import mismatch_section
+
+            sections = [] if search is None else [mismatch_section(search)]
+            self.profile.report(self._options.report, title, sections)
         if self._options.roofline is not None:
             self.profile.roofline(self._options.roofline)
         if self._options.modelled_trace is not None:

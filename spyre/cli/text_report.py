@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Column, Table
 
-    from spyre.cli.results import ComparedRun, Diagnosis
+    from spyre.cli.commands import ComparedRun
+    from spyre.cli.diagnose import Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.run import ExecuteReport, RunResult
 

@@ -16,7 +16,6 @@ from spyre.cli import CommandParser, guarded, run_process
 if TYPE_CHECKING:
     from spyre.sweep.definition import Definition
     from spyre.sweep.point import Record
-    from spyre.sweep.run import Runner
 
 DESCRIPTION = "Model bundles and functions over machines, core counts, LX sizes, tiles."
 EPILOG = """\
@@ -150,15 +149,17 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 def _sweep(options: argparse.Namespace) -> int:
     from spyre.cli import ProgressBar
-    from spyre.sweep.run import run_sweep
+    from spyre.sweep.run import dask_runner, process_runner, run_sweep
 
     definition = _definition(options)
     out = Path(options.out)
     _check_outputs(options, definition, out)
     journal = out.with_name(f"{out.name}.journal")
+    address = options.scheduler
+    runner = dask_runner(address) if address else process_runner(options.jobs)
     with ProgressBar(enabled=not options.quiet, label="points") as bar:
         records = run_sweep(
-            definition, _runner(options), journal, anew=options.anew, retry=options.retry,
+            definition, runner, journal, anew=options.anew, retry=options.retry,
             progress=bar.update,
         )  # fmt: skip
     _write(options, definition, out, records)
@@ -206,12 +207,6 @@ def _check_outputs(options: argparse.Namespace, definition: Definition, out: Pat
         check_plot_file(Path(options.plot))
     if out.suffix == ".parquet":
         require_parquet()
-
-
-def _runner(options: argparse.Namespace) -> Runner:
-    from spyre.sweep.run import dask_runner, process_runner
-
-    return dask_runner(options.scheduler) if options.scheduler else process_runner(options.jobs)
 
 
 def _write(

@@ -1,6 +1,6 @@
 """Reference values of a torch function on the CPU: inputs, results of its operations, outputs.
 
-A run on the card is compared with them, execute by execute (`spyre.runtime.first_divergence`).
+A run on the card is compared with them, execute by execute (`spyre.diagnose`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spyre.diagnose import possible_causes
-from spyre.errors import LaunchError
-from spyre.files import import_file
-from spyre.hw.device import Device
-from spyre.runtime.arguments import Inputs, prepare_inputs
-from spyre.runtime.cases import case_directory, read_case
-from spyre.runtime.compare import compare
-from spyre.runtime.first_divergence import (
+from spyre.diagnose import (
     Deviation,
     FirstDivergence,
     ReferenceValue,
     is_constant,
     match_outputs,
 )
+from spyre.errors import LaunchError
+from spyre.files import import_file
+from spyre.hw.device import Device
+from spyre.runtime.arguments import Inputs, prepare_inputs
+from spyre.runtime.cases import case_directory, read_case
+from spyre.runtime.compare import compare
 from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_launches
 
 Function = Callable[..., Any]
@@ -203,9 +202,7 @@ def divergence_search(
     bound = bind_inputs(function, names)
     arrays = {name: buffer.function_input for name, buffer in inputs.items()}
     values, outputs = record_values(function, arrays, bound)
-    search = FirstDivergence(
-        values, frozenset(inputs), traced_launches(run), possible_causes, bound.order
-    )
+    search = FirstDivergence(values, frozenset(inputs), traced_launches(run), bound.order)
     return search, outputs
 
 

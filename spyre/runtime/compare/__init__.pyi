@@ -1,9 +1,8 @@
 from .executes import (
-    ElementLocation as ElementLocation,
     ExecuteView as ExecuteView,
     MemoryWindow as MemoryWindow,
+    element_coordinates as element_coordinates,
     execute_views as execute_views,
-    locate_element as locate_element,
     operand_window as operand_window,
     output_elements as output_elements,
     writers as writers,

@@ -197,19 +197,6 @@ _PIECE = 1 << 16
 """Sticks whose cores are looked up at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElementLocation:
-    """Location of an element: core, loop indices, coordinates per dim, device address in bytes.
-
-    Scratchpads begin at LX_BASE in the simulator's memory.
-    """
-
-    core: int
-    tile: tuple[int, ...]
-    coordinates: dict[str, int]
-    address_bytes: int
-
-
 def output_elements(op: Operation, access: TensorAccess) -> int:
     """Stored elements of an output that an execute writes, over all cores."""
     dims = [d for d in op.dims if access.tensor.holds(d)]
@@ -239,10 +226,10 @@ def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Arra
     return owners
 
 
-def locate_element(
-    step: ExecuteView, operand: int, address: int, core: int, tile: tuple[int, ...]
-) -> ElementLocation:
-    """The element of an operand at a device address; ``core``: position of the core it is for."""
+def element_coordinates(step: ExecuteView, operand: int, address: int, core: int) -> dict[str, int]:
+    """Coordinates per dim of an operand's element at a device address; ``core``: position of the
+    core it is for.
+    """
     op, access = step.plan.op, step.plan.accesses[operand]
     tensor, offset = access.tensor, address - int(step.starts[operand][core])
     box = core_boxes(op, tensor)[core]
@@ -250,38 +237,31 @@ def locate_element(
     steps = dict(global_coordinate(op, tensor, box, core, offset))
     if access.stick_dim in steps:
         steps[access.stick_dim] += offset % STICK_BYTES // tensor.word_length_bytes
-    coordinates = {d: steps[d] for d in tensor.dims if d in steps}
-    return ElementLocation(op.cores[core], tile, coordinates, address)
+    return {d: steps[d] for d in tensor.dims if d in steps}
 
 
-@dataclass(frozen=True, slots=True)
-class IterationPoint:
-    """``coordinate``: (dim, index in the whole tensor) of the dims the output holds; empty where
-    the place depends on data. ``core`` None: no core's share has the byte.
-    """
+def find_point(
+    execution: Execution, address_bytes: int, core: int | None = None
+) -> tuple[int | None, dict[str, int]]:
+    """The core and the coordinates, by the dims that the output holds, of the element at
+    ``address_bytes``, or else of an element in the same stick.
 
-    core: int | None
-    coordinate: tuple[tuple[str, int], ...] = ()
-
-
-def find_point(execution: Execution, address_bytes: int, core: int | None = None) -> IterationPoint:
-    """The point of the element at ``address_bytes``, or else of an element in the same stick.
-
-    Of several cores the first. ``core``: look at this core only (in LX).
+    Of several cores the first. No coordinates where the place depends on data; then, or if no
+    core's share has the byte, the core is ``core``. ``core``: look at this core only (in LX).
     """
     for exact in (True, False):
         for position in execution.cores:
             if core is not None and execution.op.cores[position] != core:
                 continue
-            point = _point_of(execution, position, address_bytes, exact)
-            if point is not None:
-                return point
-    return IterationPoint(core)
+            coordinate = _coordinate_of(execution, position, address_bytes, exact)
+            if coordinate is not None:
+                return execution.op.cores[position], coordinate
+    return core, {}
 
 
-def _point_of(
+def _coordinate_of(
     execution: Execution, position: int, address: int, exact: bool
-) -> IterationPoint | None:
+) -> dict[str, int] | None:
     addresses = execution.addresses(execution.output, position)
     if exact:
         hits = np.flatnonzero(addresses == address)
@@ -296,7 +276,7 @@ def _point_of(
         if output.holds(dim)
     }
     _undo_arrangement(execution, coordinate)
-    return IterationPoint(op.cores[position], tuple(coordinate.items()))
+    return coordinate
 
 
 def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
@@ -308,10 +288,3 @@ def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
     positions = np.asarray(arrangement_positions(tag))
     group, position = divmod(coordinate[dim], len(positions))
     coordinate[dim] = group * len(positions) + int(np.flatnonzero(positions == position)[0])
-
-
-def describe_coordinate(point: IterationPoint) -> str:
-    """`` at mb 5, out 70``; nothing where it is not known."""
-    if not point.coordinate:
-        return ""
-    return " at " + ", ".join(f"{dim} {index}" for dim, index in point.coordinate)

@@ -9,10 +9,11 @@ indices that last wrote it. It needs only the linked program and the address rul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,17 +32,15 @@ Extreme = tuple[float, Index]
 """A greatest difference and the index where it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(msgspec.Struct, frozen=True):
     """An element is right if |found − expected| ≤ ``atol`` + ``rtol``·|expected|.
 
-    Infinities must agree in sign. NaN equals NaN if ``equal_nan``; with ``merged_nan`` an
-    expected NaN is also met by ±inf, the only thing DL16 can store for it.
+    Infinities must agree in sign, and NaN equals NaN; with ``merged_nan`` an expected NaN is also
+    met by ±inf, the only thing DL16 can store for it.
     """
 
     rtol: float = 0.0
     atol: float = 0.0
-    equal_nan: bool = True
     merged_nan: bool = False
 
 
@@ -74,7 +73,7 @@ def default_tolerance(dtype_name: str, device_dtype: str | None = None) -> Toler
     stored = _BY_FORMAT.get(device_dtype or "")
     if stored is None or torch_default is EXACT:
         return torch_default
-    return replace(stored, rtol=max(torch_default.rtol, stored.rtol))
+    return msgspec.structs.replace(stored, rtol=max(torch_default.rtol, stored.rtol))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def _float_differences(
     special = ~(np.isfinite(found64) & np.isfinite(expected64))
     agree = found64 == expected64
     expected_nan = np.isnan(expected64)
-    agree |= expected_nan & np.isnan(found64) & tolerance.equal_nan
+    agree |= expected_nan & np.isnan(found64)
     agree |= expected_nan & np.isinf(found64) & tolerance.merged_nan
     difference = np.where(special, np.where(agree, 0.0, inf), difference)
     return difference, np.where(special, 0.0, allowed)
@@ -390,13 +389,6 @@ class Verification:
     verified: int
     not_verified: int = 0
     findings: tuple[Finding, ...] = ()
-
-    def __add__(self, other: Verification) -> Verification:
-        return Verification(
-            self.verified + other.verified,
-            self.not_verified + other.not_verified,
-            self.findings + other.findings,
-        )
 
     def __str__(self) -> str:
         text = f"{self.verified} of {self.verified + self.not_verified} executes agree"

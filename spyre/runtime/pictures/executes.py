@@ -278,21 +278,17 @@ def _nest_block(group: TiledExecutes) -> Block:
         x, y = 8.0 * depth, 22.0 * depth
         box_height = height - y - 4.0 * depth
         pieces.append(rectangle(x, y, INNER - 2 * x, box_height, "box"))
-        steps = "; ".join(_step_texts(group, depth))
+        moves = [(walk.memory.name, group.steps(walk)[depth]) for walk in group.walks]
+        steps = "; ".join(
+            f"{name} {'irregular' if n is None else f'{n:+,} bytes' if n else 'stays'}"
+            for name, n in moves
+        )
         pieces.append(label(f"{text}: {steps}", x + 8.0, y + 15.0, INNER - 2 * x - 16.0))
     x, y = 8.0 * len(lines), 22.0 * len(lines)
     pieces.append(rectangle(x, y, INNER - 2 * x, 20.0, "own colour-0"))
     text = f"{group.op.name} on {len(group.op.cores)} cores"
     pieces.append(label(text, x + 8.0, y + 14.0, INNER - 2 * x - 16.0))
     return Block(height, inside(pieces))
-
-
-def _step_texts(group: TiledExecutes, depth: int) -> Iterator[str]:
-    """Return how far a step of loop ``depth`` moves each operand."""
-    for walk in group.walks:
-        step = group.steps(walk)[depth] if len(group.nest) else 0
-        moved = "irregular" if step is None else f"{step:+,} bytes" if step else "stays"
-        yield f"{walk.memory.name} {moved}"
 
 
 def _tile_memory(group: TiledExecutes, walk: MemoryWalk, shown: Sequence[int]) -> Iterator[Block]:
@@ -371,7 +367,9 @@ def graph_picture(groups: Sequence[TiledExecutes]) -> Picture:
         pieces.append(_node_head(group, left, y))
         rows = [(each, y + 22.0 + 15.0 * k + 7.0) for k, each in enumerate(operands)]
         for operand, row in rows:
-            source = _writer(written, operand) if not operand.is_output else None
+            # The last operand before this one that wrote some of the bytes it reads.
+            writers = (each for each in reversed(written) if each[0].overlaps(operand))
+            source = None if operand.is_output else next(writers, None)
             origin = "" if source is None else f" from execute {source[1]}"
             verb = "writes" if operand.is_output else "reads"
             text = f"{verb} {operand.text}{origin}"
@@ -397,13 +395,6 @@ def _node_head(group: TiledExecutes, left: float, y: float) -> Markup:
     times = f", {runs:,} times" if runs > 1 else ""
     text = f"{_execute_title(group)}{times}, {len(group.op.cores)} cores"
     return label(text, left + 8.0, y + 15.0, INNER - left - 16.0)
-
-
-def _writer(
-    written: Sequence[tuple[_Operand, int, float]], operand: _Operand
-) -> tuple[_Operand, int, float] | None:
-    """Return the last entry of ``written`` that overlaps with ``operand``."""
-    return next((each for each in reversed(written) if each[0].overlaps(operand)), None)
 
 
 def _drawn_edges(edges: Sequence[_Edge], right: float) -> Iterator[Markup]:

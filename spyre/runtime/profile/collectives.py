@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
 from spyre.runtime.comms import CollectiveRecord
 from spyre.runtime.drawing import Column
-from spyre.runtime.flex import Command, recorded_block_of
 from spyre.runtime.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from spyre.runtime.profile.data import ProfileData
-
-
-def record_of(command: Command) -> CollectiveRecord | None:
-    """Return the record of the collective that ``command`` carried out, None for other commands."""
-    recorded = recorded_block_of(command)
-    return recorded.detail if recorded and isinstance(recorded.detail, CollectiveRecord) else None
+    from spyre.runtime.profile.profile import Profile
 
 
 def modelled_time(record: CollectiveRecord, machine: MachineSpec) -> CollectiveTime:
@@ -85,7 +78,7 @@ class CollectiveRow:
         return sum(record.combined_bytes for record in self.records)
 
 
-def collective_rows(profile: ProfileData) -> tuple[CollectiveRow, ...]:
+def collective_rows(profile: Profile) -> tuple[CollectiveRow, ...]:
     """Return a row per kind of collective, in the order of the first calls."""
     kinds: dict[tuple[str, int, int], list[CollectiveRecord]] = {}
     for record in profile.collectives:
@@ -141,7 +134,7 @@ COLLECTIVE_COLUMNS: tuple[Column[CollectiveRow], ...] = (
 )  # fmt: skip
 
 
-def collective_summary(profile: ProfileData) -> Iterator[str]:
+def collective_summary(profile: Profile) -> Iterator[str]:
     """Yield the summary line of the profile if there were collectives."""
     rows = collective_rows(profile)
     if rows:

@@ -44,26 +44,6 @@ class ExecuteReport:
     counters: Counters
     host_ns: int | None = None
 
-    @property
-    def hbm_read_bytes(self) -> int:
-        return self.counters.hbm_read_bytes
-
-    @property
-    def hbm_written_bytes(self) -> int:
-        return self.counters.hbm_written_bytes
-
-    @property
-    def lx_read_bytes(self) -> int:
-        return self.counters.lx_read_bytes
-
-    @property
-    def lx_written_bytes(self) -> int:
-        return self.counters.lx_written_bytes
-
-    @property
-    def multiply_adds(self) -> int:
-        return self.counters.multiply_adds
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedArgument:

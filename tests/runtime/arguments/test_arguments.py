@@ -28,7 +28,7 @@ from spyre.runtime.arguments.specs import (
     with_alias,
     with_shapes,
 )
-from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases import read_case
 from spyre.runtime.program.launch_spec import LaunchArgument, LaunchSpec, Role, read_launch_spec
 from tests.runtime import bundles
 

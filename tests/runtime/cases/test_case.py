@@ -15,7 +15,7 @@ from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import write_bundle
-from spyre.runtime.cases.case import case_directory, read_case
+from spyre.runtime.cases import case_directory, read_case
 from spyre.runtime.run.session import run
 from tests.runtime.bundles import NBYTES, SHAPE
 

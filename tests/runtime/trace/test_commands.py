@@ -15,11 +15,15 @@ from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.steps import ControlBlock
 from spyre.runtime.kernel.runners import timed_runner
 from spyre.runtime.tiling.tile_checks import Remainder, TilingOptions
-from spyre.runtime.trace.commands import chrome_trace, write_trace
+from spyre.runtime.trace import Recordings, trace_events, write_trace
 from tests.runtime.flex import kernels
 from tests.runtime.trace.trace_reader import Trace, span_ns
 
 ROWS = (4, 64)
+
+
+def chrome_trace(recordings: Recordings) -> dict[str, object]:
+    return {"displayTimeUnit": "ns", "traceEvents": list(trace_events(recordings))}
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ Float64Array = npt.NDArray[np.float64]
 
 DL16_SMALLEST = 2.0**-31 * (1 + 2.0**-9)
 HALF_BEYOND = 65472.0
-"""Numbers of at least this magnitude may round to binary16's infinity: DL16's last one below."""
+"""Array of at least this magnitude may round to binary16's infinity: DL16's last one below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +73,15 @@ def _spacing(magnitude: Float64Array, data_format: str) -> Float64Array:
     return np.asarray(np.ldexp(1.0, exponent - fraction_bits), np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Two arrays compared element by element.
+def differences(
+    first: Array, second: Array, unit: UlpSize
+) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
+    """|a − b| of decoded values of equal shape in ULP, and True where a side is out of range.
 
-    ``absolute``: |a − b|; 0 where both are the same infinity or both NaN (or DL16's NINF against
-    either), infinite where only one side is a number. ``units``: the same in ULP. ``beyond``: one
-    side is infinite because binary16 cannot hold the other side's number.
+    The difference is 0 where both are the same infinity or both NaN (or DL16's NINF against
+    either), infinite where only one side is a number. Out of range: one side is infinite because
+    binary16 cannot hold the other side's number.
     """
-
-    absolute: Float64Array
-    units: Float64Array
-    beyond: npt.NDArray[np.bool_]
-
-
-def differences(first: Array, second: Array, unit: UlpSize) -> Differences:
-    """Compare decoded values of equal shape."""
     a, b = first.astype(np.float64), second.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     with np.errstate(invalid="ignore"):
@@ -103,12 +96,8 @@ def differences(first: Array, second: Array, unit: UlpSize) -> Differences:
     number = np.where(np.isinf(a), b, a)
     with np.errstate(invalid="ignore"):
         beyond = one_infinite & (np.abs(number) >= HALF_BEYOND) & unit.holds_ieee
-    return Differences(absolute, absolute / unit.size(magnitude), beyond)
+    return absolute / unit.size(magnitude), beyond
 
-
-Numbers = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-UlpArray = npt.NDArray[np.float64]
 
 _SELECTING = ("max", "min", "absmax")
 """Reductions whose result is one of the elements."""
@@ -116,11 +105,11 @@ _SELECTING = ("max", "min", "absmax")
 
 def explained_units(
     plan: CorePlan,
-    inputs: Sequence[Numbers],
-    values: tuple[Numbers, Numbers],
-    at: Int64Array,
+    inputs: Sequence[Array],
+    values: tuple[Array, Array],
+    at: npt.NDArray[np.int64],
     unit: UlpSize,
-) -> UlpArray:
+) -> Float64Array:
     """ULP that rounding explains, for the elements ``at`` of the two results ``values``.
 
     ``inputs``: numbers of the input operands, in any order.
@@ -137,13 +126,15 @@ def explained_units(
     # largest result and by what random signs would leave.
     partial = max(*(_largest(v) for v in values), _typical_sum(plan, inputs, terms))
     explained += terms * 2.0**-24 * partial / ulp
-    if unit.data_format == "SEN169_FP16" and _adds_in_chunks(plan):
+    # Operations that accumulate in DL16 in the chunked number mode.
+    in_chunks = plan.spec.family is Family.MATMUL or plan.spec.kernel_op in CHUNKED_REDUCTIONS
+    if unit.data_format == "SEN169_FP16" and in_chunks:
         rounded = sum(_chunk_units(side, terms) for side in sides)
         explained += rounded * unit.size(np.array([partial]))[0] / ulp
     return explained
 
 
-def _typical_sum(plan: CorePlan, inputs: Sequence[Numbers], terms: int) -> float:
+def _typical_sum(plan: CorePlan, inputs: Sequence[Array], terms: int) -> float:
     """Four times the expected sum of ``terms`` products of the inputs' RMS with random signs."""
     op, spec = plan.op, plan.spec
     typical = 4 * sqrt(terms)
@@ -156,7 +147,7 @@ def _typical_sum(plan: CorePlan, inputs: Sequence[Numbers], terms: int) -> float
     return typical
 
 
-def _largest(values: Numbers) -> float:
+def _largest(values: Array) -> float:
     numbers = np.abs(values.astype(np.float64))
     return float(numbers[np.isfinite(numbers)].max(initial=0.0))
 
@@ -170,11 +161,6 @@ def _chunk_units(numerics: Numerics, terms: int) -> float:
     if numerics.alu_rounding == "trunc":
         return float(within + chunks)
     return min(2 * (sqrt(within) + sqrt(chunks)), (within + chunks) / 2)
-
-
-def _adds_in_chunks(plan: CorePlan) -> bool:
-    """True for operations that accumulate in DL16 in the chunked number mode."""
-    return plan.spec.family is Family.MATMUL or plan.spec.kernel_op in CHUNKED_REDUCTIONS
 
 
 def _terms(plan: CorePlan) -> int:

@@ -20,45 +20,49 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spyre.diagnose.rounding import UlpSize, differences, explained_units
 from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
 from spyre.hw.device import Device
 from spyre.hw.linking import LinkedProgram, shape_text
 from spyre.hw.numerics import Numerics
 from spyre.runtime.compare import (
-    ElementLocation,
     ExecuteView,
     Index,
     MemoryWindow,
     Parts,
     compare,
     describe_location,
+    element_coordinates,
     execution_parts,
-    locate_element,
     operand_window,
     output_elements,
     run_parts,
     stepping_runner,
     writers,
 )
-from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
 from spyre.runtime.run import PlacedRun, is_float
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 HALF = "SEN169_FP16"
 
 
 @dataclass(frozen=True, slots=True)
 class WorstElement:
-    """The element that differs most: difference and explained part (ULP), values, location."""
+    """The element that differs most: difference and explained part (ULP), values, location.
+
+    ``coordinates``: per dim. ``address_bytes``: scratchpads begin at LX_BASE in the simulator's
+    memory.
+    """
 
     units: float
     explained_units: float
     first: float
     second: float
-    spot: ElementLocation
+    core: int
+    loop_indices: tuple[int, ...]
+    coordinates: dict[str, int]
+    address_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +111,8 @@ class ExecuteDifference:
             unexplained=self.unexplained + other.unexplained,
             beyond=self.beyond + other.beyond,
             adjusted_operands=self.adjusted_operands or other.adjusted_operands,
-            worst=max(both, key=_badness, default=None),
+            worst=max(both, key=lambda e: (e.units > e.explained_units, e.units), default=None),
         )
-
-
-def _badness(extreme: WorstElement) -> tuple[bool, float]:
-    return extreme.units > extreme.explained_units, extreme.units
 
 
 class Recoder:
@@ -124,8 +124,8 @@ class Recoder:
 
     def __init__(self, source: Numerics, target: Numerics) -> None:
         codes = np.arange(1 << 16).astype(np.uint16)
-        self.source_values = _values(codes, source)
-        self.target_values = _values(codes, target)
+        self.source_values = decode_device(codes, HALF, source.alu_rules)
+        self.target_values = decode_device(codes, HALF, target.alu_rules)
         self.needed = (source.mode == "ieee") != (target.mode == "ieee")
         self.codes = codes
         if self.needed:
@@ -133,10 +133,6 @@ class Recoder:
         back = self.target_values[self.codes]
         self.lossy = np.isfinite(self.source_values) & (back != self.source_values)
         self.rounded = encode_device(back, HALF, source.alu_rules)
-
-
-def _values(codes: Array, numerics: Numerics) -> Array:
-    return decode_device(codes, HALF, numerics.alu_rules)
 
 
 def second_leads(first: Numerics, second: Numerics) -> bool:
@@ -264,11 +260,32 @@ class NumericsComparison:
         if not elements.size:
             return counted
         unit = UlpSize(tensor.data_format, self.first.numerics, self.second.numerics)
-        apart = differences(values[0][elements], values[1][elements], unit)
+        units, beyond = differences(values[0][elements], values[1][elements], unit)
         inputs = [self._operand_numbers(lead, i) for i in range(len(op.inputs))]
         explained = explained_units(lead.plan, inputs, values, elements, unit)
-        return self._summary(
-            counted, lead, k, apart, explained, (values, elements, addresses, core)
+        wrong = (units > explained) & ~beyond
+        # The worst element to show: an unexplained one before all others, then by ULP; numbers
+        # beyond binary16 are expected and come last. 1e300 keeps unexplained ones apart in order.
+        ranked = np.where(beyond, -1.0, np.where(wrong, np.inf, units))
+        ranked = np.where(wrong & np.isfinite(units), 1e300 + units, ranked)
+        worst = int(np.argmax(ranked))
+        address, position = int(addresses[worst]), int(core[worst])
+        return replace(
+            counted,
+            differing=int(np.count_nonzero(units)),
+            units_sum=float(units[np.isfinite(units)].sum()),
+            unexplained=int(np.count_nonzero(wrong)),
+            beyond=int(np.count_nonzero(beyond)),
+            worst=WorstElement(
+                float(units[worst]),
+                float("inf") if beyond[worst] else float(explained[worst]),
+                float(values[0][elements[worst]]),
+                float(values[1][elements[worst]]),
+                op.cores[position],
+                lead.loop_indices,
+                element_coordinates(lead, k, address, position),
+                address,
+            ),
         )
 
     def _operand_numbers(self, step: ExecuteView, operand: int) -> Array:
@@ -282,44 +299,6 @@ class NumericsComparison:
         if data_format == HALF:
             return self._recoder.source_values[codes[0]], self._recoder.target_values[codes[1]]
         return decode_device(codes[0], data_format), decode_device(codes[1], data_format)
-
-    def _summary(
-        self,
-        counted: ExecuteDifference,
-        step: ExecuteView,
-        operand: int,
-        apart: Differences,
-        explained: Float64Array,
-        elements: tuple[tuple[Array, Array], Int64Array, Int64Array, Int64Array],
-    ) -> ExecuteDifference:
-        values, at, addresses, core = elements
-        wrong = (apart.units > explained) & ~apart.beyond
-        # The worst element to show: an unexplained one before all others, then by ULP; numbers
-        # beyond binary16 are expected and come last. 1e300 keeps unexplained ones apart in order.
-        ranked = np.where(apart.beyond, -1.0, np.where(wrong, np.inf, apart.units))
-        ranked = np.where(wrong & np.isfinite(apart.units), 1e300 + apart.units, ranked)
-        worst = int(np.argmax(ranked))
-        spot = locate_element(
-            step, operand, int(addresses[worst]), int(core[worst]), step.loop_indices
-        )
-        finite = np.isfinite(apart.units)
-        return replace(
-            counted,
-            differing=int(np.count_nonzero(apart.units)),
-            units_sum=float(apart.units[finite].sum()),
-            unexplained=int(np.count_nonzero(wrong)),
-            beyond=int(np.count_nonzero(apart.beyond)),
-            worst=WorstElement(
-                float(apart.units[worst]),
-                float("inf") if apart.beyond[worst] else float(explained[worst]),
-                float(values[0][at[worst]]),
-                float(values[1][at[worst]]),
-                spot,
-            ),
-        )
-
-
-OutputValues = npt.NDArray[Any]
 
 
 class Verdict(StrEnum):
@@ -395,7 +374,7 @@ def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
     for number, described in enumerate(first.run.launches):
         programs = first.link(number), second.link(number)
         comparison = NumericsComparison(
-            first.device, second.device, programs, described.first_execute
+            first.device, second.device, programs, described.label.first_execute
         )
         executes += comparison.run()
     # The comparison has restored the leader's state after every execute.
@@ -405,7 +384,7 @@ def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
     return NumericsReport(*modes, tuple(executes), tuple(outputs))
 
 
-def read_numbers(placement: PlacedRun) -> tuple[OutputValues, ...]:
+def read_numbers(placement: PlacedRun) -> tuple[Array, ...]:
     """The outputs, floats as float32, which holds every float of the device exactly."""
     return tuple(
         placement.read(output, "float32" if is_float(argument) else None).to_values()
@@ -418,12 +397,12 @@ def read_numbers(placement: PlacedRun) -> tuple[OutputValues, ...]:
 def _output_difference(
     placement: PlacedRun,
     modes: tuple[Numerics, Numerics],
-    values: tuple[tuple[OutputValues, ...], tuple[OutputValues, ...]],
+    values: tuple[tuple[Array, ...], tuple[Array, ...]],
     k: int,
 ) -> OutputDifference:
     output, (a, b) = placement.run.outputs[k], (side[k] for side in values)
     data_format = placement.run.output_arguments[k].layout.device_dtype
-    apart = differences(a, b, UlpSize(data_format, *modes))
+    units, _ = differences(a, b, UlpSize(data_format, *modes))
     agrees = None
     if output.expected is not None:
         expected = output.expected()
@@ -432,16 +411,16 @@ def _output_difference(
         return OutputDifference(
             output.buffer, data_format, 0, 0, 0.0, 0.0, None, None, None, "", agrees
         )
-    worst = np.unravel_index(int(np.argmax(apart.units)), a.shape)
+    worst = np.unravel_index(int(np.argmax(units)), a.shape)
     index = tuple(int(i) for i in worst)
-    finite = np.isfinite(apart.units)
+    finite = np.isfinite(units)
     return OutputDifference(
         output.buffer,
         data_format,
         a.size,
-        int(np.count_nonzero(apart.units)),
-        float(apart.units[worst]),
-        float(apart.units[finite].sum()) / a.size,
+        int(np.count_nonzero(units)),
+        float(units[worst]),
+        float(units[finite].sum()) / a.size,
         index,
         float(a[worst]),
         float(b[worst]),

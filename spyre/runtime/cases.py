@@ -26,12 +26,12 @@ from spyre.errors import JsonLocation, LaunchError
 from spyre.files import read_regular
 from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.arguments import ArrayHeader, read_npz
+from spyre.runtime.compare import Tolerance
 from spyre.runtime.program import LayoutSpec, find_launch_spec
 
 CASE_FILE = "case.json"
 VALUES_FILE = "values.npz"
 IMAGES_FILE = "device_images.npz"
-POOL_BUFFER = "pool"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding damaged JSON."""
 
@@ -82,17 +82,6 @@ class CaseLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     values: dict[str, int] = {}
 
 
-class CaseTolerance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An element is right if |found − expected| ≤ atol + rtol·|expected|; integers are exact.
-
-    ``merged_nan``: an expected NaN is also met by an infinity.
-    """
-
-    atol: float
-    rtol: float
-    merged_nan: bool = False
-
-
 class CaseOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """An output: a view (elements) of a buffer, and the key of the numbers expected, if any are.
 
@@ -107,14 +96,14 @@ class CaseOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     storage_offset: int
     dtype: str
     read_as: str = ""
-    tolerance: CaseTolerance | None = None
+    tolerance: Tolerance | None = None
 
 
 class CaseFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """``case.json``. ``run``: options of the command line that a replay uses, by name."""
 
     name: str
-    tolerance: CaseTolerance
+    tolerance: Tolerance
     buffers: dict[str, CaseBuffer]
     launches: tuple[CaseLaunch, ...]
     outputs: tuple[CaseOutput, ...]
@@ -162,10 +151,16 @@ def read_case(directory: Path) -> Case:
     _check_numbers(file, spec)
     _check_names(file, spec)
     values = _read_npz(directory / VALUES_FILE, _value_sizes(spec))
-    return Case(directory, spec, values, _read_npz(directory / IMAGES_FILE, _image_sizes(spec)))
+    # Bytes of an image: all of a tensor's memory or less.
+    image_sizes = [
+        (buffer.device_image, buffer.layout.to_layout().device_bytes)
+        for buffer in spec.buffers.values()
+        if buffer.device_image is not None and buffer.layout is not None
+    ]
+    return Case(directory, spec, values, _read_npz(directory / IMAGES_FILE, image_sizes))
 
 
-def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]) -> Case:
+def with_tolerances(case: Case, change: Callable[[Tolerance], Tolerance]) -> Case:
     """``case`` with the tolerance of every output changed."""
     outputs = tuple(
         msgspec.structs.replace(o, tolerance=change(o.tolerance or case.spec.tolerance))
@@ -260,15 +255,6 @@ def _value_sizes(spec: CaseFile) -> list[tuple[str, int]]:
     ]
     expected = [(f"expect_{o.value}", o.shape) for o in spec.outputs if o.value is not None]
     return [(name, prod(shape)) for name, shape in (*inputs, *expected)]
-
-
-def _image_sizes(spec: CaseFile) -> list[tuple[str, int]]:
-    """Name and bytes of every array of IMAGES_FILE, which is all of a tensor's memory or less."""
-    return [
-        (buffer.device_image, buffer.layout.to_layout().device_bytes)
-        for buffer in spec.buffers.values()
-        if buffer.device_image is not None and buffer.layout is not None
-    ]
 
 
 def _read_npz(file: Path, sizes: Sequence[tuple[str, int]]) -> dict[str, npt.NDArray[Any]]:
@@ -377,7 +363,10 @@ def write_case(case: Case, directory: Path) -> None:
 
 
 def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
-    target = _resolved(directory)
+    try:
+        target = directory.resolve()  # so that a link stays and ``.`` has a name
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         temporary.mkdir(parents=True)
@@ -389,14 +378,6 @@ def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, byte
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _resolved(directory: Path) -> Path:
-    """The absolute path, so that a link stays and ``.`` has a name."""
-    try:
-        return directory.resolve()
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
 
 
 def _put_in_place(temporary: Path, directory: Path) -> None:
