@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import numpy.typing as npt
 
-from spyre import config
 from spyre.cli.debugging import Debugging, debug_run, print_debugging
 from spyre.cli.dump import Dump, with_recorded
 from spyre.cli.options import (
@@ -31,7 +30,7 @@ from spyre.cli.text_report import ProgressBar
 from spyre.diagnose import address_findings
 from spyre.errors import Finding, LaunchError, Severity, SpyreError
 from spyre.hw.device import Device, warm_driver, warm_kernels, warm_transfers
-from spyre.hw.numerics import Numerics, parse_numerics
+from spyre.hw.numerics import Numerics
 from spyre.runtime.arguments import (
     ArgumentSpec,
     HostTensor,
@@ -49,7 +48,6 @@ from spyre.runtime.cases import (
     with_tolerances,
 )
 from spyre.runtime.compare import (
-    DEFAULT_VERIFY_POINTS,
     EXACT,
     Comparison,
     Tolerance,
@@ -115,7 +113,9 @@ def run_compared(options: ExecuteOptions, recorder: Recorder) -> ComparedRun:
     dump, run = Dump(options.dump), None
     try:
         options, session, run = describe(options, recorder, dump)
-        run = with_tensors(options, session, run, dump)
+        run = with_tensors(options, run, session.device.numerics.mode)
+        if not run.resets_device:
+            dump.record_bundle(run, options, session.device)
         compared = _execute(options, recorder, session, run)
     except SpyreError as error:
         dump.write_error(error)
@@ -155,19 +155,21 @@ def is_bundle_run(options: Options) -> bool:
     return bool(options.inputs or options.shapes or expected)
 
 
-def with_tensors(options: ExecuteOptions, session: Session, run: Run, dump: Dump) -> Run:
-    """The run of a bundle with its inputs and expected outputs; that of a case has them."""
+def with_tensors(options: ComparisonOptions, run: Run, mode: str) -> Run:
+    """The run of a bundle with its inputs and expected outputs; that of a case has them.
+
+    ``mode``: number mode that default tolerances are for.
+    """
     if run.resets_device:
         return run
     given = load_inputs(options.inputs, run.inputs) if options.inputs else None
     run = run.with_inputs(prepare_inputs(run.inputs, given, options.seed))
-    if options.expected:
-        limits = [
-            _tolerance(options, a.dtype_name, a.layout.device_dtype) for a in run.output_arguments
-        ]
-        run = run.with_expected(load_expected(options.expected, run.output_arguments), limits)
-    dump.record_bundle(run, options, session.device)
-    return run
+    if not options.expected:
+        return run
+    limits = [
+        _tolerance(options, a.dtype_name, a.layout.device_dtype, mode) for a in run.output_arguments
+    ]
+    return run.with_expected(load_expected(options.expected, run.output_arguments), limits)
 
 
 def _execute(
@@ -179,7 +181,10 @@ def _execute(
         chosen = replace(run_options(options), progress=bar.update, observers=debugging.observers)
         result = session.execute(run, chosen)
     if not result.comparisons and (expected := debugging.match_outputs(result)):
-        comparisons = {k: _compare_function(options, result, k, v) for k, v in expected.items()}
+        mode = session.device.numerics.mode
+        comparisons = {
+            k: _compare_function(options, result, k, v, mode) for k, v in expected.items()
+        }
         result = replace(result, comparisons=comparisons)
     debugging.check_outputs(run, result)
     if options.save_output is not None:
@@ -212,12 +217,7 @@ def run_options(options: Options) -> RunOptions:
     )
     if not isinstance(options, ExecuteOptions):
         return chosen
-    points = options.verify_points
-    return replace(
-        chosen,
-        verify=options.verify,
-        verify_points=DEFAULT_VERIFY_POINTS if points is None else points,
-    )
+    return replace(chosen, verify=options.verify, verify_points=options.verify_points)
 
 
 # --- two profiles ----------------------------------------------------------------------------
@@ -292,26 +292,27 @@ def _sanitized_findings(compared: ComparedRun) -> tuple[Finding, ...]:
 
 
 def _compare_function(
-    options: ExecuteOptions, result: RunResult, k: int, expected: npt.NDArray[Any]
+    options: ExecuteOptions, result: RunResult, k: int, expected: npt.NDArray[Any], mode: str
 ) -> Comparison:
     """Output ``k`` against the result of a function, which is not rounded between its operations.
 
     MismatchError SPY602 for different shapes.
     """
-    tolerance = _tolerance(
-        options, result.output_tensors[k].dtype_name, result.places[k].layout.device_dtype
-    )
     if result.outputs[k].dtype.kind == "f":
         from spyre.diagnose import ReferenceValue
 
         tolerance = override_tolerance(options, ReferenceValue("", expected).tolerance)
+    else:
+        dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
+        tolerance = _tolerance(options, dtype_name, layout.device_dtype, mode)
     return compare(result.outputs[k], expected, tolerance)
 
 
-def _tolerance(options: ExecuteOptions, dtype_name: str, device_dtype: str) -> Tolerance:
+def _tolerance(
+    options: ComparisonOptions, dtype_name: str, device_dtype: str, mode: str
+) -> Tolerance:
     """Tolerance of an output: the default of its dtype, unless the options give another one."""
-    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
-    stored = None if numerics.mode == "ieee" else device_dtype
+    stored = None if mode == "ieee" else device_dtype
     return override_tolerance(options, default_tolerance(dtype_name, stored))
 
 
@@ -337,7 +338,7 @@ def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tupl
     def require(found: TensorSpec, argument: ArgumentSpec) -> None:
         require_shape(found, argument.host_spec)
 
-    return _load(files, arguments, require, partial(_other_number, "SPY367", "input"))
+    return _load(files, arguments, require, "SPY367", "input")
 
 
 def load_expected(
@@ -350,22 +351,34 @@ def load_expected(
     def require(found: TensorSpec, argument: ArgumentSpec) -> None:
         require_equal_shapes(argument.shape, found.shape)
 
-    return _load(files, arguments, require, partial(_other_number, "SPY369", "output"))
+    return _load(files, arguments, require, "SPY369", "output")
 
 
 def _load(
     files: Sequence[str],
     arguments: Sequence[ArgumentSpec],
     require: Callable[[TensorSpec, ArgumentSpec], None],
-    refusal: Callable[[Sequence[ArgumentSpec], Sequence[TensorSpec]], LaunchError],
+    code: str,
+    kind: str,
 ) -> tuple[HostTensor, ...]:
-    """The tensors of all files. Tensors that do not fit the arguments are refused unread."""
+    """The tensors of all files. Tensors that do not fit the arguments are refused unread.
+
+    ``code``: of the LaunchError for another number of tensors; ``kind``: "input" or "output".
+    """
     tensors: list[HostTensor] = []
+
+    def refuse(found: Sequence[TensorSpec]) -> NoReturn:
+        raise LaunchError(
+            code,
+            f"the {kind} files hold another number of tensors than the kernel has {kind}s",
+            expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {kind}s",
+            found=", ".join(f"{spec.name} {spec}" for spec in found) or "no tensors",
+        )
 
     def check(is_last: bool, found: Sequence[TensorSpec]) -> None:
         here, specs = len(tensors), (*(t.spec for t in tensors), *found)
         if len(specs) > len(arguments) or (is_last and len(specs) < len(arguments)):
-            raise refusal(arguments, specs)
+            refuse(specs)
         for spec, argument in zip(found, arguments[here:], strict=False):
             require(spec, argument)
 
@@ -373,19 +386,8 @@ def _load(
         specs = [argument.host_spec for argument in arguments[len(tensors) :]]
         tensors += load_tensors(file, specs, partial(check, number == len(files)))
     if len(tensors) != len(arguments):  # raw files have no header
-        raise refusal(arguments, [t.spec for t in tensors])
+        refuse([t.spec for t in tensors])
     return tuple(tensors)
-
-
-def _other_number(
-    code: str, kind: str, arguments: Sequence[ArgumentSpec], found: Sequence[TensorSpec]
-) -> LaunchError:
-    return LaunchError(
-        code,
-        f"the {kind} files hold another number of tensors than the kernel has {kind}s",
-        expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {kind}s",
-        found=", ".join(f"{spec.name} {spec}" for spec in found) or "no tensors",
-    )
 
 
 # --- warming ----------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         Breakpoint,
         Deviation,
         FirstDivergence,
-        OperandTile,
     )
     from spyre.runtime.compare import ExecuteObserver
     from spyre.runtime.run import Run, RunResult
@@ -112,17 +111,14 @@ def print_tensors(point: Breakpoint, options: ExecuteOptions) -> None:
         if tile is None:
             print(f"{head}: its elements cannot be located by addresses alone")
             continue
-        print(f"{head}: {_shape_text(tile)}")
+        extents = zip(tile.dims, tile.values.shape, strict=True)
+        shape = " x ".join(f"{d} {n}" for d, n in extents) or "one element"
+        print(f"{head}: {shape}")
         with np.printoptions(threshold=64, edgeitems=3, linewidth=100, precision=6):
             print(tile.values)
     if options.save_tensors is not None:
         kept = {name: tile.values for name, tile in point.tensors.items() if tile is not None}
         _save(options.save_tensors, kept)
-
-
-def _shape_text(tile: OperandTile) -> str:
-    pairs = zip(tile.dims, tile.values.shape, strict=True)
-    return " x ".join(f"{d} {n}" for d, n in pairs) or "one element"
 
 
 def _save(file: str, arrays: Mapping[str, Array]) -> None:

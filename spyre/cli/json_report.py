@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spyre.hw.counters import Counters
     from spyre.runtime.arguments import HostTensor
     from spyre.runtime.compare import Comparison, OutputLocation
-    from spyre.runtime.run import ExecuteReport, PlacedArgument, RunResult
+    from spyre.runtime.run import ExecuteReport, PlacedArgument
 
 Object = dict[str, Any]
 
@@ -64,7 +64,10 @@ def diagnosis_object(diagnosis: Diagnosis) -> Object:
 
 def run_object(compared: ComparedRun) -> Object:
     """A run with its comparisons."""
-    result = compared.result
+    from spyre.diagnose import deviation_object
+
+    result, found = compared.result, compared.debugging.deviation if compared.differs else None
+    checked = result.verification
     pairs = zip(result.output_tensors, result.outputs, strict=True)
     return {
         "ok": compared.exit_code == 0,
@@ -73,32 +76,20 @@ def run_object(compared: ComparedRun) -> Object:
         "numerics": compared.numerics,
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
-        "first_wrong": _first_wrong_object(compared),
+        "first_wrong": None if found is None else deviation_object(found),
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
         "interpreted": result.interpreted,
         "outputs": [_output_object(tensor, values) for tensor, values in pairs],
-        "verification": _verification_object(result),
+        "verification": None
+        if checked is None
+        else {"verified": checked.verified, "not_verified": checked.not_verified},
         "comparisons": [
             _comparison_object(result.output_tensors[k].name, c, result.places[k])
             for k, c in result.comparisons.items()
         ],
     }
-
-
-def _first_wrong_object(compared: ComparedRun) -> Object | None:
-    from spyre.diagnose import deviation_object
-
-    found = compared.debugging.deviation
-    return deviation_object(found) if found is not None and compared.differs else None
-
-
-def _verification_object(result: RunResult) -> Object | None:
-    checked = result.verification
-    if checked is None:
-        return None
-    return {"verified": checked.verified, "not_verified": checked.not_verified}
 
 
 def finding_object(finding: Finding) -> Object:
@@ -130,16 +121,9 @@ def _argument_object(placed: PlacedArgument) -> Object:
 
 
 def _execute_object(report: ExecuteReport) -> Object:
-    return {
-        "index": report.index,
-        "sdsc": report.sdsc,
-        "op": report.op,
-        "shape": report.shape,
-        "cores": report.cores,
-        "executions": report.executions,
-        **_counters_object(report.counters),
-        "host_ns": report.host_ns,
-    }
+    names = ("index", "sdsc", "op", "shape", "cores", "executions")
+    shown = {name: getattr(report, name) for name in names}
+    return shown | _counters_object(report.counters) | {"host_ns": report.host_ns}
 
 
 def _counters_object(counters: Counters) -> Object:

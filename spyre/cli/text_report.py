@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.entry import print_coloured
-from spyre.cli.options import DiagnoseOptions, ExecuteOptions
+from spyre.cli.options import DiagnoseOptions
 from spyre.errors import Finding, Severity
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
@@ -185,23 +185,18 @@ def print_run(compared: ComparedRun) -> None:
         print_warnings([f for f in result.findings if f not in errors], options.verbose)
         if options.verbose:
             _print_arguments(result)
-        _print_executes(result, options)
+        print_table(make_table(rows_of(result.executes, options.verbose)))
         if result.interpreted:
             print(
                 "interpreted while kernels are compiled: host times are not those of later runs\n"
             )
-        for line in output_lines(result):
-            print(line)
+        for tensor, values in zip(result.output_tensors, result.outputs, strict=True):
+            print(f"{tensor.name} {tensor.spec}: {_statistics(values)}")
     for line in comparison_lines(compared):
         print(line)
     if options.sanitize is not None and not options.quiet:
         findings = [finding.to_finding() for finding in result.sanitizer]
         print(f"sanitizer: {_count_findings(findings)}")
-    _print_verification(result, options)
-
-
-def _print_verification(result: RunResult, options: ExecuteOptions) -> None:
-    """How many executes agree; with ``-q`` only where some were left out."""
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
         print(f"verified: {checked}")
@@ -224,12 +219,6 @@ def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:
         print_coloured(finding, sys.stderr)
     if len(shown) < len(findings):
         print(f"… {len(findings) - len(shown)} more warnings (-v shows all)", file=sys.stderr)
-
-
-def output_lines(result: RunResult) -> list[str]:
-    """A line per output with its shape and range of numbers."""
-    pairs = zip(result.output_tensors, result.outputs, strict=True)
-    return [f"{tensor.name} {tensor.spec}: {_statistics(v)}" for tensor, v in pairs]
 
 
 def _statistics(values: npt.NDArray[Any]) -> str:
@@ -256,10 +245,6 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
         name, location = compared.result.output_tensors[k].name, compared.result.places[k]
         lines.append(format_comparison(comparison, name, location))
     return lines
-
-
-def _print_executes(result: RunResult, options: ExecuteOptions) -> None:
-    print_table(make_table(rows_of(result.executes, options.verbose)))
 
 
 def print_table(table: Table) -> None:

@@ -1,25 +1,29 @@
 """Views of single executes of a linked program: memory of each operand, and the core and element
 at an address.
 
-`stepping` runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part`; observers read
-memory before and after. An execute whose cores have slices of different sizes has a view per part,
-run one after another.
+`stepping_runner` runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part`.
+Observers read memory before and after: the reference implementation (``--verify``), the comparison
+of number modes, breakpoints and the search for the first wrong execute. An execute whose cores have
+slices of different sizes has a view per part, run one after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceLocation
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
-from spyre.hw.counters import StatementView
+from spyre.hw.counters import ExecuteLabels, StatementView
+from spyre.hw.device import Device, Progress
 from spyre.hw.linking import LinkedProgram, arrangements_at
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import CorePlan, PlanRun
@@ -27,6 +31,7 @@ from spyre.hw.reference import Execution
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array, arrangement_positions
 from spyre.mlir.operation import Component, Indirection, Operation
+from spyre.runtime.kernel import UNLABELLED, ExecutedLaunch, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +293,55 @@ def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
     positions = np.asarray(arrangement_positions(tag))
     group, position = divmod(coordinate[dim], len(positions))
     coordinate[dim] = group * len(positions) + int(np.flatnonzero(positions == position)[0])
+
+
+# --- running execute by execute -----------------------------------------------------------------
+
+Parts = Sequence[ExecuteView]
+"""One execution; several views where cores have slices of different sizes."""
+
+
+class ExecuteObserver(Protocol):
+    """Called around every execution. ``number``: of the execute statement, as reports count."""
+
+    def before(self, device: Device, parts: Parts, number: int) -> None:
+        """Look at memory before the execution."""
+
+    def after(self, device: Device, parts: Parts, number: int) -> None:
+        """Look at memory after the execution; an exception ends the run."""
+
+
+def execution_parts(linked: LinkedProgram) -> list[Parts]:
+    """The views of each execution of a program, in program order."""
+    groups = groupby(execute_views(linked), key=lambda view: (view.static, view.instance))
+    return [list(views) for _, views in groups]
+
+
+def stepping_runner(
+    observers: Sequence[ExecuteObserver],
+    label: ExecuteLabels = UNLABELLED,
+    progress: Progress | None = None,
+) -> Runner:
+    """A runner that calls ``observers`` around every execution. It measures no execute times."""
+
+    def run(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        begin = time.perf_counter_ns()
+        device.executor.warm(linked)  # observed executes run in compiled kernels
+        for parts in execution_parts(linked):
+            number = label.first_execute + parts[0].static
+            for observer in observers:
+                observer.before(device, parts, number)
+            run_parts(device, parts)
+            for observer in observers:
+                observer.after(device, parts, number)
+            if progress is not None:
+                progress(parts[-1].last, len(linked.dispatch))
+        return ExecutedLaunch(linked, begin, label=label)
+
+    return run
+
+
+def run_parts(device: Device, parts: Parts) -> None:
+    """Run one execution."""
+    for part in parts:
+        device.executor.run_part(part.linked, part.first, part.last)

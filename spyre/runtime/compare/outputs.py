@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import FORMATS, canonical_dtype_name
-from spyre.errors import Finding, MismatchError
+from spyre.errors import MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.plans import PlanRun
-from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
 from spyre.mlir.operation import Component, Indirection
 from spyre.mlir.program import Execute
@@ -330,20 +329,9 @@ def last_writer(linked: LinkedProgram, address_bytes: int) -> StickWriter | None
     writers = [writer for writer in found if writer is not None]
     if writers:
         return max(writers, key=lambda writer: writer[0])[1]
-    return None if _scatters(linked) else StickWriter(None)
-
-
-def last_writer_of_stick(
-    linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
-) -> StickWriter | None:
-    """`last_writer` of the stick with device coordinates ``stick`` of a tensor."""
-    position = int(np.ravel_multi_index(tuple(stick), layout.device_size[:-1]))
-    return last_writer(linked, base_address + STICK_BYTES * position)
-
-
-def _scatters(linked: LinkedProgram) -> bool:
     outputs = (t for group in linked.plans for plan in group for t in plan.op.outputs)
-    return any(tensor.indirection is Indirection.VALUE for tensor in outputs)
+    scatters = any(tensor.indirection is Indirection.VALUE for tensor in outputs)
+    return None if scatters else StickWriter(None)
 
 
 def _last_of(
@@ -374,23 +362,3 @@ def _last_of_run(
     core = op.cores[int(np.flatnonzero(hits[row])[0])]
     tile = tuple(int(i) for i in schedule.loop_indices[execute.index][instance])
     return int(last), StickWriter(core, tile, execute.index, op.name)
-
-
-# --- verification of executes -----------------------------------------------------------------
-
-DEFAULT_VERIFY_POINTS = 1 << 23
-"""Points of the iteration space up to which an execute is verified; the reference is slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """Executes that agreed, and a warning per execute statement too large to be verified."""
-
-    verified: int
-    not_verified: int = 0
-    findings: tuple[Finding, ...] = ()
-
-    def __str__(self) -> str:
-        text = f"{self.verified} of {self.verified + self.not_verified} executes agree"
-        text += " with the reference implementation"
-        return f"{text}, {self.not_verified} were too large" if self.not_verified else text

@@ -29,11 +29,27 @@ from spyre.hw.reference import (
     ulp_distance,
 )
 from spyre.mlir.operation import Operation
-from spyre.runtime.compare.executes import ByteRange, ExecuteView, find_point
-from spyre.runtime.compare.outputs import DEFAULT_VERIFY_POINTS, Verification
-from spyre.runtime.compare.stepping import Parts
+from spyre.runtime.compare.executes import ByteRange, ExecuteView, Parts, find_point
 
 Bytes = npt.NDArray[np.uint8]
+
+
+DEFAULT_VERIFY_POINTS = 1 << 23
+"""Points of the iteration space up to which an execute is verified; the reference is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Executes that agreed, and a warning per execute statement too large to be verified."""
+
+    verified: int
+    not_verified: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.verified} of {self.verified + self.not_verified} executes agree"
+        text += " with the reference implementation"
+        return f"{text}, {self.not_verified} were too large" if self.not_verified else text
 
 
 @dataclass

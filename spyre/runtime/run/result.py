@@ -20,11 +20,12 @@ from spyre.errors import Finding, SpyreError
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
-from spyre.runtime.compare import Comparison, OutputLocation, Verification
+from spyre.runtime.compare import Comparison, OutputLocation
 from spyre.runtime.kernel import ExecutedLaunch
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer import ExpectedOutput, SanitizerFinding
+    from spyre.runtime.compare import Verification
 
 
 @dataclass(frozen=True, slots=True)

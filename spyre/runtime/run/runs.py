@@ -28,7 +28,7 @@ from spyre.runtime.arguments import (
     read_arguments,
 )
 from spyre.runtime.cases import Case, CaseBuffer, CaseOutput
-from spyre.runtime.compare import DEFAULT_VERIFY_POINTS, EXACT, Tolerance
+from spyre.runtime.compare import EXACT, Tolerance
 from spyre.runtime.program import POOL, LoweredBundle, LoweredProgram, Role, require_bundle
 from spyre.runtime.tracing import TracedLaunch, WalkedMemory
 
@@ -56,8 +56,8 @@ class RunOptions:
     the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
     not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
     in-place programs have it. ``progress``: called during a timed, verified or observed run.
-    ``verify``: run every execute of at most ``verify_points`` points on the reference
-    implementation too. ``observers``: called before and after every execute.
+    ``verify``: run every execute of at most ``verify_points`` points (None: 2**23) on the
+    reference implementation too. ``observers``: called before and after every execute.
     """
 
     seed: int = 0
@@ -69,7 +69,7 @@ class RunOptions:
     aliases: Mapping[int, int] = field(default_factory=dict)
     progress: Progress | None = None
     verify: bool = False
-    verify_points: int = DEFAULT_VERIFY_POINTS
+    verify_points: int | None = None
     observers: Sequence[ExecuteObserver] = ()
 
 

@@ -36,7 +36,7 @@ from spyre.runtime.compare import (
     OutputLocation,
     StickWriter,
     compare,
-    last_writer_of_stick,
+    last_writer,
 )
 from spyre.runtime.flex import LoadedKernel, flex_device_of
 from spyre.runtime.kernel import (
@@ -147,9 +147,10 @@ class PlacedRun:
 
     def _last_writer(self, tensor: DeviceTensor, stick: Sequence[int]) -> StickWriter | None:
         """The last execute of all launches that wrote a stick; None if that is not known."""
+        position = int(np.ravel_multi_index(tuple(stick), tensor.layout.device_size[:-1]))
+        address = tensor.address_bytes + STICK_BYTES * position
         for number in reversed(range(len(self.launches))):
-            linked, base_address = self.link(number), tensor.address_bytes
-            writer = last_writer_of_stick(linked, tensor.layout, base_address, stick)
+            writer = last_writer(self.link(number), address)
             if writer is None:
                 return None
             if writer.execute is not None:
@@ -258,7 +259,9 @@ class Session:
         if options.verify:
             from spyre.runtime.compare import ReferenceCheck
 
-            check = ReferenceCheck(device, options.verify_points)
+            check = ReferenceCheck(device)
+            if options.verify_points is not None:
+                check.limit_points = options.verify_points
             observers.append(check)
         with self.placed(run) as placement:
             warm_program(device, partial(placement.link, 0), is_interpreted=not options.verify)
