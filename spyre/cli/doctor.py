@@ -152,8 +152,8 @@ def _run() -> HealthCheck:
 
 
 def _torch() -> HealthCheck:
-    (pin,) = (text for text in requires("spyre") or () if text.startswith("torch=="))
-    wanted = pin.partition("==")[2].partition(";")[0].strip()
+    pins = [text for text in requires("spyre") or () if text.startswith("torch==")]
+    wanted = pins[0].partition("==")[2].partition(";")[0].strip()
     try:
         found = version("torch")
     except PackageNotFoundError:

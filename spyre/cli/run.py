@@ -99,23 +99,9 @@ def run(arguments: Sequence[str], program: str) -> int:
     return guarded(program, lambda: parse_spyre_run(arguments, program), carry_out)
 
 
-def check(arguments: Sequence[str], program: str) -> int:
-    return _carry_out("check", arguments, program)
-
-
-def profile(arguments: Sequence[str], program: str) -> int:
-    return _carry_out("profile", arguments, program)
-
-
-def compare(arguments: Sequence[str], program: str) -> int:
-    return _carry_out("compare", arguments, program)
-
-
-def warm(arguments: Sequence[str], program: str) -> int:
-    return _carry_out("warm", arguments, program)
-
-
-def _carry_out(name: str, arguments: Sequence[str], program: str) -> int:
+def command(arguments: Sequence[str], program: str) -> int:
+    """The command of `COMMANDS` that ``program`` ends in, such as ``spyre check``."""
+    name = program.split()[-1]
     return guarded(program, lambda: parse_command(name, arguments, program), carry_out)
 
 
@@ -133,7 +119,7 @@ def explain(arguments: Sequence[str], program: str) -> int:
     """Describe a bundle, or a diagnostic code."""
     words = [word for word in arguments if not word.startswith("-")]
     if not words or not re.fullmatch(r"(?i)spy\w+", words[0]):
-        return _carry_out("explain", arguments, program)
+        return command(arguments, program)
     return guarded(program, lambda: _parse_code(arguments, program), _explain_code)
 
 

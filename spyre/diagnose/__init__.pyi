@@ -1,7 +1,5 @@
 from .address_checks import (
-    AddressCheck as AddressCheck,
     address_findings as address_findings,
-    check_addresses as check_addresses,
 )
 from .first_divergence import (
     Deviation as Deviation,

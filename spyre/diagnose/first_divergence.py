@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from spyre.diagnose.address_checks import possible_causes
+from spyre.diagnose.address_checks import check_addresses
 from spyre.diagnose.operand_tiles import OperandTile, read_tile
 from spyre.diagnose.reference_tiles import (
     Array,
@@ -290,7 +290,7 @@ class FirstDivergence:
         self, name: str, expected: Array, found: Array, place: OutputLocation
     ) -> None:
         wrong = ReferenceValue(name, expected).differs(found, expected)
-        if self.found is not None or not wrong.any() or place.core_map is None:
+        if self.found is not None or not wrong.any():
             return
         indices = np.argwhere(wrong)
         chosen = indices[np.unique(np.linspace(0, len(indices) - 1, _SAMPLES).astype(np.int64))]
@@ -325,7 +325,7 @@ def _suspicion(launches: Sequence[TracedLaunch], last: int) -> Finding | None:
 
     Unwritten memory (SPY720) is the consequence of another finding and is left out.
     """
-    for finding in possible_causes(launches):
+    for finding in check_addresses(launches, is_wrong=True, with_reads=True):
         place = finding.location
         if not isinstance(place, DeviceLocation) or finding.code == "SPY720":
             continue

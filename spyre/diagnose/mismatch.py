@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.diagnose.first_divergence import Deviation, ExecuteVerdict, FirstDivergence
-from spyre.runtime.drawing import Frame, Markup, Section, chart, inside, tag
+from spyre.runtime.drawing import Frame, Markup, Section, chart, inside, rectangle, tag
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -173,16 +173,10 @@ def _share_cells(frame: Frame, shares: Float64Array, names: Sequence[str] = ()) 
     width, height = (frame.end - frame.left) / columns, (frame.base - frame.top) / rows
     for (row, column), share in np.ndenumerate(shares):
         name = f"{names[column]}: " if names else ""
-        yield tag(
-            "rect",
-            tag("title", f"{name}{share:.0%} wrong"),
-            x=frame.left + column * width,
-            y=frame.top + row * height,
-            width=width,
-            height=height,
-            class_="content colour-5",
-            fill_opacity=f"{0.06 + 0.94 * share:.2f}",
-        )
+        x, y = frame.left + column * width, frame.top + row * height
+        title, opacity = f"{name}{share:.0%} wrong", f"{0.06 + 0.94 * share:.2f}"
+        style = "content colour-5"
+        yield rectangle(x, y, width, height, style, title, radius=None, opacity=opacity)
 
 
 def _verdict(verdict: ExecuteVerdict) -> Markup:

@@ -23,6 +23,7 @@ from .device_view import (
     strided_subview as strided_subview,
 )
 from .geometry import (
+    DevicePosition as DevicePosition,
     TransferGeometry as TransferGeometry,
     device_coordinate as device_coordinate,
     exact_geometry as exact_geometry,

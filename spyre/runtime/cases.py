@@ -191,7 +191,10 @@ def _check_names(file: Path, spec: CaseFile) -> None:
     for name, buffer in spec.buffers.items():
         if buffer.alias_of is not None:
             _check_name(file, spec, buffer.alias_of, f"$.buffers.{name}.alias_of")
-            _check_alias(file, spec, name, buffer)
+            # An alias is a tensor in the memory of a tensor that is no alias.
+            target = spec.buffers[buffer.alias_of]
+            if buffer.layout is None or target.layout is None or target.alias_of is not None:
+                _refuse(file, f"buffer {name!r} cannot be an alias", f"$.buffers.{name}.alias_of")
 
 
 _MOST_ELEMENTS = 1 << 40
@@ -231,13 +234,6 @@ def _check_extents(file: Path, sizes: tuple[int, ...], strides: tuple[int, ...],
             expected=f"at most {_MOST_ELEMENTS} elements",
             found=f"{sizes}, {strides}",
         )
-
-
-def _check_alias(file: Path, spec: CaseFile, name: str, buffer: CaseBuffer) -> None:
-    """An alias is a tensor in the memory of a tensor that is no alias."""
-    target = spec.buffers[buffer.alias_of or name]
-    if buffer.layout is None or target.layout is None or target.alias_of is not None:
-        _refuse(file, f"buffer {name!r} cannot be an alias", f"$.buffers.{name}.alias_of")
 
 
 def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
@@ -411,18 +407,15 @@ def _write_content(case: Case, target: Path, extra_files: Mapping[str, bytes]) -
 def _bundle_names(spec: CaseFile) -> dict[str, str]:
     """Directory of every bundle in the copy; a new name for those outside of the case."""
     bundles = dict.fromkeys(launch.bundle for launch in spec.launches)
-    names = {bundle: bundle for bundle in bundles if _is_inside(bundle)}
+    pure = [PurePosixPath(bundle) for bundle in bundles]
+    outside = [path.is_absolute() or ".." in path.parts for path in pure]
+    names = {bundle: bundle for bundle, is_out in zip(bundles, outside, strict=True) if not is_out}
     taken = {str(PurePosixPath(bundle)) for bundle in names}
     free = (name for k in count() if (name := f"kernel_{k}") not in taken)
     for bundle in bundles:
         if bundle not in names:
             names[bundle] = next(free)
     return names
-
-
-def _is_inside(bundle: str) -> bool:
-    pure = PurePosixPath(bundle)
-    return not pure.is_absolute() and ".." not in pure.parts
 
 
 def _copy_bundle(source: Path, target: Path) -> None:

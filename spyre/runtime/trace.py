@@ -183,21 +183,17 @@ def stream_track(stream_id: int, line: int) -> Track:
 
 
 @cache
-def engine_track(engine: Engine) -> Track:
-    """The track of an engine."""
+def _execution_track(engine: Engine, group: str) -> Track:
+    if group:  # collectives of several groups may overlap
+        number = len(Engine) + crc32(group.encode()) % _GROUPS
+        return Track(_ENGINES + number, group)
     return Track(_ENGINES + engine, f"engine {engine.name.lower()}")
-
-
-@cache
-def group_track(group: str) -> Track:
-    """Return the track of the collectives of a group; those of several groups may overlap."""
-    return Track(_ENGINES + len(Engine) + crc32(group.encode()) % _GROUPS, group)
 
 
 def execution_track(command: Command) -> Track:
     """Return the track of the engine or group that executes a command."""
     recorded = recorded_block_of(command)
-    return engine_track(command.engine) if recorded is None else group_track(recorded.channel)
+    return _execution_track(command.engine, "" if recorded is None else recorded.channel)
 
 
 def lanes_of(commands: CommandStream) -> list[Track]:

@@ -89,6 +89,9 @@ def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity
     launched = launch_of(command)
     after = dict.fromkeys((*command.after, *used.labels(command)))
     used.record(command)
+    recorded = recorded_block_of(command)
+    detail = None if recorded is None else recorded.detail
+    record = detail if isinstance(detail, CollectiveRecord) else None
     return Activity(
         f"{card}: {command.label}",
         _kind(command),
@@ -99,15 +102,9 @@ def _of_command(command: Command, card: int, used: _ExchangedMemory) -> Activity
         None if launched is None else launched.linked.view,
         UNLABELLED if launched is None else launched.label,
         command.end_ns,
-        _record_of(command),
+        record,
         command.block.origin,
     )
-
-
-def _record_of(command: Command) -> CollectiveRecord | None:
-    """Return the record of the collective that ``command`` carried out, None for other commands."""
-    recorded = recorded_block_of(command)
-    return recorded.detail if recorded and isinstance(recorded.detail, CollectiveRecord) else None
 
 
 def _kind(command: Command) -> TaskKind:

@@ -19,6 +19,7 @@ from spyre.runtime.drawing import (
     inside,
     linear_ticks,
     plot,
+    rectangle,
     tag,
     x_axis,
     y_axis,
@@ -62,15 +63,9 @@ def _timeline_spans(profile: Profile, most: float) -> Iterator[Markup]:
             f"{task.kind} {activity.name}{size}, stream {activity.stream}: "
             f"{time_text(span.begin_ns)} to {time_text(span.end_ns)}"
         )
-        yield tag(
-            "rect",
-            tag("title", description),
-            x=x,
-            y=top,
-            width=max(TIMELINE_FRAME.x(span.end_ns / most) - x, 0.75),
-            height=bottom - top,
-            class_=f"span {_TASK_CLASSES[task.kind]}",
-        )
+        width = max(TIMELINE_FRAME.x(span.end_ns / most) - x, 0.75)
+        style = f"span {_TASK_CLASSES[task.kind]}"
+        yield rectangle(x, top, width, bottom - top, style, description, radius=None)
 
 
 _TASK_CLASSES = {
@@ -120,16 +115,9 @@ def _lifetime_rectangles(
         low, high = int(contents.low[k]), int(contents.high[k])
         x, right = LX_FRAME.x(begin[k] / total_ns), LX_FRAME.x(end[k] / total_ns)
         y, bottom = LX_FRAME.y(high / highest), LX_FRAME.y(low / highest)
-        title = tag("title", _lifetime_text(kernel, contents, k, float(begin[k]), float(end[k])))
-        yield tag(
-            "rect",
-            title,
-            x=float(x),
-            y=y,
-            width=max(float(right - x), 0.75),
-            height=max(bottom - y, 1.0),
-            class_=f"content colour-{colour[low, high]}",
-        )
+        title = _lifetime_text(kernel, contents, k, float(begin[k]), float(end[k]))
+        size, style = max(float(right - x), 0.75), f"content colour-{colour[low, high]}"
+        yield rectangle(float(x), y, size, max(bottom - y, 1.0), style, title, radius=None)
         name = kernel.by_statement[int(contents.writer[k])].op
         if right - x > 8 * len(name) + 8 and bottom - y > 16:
             yield tag("text", name, x=float(x) + 5, y=y + 14, class_="inner")
@@ -262,15 +250,8 @@ def _bars(values: Sequence[float], text: Callable[[float], str], mean: float) ->
     for core, value in enumerate(values):
         left, right = CORE_FRAME.x((core + 0.12) * width), CORE_FRAME.x((core + 0.88) * width)
         top = CORE_FRAME.y(value / most)
-        yield tag(
-            "rect",
-            tag("title", f"core {core}: {text(value)}"),
-            x=left,
-            y=top,
-            width=right - left,
-            height=CORE_FRAME.base - top,
-            class_="bar",
-        )
+        height, title = CORE_FRAME.base - top, f"core {core}: {text(value)}"
+        yield rectangle(left, top, right - left, height, "bar", title, radius=None)
         if core % 4 == 0:
             middle = (left + right) / 2
             yield tag("text", str(core), x=middle, y=CORE_FRAME.height - 6, class_="tick middle")

@@ -253,14 +253,6 @@ def compare_profiles(first: Object, second: Object) -> tuple[ComparedQuantity, .
     return (*sums, *_operations(first, second))
 
 
-def _number_text(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _ratio_text(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def _bytes_text(value: float) -> str:
     return format_bytes(round(value))
 
@@ -275,13 +267,13 @@ QUANTITIES: tuple[tuple[str, Callable[[Object], float], Callable[[float], str]],
     ("LX bytes", lambda t: t["lx_read_bytes"] + t["lx_written_bytes"], _bytes_text),
     ("LX peak of a core", lambda t: t["lx_peak_bytes"], _bytes_text),
     ("HBM allocated at most", lambda t: t["hbm_peak_bytes"] or 0, _bytes_text),
-    ("busiest core over mean", lambda t: t["imbalance"] or 0.0, _ratio_text),
+    ("busiest core over mean", lambda t: t["imbalance"] or 0.0, "{:.3g}".format),
     ("ring bytes", lambda t: t["ring_bytes"], _bytes_text),
     ("copied to the card", lambda t: t["copied_in_bytes"], _bytes_text),
     ("copied to the host", lambda t: t["copied_out_bytes"], _bytes_text),
-    ("launches", lambda t: t["launches"], _number_text),
-    ("executes", lambda t: t["executes"], _number_text),
-    ("executions", lambda t: t["executions"], _number_text),
+    ("launches", lambda t: t["launches"], "{:,.0f}".format),
+    ("executes", lambda t: t["executes"], "{:,.0f}".format),
+    ("executions", lambda t: t["executions"], "{:,.0f}".format),
 )
 """The compared sums: name, value from ``totals``, text."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import starmap
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre import __version__
 from spyre.hw.cost import CAVEAT, Bound
@@ -28,7 +30,6 @@ from spyre.runtime.drawing import (
 )
 from spyre.runtime.profile.charts import (
     MAX_LIFETIMES,
-    CoreQuantity,
     core_charts,
     core_quantities,
     hbm_chart,
@@ -86,13 +87,6 @@ def _with_text(
 ROW_COLUMNS = _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}")
 
 
-def kernel_table(profile: Profile) -> Markup:
-    """Return a table with a row per kernel."""
-    columns = [column for column in ROW_COLUMNS if column.name != "#"]
-    caption = "Kernels: all launches of the same form together, without launching"
-    return html_table("kernels-table", caption, columns, kernel_rows(profile), "kernel")
-
-
 def execute_table(profile: Profile) -> Markup:
     """Return a table with a row per execute statement."""
     executes = execute_rows(profile)
@@ -118,15 +112,7 @@ def source_table(rows: Sequence[SourceRow]) -> Markup:
 # --- cores and counters -------------------------------------------------------------------------
 
 
-def core_table(quantities: Sequence[CoreQuantity]) -> Markup:
-    """Return a table with a row per core."""
-    columns = [Column[int]("core", str, float), *map(_core_column, quantities)]
-    cores = range(len(quantities[0][1]))
-    return html_table("cores-table", "Work of every core", columns, cores, "core")
-
-
-def _core_column(quantity: CoreQuantity) -> Column[int]:
-    name, values, text = quantity
+def _core_column(name: str, values: npt.NDArray[Any], text: Callable[[float], str]) -> Column[int]:
     return Column(name, lambda core: text(values[core]), lambda core: float(values[core]))
 
 
@@ -300,10 +286,15 @@ def report_page(
     """Return the text of the page; parameters as of `Profile.report`."""
     summary, *others = _sections(profile)
     sections = [summary, *more, *others]
+    subtitle = (
+        f"machine {profile.machine.name} · cost model {profile.cost_model} · {profile.overlap} · "
+        f"{_plural(len(profile.kernels), 'kernel')}, "
+        f"{_plural(len(profile.launches), 'launch', 'launches')}"
+    )
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
-        tag("header", [tag("h1", title), theme_button(), tag("p", _subtitle(profile))]),
+        tag("header", [tag("h1", title), theme_button(), tag("p", subtitle)]),
         tag("nav", [*links, _search()], aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
@@ -313,14 +304,6 @@ def report_page(
         ),
     ]
     return document(title, body)
-
-
-def _subtitle(profile: Profile) -> str:
-    return (
-        f"machine {profile.machine.name} · cost model {profile.cost_model} · {profile.overlap} · "
-        f"{_plural(len(profile.kernels), 'kernel')}, "
-        f"{_plural(len(profile.launches), 'launch', 'launches')}"
-    )
 
 
 def _plural(count: int, one: str, many: str = "") -> str:
@@ -350,6 +333,7 @@ def _sections(profile: Profile) -> Iterator[Section]:
 
 def _summary(profile: Profile) -> Markup:
     total = total_row(profile)
+    hbm_peak = "-" if profile.hbm is None else f"{format_bytes(profile.hbm.peak_bytes)} at most"
     tiles = (
         ("First to last", time_text(profile.makespan_ns)),
         ("On the cores", time_text(profile.compute_ns)),
@@ -358,7 +342,7 @@ def _summary(profile: Profile) -> Markup:
         ("HBM rate", _rate_text(total)),
         ("LX reuse", reuse_text(total)),
         ("LX peak of a core", format_bytes(profile.lx_peak_bytes)),
-        ("HBM allocated", _hbm_peak(profile)),
+        ("HBM allocated", hbm_peak),
         ("Mostly bound by", total.bound),
     )
     shown = [tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles]
@@ -422,10 +406,6 @@ def _places_text(places: Places) -> str:
     return f"{', '.join(map(str, places[:MAX_PLACES]))}{more}."
 
 
-def _hbm_peak(profile: Profile) -> str:
-    return "-" if profile.hbm is None else f"{format_bytes(profile.hbm.peak_bytes)} at most"
-
-
 def _rate_text(total: ProfileRow) -> str:
     if not total.hbm_gbps:
         return "-"
@@ -435,7 +415,10 @@ def _rate_text(total: ProfileRow) -> str:
 def _kernels(profile: Profile) -> Markup:
     executes = [tag("summary", "Every execute"), execute_table(profile)]
     is_open = len(profile.kernels) == 1
-    return inside([kernel_table(profile), tag("details", executes, open=is_open)])
+    columns = [column for column in ROW_COLUMNS if column.name != "#"]
+    caption = "Kernels: all launches of the same form together, without launching"
+    table = html_table("kernels-table", caption, columns, kernel_rows(profile), "kernel")
+    return inside([table, tag("details", executes, open=is_open)])
 
 
 def _collectives(profile: Profile) -> Markup:
@@ -511,5 +494,8 @@ def _cores(profile: Profile) -> Markup:
         f"{balance_text(profile)} Dashed lines are means of the cores that have some; beside the "
         "name of a quantity is the core that has most over that mean."
     )
-    table = tag("details", [tag("summary", "Every core"), core_table(shown)])
+    columns = [Column[int]("core", str, float), *starmap(_core_column, shown)]
+    cores = range(len(profile.per_core.busy_ns))
+    table = html_table("cores-table", "Work of every core", columns, cores, "core")
+    table = tag("details", [tag("summary", "Every core"), table])
     return inside([tag("p", text), core_charts(shown), table])

@@ -29,7 +29,7 @@ from spyre.runtime.profile.kernels import (
     KernelProfile,
     balance_of,
 )
-from spyre.runtime.profile.profile import FallbackTime, HbmOccupancy, Profile
+from spyre.runtime.profile.profile import HbmOccupancy, Profile
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes, format_ns
 
@@ -364,27 +364,20 @@ def summary_lines(profile: Profile) -> list[str]:
         f"{time_text(profile.compute_ns)} on the cores",
         f"copies: {', '.join(moved) or 'none'}",
         *collective_summary(profile),
-        _lx_line(profile.lx_peak_bytes, hw.lx_bytes),
+        f"LX: at most {format_bytes(peak)} of {format_bytes(hw.lx_bytes)} per core"
+        if (peak := profile.lx_peak_bytes)
+        else "LX: not used",
         _hbm_line(profile.hbm, hw.hbm_bytes),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
         f"machine {profile.machine.name}, model {profile.cost_model}: HBM {hw.hbm_peak_gbps:g} "
         f"GB/s, PCIe {hw.pcie_gbps:g} GB/s, {hw.launch_us:g} µs a launch; all times are modelled",
-        *map(_host_line, profile.on_host),
+        *(
+            f"on the CPU: {each.name} {each.calls} ×, measured on the host "
+            f"{format_ns(round(each.seconds * 1e9))}, {each.share:.0%} of the block"
+            for each in profile.on_host
+        ),
     ]
-
-
-def _host_line(operation: FallbackTime) -> str:
-    return (
-        f"on the CPU: {operation.name} {operation.calls} ×, measured on the host "
-        f"{format_ns(round(operation.seconds * 1e9))}, {operation.share:.0%} of the block"
-    )
-
-
-def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
-    if not peak_bytes:
-        return "LX: not used"
-    return f"LX: at most {format_bytes(peak_bytes)} of {format_bytes(lx_bytes)} per core"
 
 
 def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:

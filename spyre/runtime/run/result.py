@@ -6,9 +6,9 @@ times the executions of the execute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -86,10 +86,6 @@ class RunResult:
         """True unless an output differs from its expected value."""
         return all(comparison.ok for comparison in self.comparisons.values())
 
-    def with_sanitizer(self, sanitizer: Sequence[SanitizerFinding]) -> RunResult:
-        findings = (*self.findings, *(f.to_finding() for f in sanitizer))
-        return replace(self, findings=findings, sanitizer=tuple(sanitizer))
-
     @cached_property
     def executes(self) -> tuple[ExecuteReport, ...]:
         """A report per execute statement of all launches."""
@@ -136,11 +132,6 @@ def report_executes(launch: ExecutedLaunch) -> Iterator[ExecuteReport]:
 # --- sanitizer findings -----------------------------------------------------------------------
 
 
-def next_record(device: Device) -> int:
-    """Number of the next record in the sanitizer's log; 0 without sanitizer."""
-    return device.sanitizer.log.next_record if device.sanitizer is not None else 0
-
-
 @contextmanager
 def observed(device: Device) -> Iterator[None]:
     """Add the sanitizer's findings so far to a SpyreError that leaves this context."""
@@ -158,7 +149,7 @@ def take_findings(
 ) -> tuple[SanitizerFinding, ...]:
     """All findings since the last call, and those on sticks of ``outputs`` that are not written.
 
-    ``first_record``: `next_record` before the first launch of the run.
+    ``first_record``: number of the sanitizer's first record of the run.
     """
     sanitizer = device.sanitizer
     if sanitizer is None:

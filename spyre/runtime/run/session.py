@@ -50,7 +50,6 @@ from spyre.runtime.program import POOL, LoweredBundle, Role, load_source, read_b
 from spyre.runtime.run.result import (
     PlacedArgument,
     RunResult,
-    next_record,
     observed,
     take_findings,
 )
@@ -124,15 +123,15 @@ class PlacedRun:
     def location(self, output: RunOutput) -> OutputLocation:
         """Layout and address of an output, and a look-up of the executes that wrote it."""
         tensor = self.tensors[output.buffer]
-        is_whole = output.view == (tensor.sizes, tensor.strides, 0)
+        _, view_strides, view_offset = output.view
         return OutputLocation(
             tensor.layout,
             tensor.sizes,
             tensor.strides,
             tensor.address_bytes,
             partial(self._last_writer, tensor),
-            None if is_whole else output.view[1],
-            0 if is_whole else output.view[2],
+            view_strides,
+            view_offset,
         )
 
     def expected_outputs(self) -> Iterator[ExpectedOutput]:
@@ -266,7 +265,7 @@ class Session:
         with self.placed(run) as placement:
             warm_program(device, partial(placement.link, 0), is_interpreted=not options.verify)
             inputs = placement.fill()
-            first_record = next_record(device)
+            first_record = 0 if device.sanitizer is None else device.sanitizer.log.next_record
             with observed(device):
                 launched = tuple(
                     self._launch(placement, number, options, observers)
@@ -277,11 +276,12 @@ class Session:
             hbm_bytes = device.allocated_bytes
         values = tuple(tensor.to_values() for tensor in outputs)
         verification = None if check is None else check.verification
-        result = RunResult(
+        found = (*run.findings, *(() if verification is None else verification.findings))
+        return RunResult(
             outputs=values,
             output_tensors=outputs,
             inputs=inputs,
-            findings=(*run.findings, *(() if verification is None else verification.findings)),
+            findings=(*found, *(finding.to_finding() for finding in sanitizer)),
             arguments=tuple(
                 PlacedArgument(spec, placement.tensors[spec.name].address_bytes)
                 for spec in run.arguments
@@ -293,10 +293,10 @@ class Session:
                 if output.expected is not None
             },
             verification=verification,
+            sanitizer=sanitizer,
             launches=launched,
             hbm_bytes=hbm_bytes,
         )
-        return result.with_sanitizer(sanitizer)
 
     def _launch(
         self,
