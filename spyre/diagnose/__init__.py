@@ -4,7 +4,7 @@
 are not written completely, `dataflow` checks intermediates between executes. `first_divergence`
 checks a run, execute by execute, against the values of its function: `reference_tiles` finds tiles
 in them, `operand_tiles` reads the operands of executes, `mismatch` shows the first deviation.
-`number_modes` runs a program in two number modes, `rounding` explains their differences.
+`number_modes` runs a program in two number modes and explains their differences.
 """
 
 import lazy_loader

@@ -15,13 +15,15 @@ from hypothesis import given, strategies as st
 import spyre
 from qa.conformance.cases import find_cases
 from spyre.diagnose.number_modes import (
+    DL16_SMALLEST,
     ExecuteDifference,
     NumericsComparison,
     NumericsReport,
+    UlpSize,
     Verdict,
     compare_numerics,
+    differences,
 )
-from spyre.diagnose.rounding import DL16_SMALLEST, UlpSize, differences
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
 from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram

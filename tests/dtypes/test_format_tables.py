@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spyre.diagnose.rounding import UlpSize
+from spyre.diagnose.number_modes import UlpSize
 from spyre.dtypes import (
     FORMATS,
     HOST_DTYPES,

@@ -15,7 +15,6 @@ from spyre.errors import ProfileError
 from spyre.files import atomic_write
 from spyre.layout import (
     SpyreTensorLayout,
-    TransferGeometry,
     contiguous_strides,
     device_coordinate,
     transfer_geometry,
@@ -105,16 +104,18 @@ _ROWS, _COLUMNS = 7, 6
 
 def layout_picture(tensor: ArgumentSpec) -> Picture:
     """Draw the sticks of a tensor. LaunchError SPY322 for a layout that does not fit its shape."""
-    view = _View(tensor, transfer_geometry(tensor.layout, tensor.shape, tensor.strides))
+    view = _view_of(tensor)
+    free = {view.row_dim, view.column_dim}
+    plane = ", ".join(":" if d in free else "0" for d in range(len(tensor.shape)))
     shape = " × ".join(map(str, tensor.shape)) or "scalar"
     sticks = tensor.layout.device_bytes // STICK_BYTES
     blocks = [
         text_block(
             f"{shape} {tensor.dtype_name} on the host, {sticks:,} sticks of {STICK_BYTES} bytes "
-            f"({view.lanes} elements) on the card."
+            f"({tensor.layout.device_size[-1]} elements) on the card."
         ),
-        text_block(f"{view.plane}: each cell is a stick, its number is its position in memory.",
-                   "faint"),
+        text_block(f"{tensor.name}[{plane}]: each cell is a stick, its number is its position in "
+                   "memory.", "faint"),
         _grid(view),
         text_block("Device memory, one stick after another:", "faint"),
         _memory(view),
@@ -125,55 +126,20 @@ def layout_picture(tensor: ArgumentSpec) -> Picture:
 
 @dataclass(frozen=True)
 class _View:
-    """The plane of a tensor that is drawn: host rows, with sticks along the columns."""
+    """The plane of a tensor that is drawn: host rows, with sticks along the columns.
+
+    ``row_dim``: None if there is one row only. ``step``: elements from one stick to the next along
+    the columns. ``outer``: the outermost device dim with an extent, which gives sticks their
+    colours.
+    """
 
     tensor: ArgumentSpec
-    geometry: TransferGeometry
-
-    @property
-    def lanes(self) -> int:
-        """Elements of a stick."""
-        return self.tensor.layout.device_size[-1]
-
-    @property
-    def column_dim(self) -> int:
-        """The host dim along the stick; where a stick holds one value, the last dim."""
-        dim = self.geometry.host_dims[-1]
-        return dim if dim >= 0 else len(self.tensor.shape) - 1
-
-    @property
-    def step(self) -> int:
-        """Elements from one stick to the next along the columns."""
-        return self.lanes if self.geometry.host_dims[-1] >= 0 else 1
-
-    @property
-    def row_dim(self) -> int | None:
-        """The innermost other dim with an extent."""
-        shape = self.tensor.shape
-        others = [d for d in range(len(shape)) if d != self.column_dim and shape[d] > 1]
-        return others[-1] if others else None
-
-    @property
-    def rows(self) -> int:
-        return 1 if self.row_dim is None else self.tensor.shape[self.row_dim]
-
-    @property
-    def columns(self) -> int:
-        """Sticks along a row."""
-        return -(-self.tensor.shape[self.column_dim] // self.step) if self.tensor.shape else 1
-
-    @property
-    def plane(self) -> str:
-        """Which elements are drawn."""
-        free = {self.row_dim, self.column_dim}
-        index = [":" if d in free else "0" for d in range(len(self.tensor.shape))]
-        return f"{self.tensor.name}[{', '.join(index)}]"
-
-    @property
-    def outer(self) -> int:
-        """The outermost device dim with an extent, which gives sticks their colours."""
-        sizes = self.tensor.layout.device_size[:-1]
-        return next((k for k, size in enumerate(sizes) if size > 1), 0)
+    row_dim: int | None
+    column_dim: int
+    step: int
+    rows: int
+    columns: int
+    outer: int
 
     def stick(self, row: int, column: int) -> tuple[int, int]:
         """Number in memory, and colour, of a cell's stick."""
@@ -187,6 +153,25 @@ class _View:
         )
         colour = device.stick[self.outer] % COLOURS if device.stick else 0
         return device.byte_offset // STICK_BYTES, colour
+
+
+def _view_of(tensor: ArgumentSpec) -> _View:
+    shape, device_size = tensor.shape, tensor.layout.device_size
+    column_dim = transfer_geometry(tensor.layout, shape, tensor.strides).host_dims[-1]
+    step = device_size[-1]
+    if column_dim < 0:  # a stick holds one value
+        column_dim, step = len(shape) - 1, 1
+    # The innermost other dim with an extent.
+    row_dims = [d for d in range(len(shape)) if d != column_dim and shape[d] > 1]
+    return _View(
+        tensor,
+        row_dims[-1] if row_dims else None,
+        column_dim,
+        step,
+        shape[row_dims[-1]] if row_dims else 1,
+        -(-shape[column_dim] // step) if shape else 1,
+        next((k for k, size in enumerate(device_size[:-1]) if size > 1), 0),
+    )
 
 
 def _grid(view: _View) -> Block:

@@ -152,15 +152,12 @@ def _per_core_object(cores: CoreBalance) -> Object:
     return {name: each.tolist() for name, each in cores.by_name.items()}
 
 
+_ROW_FIELDS = ("label", "kernel", "op", "shape", "cores", "time_ns", "share")
+
+
 def _row_object(row: ProfileRow) -> Object:
     return {
-        "label": row.label,
-        "kernel": row.kernel,
-        "op": row.op,
-        "shape": row.shape,
-        "cores": row.cores,
-        "time_ns": row.time_ns,
-        "share": row.share,
+        **{name: getattr(row, name) for name in _ROW_FIELDS},
         "bound_by": row.bound,
         "hbm_gbps": row.hbm_gbps,
         "hbm_roof_gbps": row.hbm_roof,
