@@ -1,7 +1,7 @@
 """Commands of ``spyre-run`` that use a device: run a bundle or case and compare, or warm it up.
 
 Every command collects frozen results and passes them to a report. Nothing is printed here except
-through :mod:`.text_report`, :mod:`.json_report`, :mod:`.debugging` and :mod:`.recorder`.
+through :mod:`.text_report`, :mod:`.json_report` and :mod:`.recorder`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import numpy.typing as npt
 
-from spyre.cli.debugging import Debugging, debug_run, print_debugging
 from spyre.cli.dump import Dump, with_recorded
 from spyre.cli.options import (
     CompareOptions,
@@ -57,12 +56,16 @@ from spyre.runtime.compare import (
 )
 from spyre.runtime.run import Run, RunOptions, RunResult, Session
 
+if TYPE_CHECKING:
+    from spyre.diagnose import Breakpoint, FirstDivergence
+
 
 @dataclass(frozen=True)
 class ComparedRun:
     """A run that has ended. ``result.comparisons`` is empty without expected outputs.
 
-    ``numerics``: number mode of the device. ``causes``: findings that may explain why outputs
+    ``numerics``: number mode of the device. ``search``: for ``--expect``; ``breakpoint``: for
+    ``--break``. ``causes``: findings that may explain why outputs
     differ, the likeliest first; without expected outputs, suspicious addresses.
     """
 
@@ -70,7 +73,8 @@ class ComparedRun:
     run: Run
     result: RunResult
     numerics: str
-    debugging: Debugging
+    search: FirstDivergence | None
+    breakpoint: Breakpoint | None
     causes: Sequence[Finding] = ()
 
     @property
@@ -90,16 +94,19 @@ def run_and_report(options: ExecuteOptions) -> int:
     recorder = Recorder(options)
     compared = run_compared(options, recorder)
     recorder.write_trace()
-    recorder.write_profile(compared.debugging.search if compared.differs else None)
+    recorder.write_profile(compared.search if compared.differs else None)
     if compared.options.json:
         from spyre.cli.json_report import print_object, run_object
 
         print_object(run_object(compared) | recorder.json_object())
     else:
-        from spyre.cli.text_report import print_run
+        from spyre.cli.text_report import print_deviation, print_run, print_tensors
 
         print_run(compared)
-        print_debugging(compared.debugging, compared.options, compared.differs)
+        if compared.breakpoint is not None:
+            print_tensors(compared.breakpoint, options.save_tensors)
+        if compared.search is not None and compared.differs:
+            print_deviation(compared.search)
         recorder.print_commands()
         recorder.print_profile()
     return compared.exit_code
@@ -176,20 +183,47 @@ def _execute(
     options: ExecuteOptions, recorder: Recorder, session: Session, run: Run
 ) -> ComparedRun:
     """Run and compare, also with the expected function; saves the outputs if asked to."""
-    debugging = debug_run(options, run)
+    search, point = debug_run(options, run)
+    observers = [observer for observer in (search, point) if observer is not None]
     with recorder.recording(session.device), ProgressBar(enabled=not options.quiet) as bar:
-        chosen = replace(run_options(options), progress=bar.update, observers=debugging.observers)
+        chosen = replace(run_options(options), progress=bar.update, observers=observers)
         result = session.execute(run, chosen)
-    if not result.comparisons and (expected := debugging.match_outputs(result)):
-        mode = session.device.numerics.mode
-        comparisons = {
-            k: _compare_function(options, result, k, v, mode) for k, v in expected.items()
-        }
-        result = replace(result, comparisons=comparisons)
-    debugging.check_outputs(run, result)
+    if point is not None:
+        point.require_reached()
+    if search is not None:
+        expected = {k: o.expected() for k, o in enumerate(run.outputs) if o.expected is not None}
+        if not expected:
+            from spyre.diagnose import match_outputs
+
+            expected = match_outputs(result.outputs, search.outputs)
+            result = replace(
+                result,
+                comparisons={
+                    k: _compare_function(options, result, k, values, session.device.numerics.mode)
+                    for k, values in expected.items()
+                },
+            )
+        search.check_outputs(result.output_tensors, result.places, expected)
     if options.save_output is not None:
         save_tensors(options.save_output, result.output_tensors)
-    return ComparedRun(options, run, result, str(session.device.numerics), debugging)
+    return ComparedRun(options, run, result, str(session.device.numerics), search, point)
+
+
+def debug_run(
+    options: ExecuteOptions, run: Run
+) -> tuple[FirstDivergence | None, Breakpoint | None]:
+    """The observers that the options ask for. Errors of `load_function`, `divergence_search`."""
+    search, point = None, None
+    if options.break_at is not None:
+        from spyre.diagnose import Breakpoint
+
+        number, loops = options.break_at
+        point = Breakpoint(number, loops, options.tensors)
+    if options.expect is not None:
+        from spyre.torch_backend.torch_reference import divergence_search, load_function
+
+        search = divergence_search(load_function(options.expect), run)
+    return search, point
 
 
 def make_device(

@@ -64,9 +64,11 @@ def diagnosis_object(diagnosis: Diagnosis) -> Object:
 
 def run_object(compared: ComparedRun) -> Object:
     """A run with its comparisons."""
-    from spyre.diagnose import deviation_object
+    result, first_wrong = compared.result, None
+    if compared.search is not None and compared.search.found is not None and compared.differs:
+        from spyre.diagnose import deviation_object
 
-    result, found = compared.result, compared.debugging.deviation if compared.differs else None
+        first_wrong = deviation_object(compared.search.found)
     checked = result.verification
     pairs = zip(result.output_tensors, result.outputs, strict=True)
     return {
@@ -76,7 +78,7 @@ def run_object(compared: ComparedRun) -> Object:
         "numerics": compared.numerics,
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
-        "first_wrong": None if found is None else deviation_object(found),
+        "first_wrong": first_wrong,
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},

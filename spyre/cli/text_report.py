@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from spyre.cli.entry import print_coloured
 from spyre.cli.options import DiagnoseOptions
-from spyre.errors import Finding, Severity
+from spyre.errors import Finding, LaunchError, Severity
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
+    from spyre.diagnose import Breakpoint, FirstDivergence
     from spyre.hw.counters import Counters
     from spyre.runtime.run import ExecuteReport, RunResult
 
@@ -200,6 +201,42 @@ def print_run(compared: ComparedRun) -> None:
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
         print(f"verified: {checked}")
+
+
+def print_deviation(search: FirstDivergence) -> None:
+    """Print the first execute that deviates."""
+    from spyre.diagnose import map_lines, verdict_lines
+
+    if search.found is None:
+        print("no execute deviates from a value that the function has", file=sys.stderr)
+        return
+    print(search.found.to_finding(), file=sys.stderr)
+    for line in (*map_lines(search.found), *verdict_lines(search)):
+        print(line)
+
+
+def print_tensors(point: Breakpoint, file: str | None) -> None:
+    """Print the operands at the breakpoint, and save them to ``file`` if asked to."""
+    for name, tile in point.tensors.items():
+        head = f"execute {point.number}, {name}"
+        if tile is None:
+            print(f"{head}: its elements cannot be located by addresses alone")
+            continue
+        extents = zip(tile.dims, tile.values.shape, strict=True)
+        shape = " x ".join(f"{d} {n}" for d, n in extents) or "one element"
+        print(f"{head}: {shape}")
+        with np.printoptions(threshold=64, edgeitems=3, linewidth=100, precision=6):
+            print(tile.values)
+    if file is None:
+        return
+    arrays = {name: tile.values for name, tile in point.tensors.items() if tile is not None}
+    try:
+        with open(file, "wb") as target:
+            np.savez(target, **arrays)  # type: ignore[arg-type]  # names are not its parameters
+    except OSError as error:
+        raise LaunchError(
+            "SPY381", f"cannot write {file}", found=str(error.strerror or error)
+        ) from error
 
 
 def print_causes(causes: Sequence[Finding]) -> None:

@@ -135,13 +135,15 @@ class FirstDivergence:
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
     arguments that hold inputs. ``launches``: of the run, in order. ``order``: as in `Deviation`.
-    ``found``: the first deviation, if there is one.
+    ``outputs``: results of the function, in its order. ``found``: the first deviation, if there is
+    one.
     """
 
     known: Sequence[ReferenceValue]
     uploaded: frozenset[str]
     launches: Sequence[TracedLaunch]
     order: str = ""
+    outputs: Sequence[Array] = ()
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
     _paths: dict[tuple[int, int], tuple[TilePath, ...]] = field(default_factory=dict)

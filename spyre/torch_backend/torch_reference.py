@@ -177,10 +177,8 @@ def _unbound(signature: inspect.Signature, given: Mapping[str, str]) -> LaunchEr
     )
 
 
-def divergence_search(
-    function: Function, run: Run
-) -> tuple[FirstDivergence, tuple[np.ndarray[Any, Any], ...]]:
-    """An observer that finds the first execute that deviates from ``function``, and its outputs.
+def divergence_search(function: Function, run: Run) -> FirstDivergence:
+    """An observer that finds the first execute that deviates from ``function``.
 
     The function is called with the inputs of the run in the order of the numbers in their names,
     which is the order of their first use. LaunchError SPY623 if it cannot be called with them, or
@@ -202,8 +200,7 @@ def divergence_search(
     bound = bind_inputs(function, names)
     arrays = {name: buffer.function_input for name, buffer in inputs.items()}
     values, outputs = record_values(function, arrays, bound)
-    search = FirstDivergence(values, frozenset(inputs), traced_launches(run), bound.order)
-    return search, outputs
+    return FirstDivergence(values, frozenset(inputs), traced_launches(run), bound.order, outputs)
 
 
 def _natural(name: str) -> list[int | str]:
@@ -234,9 +231,9 @@ def first_wrong(
     else:
         run = session.describe(path)
         run = run.with_inputs(prepare_inputs(run.inputs, inputs, 0))
-    search, outputs = divergence_search(function, run)
+    search = divergence_search(function, run)
     result = session.execute(run, RunOptions(observers=[search]))
-    expected = match_outputs(result.outputs, outputs)
+    expected = match_outputs(result.outputs, search.outputs)
     search.check_outputs(result.output_tensors, result.places, expected)
     return search.found if _differs(result, expected) else None
 
