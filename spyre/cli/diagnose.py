@@ -123,7 +123,12 @@ def diagnose_bundle(path: str, options: DiagnoseOptions, addresses: bool = True)
         findings = (*by_address, *findings, *_argument_findings(bundle, options))
     else:
         findings = ()
-    return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
+    if not options.explain:
+        return Diagnosis(path, findings)
+    from spyre.mlir.explain import explain_operation
+
+    texts = ((name, str(explain_operation(bundle.operation(name)))) for name in bundle.sdscs)
+    return Diagnosis(path, findings, tuple(texts))
 
 
 def _argument_findings(bundle: Bundle, options: DiagnoseOptions) -> tuple[Finding, ...]:
@@ -180,12 +185,6 @@ def _draw(options: DiagnoseOptions, directory: Path) -> tuple[str, ...]:
     chosen = RunOptions(values=dict(options.values), check=False)
     run = describe_run(source, load_source, chosen)
     return tuple(str(path) for path in write_pictures(run, directory, options.path))
-
-
-def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
-    from spyre.mlir.explain import explain_operation
-
-    return tuple((name, str(explain_operation(bundle.operation(name)))) for name in bundle.sdscs)
 
 
 # --- forms that other tools read --------------------------------------------------------------

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 import spyre
 
@@ -190,13 +190,9 @@ class CommandParser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.refuse(unknown)
+            guesses = [did_you_mean(word, self._option_string_actions) for word in unknown]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(guesses)}")
         return parsed
-
-    def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """SystemExit 2 for arguments that are none of this command."""
-        guesses = [did_you_mean(word, self._option_string_actions) for word in unknown]
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(guesses)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

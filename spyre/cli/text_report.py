@@ -61,19 +61,14 @@ class ProgressBar:
         if not self._enabled or time.monotonic() - self._start < DELAY_S:
             return
         if self._shown is None:
-            self._shown = _make_bar(self._label, total)
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = Progress(console=Console(stderr=True), transient=True)
+            self._shown = bar, bar.add_task(self._label, total=total)
+            bar.start()
         progress, task = self._shown
         progress.update(task, completed=done)
-
-
-def _make_bar(label: str, total: int) -> tuple[Progress, TaskID]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    progress = Progress(console=Console(stderr=True), transient=True)
-    task = progress.add_task(label, total=total)
-    progress.start()
-    return progress, task
 
 
 MAX_ROWS = 24

@@ -10,7 +10,6 @@ may be intended: they are suspicions, reported only if outputs are known to be w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from spyre.diagnose.dataflow import (
     dead_writes,
     intermediate_uses,
     layout_mismatches,
+    location_of,
     reads_before_write,
 )
 from spyre.dtypes import STICK_BYTES
@@ -137,7 +137,7 @@ def _core_starts(group: TiledExecutes, walk: MemoryWalk) -> Iterator[Finding]:
         Severity.WARNING,
         f"{op.name}: core {core} starts at byte {start:,} of {walk.memory.name}, expected "
         f"{due:,} for its work slice of {walk.tensor.name}",
-        replace(_location(traced, walk, instance), core=core),
+        _location(traced, walk, instance, core),
         f"byte {due:,}: {_slice_text(op, position)}",
         f"byte {start:,}; {int(wrong[row].sum())} of {len(op.cores)} cores start elsewhere",
     )
@@ -328,15 +328,12 @@ def _scratchpads(traced: MemoryExecute, tensor: Tensor) -> Iterator[Finding]:
         return
     position = int(np.argmax(wrong))
     core, start = traced.op.cores[position], int(starts[0, position])
-    place = DeviceLocation(
-        traced.sdsc, traced.number, core, tensor.name, source=traced.execute.location
-    )
     yield Finding(
         "SPY706",
         Severity.WARNING,
         f"{traced.op.name}: core {core} has {tensor.name} at byte {start:,} of its LX, expected "
         f"{int(common):,} as the other cores",
-        place,
+        location_of(traced, tensor, core),
         f"byte {int(common):,}",
         f"byte {start:,}; {int(wrong.sum())} of {len(traced.op.cores)} cores start elsewhere",
     )
@@ -346,17 +343,11 @@ def _scratchpads(traced: MemoryExecute, tensor: Tensor) -> Iterator[Finding]:
 
 
 def _location(
-    traced: MemoryExecute, walk: MemoryWalk, instance: int | None = None
+    traced: MemoryExecute, walk: MemoryWalk, instance: int | None = None, core: int | None = None
 ) -> DeviceLocation:
     """The location of one execution, or (None) of all."""
     loops = () if instance is None else tuple(int(i) for i in traced.loops[instance])
-    return DeviceLocation(
-        traced.sdsc,
-        traced.number,
-        tensor=walk.tensor.name,
-        loop_indices=loops,
-        source=traced.execute.location,
-    )
+    return location_of(traced, walk.tensor, core, loops)
 
 
 def core_offsets(op: Operation, tensor: Tensor) -> Int64Array | None:

@@ -69,6 +69,13 @@ class CaseBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
     region: int | None = None
     alias_of: str | None = None
 
+    @property
+    def host_view(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Shape, strides and offset of the host data."""
+        shape = self.shape if self.host.shape is None else self.host.shape
+        strides = self.stride if self.host.stride is None else self.host.stride
+        return shape, strides, self.host.storage_offset
+
 
 class CaseLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     """One kernel: its bundle's directory, buffers in order, and the argument index of each.
@@ -204,9 +211,7 @@ _MOST_ELEMENTS = 1 << 40
 def _check_numbers(file: Path, spec: CaseFile) -> None:
     """Refuse sizes and strides that differ in number or exceed the memory of any host."""
     for name, buffer in spec.buffers.items():
-        path, host = f"$.buffers.{name}", buffer.host
-        shape = buffer.shape if host.shape is None else host.shape
-        stride = buffer.stride if host.stride is None else host.stride
+        path, (shape, stride, _) = f"$.buffers.{name}", buffer.host_view
         _check_extents(file, buffer.dma_sizes, buffer.dma_strides, f"{path}.dma_sizes")
         _check_extents(file, buffer.shape, buffer.stride, f"{path}.shape")
         _check_extents(file, shape, stride, f"{path}.host")
@@ -245,7 +250,7 @@ def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
 def _value_sizes(spec: CaseFile) -> list[tuple[str, int]]:
     """Name and elements of every array of VALUES_FILE that the case uses."""
     inputs = [
-        (buffer.value, buffer.shape if buffer.host.shape is None else buffer.host.shape)
+        (buffer.value, buffer.host_view[0])
         for buffer in spec.buffers.values()
         if buffer.value is not None
     ]

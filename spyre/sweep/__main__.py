@@ -15,7 +15,6 @@ from spyre.cli import CommandParser, guarded, run_process
 
 if TYPE_CHECKING:
     from spyre.sweep.definition import Definition
-    from spyre.sweep.point import Record
 
 DESCRIPTION = "Model bundles and functions over machines, core counts, LX sizes, tiles."
 EPILOG = """\
@@ -149,6 +148,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 def _sweep(options: argparse.Namespace) -> int:
     from spyre.cli import ProgressBar
+    from spyre.sweep.results import write_plot, write_results
     from spyre.sweep.run import dask_runner, process_runner, run_sweep
 
     definition = _definition(options)
@@ -162,7 +162,9 @@ def _sweep(options: argparse.Namespace) -> int:
             definition, runner, journal, anew=options.anew, retry=options.retry,
             progress=bar.update,
         )  # fmt: skip
-    _write(options, definition, out, records)
+    write_results(out, definition.columns, records)
+    if options.plot:
+        write_plot(Path(options.plot), definition.columns, records, options.x)
     failed = [record for record in records if record["error"]]
     if not options.quiet:
         print(f"{out}: {len(records)} points, {len(failed)} with errors")
@@ -207,16 +209,6 @@ def _check_outputs(options: argparse.Namespace, definition: Definition, out: Pat
         check_plot_file(Path(options.plot))
     if out.suffix == ".parquet":
         require_parquet()
-
-
-def _write(
-    options: argparse.Namespace, definition: Definition, out: Path, records: list[Record]
-) -> None:
-    from spyre.sweep.results import write_plot, write_results
-
-    write_results(out, definition.columns, records)
-    if options.plot:
-        write_plot(Path(options.plot), definition.columns, records, options.x)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,13 @@ def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _no_journal(path) from error
     if sweep != definition:
-        raise _other_sweep(path, sweep, definition)
+        raise SweepError(
+            "SPY741",
+            f"{path} was written by another sweep",
+            expected=_changed(definition, sweep),
+            found=_changed(sweep, definition),
+            hint="--anew erases it; another --out leaves it unchanged",
+        )
     if not all(point.record.keys() >= set(MEASURED) for point in points):
         raise _no_journal(path)
     return {point.key: point.record for point in points}
@@ -123,16 +129,6 @@ def _append(descriptor: int, line: Record) -> None:
     data = json.dumps(line).encode() + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def _other_sweep(path: Path, found: str, wanted: str) -> SweepError:
-    return SweepError(
-        "SPY741",
-        f"{path} was written by another sweep",
-        expected=_changed(wanted, found),
-        found=_changed(found, wanted),
-        hint="--anew erases it; another --out leaves it unchanged",
-    )
 
 
 def _changed(text: str, other: str) -> str:

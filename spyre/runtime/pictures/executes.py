@@ -141,21 +141,39 @@ def _card(op: Operation) -> Block:
 
 def _core_memory(group: TiledExecutes, walk: MemoryWalk) -> Iterator[Block]:
     """Draw the memory of an operand; each stick has the colour of the core that accesses it."""
-    verb = "written to" if walk.is_output else "read from"
-    size = format_bytes(walk.memory.size_bytes)
-    head = f"{walk.tensor.name}, {verb} {walk.memory.name} in HBM ({size})"
     touched = _accessed_sticks(group.op, walk, range(1))
+    head = _memory_head(walk, f"{walk.memory.name} in HBM")
     if touched is None:
-        yield text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
+        yield _not_drawn(head)
         return
     parts = touched[0]
-    shared = len(parts) > 1 and all(np.array_equal(parts[0], each) for each in parts[1:])
+    shared = _is_shared(parts)
     each = format_bytes(len(parts[0]) * STICK_BYTES) if parts else "-"
     how = f"all cores read the same {each}" if shared else f"{each} a core"
     yield text_block(f"{head}: {how}{', in the first tile' if group.nest else ''}.")
-    cores = group.op.cores
-    owners = [(7 if shared else c % COLOURS, a) for c, a in zip(cores, parts, strict=True)]
-    yield memory_block(_memory_rows(walk.memory), owners, STICK_BYTES)
+    yield _owned_memory(walk.memory, group.op.cores, parts, shared)
+
+
+def _memory_head(walk: MemoryWalk, place: str) -> str:
+    verb = "written to" if walk.is_output else "read from"
+    return f"{walk.tensor.name}, {verb} {place} ({format_bytes(walk.memory.size_bytes)})"
+
+
+def _not_drawn(head: str) -> Block:
+    return text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
+
+
+def _is_shared(parts: Sequence[Int64Array]) -> bool:
+    """Return whether several owners access the same sticks."""
+    return len(parts) > 1 and all(np.array_equal(parts[0], each) for each in parts[1:])
+
+
+def _owned_memory(
+    memory: WalkedMemory, owners: Sequence[int], parts: Sequence[Int64Array], shared: bool
+) -> Block:
+    """Draw the sticks of each owner in its colour, those that all share in one."""
+    colours = [7 if shared else owner % COLOURS for owner in owners]
+    return memory_block(_memory_rows(memory), [*zip(colours, parts, strict=True)], STICK_BYTES)
 
 
 def _scratchpad_blocks(op: Operation) -> Iterator[Block]:
@@ -292,20 +310,16 @@ def _nest_block(group: TiledExecutes) -> Block:
 
 
 def _tile_memory(group: TiledExecutes, walk: MemoryWalk, shown: Sequence[int]) -> Iterator[Block]:
-    verb = "written to" if walk.is_output else "read from"
-    size = format_bytes(walk.memory.size_bytes)
-    head = f"{walk.tensor.name}, {verb} {walk.memory.name} ({size})"
-    touched = _accessed_sticks(group.op, walk, shown)
+    touched, head = _accessed_sticks(group.op, walk, shown), _memory_head(walk, walk.memory.name)
     if touched is None:
-        yield text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
+        yield _not_drawn(head)
         return
     tiles = [np.unique(np.concatenate(cores)) for cores in touched]
-    same = len(tiles) > 1 and all(np.array_equal(tiles[0], tile) for tile in tiles[1:])
-    each = format_bytes(len(tiles[0]) * STICK_BYTES)
-    yield text_block(f"{head}: {f'every tile takes the same {each}' if same else f'{each} a tile'}")
-    owners = [(7 if same else tile % COLOURS, sticks) for tile, sticks in zip(shown, tiles,
-              strict=True)]  # fmt: skip
-    yield memory_block(_memory_rows(walk.memory), owners, STICK_BYTES)
+    shared, each = _is_shared(tiles), format_bytes(len(tiles[0]) * STICK_BYTES)
+    yield text_block(
+        f"{head}: {f'every tile takes the same {each}' if shared else f'{each} a tile'}"
+    )
+    yield _owned_memory(walk.memory, shown, tiles, shared)
 
 
 # --- the graph --------------------------------------------------------------------------------

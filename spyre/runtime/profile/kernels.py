@@ -93,12 +93,10 @@ class ExecuteProfile:
 
     @property
     def sdsc(self) -> str:
-        """Its file."""
         return self.labels.sdsc(self.statement.source)
 
     @property
     def op(self) -> str:
-        """Its operation."""
         return self.statement.name
 
     @property
@@ -172,7 +170,6 @@ class KernelProfile:
 
     @cached_property
     def launches(self) -> int:
-        """Number of its launches."""
         return sum(count for _, count in self.origins)
 
     @cached_property

@@ -315,21 +315,14 @@ def _case_buffer(case: Case, name: str, buffer: CaseBuffer, numbers: Iterator[in
         buffer.alias_of,
         None if image is None else partial(case.image, image),
         None if content is None else partial(_host_tensor, case, name, buffer, content),
-        _host_view(buffer),
+        buffer.host_view,
         is_input=buffer.kind in ("input", "input_output") and content is not None,
     )
 
 
-def _host_view(buffer: CaseBuffer) -> TensorView:
-    host = buffer.host
-    shape = buffer.shape if host.shape is None else host.shape
-    strides = buffer.stride if host.stride is None else host.stride
-    return shape, strides, host.storage_offset
-
-
 def _host_tensor(case: Case, name: str, buffer: CaseBuffer, key: str) -> HostTensor:
     """Recorded host data in the extents that are transferred. LaunchError SPY371 or SPY382."""
-    array, view = case.value(key), _host_view(buffer)
+    array, view = case.value(key), buffer.host_view
     storage = zeroed_storage(buffer.dma_sizes, buffer.dma_strides, array.dtype)
     view_of(storage, view)[...] = array.reshape(view[0])
     dtype = buffer.host.dtype or buffer.dtype
