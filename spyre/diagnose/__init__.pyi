@@ -19,11 +19,8 @@ from .number_modes import (
     WorstElement as WorstElement,
     compare_numerics as compare_numerics,
 )
-from .operand_tiles import (
+from .tiles import (
     Breakpoint as Breakpoint,
-    OperandTile as OperandTile,
-)
-from .reference_tiles import (
     ReferenceValue as ReferenceValue,
     is_constant as is_constant,
     match_outputs as match_outputs,

@@ -16,16 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.diagnose.address_checks import check_addresses
-from spyre.diagnose.operand_tiles import OperandTile, read_tile
-from spyre.diagnose.reference_tiles import (
+from spyre.diagnose.tiles import (
     Array,
     BoolArray,
     Coords,
+    OperandTile,
     ReferenceValue,
     TileLayout,
     TilePath,
     find_paths,
     is_constant,
+    read_tile,
     tile_layouts,
 )
 from spyre.errors import DeviceLocation, Finding, Severity

@@ -16,7 +16,7 @@ import spyre
 from qa.conformance.cases import find_cases
 from qa.conformance_compiled.real_functions import read_function
 from spyre.cli.run import main
-from spyre.diagnose.reference_tiles import (
+from spyre.diagnose.tiles import (
     ReferenceValue,
     find_paths,
     tile_layouts,

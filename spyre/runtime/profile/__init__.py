@@ -1,8 +1,7 @@
 """Profiles: the modelled time of a recording or of the result of a run.
 
-:mod:`.activities` reads the recording, :mod:`.profile` models it; the other modules render the
-profile as tables, JSON, an HTML page, a roofline and a trace. Nothing runs here unless a profile is
-requested.
+:mod:`.profile` makes it; the other modules render it as tables, JSON, an HTML page, a roofline and
+a trace. Nothing runs here unless a profile is requested.
 """
 
 import lazy_loader

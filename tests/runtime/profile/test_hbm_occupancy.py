@@ -11,9 +11,13 @@ import spyre
 from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
 from spyre.hw.memory.regions import AllocationHistory
 from spyre.runtime.flex.device import FlexDevice
-from spyre.runtime.profile.activities import Activity
 from spyre.runtime.profile.charts import MAX_STEPS, hbm_chart
-from spyre.runtime.profile.profile import HbmOccupancy, hbm_occupancy, profile_of_recording
+from spyre.runtime.profile.profile import (
+    Activity,
+    HbmOccupancy,
+    hbm_occupancy,
+    profile_of_recording,
+)
 from spyre.runtime.profile.trace import LX, modelled_events
 from spyre.runtime.trace import HBM_TRACK
 

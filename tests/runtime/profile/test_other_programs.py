@@ -25,8 +25,7 @@ from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.steps import ControlBlock
 from spyre.runtime.kernel.runners import ExecutedLaunch
-from spyre.runtime.profile.activities import Activity
-from spyre.runtime.profile.profile import make_profile
+from spyre.runtime.profile.profile import Activity, make_profile
 from spyre.runtime.profile.report import report_page
 from spyre.runtime.profile.trace import modelled_events
 from spyre.runtime.trace import trace_events

@@ -17,9 +17,8 @@ from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.runners import run_recorded
-from spyre.runtime.profile.activities import activities_of
 from spyre.runtime.profile.kernels import LAUNCH, imbalance
-from spyre.runtime.profile.profile import make_profile
+from spyre.runtime.profile.profile import activities_of, make_profile
 from spyre.runtime.profile.table import MAX_ROWS, ProfileRow, execute_rows, rows_of, total_row
 from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES
