@@ -16,6 +16,7 @@ import msgspec
 import numpy.typing as npt
 
 from spyre.cli.dump import Dump, with_recorded
+from spyre.cli.json_report import error_object, print_object, run_object
 from spyre.cli.options import (
     CompareOptions,
     ComparisonOptions,
@@ -96,8 +97,6 @@ def run_and_report(options: ExecuteOptions) -> int:
     recorder.write_trace()
     recorder.write_profile(compared.search if compared.differs else None)
     if compared.options.json:
-        from spyre.cli.json_report import print_object, run_object
-
         print_object(run_object(compared) | recorder.json_object())
     else:
         from spyre.cli.text_report import print_deviation, print_run, print_tensors
@@ -117,26 +116,28 @@ def run_compared(options: ExecuteOptions, recorder: Recorder) -> ComparedRun:
 
     SpyreErrors as of `spyre.run` and of the files; those of exit code 1 carry the causes.
     """
-    dump, run = Dump(options.dump), None
+    dump, run = None if options.dump is None else Dump(options.dump), None
     try:
         options, session, run = describe(options, recorder, dump)
         run = with_tensors(options, run, session.device.numerics.mode)
-        if not run.resets_device:
+        if dump is not None and not run.resets_device:
             dump.record_bundle(run, options, session.device)
         compared = _execute(options, recorder, session, run)
     except SpyreError as error:
-        dump.write_error(error)
+        if dump is not None:
+            dump.write(error_object(error))
         if error.exit_code == 1 and run is not None:
             error.observed = (*address_findings(run, is_wrong=True), *error.observed)
         recorder.report_after(error)
         raise
     compared = replace(compared, causes=_causes(compared))
-    dump.write_run(compared)
+    if dump is not None:
+        dump.write(run_object(compared))
     return compared
 
 
 def describe(
-    options: ExecuteOptions, recorder: Recorder, dump: Dump
+    options: ExecuteOptions, recorder: Recorder, dump: Dump | None
 ) -> tuple[ExecuteOptions, Session, Run]:
     """The run of a case or bundle, on a new device.
 
@@ -152,7 +153,8 @@ def describe(
     recorder.require_times(options, file)
     session = Session(make_device(options, options.sanitize))
     case = with_tolerances(case, partial(override_tolerance, options))
-    dump.record_case(case, options, session.device)
+    if dump is not None:
+        dump.record_case(case, options, session.device)
     return options, session, session.describe(case)
 
 
@@ -265,8 +267,6 @@ def run_compare_profiles(options: CompareOptions) -> int:
     first, second = options.compare
     lines = compare_profiles(_profile_of(options, first), _profile_of(options, second))
     if options.json:
-        from spyre.cli.json_report import print_object
-
         print_object({"a": first, "b": second, "comparison": comparison_object(lines)})
     else:
         from spyre.cli.text_report import print_table

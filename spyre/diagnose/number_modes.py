@@ -168,9 +168,11 @@ class NumericsComparison:
 
     def __post_init__(self) -> None:
         self._swapped = second_leads(self.first.numerics, self.second.numerics)
-        order = slice(None, None, -1 if self._swapped else 1)
-        self._lead, self._other = (self.first, self.second)[order]
-        self._lead_linked, other_linked = self.programs[order]
+        self._lead, self._other = self.first, self.second
+        self._lead_linked, other_linked = self.programs
+        if self._swapped:
+            self._lead, self._other = self.second, self.first
+            other_linked, self._lead_linked = self.programs
         self._recoder = Recoder(self._lead.numerics, self._other.numerics)
         self._others = iter(execution_parts(other_linked))
         self._other_parts: Parts = ()
