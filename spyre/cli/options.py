@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import spyre
 
@@ -150,7 +150,6 @@ class ClearCacheOptions:
 
 
 AnyOptions = Options | ClearCacheOptions
-Chosen = TypeVar("Chosen", bound=AnyOptions)
 
 _BY_FLAG: dict[str, type[AnyOptions]] = {
     "clear_cache": ClearCacheOptions,
@@ -247,7 +246,9 @@ def _parse(parser: CommandParser, arguments: Sequence[str] | None) -> argparse.N
     return parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in words])
 
 
-def _options(parser: CommandParser, parsed: argparse.Namespace, kind: type[Chosen]) -> Chosen:
+def _options(
+    parser: CommandParser, parsed: argparse.Namespace, kind: type[AnyOptions]
+) -> AnyOptions:
     """The options of a command. SystemExit 2 for options that contradict each other."""
     if "inputs" in parsed:
         _take_shapes_out_of_inputs(parser, parsed)

@@ -90,9 +90,9 @@ def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]
         return {}
     head, *lines = complete.split(b"\n")
     try:
-        sweep = msgspec.json.decode(head, type=_Head).sweep
+        sweep = msgspec.json.decode(head, type=dict[str, str])["sweep"]
         points = [msgspec.json.decode(line, type=_Point) for line in lines]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
         raise _no_journal(path) from error
     if sweep != definition:
         raise SweepError(
@@ -107,14 +107,8 @@ def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]
     return {point.key: point.record for point in points}
 
 
-class _Head(msgspec.Struct):
-    """The first line of a journal: the definition as JSON, in a string."""
-
-    sweep: str
-
-
 class _Point(msgspec.Struct):
-    """A finished point: any other line of a journal."""
+    """A finished point: any line of a journal but the first, which is the definition."""
 
     key: str
     record: Record
