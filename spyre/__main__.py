@@ -17,15 +17,15 @@ from spyre.cli import did_you_mean, guarded, run_process
 EXIT_NOT_RUN = 2
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("run a bundle or a case, compare its outputs", "spyre.cli.subcommands:run"),
-    "check": ("errors in bundles, found without running them", "spyre.cli.subcommands:check"),
-    "explain": ("describe a bundle, or a diagnostic code", "spyre.cli.subcommands:explain"),
-    "compile": ("compile a bundle for launches", "spyre.cli.subcommands:compile_bundle"),
-    "profile": ("model the time of a run on a card", "spyre.cli.subcommands:profile"),
-    "compare": ("two bundles or profiles side by side", "spyre.cli.subcommands:compare"),
+    "run": ("run a bundle or a case, compare its outputs", "spyre.cli.run:run"),
+    "check": ("errors in bundles, found without running them", "spyre.cli.run:command"),
+    "explain": ("describe a bundle, or a diagnostic code", "spyre.cli.run:explain"),
+    "compile": ("compile a bundle for launches", "spyre.cli.run:compile_bundle"),
+    "profile": ("model the time of a run on a card", "spyre.cli.run:command"),
+    "compare": ("two bundles or profiles side by side", "spyre.cli.run:command"),
     "sweep": ("weigh machines, core counts, tiles", "spyre.sweep.__main__:main"),
-    "warm": ("compile kernels before they are needed", "spyre.cli.subcommands:warm"),
-    "cache": ("list the caches on disk; empty them", "spyre.cli.subcommands:cache"),
+    "warm": ("compile kernels before they are needed", "spyre.cli.run:command"),
+    "cache": ("list the caches on disk; empty them", "spyre.cli.run:cache"),
     "doctor": ("whether this installation works", "spyre.cli.doctor:doctor"),
     "frontend": ("set torch-spyre up on the simulator", "spyre.frontend.__main__:main"),
 }

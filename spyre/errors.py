@@ -50,10 +50,6 @@ class JsonLocation:
     def __str__(self) -> str:
         return f"{self.file} at {self.path}"
 
-    def excerpt(self) -> str:
-        """JSON places have no excerpt."""
-        return ""
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceLocation:
@@ -81,10 +77,6 @@ class DeviceLocation:
             parts.append(f"address {self.address_bytes:#x}")
         text = ", ".join(parts)
         return f"{self.source}: {text}" if self.source is not None else text
-
-    def excerpt(self) -> str:
-        """Device places have no excerpt."""
-        return ""
 
 
 Location = SourceLocation | JsonLocation | DeviceLocation
@@ -115,7 +107,7 @@ def render(finding: Finding) -> str:
     """Text of a finding: place, severity, code and message; then excerpt and details."""
     place = f"{finding.location}: " if finding.location is not None else ""
     lines = [f"{place}{finding.severity.value} {finding.code}: {finding.message}"]
-    if finding.location is not None and (excerpt := finding.location.excerpt()):
+    if isinstance(finding.location, SourceLocation) and (excerpt := finding.location.excerpt()):
         lines.append(excerpt)
     details = {label: getattr(finding, label) for label in ("expected", "found", "hint")}
     lines.extend(f"  {label}: {value}" for label, value in details.items() if value)

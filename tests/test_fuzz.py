@@ -34,9 +34,9 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.table import plan as tb
 from spyre.mlir.bundle import load_bundle
-from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.cases import Case, read_case
 from spyre.runtime.program.launch_spec import read_launch_spec
-from spyre.runtime.run.runs import describe_run
+from spyre.runtime.run.runs import RunOptions, describe_run
 from spyre.runtime.run.session import Session, run, session_of
 
 BUNDLES = Path(__file__).resolve().parents[2] / "shared" / "bundles"
@@ -161,7 +161,7 @@ def _run_kernel(case: Case, bundle: str, target: Path, checked: bool) -> None:
     launches = tuple(launch for launch in case.spec.launches if launch.bundle == bundle)
     used = replace(case, spec=msgspec.structs.replace(case.spec, launches=launches))
     session = session_of(device())
-    with session.placed(describe_run(used, lambda _: loaded, check=False)) as placement:
+    with session.placed(describe_run(used, lambda _: loaded, RunOptions(check=False))) as placement:
         placement.fill()
         for number in range(len(launches)):
             linked = placement.link(number)

@@ -21,7 +21,7 @@ from spyre.errors import DeviceLocation, Finding, SpyreError
 from spyre.mlir.bundle import load_bundle
 from spyre.mlir.operation import footprint
 from spyre.runtime.cases import read_case
-from spyre.runtime.run.runs import describe_run, traced_executes
+from spyre.runtime.run.runs import RunOptions, describe_run, traced_executes
 from spyre.runtime.tracing import MemoryExecute
 
 Change = Callable[[random.Random, Path], bool]
@@ -172,4 +172,5 @@ def _changed(before: Path, after: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def _traced(path: Path) -> tuple[MemoryExecute, ...]:
-    return traced_executes(describe_run(read_case(path), load_bundle, check=False))
+    run = describe_run(read_case(path), load_bundle, RunOptions(check=False))
+    return traced_executes(run)

@@ -13,7 +13,7 @@ from pathlib import Path
 from qa.conformance.cases import find_cases
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
-from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases import read_case
 from spyre.runtime.compare.outputs import format_comparison
 from spyre.runtime.run.session import run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spyre.runtime.cases.case import CASE_FILE
+from spyre.runtime.cases import CASE_FILE
 
 
 def find_cases(root: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from qa.sanitize_mutants.changes import CHANGES
 from qa.sanitize_mutants.touched import find_outside
 from spyre.errors import Severity, SpyreError
 from spyre.hw.device.device import Device
-from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.cases import Case, read_case
 from spyre.runtime.run.session import run, session_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "bundles"

@@ -1,35 +1,36 @@
-"""Commands of ``spyre-run`` that use a device: run and compare a bundle or case, or warm it up.
+"""Commands of ``spyre-run`` that use a device: run a bundle or case and compare, or warm it up.
 
 Every command collects frozen results and passes them to a report. Nothing is printed here except
-through :mod:`.text_report`, :mod:`.json_report`, :mod:`.debugging` and :mod:`.recorder`.
+through :mod:`.text_report`, :mod:`.json_report` and :mod:`.recorder`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import numpy.typing as npt
 
-from spyre import config
-from spyre.cli.debugging import debug_run, print_debugging
 from spyre.cli.dump import Dump, with_recorded
+from spyre.cli.json_report import error_object, print_object, run_object
 from spyre.cli.options import (
+    CompareOptions,
     ComparisonOptions,
     DeviceOptions,
     ExecuteOptions,
     Options,
     WarmOptions,
 )
-from spyre.cli.recorder import Recorder
-from spyre.cli.results import ComparedRun
+from spyre.cli.recorder import Recorder, check_machine
 from spyre.cli.text_report import ProgressBar
 from spyre.diagnose import address_findings
 from spyre.errors import Finding, LaunchError, Severity, SpyreError
 from spyre.hw.device import Device, warm_driver, warm_kernels, warm_transfers
-from spyre.hw.numerics import Numerics, parse_numerics
+from spyre.hw.numerics import Numerics
 from spyre.runtime.arguments import (
     ArgumentSpec,
     HostTensor,
@@ -42,13 +43,11 @@ from spyre.runtime.arguments import (
 )
 from spyre.runtime.cases import (
     CASE_FILE,
-    CaseTolerance,
     case_directory,
     read_case,
     with_tolerances,
 )
 from spyre.runtime.compare import (
-    DEFAULT_VERIFY_POINTS,
     EXACT,
     Comparison,
     Tolerance,
@@ -58,22 +57,55 @@ from spyre.runtime.compare import (
 )
 from spyre.runtime.run import Run, RunOptions, RunResult, Session
 
+if TYPE_CHECKING:
+    from spyre.diagnose import Breakpoint, FirstDivergence
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run that has ended. ``result.comparisons`` is empty without expected outputs.
+
+    ``numerics``: number mode of the device. ``search``: for ``--expect``; ``breakpoint``: for
+    ``--break``. ``causes``: findings that may explain why outputs
+    differ, the likeliest first; without expected outputs, suspicious addresses.
+    """
+
+    options: ExecuteOptions
+    run: Run
+    result: RunResult
+    numerics: str
+    search: FirstDivergence | None
+    breakpoint: Breakpoint | None
+    causes: Sequence[Finding] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an output differs, or the sanitizer found an error."""
+        errors = any(f.severity is Severity.ERROR for f in self.result.sanitizer)
+        return 1 if self.differs or errors else 0
+
+    @property
+    def differs(self) -> bool:
+        """True if an output is not as expected."""
+        return not self.result.ok
+
 
 def run_and_report(options: ExecuteOptions) -> int:
     """Run a bundle or case, write and print the reports; returns the exit code."""
     recorder = Recorder(options)
     compared = run_compared(options, recorder)
     recorder.write_trace()
-    recorder.write_profile(compared.debugging.search if compared.differs else None)
+    recorder.write_profile(compared.search if compared.differs else None)
     if compared.options.json:
-        from spyre.cli.json_report import print_object, run_object
-
         print_object(run_object(compared) | recorder.json_object())
     else:
-        from spyre.cli.text_report import print_run
+        from spyre.cli.text_report import print_deviation, print_run, print_tensors
 
         print_run(compared)
-        print_debugging(compared.debugging, compared.options, compared.differs)
+        if compared.breakpoint is not None:
+            print_tensors(compared.breakpoint, options.save_tensors)
+        if compared.search is not None and compared.differs:
+            print_deviation(compared.search)
         recorder.print_commands()
         recorder.print_profile()
     return compared.exit_code
@@ -84,24 +116,28 @@ def run_compared(options: ExecuteOptions, recorder: Recorder) -> ComparedRun:
 
     SpyreErrors as of `spyre.run` and of the files; those of exit code 1 carry the causes.
     """
-    dump, run = Dump(options.dump), None
+    dump, run = None if options.dump is None else Dump(options.dump), None
     try:
         options, session, run = describe(options, recorder, dump)
-        run = with_tensors(options, session, run, dump)
+        run = with_tensors(options, run, session.device.numerics.mode)
+        if dump is not None and not run.resets_device:
+            dump.record_bundle(run, options, session.device)
         compared = _execute(options, recorder, session, run)
     except SpyreError as error:
-        dump.write_error(error)
+        if dump is not None:
+            dump.write(error_object(error))
         if error.exit_code == 1 and run is not None:
             error.observed = (*address_findings(run, is_wrong=True), *error.observed)
         recorder.report_after(error)
         raise
     compared = replace(compared, causes=_causes(compared))
-    dump.write_run(compared)
+    if dump is not None:
+        dump.write(run_object(compared))
     return compared
 
 
 def describe(
-    options: ExecuteOptions, recorder: Recorder, dump: Dump
+    options: ExecuteOptions, recorder: Recorder, dump: Dump | None
 ) -> tuple[ExecuteOptions, Session, Run]:
     """The run of a case or bundle, on a new device.
 
@@ -116,8 +152,9 @@ def describe(
     options = with_recorded(options, case.spec.run, str(file))
     recorder.require_times(options, file)
     session = Session(make_device(options, options.sanitize))
-    case = with_tolerances(case, partial(override_limits, options))
-    dump.record_case(case, options, session.device)
+    case = with_tolerances(case, partial(override_tolerance, options))
+    if dump is not None:
+        dump.record_case(case, options, session.device)
     return options, session, session.describe(case)
 
 
@@ -127,37 +164,68 @@ def is_bundle_run(options: Options) -> bool:
     return bool(options.inputs or options.shapes or expected)
 
 
-def with_tensors(options: ExecuteOptions, session: Session, run: Run, dump: Dump) -> Run:
-    """The run of a bundle with its inputs and expected outputs; that of a case has them."""
+def with_tensors(options: ComparisonOptions, run: Run, mode: str) -> Run:
+    """The run of a bundle with its inputs and expected outputs; that of a case has them.
+
+    ``mode``: number mode that default tolerances are for.
+    """
     if run.resets_device:
         return run
     given = load_inputs(options.inputs, run.inputs) if options.inputs else None
     run = run.with_inputs(prepare_inputs(run.inputs, given, options.seed))
-    if options.expected:
-        limits = [
-            _tolerance(options, a.dtype_name, a.layout.device_dtype) for a in run.output_arguments
-        ]
-        run = run.with_expected(load_expected(options.expected, run.output_arguments), limits)
-    dump.record_bundle(run, options, session.device)
-    return run
+    if not options.expected:
+        return run
+    limits = [
+        _tolerance(options, a.dtype_name, a.layout.device_dtype, mode) for a in run.output_arguments
+    ]
+    return run.with_expected(load_expected(options.expected, run.output_arguments), limits)
 
 
 def _execute(
     options: ExecuteOptions, recorder: Recorder, session: Session, run: Run
 ) -> ComparedRun:
     """Run and compare, also with the expected function; saves the outputs if asked to."""
-    debugging = debug_run(options, run)
+    search, point = debug_run(options, run)
+    observers = [observer for observer in (search, point) if observer is not None]
     with recorder.recording(session.device), ProgressBar(enabled=not options.quiet) as bar:
-        chosen = replace(run_options(options), progress=bar.update, observers=debugging.observers)
+        chosen = replace(run_options(options), progress=bar.update, observers=observers)
         result = session.execute(run, chosen)
-    expected = {k: o.expected() for k, o in enumerate(run.outputs) if o.expected is not None}
-    if not expected and (expected := debugging.match_outputs(result)):
-        comparisons = {k: _compare_function(options, result, k, v) for k, v in expected.items()}
-        result = replace(result, comparisons=comparisons)
-    debugging.check_outputs(result, expected)
+    if point is not None:
+        point.require_reached()
+    if search is not None:
+        expected = {k: o.expected() for k, o in enumerate(run.outputs) if o.expected is not None}
+        if not expected:
+            from spyre.diagnose import match_outputs
+
+            expected = match_outputs(result.outputs, search.outputs)
+            result = replace(
+                result,
+                comparisons={
+                    k: _compare_function(options, result, k, values, session.device.numerics.mode)
+                    for k, values in expected.items()
+                },
+            )
+        search.check_outputs(result.output_tensors, result.places, expected)
     if options.save_output is not None:
         save_tensors(options.save_output, result.output_tensors)
-    return ComparedRun(options, run, result, str(session.device.numerics), debugging)
+    return ComparedRun(options, run, result, str(session.device.numerics), search, point)
+
+
+def debug_run(
+    options: ExecuteOptions, run: Run
+) -> tuple[FirstDivergence | None, Breakpoint | None]:
+    """The observers that the options ask for. Errors of `load_function`, `divergence_search`."""
+    search, point = None, None
+    if options.break_at is not None:
+        from spyre.diagnose import Breakpoint
+
+        number, loops = options.break_at
+        point = Breakpoint(number, loops, options.tensors)
+    if options.expect is not None:
+        from spyre.torch_backend.torch_reference import divergence_search, load_function
+
+        search = divergence_search(load_function(options.expect), run)
+    return search, point
 
 
 def make_device(
@@ -185,12 +253,40 @@ def run_options(options: Options) -> RunOptions:
     )
     if not isinstance(options, ExecuteOptions):
         return chosen
-    points = options.verify_points
-    return replace(
-        chosen,
-        verify=options.verify,
-        verify_points=DEFAULT_VERIFY_POINTS if points is None else points,
-    )
+    return replace(chosen, verify=options.verify, verify_points=options.verify_points)
+
+
+# --- two profiles ----------------------------------------------------------------------------
+
+
+def run_compare_profiles(options: CompareOptions) -> int:
+    """Profile both, or read saved profiles; print the differences. Errors as of `spyre.run`."""
+    from spyre.runtime.profile import compare_profiles, comparison_object, comparison_table
+
+    check_machine(options)
+    first, second = options.compare
+    lines = compare_profiles(_profile_of(options, first), _profile_of(options, second))
+    if options.json:
+        print_object({"a": first, "b": second, "comparison": comparison_object(lines)})
+    else:
+        from spyre.cli.text_report import print_table
+
+        print_table(comparison_table(lines, first, second))
+    return 0
+
+
+def _profile_of(options: CompareOptions, path: str) -> dict[str, Any]:
+    """The saved profile, or that of a run of a bundle or case."""
+    if path.endswith(".json") and Path(path).name != "case.json":
+        from spyre.runtime.profile import read_kept_run
+
+        return read_kept_run(Path(path))
+    names = {f.name for f in fields(options)} & {f.name for f in fields(ExecuteOptions)}
+    shared = {name: getattr(options, name) for name in names - {"path"}}
+    chosen = ExecuteOptions(path=path, profile=True, **shared)
+    recorder = Recorder(chosen)
+    run_compared(chosen, recorder)
+    return recorder.profile.to_json()
 
 
 # --- causes of differences --------------------------------------------------------------------
@@ -230,41 +326,35 @@ def _sanitized_findings(compared: ComparedRun) -> tuple[Finding, ...]:
 
 
 def _compare_function(
-    options: ExecuteOptions, result: RunResult, k: int, expected: npt.NDArray[Any]
+    options: ExecuteOptions, result: RunResult, k: int, expected: npt.NDArray[Any], mode: str
 ) -> Comparison:
     """Output ``k`` against the result of a function, which is not rounded between its operations.
 
     MismatchError SPY602 for different shapes.
     """
-    tolerance = _tolerance(
-        options, result.output_tensors[k].dtype_name, result.places[k].layout.device_dtype
-    )
     if result.outputs[k].dtype.kind == "f":
-        from spyre.runtime.first_divergence import ReferenceValue
+        from spyre.diagnose import ReferenceValue
 
         tolerance = override_tolerance(options, ReferenceValue("", expected).tolerance)
+    else:
+        dtype_name, layout = result.output_tensors[k].dtype_name, result.places[k].layout
+        tolerance = _tolerance(options, dtype_name, layout.device_dtype, mode)
     return compare(result.outputs[k], expected, tolerance)
 
 
-def _tolerance(options: ExecuteOptions, dtype_name: str, device_dtype: str) -> Tolerance:
+def _tolerance(
+    options: ComparisonOptions, dtype_name: str, device_dtype: str, mode: str
+) -> Tolerance:
     """Tolerance of an output: the default of its dtype, unless the options give another one."""
-    numerics = parse_numerics(options.numerics or config.NUMERICS.read())
-    stored = None if numerics.mode == "ieee" else device_dtype
+    stored = None if mode == "ieee" else device_dtype
     return override_tolerance(options, default_tolerance(dtype_name, stored))
-
-
-def override_limits(options: ComparisonOptions, limits: CaseTolerance) -> CaseTolerance:
-    """The limits of a case, replaced by those of the command line."""
-    tolerance = override_tolerance(options, Tolerance(limits.rtol, limits.atol))
-    merged_nan = limits.merged_nan and not options.exact
-    return CaseTolerance(tolerance.atol, tolerance.rtol, merged_nan)
 
 
 def override_tolerance(options: ComparisonOptions, default: Tolerance) -> Tolerance:
     """``default``, replaced by the tolerances of the command line."""
     if options.exact:
         return EXACT
-    return replace(
+    return msgspec.structs.replace(
         default,
         rtol=default.rtol if options.rtol is None else options.rtol,
         atol=default.atol if options.atol is None else options.atol,
@@ -282,7 +372,7 @@ def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tupl
     def require(found: TensorSpec, argument: ArgumentSpec) -> None:
         require_shape(found, argument.host_spec)
 
-    return _load(files, arguments, require, partial(_other_number, "SPY367", "input"))
+    return _load(files, arguments, require, "SPY367", "input")
 
 
 def load_expected(
@@ -295,22 +385,34 @@ def load_expected(
     def require(found: TensorSpec, argument: ArgumentSpec) -> None:
         require_equal_shapes(argument.shape, found.shape)
 
-    return _load(files, arguments, require, partial(_other_number, "SPY369", "output"))
+    return _load(files, arguments, require, "SPY369", "output")
 
 
 def _load(
     files: Sequence[str],
     arguments: Sequence[ArgumentSpec],
     require: Callable[[TensorSpec, ArgumentSpec], None],
-    refusal: Callable[[Sequence[ArgumentSpec], Sequence[TensorSpec]], LaunchError],
+    code: str,
+    kind: str,
 ) -> tuple[HostTensor, ...]:
-    """The tensors of all files. Tensors that do not fit the arguments are refused unread."""
+    """The tensors of all files. Tensors that do not fit the arguments are refused unread.
+
+    ``code``: of the LaunchError for another number of tensors; ``kind``: "input" or "output".
+    """
     tensors: list[HostTensor] = []
+
+    def refuse(found: Sequence[TensorSpec]) -> NoReturn:
+        raise LaunchError(
+            code,
+            f"the {kind} files hold another number of tensors than the kernel has {kind}s",
+            expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {kind}s",
+            found=", ".join(f"{spec.name} {spec}" for spec in found) or "no tensors",
+        )
 
     def check(is_last: bool, found: Sequence[TensorSpec]) -> None:
         here, specs = len(tensors), (*(t.spec for t in tensors), *found)
         if len(specs) > len(arguments) or (is_last and len(specs) < len(arguments)):
-            raise refusal(arguments, specs)
+            refuse(specs)
         for spec, argument in zip(found, arguments[here:], strict=False):
             require(spec, argument)
 
@@ -318,19 +420,8 @@ def _load(
         specs = [argument.host_spec for argument in arguments[len(tensors) :]]
         tensors += load_tensors(file, specs, partial(check, number == len(files)))
     if len(tensors) != len(arguments):  # raw files have no header
-        raise refusal(arguments, [t.spec for t in tensors])
+        refuse([t.spec for t in tensors])
     return tuple(tensors)
-
-
-def _other_number(
-    code: str, kind: str, arguments: Sequence[ArgumentSpec], found: Sequence[TensorSpec]
-) -> LaunchError:
-    return LaunchError(
-        code,
-        f"the {kind} files hold another number of tensors than the kernel has {kind}s",
-        expected=", ".join(f"{a.name} {a.host_spec}" for a in arguments) or f"no {kind}s",
-        found=", ".join(f"{spec.name} {spec}" for spec in found) or "no tensors",
-    )
 
 
 # --- warming ----------------------------------------------------------------------------------

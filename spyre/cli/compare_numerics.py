@@ -11,25 +11,16 @@ from typing import Any
 from spyre import config
 from spyre.cli.commands import (
     is_bundle_run,
-    load_expected,
-    load_inputs,
     make_device,
-    override_limits,
     override_tolerance,
     run_options,
+    with_tensors,
 )
 from spyre.cli.entry import print_coloured
 from spyre.cli.json_report import finding_object, print_object
 from spyre.cli.options import NumericsOptions
 from spyre.cli.text_report import MAX_WARNINGS, print_table
-from spyre.errors import Finding
-from spyre.hw.device import Device
-from spyre.hw.numerics import parse_numerics
-from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.runtime.arguments import prepare_inputs
-from spyre.runtime.cases import case_directory, read_case, with_tolerances
-from spyre.runtime.compare import ElementLocation, default_tolerance
-from spyre.runtime.numerics import (
+from spyre.diagnose import (
     ExecuteDifference,
     NumericsReport,
     OutputDifference,
@@ -37,6 +28,12 @@ from spyre.runtime.numerics import (
     WorstElement,
     compare_numerics,
 )
+from spyre.errors import Finding
+from spyre.hw.device import Device
+from spyre.hw.numerics import parse_numerics
+from spyre.hw.spec import LX_BASE, LX_BYTES
+from spyre.runtime.cases import case_directory, read_case, with_tolerances
+from spyre.runtime.drawing import Column, text_table
 from spyre.runtime.run import Run, session_of
 
 
@@ -62,18 +59,10 @@ def _describe(options: NumericsOptions, device: Device) -> Run:
     session = session_of(device)
     directory = case_directory(options.path)
     if directory is not None and not is_bundle_run(options):
-        case = with_tolerances(read_case(directory), partial(override_limits, options))
+        case = with_tolerances(read_case(directory), partial(override_tolerance, options))
         return session.describe(case)
     run = session.describe(options.path, run_options(options))
-    given = load_inputs(options.inputs, run.inputs) if options.inputs else None
-    run = run.with_inputs(prepare_inputs(run.inputs, given, options.seed))
-    if not options.expected:
-        return run
-    limits = [
-        override_tolerance(options, default_tolerance(a.dtype_name, a.layout.device_dtype))
-        for a in run.output_arguments
-    ]
-    return run.with_expected(load_expected(options.expected, run.output_arguments), limits)
+    return with_tensors(options, run, "dl16")  # whose tolerances are the wider ones
 
 
 MAX_ROWS = 24
@@ -88,7 +77,8 @@ def print_report(
         for finding in findings if options.verbose else findings[:MAX_WARNINGS]:
             print_coloured(finding, sys.stderr)
         print(f"{report.first} against {report.second}: every execute from equal operands")
-        print_table(_execute_table(_shown(report.executes, options.verbose)))
+        shown = _shown(report.executes, options.verbose)
+        print_table(text_table(_COLUMNS, shown, {"shape", "where"}))
         for output in report.outputs:
             print(_output_line(output, report))
     print(verdict_line(report))
@@ -97,56 +87,45 @@ def print_report(
 def _shown(executes: Sequence[ExecuteDifference], every: bool) -> list[ExecuteDifference]:
     if every or len(executes) <= MAX_ROWS:
         return list(executes)
-    ranked = sorted(executes, key=_rank, reverse=True)[:MAX_ROWS]
-    return sorted(ranked, key=lambda e: e.index)
+    ranked = sorted(
+        executes,
+        key=lambda e: (not e.is_explained, e.worst.units if e.worst else 0.0),
+        reverse=True,
+    )
+    return sorted(ranked[:MAX_ROWS], key=lambda e: e.index)
 
 
-def _rank(execute: ExecuteDifference) -> tuple[bool, float]:
-    return not execute.is_explained, execute.worst.units if execute.worst else 0.0
-
-
-def _execute_table(executes: Sequence[ExecuteDifference]) -> Any:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, pad_edge=False)
-    right = ("#", "runs", "differ", "max ULP", "mean ULP", "explained")
-    titles = ("#", "operation", "shape", *right[1:], "where")
-    for title in titles:
-        justify = "right" if title in right else "left"
-        table.add_column(title, justify=justify, no_wrap=title not in ("shape", "where"))  # type: ignore[arg-type]
-    for e in executes:
-        worst = e.worst
-        table.add_row(
-            str(e.index),
-            e.op,
-            e.shape,
-            str(e.runs),
-            _share(e.differing, e.compared),
-            _ulps(worst.units if worst else 0.0),
-            _ulps(e.mean_units),
-            "-" if worst is None else _explained(e, worst),
-            "" if worst is None else describe_spot(worst),
-        )
-    return table
-
-
-def _explained(execute: ExecuteDifference, worst: WorstElement) -> str:
+def _explained(execute: ExecuteDifference) -> str:
+    if execute.worst is None:
+        return "-"
     if execute.unexplained:
-        return f"NO (to {_ulps(worst.explained_units)})"
+        return f"NO (to {_ulps(execute.worst.explained_units)})"
     return "range" if execute.beyond else "yes"
+
+
+_COLUMNS: tuple[Column[ExecuteDifference], ...] = (
+    Column("#", lambda e: str(e.index), lambda e: e.index),
+    Column("operation", lambda e: e.op),
+    Column("shape", lambda e: e.shape),
+    Column("runs", lambda e: str(e.runs), lambda e: e.runs),
+    Column("differ", lambda e: _share(e.differing, e.compared), lambda e: e.differing),
+    Column("max ULP", lambda e: _ulps(e.worst.units if e.worst else 0.0), lambda e: e.units_sum),
+    Column("mean ULP", lambda e: _ulps(e.mean_units), lambda e: e.mean_units),
+    Column("explained", _explained, lambda e: e.unexplained),
+    Column("where", lambda e: "" if e.worst is None else describe_spot(e.worst)),
+)
 
 
 def describe_spot(worst: WorstElement) -> str:
     """The element that differs most: values, coordinates, core, loop indices, address."""
-    return f"{worst.first:.6g} / {worst.second:.6g} at {_location_text(worst.spot)}"
+    return f"{worst.first:.6g} / {worst.second:.6g} at {_location_text(worst)}"
 
 
-def _location_text(spot: ElementLocation) -> str:
+def _location_text(spot: WorstElement) -> str:
     coordinates = ", ".join(f"{dim} {c}" for dim, c in spot.coordinates.items())
     parts = [coordinates, f"core {spot.core}"]
-    if spot.tile:
-        parts.append(f"tile {spot.tile}")
+    if spot.loop_indices:
+        parts.append(f"tile {spot.loop_indices}")
     if spot.address_bytes >= LX_BASE:
         parts.append(f"LX {(spot.address_bytes - LX_BASE) % LX_BYTES:#x}")
     else:
@@ -241,13 +220,8 @@ def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
     worst = e.worst
     location = None
     if worst is not None:
-        spot = worst.spot
-        location = {
-            "core": spot.core,
-            "loop_indices": spot.tile,
-            "coordinates": spot.coordinates,
-            "address_bytes": spot.address_bytes,
-        }
+        names = ("core", "loop_indices", "coordinates", "address_bytes")
+        location = {name: getattr(worst, name) for name in names}
     return {
         "index": e.index,
         "sdsc": e.sdsc,

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import spyre
 from spyre.cli.entry import guarded, run_process
 from spyre.cli.options import CommandParser
-
-if TYPE_CHECKING:
-    from spyre.errors import Finding
 
 DESCRIPTION = "Compile a SuperDSC bundle into the spyreCodeDir that the runtime launches."
 EPILOG = """\
@@ -67,7 +64,9 @@ def compile_and_report(options: argparse.Namespace) -> int:
 
     compiled = compile_directory(options.directory)
     if not options.quiet:
-        _print_warnings(compiled.findings)
+        from spyre.cli.text_report import print_warnings
+
+        print_warnings(compiled.findings, show_all=True)
         size_bytes, n_symbols = compiled.code.allocation_bytes, compiled.n_symbols
         print(f"{compiled.directory}: {size_bytes} bytes of program memory, {n_symbols} symbols")
     return 0
@@ -83,12 +82,6 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     diagnosis = diagnose_bundle(arguments.directory, options)
     print_diagnosis(diagnosis, options)
     return diagnosis.exit_code
-
-
-def _print_warnings(findings: Sequence[Finding]) -> None:
-    from spyre.cli.text_report import print_warnings
-
-    print_warnings(findings, show_all=True)
 
 
 def process() -> NoReturn:

@@ -1,23 +1,53 @@
 """``--check`` and ``--explain``: findings on a bundle or a case without running it.
 
-No numba is imported.
+They are printed as text, as JSON, as SARIF 2.1.0 for code review, or as JUnit XML for CI. No numba
+is imported.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import spyre
 from spyre.cli.options import DiagnoseOptions
-from spyre.cli.results import Diagnosis
-from spyre.errors import Finding, Severity, SpyreError, ValidationError, has_errors
+from spyre.errors import (
+    DeviceLocation,
+    Finding,
+    JsonLocation,
+    Location,
+    Severity,
+    SourceLocation,
+    SpyreError,
+    ValidationError,
+    has_errors,
+)
 from spyre.runtime.arguments import parse_tensor_spec
 from spyre.runtime.cases import Case, case_directory, read_case
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
     from spyre.runtime.program import LoweredBundle
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings of ``check`` and ``explain``. ``explanations``: text per SDSC file; ``pictures``:
+    files that were drawn.
+    """
+
+    path: str
+    findings: tuple[Finding, ...]
+    explanations: tuple[tuple[str, str], ...] = ()
+    pictures: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """2 if there is an error."""
+        return 2 if has_errors(self.findings) else 0
 
 
 def diagnose_and_report(options: DiagnoseOptions) -> int:
@@ -31,13 +61,10 @@ def diagnose_and_report(options: DiagnoseOptions) -> int:
 
         print_object(diagnosis_object(diagnosis))
     elif form == "sarif":
-        from spyre.cli.exchange import sarif_object
         from spyre.cli.json_report import print_text_of
 
         print_text_of(sarif_object(diagnosis.findings))
     elif form == "junit":
-        from spyre.cli.exchange import junit_text
-
         print(junit_text(diagnosis.path, diagnosis.findings))
     else:
         from spyre.cli.text_report import print_diagnosis
@@ -96,7 +123,12 @@ def diagnose_bundle(path: str, options: DiagnoseOptions, addresses: bool = True)
         findings = (*by_address, *findings, *_argument_findings(bundle, options))
     else:
         findings = ()
-    return Diagnosis(path, findings, _explanations(bundle) if options.explain else ())
+    if not options.explain:
+        return Diagnosis(path, findings)
+    from spyre.mlir.explain import explain_operation
+
+    texts = ((name, explain_operation(bundle.operation(name))) for name in bundle.sdscs)
+    return Diagnosis(path, findings, tuple(texts))
 
 
 def _argument_findings(bundle: Bundle, options: DiagnoseOptions) -> tuple[Finding, ...]:
@@ -127,19 +159,17 @@ def _address_findings(
     """
     from spyre.diagnose import address_findings
     from spyre.mlir.bundle import load_bundle
-    from spyre.runtime.run import describe_run
+    from spyre.runtime.run import RunOptions, describe_run
 
     try:
-        run = describe_run(
-            source,
-            load_bundle,
+        chosen = RunOptions(
             values=dict(options.values),
             shapes=[parse_tensor_spec(text) for text in options.shapes],
             strides=dict(options.strides),
             aliases=dict(options.aliases),
             check=False,
         )
-        return address_findings(run)
+        return address_findings(describe_run(source, load_bundle, chosen))
     except SpyreError:
         return ()
 
@@ -148,15 +178,102 @@ def _draw(options: DiagnoseOptions, directory: Path) -> tuple[str, ...]:
     """Files of the program's pictures. Errors as of `write_pictures` and of reading the program."""
     from spyre.runtime.pictures import write_pictures
     from spyre.runtime.program import load_source
-    from spyre.runtime.run import describe_run
+    from spyre.runtime.run import RunOptions, describe_run
 
     case = _case_only(options.path)
     source = load_source(options.path) if case is None else read_case(case)
-    run = describe_run(source, load_source, values=dict(options.values), check=False)
+    chosen = RunOptions(values=dict(options.values), check=False)
+    run = describe_run(source, load_source, chosen)
     return tuple(str(path) for path in write_pictures(run, directory, options.path))
 
 
-def _explanations(bundle: Bundle) -> tuple[tuple[str, str], ...]:
-    from spyre.mlir.explain import explain_operation
+# --- forms that other tools read --------------------------------------------------------------
 
-    return tuple((name, explain_operation(bundle.operation(name))) for name in bundle.sdscs)
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def sarif_object(findings: Sequence[Finding]) -> dict[str, Any]:
+    """One run of this tool: a result per finding, and a rule per code that occurs."""
+    from spyre.codes import diagnostic_codes
+
+    codes = sorted({finding.code for finding in findings})
+    rules = [diagnostic_codes()[code] for code in codes]
+    driver = {
+        "name": "spyre",
+        "version": spyre.__version__,
+        "rules": [
+            {
+                "id": rule.code,
+                "shortDescription": {"text": rule.title},
+                "fullDescription": {"text": rule.cause},
+                "help": {"text": rule.fix},
+            }
+            for rule in rules
+        ],
+    }
+    results = [
+        {
+            "ruleId": finding.code,
+            "ruleIndex": codes.index(finding.code),
+            "level": finding.severity.value,
+            "message": {"text": _text(finding)},
+            "locations": [] if finding.location is None else [_place(finding.location)],
+        }
+        for finding in findings
+    ]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _text(finding: Finding) -> str:
+    details = [("expected", finding.expected), ("found", finding.found), ("hint", finding.hint)]
+    return "\n".join([finding.message, *(f"{label}: {text}" for label, text in details if text)])
+
+
+def _place(location: Location) -> dict[str, Any]:
+    """A SARIF location: the file, and the object that the file describes."""
+    match location:
+        case SourceLocation(file, line, column):
+            return _in_file(file, {"region": {"startLine": line, "startColumn": column}})
+        case JsonLocation(file, path):
+            return _in_file(file) | {"logicalLocations": [{"fullyQualifiedName": path}]}
+        case DeviceLocation(sdsc, source=source):
+            where = _in_file(sdsc) if source is None else _place(source)
+            return where | {"logicalLocations": [{"fullyQualifiedName": str(location)}]}
+
+
+def _in_file(file: str, region: dict[str, Any] | None = None) -> dict[str, Any]:
+    path = PurePath(file)
+    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}} | (region or {})}
+
+
+def junit_text(name: str, findings: Sequence[Finding]) -> str:
+    """JUnit XML for the findings on ``name``: a test case per finding, failed if it is an error.
+
+    Without findings, one test case that passed.
+    """
+    from xml.etree import ElementTree
+
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    suite = ElementTree.Element(
+        "testsuite", name=name, tests=str(len(findings) or 1), failures=str(len(errors))
+    )
+    for finding in findings:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=name,
+            name=f"{finding.code} {finding.location or ''}".strip(),
+        )
+        if finding.severity is Severity.ERROR:
+            failure = ElementTree.SubElement(case, "failure", message=finding.message)
+            failure.text = str(finding)
+        else:
+            ElementTree.SubElement(case, "system-out").text = str(finding)
+    if not findings:
+        ElementTree.SubElement(suite, "testcase", classname=name, name="no findings")
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=False)

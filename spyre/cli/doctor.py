@@ -14,8 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Literal
 
 import spyre
 from spyre.cli.entry import guarded
@@ -27,20 +27,15 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "lark", "msgspec")
 FEATURES = ("avx2", "avx512f", "avx512bw", "f16c")
 
 
-class Health(StrEnum):
-    """Of a check. Only ``FAILED`` makes the exit code 2."""
-
-    OK = "ok"
-    NOTE = "note"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """``text``: the state that was found; ``hint``: how to repair it."""
+    """``text``: the state that was found; ``hint``: how to repair it.
+
+    Only the outcome "failed" makes the exit code 2.
+    """
 
     name: str
-    outcome: Health
+    outcome: Literal["ok", "note", "failed"]
     text: str
     hint: str = ""
 
@@ -62,7 +57,7 @@ def _examine(parsed: argparse.Namespace) -> int:
         checks.append(check)
         if not parsed.json:
             _print(check)
-    failed = any(check.outcome is Health.FAILED for check in checks)
+    failed = any(check.outcome == "failed" for check in checks)
     if parsed.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(c) for c in checks]}, indent=2))
     return EXIT_NOT_RUN if failed else 0
@@ -87,17 +82,15 @@ def examine() -> Iterator[HealthCheck]:
         try:
             yield make()
         except SpyreError as error:
-            yield HealthCheck(name, Health.FAILED, str(error))
+            yield HealthCheck(name, "failed", str(error))
         except Exception as error:  # of a broken library, which is what this looks for
-            yield HealthCheck(name, Health.FAILED, f"{type(error).__name__}: {error}")
+            yield HealthCheck(name, "failed", f"{type(error).__name__}: {error}")
 
 
 def _versions() -> HealthCheck:
     python = platform.python_version()
     found = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
-    return HealthCheck(
-        "versions", Health.OK, f"spyre {spyre.__version__}, Python {python}, {found}"
-    )
+    return HealthCheck("versions", "ok", f"spyre {spyre.__version__}, Python {python}, {found}")
 
 
 def _processor() -> HealthCheck:
@@ -111,8 +104,8 @@ def _processor() -> HealthCheck:
     text += f"{threads} of {usable} usable CPUs"
     if threads > usable:
         name = config.THREADS.name
-        return HealthCheck("processor", Health.NOTE, text, f"{name} asks for more than there are")
-    return HealthCheck("processor", Health.OK, text)
+        return HealthCheck("processor", "note", text, f"{name} asks for more than there are")
+    return HealthCheck("processor", "ok", text)
 
 
 def _cache() -> HealthCheck:
@@ -123,15 +116,15 @@ def _cache() -> HealthCheck:
         directory = config.cache_directory()
     except RuntimeError:
         hint = f"set {config.CACHE_DIR.name}: every process compiles its kernels again"
-        return HealthCheck("cache", Health.NOTE, "no home directory to keep kernels in", hint)
+        return HealthCheck("cache", "note", "no home directory to keep kernels in", hint)
     there = directory
     while not there.exists():
         there = there.parent
     text = f"{directory}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"
     if os.access(there, os.W_OK | os.X_OK):
-        return HealthCheck("cache", Health.OK, text)
+        return HealthCheck("cache", "ok", text)
     hint = f"not writable: set {config.CACHE_DIR.name}, or every process compiles its kernels again"
-    return HealthCheck("cache", Health.NOTE, text, hint)
+    return HealthCheck("cache", "note", text, hint)
 
 
 def _run() -> HealthCheck:
@@ -154,36 +147,29 @@ def _run() -> HealthCheck:
         result = run(directory, [integers, integers[::-1]])
     seconds = time.perf_counter() - begin
     if not np.array_equal(result.outputs[0], integers.astype(np.float32) + integers[::-1]):
-        return HealthCheck("run", Health.FAILED, "a sum on 32 cores has wrong numbers")
-    return HealthCheck(
-        "run", Health.OK, f"a sum on 32 cores is right; {seconds:.1f} s with compiling"
-    )
+        return HealthCheck("run", "failed", "a sum on 32 cores has wrong numbers")
+    return HealthCheck("run", "ok", f"a sum on 32 cores is right; {seconds:.1f} s with compiling")
 
 
 def _torch() -> HealthCheck:
-    wanted = _wanted_torch()
+    pins = [text for text in requires("spyre") or () if text.startswith("torch==")]
+    wanted = pins[0].partition("==")[2].partition(";")[0].strip()
     try:
         found = version("torch")
     except PackageNotFoundError:
         hint = "for the PyTorch device: pip install 'spyre[torch]'"
-        return HealthCheck("torch", Health.NOTE, "not installed", hint)
+        return HealthCheck("torch", "note", "not installed", hint)
     if found.partition("+")[0] != wanted:
         hint = f"the PyTorch device needs torch {wanted}"
-        return HealthCheck("torch", Health.FAILED, found, hint)
+        return HealthCheck("torch", "failed", found, hint)
     import torch
 
     if not hasattr(torch, "spyre"):
         hint = "import spyre.torch_backend, or unset TORCH_DEVICE_BACKEND_AUTOLOAD"
-        return HealthCheck("torch", Health.NOTE, f"{found}, no device 'spyre'", hint)
+        return HealthCheck("torch", "note", f"{found}, no device 'spyre'", hint)
     ones = torch.ones(2, 3, device="spyre")
     if not (ones + ones).cpu().eq(2).all():
-        return HealthCheck("torch", Health.FAILED, f"{found}: 1 + 1 on 'spyre' is not 2")
+        return HealthCheck("torch", "failed", f"{found}: 1 + 1 on 'spyre' is not 2")
     whose = "torch-spyre's" if "torch_spyre" in sys.modules else "this package's"
     cards = torch.accelerator.device_count()
-    return HealthCheck("torch", Health.OK, f"{found}, device 'spyre' is {whose}, cards: {cards}")
-
-
-def _wanted_torch() -> str:
-    """The version this package is pinned to."""
-    pins = [text for text in requires("spyre") or () if text.startswith("torch==")]
-    return pins[0].partition("==")[2].partition(";")[0].strip()
+    return HealthCheck("torch", "ok", f"{found}, device 'spyre' is {whose}, cards: {cards}")

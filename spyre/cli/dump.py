@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from spyre.cli.options import ExecuteOptions
-from spyre.errors import JsonLocation, LaunchError, SpyreError
+from spyre.errors import JsonLocation, LaunchError
 
 if TYPE_CHECKING:
-    from spyre.cli.results import ComparedRun
     from spyre.hw.device import Device
     from spyre.runtime.cases import Case, CaseBuffer, CaseOutput
     from spyre.runtime.run import Run, RunBuffer, RunOutput
@@ -65,46 +64,29 @@ def with_recorded(
 
 @dataclass
 class Dump:
-    """Writes ``directory`` at the end of the run; does nothing if that is None."""
+    """Writes ``directory`` at the end of the run."""
 
-    directory: str | None
+    directory: str
     _case: Case | None = None
     _extra_files: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """LaunchError SPY380 at once, before anything runs."""
-        if self.directory is not None:
-            from spyre.runtime.cases import check_dump_directory
+        from spyre.runtime.cases import check_dump_directory
 
-            check_dump_directory(Path(self.directory))
+        check_dump_directory(Path(self.directory))
 
     def record_case(self, case: Case, options: ExecuteOptions, device: Device) -> None:
         """Keep a case that is about to be replayed."""
-        if self.directory is not None:
-            self._case = _with_options(case, options, device)
+        self._case = _with_options(case, options, device)
 
     def record_bundle(self, run: Run, options: ExecuteOptions, device: Device) -> None:
         """Keep the run of a bundle that is about to begin, as a case."""
-        if self.directory is not None:
-            self._case = _with_options(case_of_run(run), options, device)
-            self._extra_files = _launch_spec_file(run)
+        self._case = _with_options(case_of_run(run), options, device)
+        self._extra_files = _launch_spec_file(run)
 
-    def write_run(self, compared: ComparedRun) -> None:
-        """Write the case and the report of its run."""
-        if self.directory is not None:
-            from spyre.cli.json_report import run_object
-
-            self._write(run_object(compared))
-
-    def write_error(self, error: SpyreError) -> None:
-        """Write the case and the error that its run ended in."""
-        if self.directory is not None:
-            from spyre.cli.json_report import error_object
-
-            self._write(error_object(error))
-
-    def _write(self, report: Mapping[str, Any]) -> None:
-        assert self.directory is not None
+    def write(self, report: Mapping[str, Any]) -> None:
+        """Write the case and the report of its run or its error."""
         if self._case is None:
             print(f"spyre-run: nothing to write to {self.directory}: no launch", file=sys.stderr)
             return
@@ -124,7 +106,8 @@ def _with_options(case: Case, options: ExecuteOptions, device: Device) -> Case:
 
 def case_of_run(run: Run) -> Case:
     """The case of a bundle's run, whose replay places, launches and compares in the same way."""
-    from spyre.runtime.cases import Case, CaseFile, CaseLaunch, CaseTolerance
+    from spyre.runtime.cases import Case, CaseFile, CaseLaunch
+    from spyre.runtime.compare import EXACT
 
     (launch,) = run.launches
     arrays = {
@@ -137,7 +120,7 @@ def case_of_run(run: Run) -> Case:
             arrays[f"expect_{output.buffer}"] = output.expected()
     spec = CaseFile(
         run.name,
-        CaseTolerance(0.0, 0.0),
+        EXACT,
         {name: _case_buffer(buffer) for name, buffer in run.buffers.items()},
         (
             CaseLaunch(
@@ -171,16 +154,16 @@ def _case_buffer(buffer: RunBuffer) -> CaseBuffer:
 
 
 def _case_output(output: RunOutput) -> CaseOutput:
-    from spyre.runtime.cases import CaseOutput, CaseTolerance
+    from spyre.runtime.cases import CaseOutput
 
-    limits, is_compared = output.tolerance, output.expected is not None
+    is_compared = output.expected is not None
     return CaseOutput(
         output.buffer,
         output.buffer if is_compared else None,
         *output.view,
         output.read_as,
         output.read_as,
-        CaseTolerance(limits.atol, limits.rtol, limits.merged_nan) if is_compared else None,
+        output.tolerance if is_compared else None,
     )
 
 

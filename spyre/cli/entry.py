@@ -192,20 +192,17 @@ def print_coloured(finding: object, stream: TextIO) -> None:
         print(finding, file=stream)
         return
     from rich.console import Console
-    from rich.highlighter import RegexHighlighter
-    from rich.theme import Theme
+    from rich.text import Text
 
-    class Highlighter(RegexHighlighter):
-        highlights = [  # noqa: RUF012
-            r"(?P<error>error SPY\d+)",
-            r"(?P<warning>warning SPY\d+)",
-            r"(?m)^  (?P<label>expected|found|hint):",
-            r"(?m)^ +(?P<caret>\^)$",
-        ]
-
-    styles = {"error": "bold red", "warning": "bold yellow", "label": "cyan", "caret": "bold red"}
-    console = Console(file=stream, theme=Theme(styles), soft_wrap=True)
-    console.print(Highlighter()(str(finding)))
+    text = Text(str(finding))
+    for style, pattern in (
+        ("bold red", r"error SPY\d+"),
+        ("bold yellow", r"warning SPY\d+"),
+        ("cyan", r"(?m)(?<=^  )(expected|found|hint)(?=:)"),
+        ("bold red", r"(?m)^ +\^$"),
+    ):
+        text.highlight_regex(pattern, style)
+    Console(file=stream, soft_wrap=True, highlight=False).print(text)
 
 
 def _silence_streams() -> None:

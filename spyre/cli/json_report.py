@@ -15,11 +15,12 @@ import numpy.typing as npt
 from spyre.errors import Finding, SpyreError, ValidationError
 
 if TYPE_CHECKING:
-    from spyre.cli.results import ComparedRun, Diagnosis
+    from spyre.cli.commands import ComparedRun
+    from spyre.cli.diagnose import Diagnosis
     from spyre.hw.counters import Counters
     from spyre.runtime.arguments import HostTensor
     from spyre.runtime.compare import Comparison, OutputLocation
-    from spyre.runtime.run import ExecuteReport, PlacedArgument, RunResult
+    from spyre.runtime.run import ExecuteReport, PlacedArgument
 
 Object = dict[str, Any]
 
@@ -63,7 +64,12 @@ def diagnosis_object(diagnosis: Diagnosis) -> Object:
 
 def run_object(compared: ComparedRun) -> Object:
     """A run with its comparisons."""
-    result = compared.result
+    result, first_wrong = compared.result, None
+    if compared.search is not None and compared.search.found is not None and compared.differs:
+        from spyre.diagnose import deviation_object
+
+        first_wrong = deviation_object(compared.search.found)
+    checked = result.verification
     pairs = zip(result.output_tensors, result.outputs, strict=True)
     return {
         "ok": compared.exit_code == 0,
@@ -72,32 +78,20 @@ def run_object(compared: ComparedRun) -> Object:
         "numerics": compared.numerics,
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
-        "first_wrong": _first_wrong_object(compared),
+        "first_wrong": first_wrong,
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
         "interpreted": result.interpreted,
         "outputs": [_output_object(tensor, values) for tensor, values in pairs],
-        "verification": _verification_object(result),
+        "verification": None
+        if checked is None
+        else {"verified": checked.verified, "not_verified": checked.not_verified},
         "comparisons": [
             _comparison_object(result.output_tensors[k].name, c, result.places[k])
             for k, c in result.comparisons.items()
         ],
     }
-
-
-def _first_wrong_object(compared: ComparedRun) -> Object | None:
-    from spyre.cli.debugging import deviation_object
-
-    found = compared.debugging.deviation
-    return deviation_object(found) if found is not None and compared.differs else None
-
-
-def _verification_object(result: RunResult) -> Object | None:
-    checked = result.verification
-    if checked is None:
-        return None
-    return {"verified": checked.verified, "not_verified": checked.not_verified}
 
 
 def finding_object(finding: Finding) -> Object:
@@ -129,16 +123,9 @@ def _argument_object(placed: PlacedArgument) -> Object:
 
 
 def _execute_object(report: ExecuteReport) -> Object:
-    return {
-        "index": report.index,
-        "sdsc": report.sdsc,
-        "op": report.op,
-        "shape": report.shape,
-        "cores": report.cores,
-        "executions": report.executions,
-        **_counters_object(report.counters),
-        "host_ns": report.host_ns,
-    }
+    names = ("index", "sdsc", "op", "shape", "cores", "executions")
+    shown = {name: getattr(report, name) for name in names}
+    return shown | _counters_object(report.counters) | {"host_ns": report.host_ns}
 
 
 def _counters_object(counters: Counters) -> Object:

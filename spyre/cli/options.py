@@ -12,10 +12,10 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal
 
 import spyre
 
@@ -150,7 +150,6 @@ class ClearCacheOptions:
 
 
 AnyOptions = Options | ClearCacheOptions
-Chosen = TypeVar("Chosen", bound=AnyOptions)
 
 _BY_FLAG: dict[str, type[AnyOptions]] = {
     "clear_cache": ClearCacheOptions,
@@ -161,16 +160,6 @@ _BY_FLAG: dict[str, type[AnyOptions]] = {
     "warm": WarmOptions,
 }
 """Commands that ``spyre-run`` chooses by a flag, in order of precedence; without one it runs."""
-_FLAGS = {
-    "path": "PATH",
-    "inputs": "-i",
-    "shapes": "--shape",
-    "aliases": "--alias",
-    "values": "--value",
-    "break_at": "--break",
-    "tensors": "--print",
-}
-"""Flags whose names differ from their fields."""
 _NEEDS = {
     "verify_points": "verify",
     "tensors": "break_at",
@@ -200,13 +189,9 @@ class CommandParser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.refuse(unknown)
+            guesses = [did_you_mean(word, self._option_string_actions) for word in unknown]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(guesses)}")
         return parsed
-
-    def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """SystemExit 2 for arguments that are none of this command."""
-        guesses = [did_you_mean(word, self._option_string_actions) for word in unknown]
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(guesses)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -243,38 +228,17 @@ def parse_command(
     name: str, arguments: Sequence[str] | None = None, program: str = "spyre"
 ) -> AnyOptions:
     """Parse a command line of the `COMMANDS` entry ``name``; SystemExit 2 with usage."""
-    description, kind, add_path, groups, fixed = COMMANDS[name]
-    parser = make_parser(program, description, add_path, groups)
+    description, kind, paths, groups, fixed = COMMANDS[name]
+    parser = make_parser(program, description, paths, groups)
     parsed = _parse(parser, arguments)
     for option, value in fixed.items():
         setattr(parsed, option, value)
     return _options(parser, parsed, kind)
 
 
-def make_parser(
-    program: str,
-    description: str,
-    add_path: Callable[[argparse.ArgumentParser], None],
-    groups: Sequence[Callable[[argparse.ArgumentParser], None]],
-    epilog: str | None = None,
-) -> CommandParser:
-    """A parser with the given groups of options."""
-    parser = CommandParser(
-        prog=program,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_path(parser)
-    parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
-    for add in groups:
-        add(parser)
-    return parser
-
-
 def spyre_run_parser(program: str = "spyre-run") -> CommandParser:
     """The parser of ``spyre-run``, which has the options of all commands."""
-    return make_parser(program, DESCRIPTION, _add_optional_path, _SPYRE_RUN_GROUPS, EPILOG)
+    return make_parser(program, DESCRIPTION, "?", _SPYRE_RUN, EPILOG)
 
 
 def _parse(parser: CommandParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -282,7 +246,9 @@ def _parse(parser: CommandParser, arguments: Sequence[str] | None) -> argparse.N
     return parser.parse_args(["--sanitize=" if a == "--sanitize" else a for a in words])
 
 
-def _options(parser: CommandParser, parsed: argparse.Namespace, kind: type[Chosen]) -> Chosen:
+def _options(
+    parser: CommandParser, parsed: argparse.Namespace, kind: type[AnyOptions]
+) -> AnyOptions:
     """The options of a command. SystemExit 2 for options that contradict each other."""
     if "inputs" in parsed:
         _take_shapes_out_of_inputs(parser, parsed)
@@ -309,361 +275,17 @@ def _check_needs(parser: CommandParser, given: Collection[str]) -> None:
             parser.error(f"{_flag(option)} is nothing without {_flag(needed)}")
 
 
-def _flag(name: str) -> str:
-    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
-
-
 def _take_shapes_out_of_inputs(parser: CommandParser, parsed: argparse.Namespace) -> None:
     """``-i 10x512@fp16`` is a random input of that shape, as for torch-spyre's tools."""
-    are_shapes = [_is_shape(text) for text in parsed.inputs]
+    shape = re.compile(r"(scalar|\d+(x\d+)*)@\w+")
+    are_shapes = [
+        bool(shape.fullmatch(text)) and not os.path.exists(text) for text in parsed.inputs
+    ]
     if not any(are_shapes):
         return
     if not all(are_shapes):
         parser.error("-i takes files, or shapes such as 10x512@fp16, and not both")
     parsed.shapes, parsed.inputs = [*parsed.shapes, *parsed.inputs], []
-
-
-def _is_shape(text: str) -> bool:
-    return bool(re.fullmatch(r"(scalar|\d+(x\d+)*)@\w+", text)) and not os.path.exists(text)
-
-
-# --- groups of options ------------------------------------------------------------------------
-
-
-def _add_optional_path(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        nargs="?",
-        default="",
-        help="bundle directory, its bundle.mlir, or a case",
-    )
-
-
-def _add_path(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="bundle directory, its bundle.mlir, or a case")
-
-
-def _add_pair(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "compare", metavar="PATH", nargs=2, help="bundle, case or kept spyre profile --json"
-    )
-
-
-def _add_tensors(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("tensors")
-    group.add_argument(
-        "-i",
-        "--input",
-        dest="inputs",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="input tensors in argument order: .npy, .npz, file.npz:key, .pt, .bin; or shapes of "
-        "random ones, e.g. 10x512@fp16",
-    )
-    group.add_argument(
-        "--save-output", metavar="FILE", help="write the outputs to a .npy, .npz, .pt or .bin"
-    )
-    group.add_argument(
-        "--shape",
-        dest="shapes",
-        metavar="SHAPE",
-        action="append",
-        default=[],
-        help="host shape of the next input, e.g. 10x512@fp16, scalar@fp32 (repeatable)",
-    )
-    group.add_argument(
-        "--strides",
-        metavar="ARG=N,N",
-        action="append",
-        default=[],
-        type=_strides,
-        help="host strides in elements of an argument that is not row-major, e.g. 2=1,128",
-    )
-    group.add_argument(
-        "--alias",
-        dest="aliases",
-        metavar="ARG=ARG",
-        action="append",
-        default=[],
-        type=_alias,
-        help="the first argument shares the memory of the second, e.g. 2=0 (repeatable)",
-    )
-    _add_values(group)
-    group.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
-
-
-def _add_values(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--value",
-        "--bind",
-        dest="values",
-        metavar="NAME=N",
-        action="append",
-        default=[],
-        type=_value,
-        help="value of an index parameter or of a runtime size (repeatable)",
-    )
-
-
-def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("comparison")
-    group.add_argument(
-        "-o",
-        "--expected",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="expected outputs, in argument order",
-    )
-    group.add_argument("--rtol", type=float, help="relative tolerance (default: by dtype)")
-    group.add_argument("--atol", type=float, help="absolute tolerance (default: by dtype)")
-    group.add_argument("--exact", action="store_true", help="allow no difference")
-
-
-def _add_running(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("running")
-    group.add_argument(
-        "--numerics",
-        metavar="MODE",
-        help="16-bit floats: dl16 (default), dl16-chunk, ieee, or with options, "
-        "e.g. dl16:dma=trunc,alu=even,saturate",
-    )
-    group.add_argument("--threads", type=_positive, help="host threads (default: all)")
-    group.add_argument(
-        "--sanitize",
-        metavar="CHECKS",
-        help="watch every access; all checks, or --sanitize=memory,init,race,cover,lx,align",
-    )
-    group.add_argument(
-        "--poison", action="store_true", help="fresh memory holds 0xAA bytes instead of zeros"
-    )
-    group.add_argument(
-        "--core-order",
-        metavar="random[:SEED]",
-        help="run the cores of an execute one after another in shuffled order",
-    )
-
-
-def _add_idle(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("instead of running")
-    group.add_argument(
-        "--warm",
-        action="store_true",
-        help="only compile the kernels that PATH needs, or all of them; later runs start at once",
-    )
-    group.add_argument(
-        "--clear-cache",
-        action="store_true",
-        help="only remove the compiled kernels and programs that are kept on disk",
-    )
-    group.add_argument(
-        "--check", action="store_true", help="only diagnose: print all findings, run nothing"
-    )
-    group.add_argument("--explain", action="store_true", help="describe each SDSC, run nothing")
-    _add_pictures(group)
-
-
-def _add_verifying(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("verifying the simulator and its rounding")
-    group.add_argument(
-        "--against",
-        "--compare-numerics",
-        metavar="MODE",
-        help="run in this mode too, and report whether rounding explains the difference",
-    )
-    group.add_argument(
-        "--verify-simulator",
-        "--verify",
-        dest="verify",
-        action="store_true",
-        help="check the simulator, not the program: run every execute on the slow reference "
-        "implementation too; stop where they differ",
-    )
-    group.add_argument(
-        "--verify-points",
-        metavar="N",
-        type=_positive,
-        help="with --verify: skip executes of more than N points (default: 8388608)",
-    )
-
-
-def _add_watching(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("watching execute by execute")
-    group.add_argument(
-        "--expect",
-        metavar="torch:FILE.py:NAME",
-        help="run this function on the CPU, and find the first execute that deviates from it",
-    )
-    group.add_argument(
-        "--break",
-        dest="break_at",
-        metavar="N[:I,J]",
-        type=_execution,
-        help="print tensors right after execute N (at these loop indices)",
-    )
-    group.add_argument(
-        "--print",
-        dest="tensors",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="with --break: a tensor of the execute, in HBM or LX, e.g. Tensor1 (repeatable; "
-        "default: all)",
-    )
-    group.add_argument(
-        "--save-tensors", metavar="FILE", help="with --break: write them to a .npz too"
-    )
-
-
-def _execution(text: str) -> tuple[int, tuple[int, ...]]:
-    number, _, loops = text.partition(":")
-    try:
-        return int(number), tuple(int(n) for n in loops.split(",") if n)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not N or N:I,J, such as 3:0,1") from None
-
-
-def _add_reporting(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("reporting")
-    _add_output(group)
-    group.add_argument(
-        "--dump", metavar="DIR", help="write the run as a directory that spyre-run replays"
-    )
-    group.add_argument(
-        "--trace", metavar="FILE", help="write the work of streams, engines and cores, for Perfetto"
-    )
-    group.add_argument(
-        "--commands", action="store_true", help="print every control block, in the order they ran"
-    )
-
-
-def _add_output(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
-    group.add_argument("-v", "--verbose", action="store_true", help="arguments and every execute")
-
-
-def _add_modelled(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("modelled time on a card")
-    group.add_argument(
-        "--profile", action="store_true", help="time per execute, its bound, share of the roofs"
-    )
-    group.add_argument(
-        "--compare", metavar=("A", "B"), nargs=2, help="two bundles, cases or kept --profile --json"
-    )
-    _add_drawings(group)
-    _add_machine(group)
-
-
-def _add_profiling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("modelled time on a card")
-    _add_drawings(group)
-    _add_machine(group)
-
-
-def _add_drawings(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--report", metavar="FILE", help="write the profile as one HTML page")
-    group.add_argument("--roofline", metavar="FILE", help="write the roofline as .svg")
-    group.add_argument(
-        "--modelled-trace",
-        metavar="FILE",
-        help="write modelled time alone as a trace, for Perfetto; --trace has the host's beside it",
-    )
-
-
-def _add_machine(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--cost-model",
-        choices=("calibrated", "ideal"),
-        default="calibrated",
-        help="times as measured on cards (default), or as the hardware's parameters allow",
-    )
-    group.add_argument("--machine", metavar="FILE", help="constants over those of the card (.toml)")
-    group.add_argument(
-        "--overlap",
-        choices=("serial", "overlapped", "double-buffered"),
-        default="overlapped",
-        help="which of copies, launches and cores overlap in time (default: as in streams)",
-    )
-
-
-def _add_pictures(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--svg",
-        metavar="DIR",
-        help="draw layouts, cores, tiles and the graph of executes as SVG, and a page with all",
-    )
-
-
-def _add_format(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "sarif", "junit"),
-        default="text",
-        help="text (default); json, as --json; sarif or junit for other tools",
-    )
-
-
-_SPYRE_RUN_GROUPS = (
-    _add_tensors,
-    _add_comparison,
-    _add_running,
-    _add_verifying,
-    _add_watching,
-    _add_idle,
-    _add_reporting,
-    _add_modelled,
-)
-
-Command = tuple[
-    str,
-    type[Options],
-    Callable[[argparse.ArgumentParser], None],
-    tuple[Callable[[argparse.ArgumentParser], None], ...],
-    dict[str, Any],
-]
-COMMANDS: dict[str, Command] = {
-    "check": (
-        "Print all errors and warnings about a bundle, without running it.",
-        DiagnoseOptions,
-        _add_path,
-        (_add_values, _add_output, _add_format),
-        {"check": True},
-    ),
-    "explain": (
-        "Describe each SDSC of a bundle, or a diagnostic code.",
-        DiagnoseOptions,
-        _add_path,
-        (_add_values, _add_output, _add_pictures),
-        {"explain": True},
-    ),
-    "profile": (
-        "Run a bundle, and model the time of the run on a card and its bounds.",
-        ExecuteOptions,
-        _add_path,
-        (_add_tensors, _add_running, _add_reporting, _add_profiling),
-        {"profile": True},
-    ),
-    "compare": (
-        "Compare the modelled time of two bundles, cases or saved profiles.",
-        CompareOptions,
-        _add_pair,
-        (_add_machine, _add_output),
-        {},
-    ),
-    "warm": (
-        "Compile the kernels that a bundle needs, or all of them, for later runs.",
-        WarmOptions,
-        _add_optional_path,
-        (_add_tensors, _add_running, _add_output),
-        {},
-    ),
-}
-"""Description, options class, path and groups of options, and options that the command implies."""
 
 
 # --- values of options ------------------------------------------------------------------------
@@ -696,3 +318,216 @@ def _strides(text: str) -> tuple[int, tuple[int, ...]]:
         return int(name.removeprefix("arg_")), tuple(int(n) for n in numbers.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not ARG=N,N, such as 2=1,128") from None
+
+
+def _execution(text: str) -> tuple[int, tuple[int, ...]]:
+    number, _, loops = text.partition(":")
+    try:
+        return int(number), tuple(int(n) for n in loops.split(",") if n)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not N or N:I,J, such as 3:0,1") from None
+
+
+# --- tables of options ------------------------------------------------------------------------
+
+
+_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "inputs": ("-i --input", {
+        "metavar": "FILE", "nargs": "+", "action": "extend",
+        "help": "input tensors in argument order: .npy, .npz, file.npz:key, .pt, .bin; or shapes "
+        "of random ones, e.g. 10x512@fp16"}),
+    "save_output": ("--save-output", {
+        "metavar": "FILE", "help": "write the outputs to a .npy, .npz, .pt or .bin"}),
+    "shapes": ("--shape", {
+        "metavar": "SHAPE", "action": "append",
+        "help": "host shape of the next input, e.g. 10x512@fp16, scalar@fp32 (repeatable)"}),
+    "strides": ("--strides", {
+        "metavar": "ARG=N,N", "action": "append", "type": _strides,
+        "help": "host strides in elements of an argument that is not row-major, e.g. 2=1,128"}),
+    "aliases": ("--alias", {
+        "metavar": "ARG=ARG", "action": "append", "type": _alias,
+        "help": "the first argument shares the memory of the second, e.g. 2=0 (repeatable)"}),
+    "values": ("--value --bind", {
+        "metavar": "NAME=N", "action": "append", "type": _value,
+        "help": "value of an index parameter or of a runtime size (repeatable)"}),
+    "seed": ("--seed", {"type": int, "help": "of random inputs (default 0)"}),
+    "expected": ("-o --expected", {
+        "metavar": "FILE", "nargs": "+", "action": "extend",
+        "help": "expected outputs, in argument order"}),
+    "rtol": ("--rtol", {"type": float, "help": "relative tolerance (default: by dtype)"}),
+    "atol": ("--atol", {"type": float, "help": "absolute tolerance (default: by dtype)"}),
+    "exact": ("--exact", {"help": "allow no difference"}),
+    "numerics": ("--numerics", {
+        "metavar": "MODE",
+        "help": "16-bit floats: dl16 (default), dl16-chunk, ieee, or with options, "
+        "e.g. dl16:dma=trunc,alu=even,saturate"}),
+    "threads": ("--threads", {"type": _positive, "help": "host threads (default: all)"}),
+    "sanitize": ("--sanitize", {
+        "metavar": "CHECKS",
+        "help": "watch every access; all checks, or --sanitize=memory,init,race,cover,lx,align"}),
+    "poison": ("--poison", {"help": "fresh memory holds 0xAA bytes instead of zeros"}),
+    "core_order": ("--core-order", {
+        "metavar": "random[:SEED]",
+        "help": "run the cores of an execute one after another in shuffled order"}),
+    "against": ("--against --compare-numerics", {
+        "metavar": "MODE",
+        "help": "run in this mode too, and report whether rounding explains the difference"}),
+    "verify": ("--verify-simulator --verify", {
+        "help": "check the simulator, not the program: run every execute on the slow reference "
+        "implementation too; stop where they differ"}),
+    "verify_points": ("--verify-points", {
+        "metavar": "N", "type": _positive,
+        "help": "with --verify: skip executes of more than N points (default: 8388608)"}),
+    "expect": ("--expect", {
+        "metavar": "torch:FILE.py:NAME",
+        "help": "run this function on the CPU, and find the first execute that deviates from it"}),
+    "break_at": ("--break", {
+        "metavar": "N[:I,J]", "type": _execution,
+        "help": "print tensors right after execute N (at these loop indices)"}),
+    "tensors": ("--print", {
+        "metavar": "NAME", "action": "append",
+        "help": "with --break: a tensor of the execute, in HBM or LX, e.g. Tensor1 (repeatable; "
+        "default: all)"}),
+    "save_tensors": ("--save-tensors", {
+        "metavar": "FILE", "help": "with --break: write them to a .npz too"}),
+    "warm": ("--warm", {
+        "help": "only compile the kernels that PATH needs, or all of them; later runs start at "
+        "once"}),
+    "clear_cache": ("--clear-cache", {
+        "help": "only remove the compiled kernels and programs that are kept on disk"}),
+    "check": ("--check", {"help": "only diagnose: print all findings, run nothing"}),
+    "explain": ("--explain", {"help": "describe each SDSC, run nothing"}),
+    "svg": ("--svg", {
+        "metavar": "DIR",
+        "help": "draw layouts, cores, tiles and the graph of executes as SVG, and a page with "
+        "all"}),
+    "format": ("--format", {
+        "choices": ("text", "json", "sarif", "junit"),
+        "help": "text (default); json, as --json; sarif or junit for other tools"}),
+    "json": ("--json", {"help": "print one JSON object instead of text"}),
+    "quiet": ("-q --quiet", {"help": "print errors only"}),
+    "verbose": ("-v --verbose", {"help": "arguments and every execute"}),
+    "dump": ("--dump", {
+        "metavar": "DIR", "help": "write the run as a directory that spyre-run replays"}),
+    "trace": ("--trace", {
+        "metavar": "FILE", "help": "write the work of streams, engines and cores, for Perfetto"}),
+    "commands": ("--commands", {"help": "print every control block, in the order they ran"}),
+    "profile": ("--profile", {"help": "time per execute, its bound, share of the roofs"}),
+    "compare": ("--compare", {
+        "metavar": ("A", "B"), "nargs": 2,
+        "help": "two bundles, cases or kept --profile --json"}),
+    "report": ("--report", {"metavar": "FILE", "help": "write the profile as one HTML page"}),
+    "roofline": ("--roofline", {"metavar": "FILE", "help": "write the roofline as .svg"}),
+    "modelled_trace": ("--modelled-trace", {
+        "metavar": "FILE",
+        "help": "write modelled time alone as a trace, for Perfetto; --trace has the host's beside "
+        "it"}),
+    "cost_model": ("--cost-model", {
+        "choices": ("calibrated", "ideal"),
+        "help": "times as measured on cards (default), or as the hardware's parameters allow"}),
+    "machine": ("--machine", {
+        "metavar": "FILE", "help": "constants over those of the card (.toml)"}),
+    "overlap": ("--overlap", {
+        "choices": ("serial", "overlapped", "double-buffered"),
+        "help": "which of copies, launches and cores overlap in time (default: as in streams)"}),
+}  # fmt: skip
+"""Flags and parameters of `argparse` of each option; types and defaults are those of the fields."""
+Paths = Literal["?", 2] | None
+"""Number of the paths a command takes: at most one, two, or (None) exactly one."""
+Groups = dict[str, tuple[str, ...]]
+"""Options by the headline of their group in the help, "" for none."""
+_TENSORS: Groups = {
+    "tensors": ("inputs", "save_output", "shapes", "strides", "aliases", "values", "seed"),
+}
+_RUNNING: Groups = {"running": ("numerics", "threads", "sanitize", "poison", "core_order")}
+_OUTPUT = ("json", "quiet", "verbose")
+_REPORTING: Groups = {"reporting": (*_OUTPUT, "dump", "trace", "commands")}
+_MACHINE = ("cost_model", "machine", "overlap")
+_MODELLED = ("report", "roofline", "modelled_trace", *_MACHINE)
+_SPYRE_RUN: Groups = {
+    **_TENSORS,
+    "comparison": ("expected", "rtol", "atol", "exact"),
+    **_RUNNING,
+    "verifying the simulator and its rounding": ("against", "verify", "verify_points"),
+    "watching execute by execute": ("expect", "break_at", "tensors", "save_tensors"),
+    "instead of running": ("warm", "clear_cache", "check", "explain", "svg"),
+    **_REPORTING,
+    "modelled time on a card": ("profile", "compare", *_MODELLED),
+}
+COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = {
+    "check": (
+        "Print all errors and warnings about a bundle, without running it.",
+        DiagnoseOptions,
+        None,
+        {"": ("values", *_OUTPUT, "format")},
+        {"check": True},
+    ),
+    "explain": (
+        "Describe each SDSC of a bundle, or a diagnostic code.",
+        DiagnoseOptions,
+        None,
+        {"": ("values", *_OUTPUT, "svg")},
+        {"explain": True},
+    ),
+    "profile": (
+        "Run a bundle, and model the time of the run on a card and its bounds.",
+        ExecuteOptions,
+        None,
+        {**_TENSORS, **_RUNNING, **_REPORTING, "modelled time on a card": _MODELLED},
+        {"profile": True},
+    ),
+    "compare": (
+        "Compare the modelled time of two bundles, cases or saved profiles.",
+        CompareOptions,
+        2,
+        {"": (*_MACHINE, *_OUTPUT)},
+        {},
+    ),
+    "warm": (
+        "Compile the kernels that a bundle needs, or all of them, for later runs.",
+        WarmOptions,
+        "?",
+        {**_TENSORS, **_RUNNING, "": _OUTPUT},
+        {},
+    ),
+}
+"""Description, options class, paths and options of each command, and what the command implies."""
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for kind in (ExecuteOptions, DiagnoseOptions, NumericsOptions, CompareOptions, WarmOptions)
+    for field in fields(kind)
+} | {"warm": False, "compare": None, "against": None}
+"""Values of options that are not given: where options choose the command, that it is not chosen."""
+
+
+def make_parser(
+    program: str, description: str, paths: Paths, groups: Groups, epilog: str | None = None
+) -> CommandParser:
+    """A parser of paths and of groups of options."""
+    parser = CommandParser(
+        prog=program,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    name, text = "path", "bundle directory, its bundle.mlir, or a case"
+    if paths == 2:
+        name, text = "compare", "bundle, case or kept spyre profile --json"
+    parser.add_argument(name, metavar="PATH", nargs=paths, default="", help=text)
+    parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
+    for title, names in groups.items():
+        group = parser.add_argument_group(title) if title else parser
+        for option in names:
+            flags, parameters = _ROWS[option]
+            default = _DEFAULTS.get(option, False)
+            if default is False:
+                parameters = {"action": "store_true", **parameters}
+            default = [] if default == () else default
+            group.add_argument(*flags.split(), dest=option, default=default, **parameters)
+    return parser
+
+
+def _flag(name: str) -> str:
+    """The first long flag of an option."""
+    flags = ["PATH"] if name == "path" else _ROWS[name][0].split()
+    return next((flag for flag in flags if flag.startswith("--")), flags[0])

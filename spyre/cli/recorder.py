@@ -17,9 +17,9 @@ from spyre.cli.options import CompareOptions, ExecuteOptions
 from spyre.errors import JsonLocation, LaunchError, SpyreError
 
 if TYPE_CHECKING:
+    from spyre.diagnose import FirstDivergence
     from spyre.hw.cost import Model
     from spyre.hw.device import Device
-    from spyre.runtime.first_divergence import FirstDivergence
     from spyre.runtime.flex import CommandStream
     from spyre.runtime.profile import Profile
 
@@ -28,24 +28,30 @@ class Recorder:
     """Records the command stream of one run if the options ask for it."""
 
     def __init__(self, options: ExecuteOptions) -> None:
-        """LaunchError SPY886, or errors of `check_profile_files`, before anything runs."""
+        """LaunchError SPY886, ProfileError SPY782 or MachineError, before anything runs."""
         self._options = options
         self._commands: CommandStream | None = None
         self._device_index = 0
-        if options.trace is not None:
-            from spyre.runtime.trace import check_trace_file
+        self._is_timed = options.trace is not None or options.models
+        for file in (options.trace, options.modelled_trace):
+            if file is not None:
+                from spyre.runtime.trace import check_trace_file
 
-            check_trace_file(options.trace)
-        if options.modelled_trace is not None:
-            from spyre.runtime.trace import check_trace_file
+                check_trace_file(file)
+        if options.report is not None:
+            from spyre.runtime.profile import check_target
 
-            check_trace_file(options.modelled_trace)
+            check_target(options.report)
+        if options.roofline is not None:
+            from spyre.runtime.profile import check_roofline_file
+
+            check_roofline_file(options.roofline)
         if options.models:
-            check_profile_files(options)
+            check_machine(options)
 
     def require_times(self, options: ExecuteOptions, file: Path) -> None:
         """LaunchError SPY887 for a trace or profile of a case whose recorded options verify it."""
-        if (self._options.trace is not None or self._options.models) and options.verify:
+        if self._is_timed and options.verify:
             raise LaunchError(
                 "SPY887",
                 "the case is recorded with --verify, which takes no times to trace",
@@ -55,8 +61,7 @@ class Recorder:
     @contextmanager
     def recording(self, device: Device) -> Iterator[None]:
         """Record the control blocks that ``device`` runs in this context, if they are needed."""
-        is_timed = self._options.trace is not None or self._options.models
-        if not is_timed and not self._options.commands:
+        if not self._is_timed and not self._options.commands:
             yield
             return
         from spyre.runtime.flex import flex_device_of
@@ -90,7 +95,10 @@ class Recorder:
         """Write the files of the profile that were asked for. ``search``: of a wrong run."""
         if self._options.report is not None:
             title = f"{Path(self._options.path).name} on {self.profile.machine.name}"
-            self.profile.report(self._options.report, title, search)
+            from spyre.diagnose import mismatch_section
+
+            sections = [] if search is None else [mismatch_section(search)]
+            self.profile.report(self._options.report, title, sections)
         if self._options.roofline is not None:
             self.profile.roofline(self._options.roofline)
         if self._options.modelled_trace is not None:
@@ -130,19 +138,6 @@ class Recorder:
             self.write_trace()
         except LaunchError as second:
             error.observed = (*error.observed, second.finding)
-
-
-def check_profile_files(options: ExecuteOptions) -> None:
-    """ProfileError SPY782, or MachineError, before anything runs."""
-    if options.report is not None:
-        from spyre.runtime.profile import check_target
-
-        check_target(options.report)
-    if options.roofline is not None:
-        from spyre.runtime.profile import check_roofline_file
-
-        check_roofline_file(options.roofline)
-    check_machine(options)
 
 
 def check_machine(options: ExecuteOptions | CompareOptions) -> None:

@@ -1,26 +1,37 @@
 """``spyre-run``: run a bundle on the simulated card, compare and report, or only diagnose it.
 
-The entry point. Commands are imported only when needed, so that ``--help`` starts at once and a
-diagnosis loads no numba. Exit codes: runtime reference §5.
+The entry point, and the commands of ``spyre``: those of ``spyre-run`` by name, explanations of
+codes, and the cache. Commands are imported only when needed, so that ``--help`` starts at once and
+a diagnosis loads no numba. Exit codes: runtime reference §5.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import re
+import textwrap
 from collections.abc import Sequence
-from typing import NoReturn
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NoReturn
 
 from spyre.cli.entry import guarded, run_process
 from spyre.cli.options import (
     AnyOptions,
     ClearCacheOptions,
+    CommandParser,
     CompareOptions,
     DiagnoseOptions,
     ExecuteOptions,
     NumericsOptions,
     WarmOptions,
+    parse_command,
     parse_spyre_run,
 )
 from spyre.errors import LaunchError
+
+if TYPE_CHECKING:
+    from spyre.codes import DiagnosticCode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +57,7 @@ def carry_out(options: AnyOptions) -> int:
 
             return run_compare_numerics(options)
         case CompareOptions():
-            from spyre.cli.compare_profiles import run_compare_profiles
+            from spyre.cli.commands import run_compare_profiles
 
             return run_compare_profiles(options)
         case WarmOptions():
@@ -75,6 +86,98 @@ def clear_cache(quiet: bool) -> int:
         ) from None
     if not quiet:
         print(f"{directory}: {removed_bytes / 1e6:.1f} MB removed")
+    return 0
+
+
+# --- commands of ``spyre`` --------------------------------------------------------------------
+
+_WIDTH = 80
+
+
+def run(arguments: Sequence[str], program: str) -> int:
+    """As ``spyre-run``."""
+    return guarded(program, lambda: parse_spyre_run(arguments, program), carry_out)
+
+
+def command(arguments: Sequence[str], program: str) -> int:
+    """The command of `COMMANDS` that ``program`` ends in, such as ``spyre check``."""
+    name = program.split()[-1]
+    return guarded(program, lambda: parse_command(name, arguments, program), carry_out)
+
+
+def compile_bundle(arguments: Sequence[str], program: str) -> int:
+    """As ``spyre-compile``, with the directory as a plain argument."""
+    from spyre.cli.compile import compile_and_report, make_parser
+
+    return guarded(program, lambda: make_parser(program).parse_args(arguments), compile_and_report)
+
+
+# --- explain ----------------------------------------------------------------------------------
+
+
+def explain(arguments: Sequence[str], program: str) -> int:
+    """Describe a bundle, or a diagnostic code."""
+    words = [word for word in arguments if not word.startswith("-")]
+    if not words or not re.fullmatch(r"(?i)spy\w+", words[0]):
+        return command(arguments, program)
+    return guarded(program, lambda: _parse_code(arguments, program), _explain_code)
+
+
+def _parse_code(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    from spyre.codes import diagnostic_codes
+
+    parser = CommandParser(prog=program, description="Explain a diagnostic code.")
+    parser.add_argument("code", metavar="CODE", help="such as SPY702")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parsed = parser.parse_args(arguments)
+    code = "SPY" + parsed.code[3:].upper().replace("O", "0")
+    if code not in diagnostic_codes():
+        parser.error(f"there is no code {parsed.code}")
+    parsed.code = diagnostic_codes()[code]
+    return parsed
+
+
+def _explain_code(parsed: argparse.Namespace) -> int:
+    code: DiagnosticCode = parsed.code
+    if parsed.json:
+        print(json.dumps(asdict(code), indent=2))
+        return 0
+    print(f"{code.code}: {code.title}\n")
+    print(textwrap.fill(code.cause, _WIDTH))
+    print("\n" + textwrap.fill(f"To do: {code.fix}", _WIDTH))
+    return 0
+
+
+# --- cache ------------------------------------------------------------------------------------
+
+
+def cache(arguments: Sequence[str], program: str) -> int:
+    """Show the disk space of compiled kernels and plans, or remove them (``clear``)."""
+    return guarded(program, lambda: _parse_cache(arguments, program), _cache)
+
+
+def _parse_cache(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    parser = CommandParser(prog=program, description="Show or remove the caches on disk.")
+    parser.add_argument(
+        "action", nargs="?", choices=("show", "path", "clear"), default="show",
+        help="show: kinds and sizes (default); path: where; clear: remove all of it",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    return parser.parse_args(arguments)
+
+
+def _cache(parsed: argparse.Namespace) -> int:
+    from spyre import config
+    from spyre.cache import kept
+
+    if parsed.action == "clear":
+        return clear_cache(quiet=parsed.quiet)
+    if parsed.quiet:
+        return 0
+    print(config.cache_directory())
+    if parsed.action == "show":
+        for kind, entries, size_bytes in kept():
+            print(f"  {kind:<34}{entries:>6}{size_bytes / 1e6:>10.1f} MB")
     return 0
 
 

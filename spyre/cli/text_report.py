@@ -17,15 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.entry import print_coloured
-from spyre.cli.options import DiagnoseOptions, ExecuteOptions
-from spyre.errors import Finding, Severity
+from spyre.cli.options import DiagnoseOptions
+from spyre.errors import Finding, LaunchError, Severity
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Column, Table
 
-    from spyre.cli.results import ComparedRun, Diagnosis
+    from spyre.cli.commands import ComparedRun
+    from spyre.cli.diagnose import Diagnosis
+    from spyre.diagnose import Breakpoint, FirstDivergence
     from spyre.hw.counters import Counters
     from spyre.runtime.run import ExecuteReport, RunResult
 
@@ -59,19 +61,14 @@ class ProgressBar:
         if not self._enabled or time.monotonic() - self._start < DELAY_S:
             return
         if self._shown is None:
-            self._shown = _make_bar(self._label, total)
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = Progress(console=Console(stderr=True), transient=True)
+            self._shown = bar, bar.add_task(self._label, total=total)
+            bar.start()
         progress, task = self._shown
         progress.update(task, completed=done)
-
-
-def _make_bar(label: str, total: int) -> tuple[Progress, TaskID]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    progress = Progress(console=Console(stderr=True), transient=True)
-    task = progress.add_task(label, total=total)
-    progress.start()
-    return progress, task
 
 
 MAX_ROWS = 24
@@ -184,26 +181,57 @@ def print_run(compared: ComparedRun) -> None:
         print_warnings([f for f in result.findings if f not in errors], options.verbose)
         if options.verbose:
             _print_arguments(result)
-        _print_executes(result, options)
+        print_table(make_table(rows_of(result.executes, options.verbose)))
         if result.interpreted:
             print(
                 "interpreted while kernels are compiled: host times are not those of later runs\n"
             )
-        for line in output_lines(result):
-            print(line)
+        for tensor, values in zip(result.output_tensors, result.outputs, strict=True):
+            print(f"{tensor.name} {tensor.spec}: {_statistics(values)}")
     for line in comparison_lines(compared):
         print(line)
     if options.sanitize is not None and not options.quiet:
         findings = [finding.to_finding() for finding in result.sanitizer]
         print(f"sanitizer: {_count_findings(findings)}")
-    _print_verification(result, options)
-
-
-def _print_verification(result: RunResult, options: ExecuteOptions) -> None:
-    """How many executes agree; with ``-q`` only where some were left out."""
     checked = result.verification
     if checked is not None and (checked.not_verified or not options.quiet):
         print(f"verified: {checked}")
+
+
+def print_deviation(search: FirstDivergence) -> None:
+    """Print the first execute that deviates."""
+    from spyre.diagnose import map_lines, verdict_lines
+
+    if search.found is None:
+        print("no execute deviates from a value that the function has", file=sys.stderr)
+        return
+    print(search.found.to_finding(), file=sys.stderr)
+    for line in (*map_lines(search.found), *verdict_lines(search)):
+        print(line)
+
+
+def print_tensors(point: Breakpoint, file: str | None) -> None:
+    """Print the operands at the breakpoint, and save them to ``file`` if asked to."""
+    for name, tile in point.tensors.items():
+        head = f"execute {point.number}, {name}"
+        if tile is None:
+            print(f"{head}: its elements cannot be located by addresses alone")
+            continue
+        extents = zip(tile.dims, tile.values.shape, strict=True)
+        shape = " x ".join(f"{d} {n}" for d, n in extents) or "one element"
+        print(f"{head}: {shape}")
+        with np.printoptions(threshold=64, edgeitems=3, linewidth=100, precision=6):
+            print(tile.values)
+    if file is None:
+        return
+    arrays = {name: tile.values for name, tile in point.tensors.items() if tile is not None}
+    try:
+        with open(file, "wb") as target:
+            np.savez(target, **arrays)  # type: ignore[arg-type]  # names are not its parameters
+    except OSError as error:
+        raise LaunchError(
+            "SPY381", f"cannot write {file}", found=str(error.strerror or error)
+        ) from error
 
 
 def print_causes(causes: Sequence[Finding]) -> None:
@@ -223,12 +251,6 @@ def print_warnings(findings: Sequence[Finding], show_all: bool) -> None:
         print_coloured(finding, sys.stderr)
     if len(shown) < len(findings):
         print(f"… {len(findings) - len(shown)} more warnings (-v shows all)", file=sys.stderr)
-
-
-def output_lines(result: RunResult) -> list[str]:
-    """A line per output with its shape and range of numbers."""
-    pairs = zip(result.output_tensors, result.outputs, strict=True)
-    return [f"{tensor.name} {tensor.spec}: {_statistics(v)}" for tensor, v in pairs]
 
 
 def _statistics(values: npt.NDArray[Any]) -> str:
@@ -255,10 +277,6 @@ def comparison_lines(compared: ComparedRun) -> list[str]:
         name, location = compared.result.output_tensors[k].name, compared.result.places[k]
         lines.append(format_comparison(comparison, name, location))
     return lines
-
-
-def _print_executes(result: RunResult, options: ExecuteOptions) -> None:
-    print_table(make_table(rows_of(result.executes, options.verbose)))
 
 
 def print_table(table: Table) -> None:

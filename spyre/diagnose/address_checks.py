@@ -9,9 +9,7 @@ may be intended: they are suspicions, reported only if outputs are known to be w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from spyre.diagnose.dataflow import (
     dead_writes,
     intermediate_uses,
     layout_mismatches,
+    location_of,
     reads_before_write,
 )
 from spyre.dtypes import STICK_BYTES
@@ -44,248 +43,28 @@ _CHUNK = 1 << 22
 """Stick addresses computed at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class AddressCheck:
-    """The executes of a run, in order, and the findings about their addresses."""
-
-    executes: Sequence[MemoryExecute]
-
-    @cached_property
-    def groups(self) -> tuple[TiledExecutes, ...]:
-        """The executes, grouped by loop."""
-        return tuple(tile_groups(self.executes))
-
-    @cached_property
-    def unwritten(self) -> dict[int, BoolArray]:
-        """Required sticks that no execute writes, by the id of their memory."""
-        missing = {}
-        for walks in _writers(self.executes).values():
-            memory = walks[0][1].memory
-            assert memory.required is not None
-            bare = memory.required & ~_written(memory, walks)
-            if bare.any():
-                missing[id(memory)] = bare
-        return missing
-
-    def findings(self) -> tuple[Finding, ...]:
-        """Warnings, the likeliest cause first.
-
-        Wrong pitches and steps in the order of the executes, then outputs that they leave
-        incomplete.
-        """
-        checks = [TileGroupCheck(self, group) for group in self.groups]
-        wrong = [finding for check in checks for finding in check.findings()]
-        return (*wrong, *self._uncovered())
-
-    def suspicions(self) -> tuple[Finding, ...]:
-        """Warnings about addresses that may be intended, for runs whose outputs are wrong."""
-        uses = intermediate_uses(self.executes)
-        steps = [f for group in self.groups for f in TileGroupCheck(self, group).odd_steps()]
-        return (*layout_mismatches(uses), *steps, *dead_writes(uses))
-
-    def reads_before_write(self) -> tuple[Finding, ...]:
-        """Reads of intermediates that no execute has written; a sanitizer reports them too."""
-        return tuple(reads_before_write(intermediate_uses(self.executes)))
-
-    def _uncovered(self) -> Iterator[Finding]:
-        for walks in _writers(self.executes).values():
-            traced, walk = walks[-1]
-            bare = self.unwritten.get(id(walk.memory))
-            if bare is None:
-                continue
-            assert walk.memory.required is not None
-            text = uncovered_output(walk.memory.name, int(walk.memory.required.sum()))
-            yield text.finding(
-                Severity.WARNING,
-                _location(traced, walk),
-                f"{int(bare.sum()):,} sticks that no execute writes, the first at byte "
-                f"{int(np.argmax(bare)) * STICK_BYTES:,}",
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class TileGroupCheck:
-    """The checks of one group of executes, as part of those of the whole program."""
-
-    check: AddressCheck
-    group: TiledExecutes
-
-    @cached_property
-    def is_order_free(self) -> bool:
-        """True for an elementwise operation that walks all operands in the same order.
-
-        Such an operation is right as long as it visits every element, in whatever order.
-        """
-        walks = self.group.walks
-        spec = find_op(self.group.op.name)
-        if spec is None or spec.family not in (Family.ELEMENTWISE, Family.COPY):
-            return False
-        if len(walks) < len(self.group.op.tensors):
-            return False
-        first, tile = walks[0], self.group.tiles[0]
-        return all(
-            other is not None
-            and tile is not None
-            and other.dims == tile.dims
-            and walk.memory.dims == first.memory.dims
-            and np.array_equal(walk.offsets, first.offsets)
-            for walk, other in zip(walks, self.group.tiles, strict=True)
-        )
-
-    def findings(self) -> Iterator[Finding]:
-        for walk in self.group.walks:
-            yield from self._cores(walk)
-        for member in self.group.members:
-            for tensor in member.op.tensors:
-                yield from _scratchpads(member, tensor)
-        yield from self._tiles()
-
-    def _cores(self, walk: MemoryWalk) -> Iterator[Finding]:
-        """Cores that do not start at their work slice (SPY706)."""
-        if is_indirect(walk.tensor) or walk.tensor in self.group.op.index_tensors:
-            return
-        expected = core_offsets(self.group.op, walk.tensor)
-        if expected is None or walk.tensor.is_local:
-            return
-        bases = walk.offsets - expected
-        common = _most_common(bases)
-        wrong = bases != common[:, None]
-        if not wrong.any():
-            return
-        row, position = (int(i) for i in np.argwhere(wrong)[0])
-        traced, instance = self.group.execution(row)
-        op, core = self.group.op, self.group.op.cores[position]
-        start, due = int(walk.offsets[row, position]), int(common[row] + expected[position])
-        yield Finding(
-            "SPY706",
-            Severity.WARNING,
-            f"{op.name}: core {core} starts at byte {start:,} of {walk.memory.name}, expected "
-            f"{due:,} for its work slice of {walk.tensor.name}",
-            replace(_location(traced, walk, instance), core=core),
-            f"byte {due:,}: {_slice_text(op, position)}",
-            f"byte {start:,}; {int(wrong[row].sum())} of {len(op.cores)} cores start elsewhere",
-        )
-
-    def _tiles(self) -> Iterator[Finding]:
-        tiles = [
-            (walk, tile)
-            for walk, tile in zip(self.group.walks, self.group.tiles, strict=True)
-            if tile is not None and tile.memory.dims
-        ]
-        if self.is_order_free and not any(map(self._misses, self.group.walks)):
-            return
-        evident = [pair for pair in tiles if self._is_wrong(*pair)]
-        if not evident:
-            return
-        for walk, tile in evident:
-            yield from self._pitch(walk, tile)
-        stepping = [f for walk, tile in tiles for f in self._steps(walk, tile)]
-        yield from stepping
-        if not stepping:
-            for walk, tile in evident:
-                yield from self._leaving(walk, tile)
-
-    def _misses(self, walk: MemoryWalk) -> bool:
-        return walk.is_output and id(walk.memory) in self.check.unwritten
-
-    def _is_wrong(self, walk: MemoryWalk, tile: Tile) -> bool:
-        starts = walk.tile_starts
-        return bool(
-            tile.is_wrong
-            or self._misses(walk)
-            or tile.leaves_its_dims(starts).any()
-            or (starts % STICK_BYTES).any()
-            or starts.min() < 0
-            or starts.max() + tile.span_bytes > tile.memory.size_bytes
-        )
-
-    def odd_steps(self) -> Iterator[Finding]:
-        """Steps that the layout does not have, of tiles without other evidence."""
-        for walk, tile in zip(self.group.walks, self.group.tiles, strict=True):
-            if tile is not None and tile.memory.dims:
-                yield from self._steps(walk, tile, even_still=True)
-
-    def _pitch(self, walk: MemoryWalk, tile: Tile) -> Iterator[Finding]:
-        """Pitches that no dim of the layout has (SPY702)."""
-        layout, name = walk.memory.layout_dims, walk.memory.name
-        location = _location(self.group.first, walk)
-        others = len(self.group.members) - 1
-        also = f"; also in {others} more executes" if others else ""
-        found = pitch_mismatch(self.group.op, walk.tensor, tile.dims, layout, name, location, also)
-        if found is not None:
-            yield found
-
-    def _steps(self, walk: MemoryWalk, tile: Tile, even_still: bool = False) -> Iterator[Finding]:
-        """Loops that advance the tile by a step that the layout does not have (SPY704).
-
-        A loop may leave the tile where it is, unless (``even_still``) no other loop takes it
-        through the dim, or the loops have to fill an output.
-        """
-        nest, steps = self.group.nest, self.group.steps(walk)
-        allowed = [dict(tile.level_steps(nest, level)) for level in range(len(nest))]
-        walked = {places[s] for s, places in zip(steps, allowed, strict=True) if s in places}
-        fills = any(map(self._misses, self.group.walks))
-        for level, (step, places) in enumerate(zip(steps, allowed, strict=True)):
-            left = {bytes_: place for bytes_, place in places.items() if place not in walked}
-            due = left if step == 0 and not fills else places
-            if (
-                not due
-                or step is None
-                or step in places
-                or (step == 0 and not (fills or even_still))
-            ):
-                continue
-            expected, place = next(iter(due.items()))
-            row = self.group.row_of_level(level)
-            traced, instance = self.group.execution(row)
-            extent, stride = tile.memory.dims[place].extent, tile.memory.dims[place].pitches[0]
-            yield Finding(
-                "SPY704",
-                Severity.WARNING,
-                f"{self.group.op.name}: the tiles of {walk.tensor.name} advance through "
-                f"{tile.memory.name} in steps of {step:,} bytes, expected {expected:,} for its "
-                "layout",
-                _location(traced, walk, instance),
-                f"{nest[level]} tiles of {tile.extents[place]:,} of {extent:,} steps of "
-                f"{stride:,} bytes; {layout_text(tile.memory.name, tile.memory.layout_dims)}",
-                f"tiles that start at bytes {_listed(walk.tile_starts[:: max(1, row)])}",
-            )
-
-    def _leaving(self, walk: MemoryWalk, tile: Tile) -> Iterator[Finding]:
-        starts = walk.tile_starts
-        left = tile.leaves_its_dims(starts)
-        if tile.is_wrong or not left.any():
-            return
-        row = int(np.argmax(left))
-        traced, instance = self.group.execution(row)
-        yield Finding(
-            "SPY705",
-            Severity.WARNING,
-            f"{self.group.op.name}: a tile of {walk.tensor.name} starts at byte "
-            f"{int(starts[row]):,} of {tile.memory.name} and passes the end of a dim of its layout",
-            _location(traced, walk, instance),
-            layout_text(tile.memory.name, tile.memory.layout_dims),
-            f"{_tile_text(tile)}; {int(left.sum()):,} of {len(left):,} tiles",
-        )
-
-
 def check_addresses(
-    executes: Sequence[MemoryExecute], is_wrong: bool = False
+    executes: Sequence[MemoryExecute], is_wrong: bool = False, with_reads: bool = False
 ) -> tuple[Finding, ...]:
     """Warnings about the addresses of the executes of one run, the likeliest cause first.
 
-    ``is_wrong``: its outputs are known to be wrong, so suspicions are included.
+    Wrong pitches and steps in the order of the executes, then outputs that they leave incomplete.
+    ``is_wrong``: its outputs are known to be wrong, so addresses that may be intended are included.
+    ``with_reads``: reads of intermediates that no execute has written too, which a sanitizer also
+    reports.
     """
-    check = AddressCheck(executes)
-    found = check.findings()
-    odd = check.suspicions() if is_wrong else ()
-    return (*found, *(finding for finding in odd if finding not in found))
-
-
-def possible_causes(executes: Sequence[MemoryExecute]) -> tuple[Finding, ...]:
-    """`check_addresses` of a wrong run, and reads of intermediates that nothing has written."""
-    check = AddressCheck(executes)
-    return (*check.findings(), *check.suspicions(), *check.reads_before_write())
+    groups = tuple(tile_groups(executes))
+    writers = _writers(executes)
+    unwritten = _unwritten(writers)
+    found = [finding for group in groups for finding in _group_findings(group, unwritten)]
+    found += _uncovered(writers, unwritten)
+    if not is_wrong:
+        return tuple(found)
+    uses = intermediate_uses(executes)
+    steps = (f for group in groups for f in _odd_steps(group, unwritten))
+    odd = (*layout_mismatches(uses), *steps, *dead_writes(uses))
+    reads = reads_before_write(uses) if with_reads else ()
+    return (*found, *(finding for finding in odd if finding not in found), *reads)
 
 
 def address_findings(run: Run, is_wrong: bool = False) -> tuple[Finding, ...]:
@@ -295,6 +74,180 @@ def address_findings(run: Run, is_wrong: bool = False) -> tuple[Finding, ...]:
     nothing if the layouts are derived from the addresses. LaunchErrors of tracing the program.
     """
     return () if run.is_derived else check_addresses(traced_executes(run), is_wrong)
+
+
+# --- tiles of a group of executes -------------------------------------------------------------
+
+Unwritten = Mapping[int, BoolArray]
+"""Required sticks that no execute writes, by the id of their memory."""
+
+
+def _group_findings(group: TiledExecutes, unwritten: Unwritten) -> Iterator[Finding]:
+    for walk in group.walks:
+        yield from _core_starts(group, walk)
+    for member in group.members:
+        for tensor in member.op.tensors:
+            yield from _scratchpads(member, tensor)
+    yield from _tile_findings(group, unwritten)
+
+
+def _is_order_free(group: TiledExecutes) -> bool:
+    """True for an elementwise operation that walks all operands in the same order.
+
+    Such an operation is right as long as it visits every element, in whatever order.
+    """
+    walks = group.walks
+    spec = find_op(group.op.name)
+    if spec is None or spec.family not in (Family.ELEMENTWISE, Family.COPY):
+        return False
+    if len(walks) < len(group.op.tensors):
+        return False
+    first, tile = walks[0], group.tiles[0]
+    return all(
+        other is not None
+        and tile is not None
+        and other.dims == tile.dims
+        and walk.memory.dims == first.memory.dims
+        and np.array_equal(walk.offsets, first.offsets)
+        for walk, other in zip(walks, group.tiles, strict=True)
+    )
+
+
+def _core_starts(group: TiledExecutes, walk: MemoryWalk) -> Iterator[Finding]:
+    """Cores that do not start at their work slice (SPY706)."""
+    if is_indirect(walk.tensor) or walk.tensor in group.op.index_tensors:
+        return
+    expected = core_offsets(group.op, walk.tensor)
+    if expected is None or walk.tensor.is_local:
+        return
+    bases = walk.offsets - expected
+    common = _most_common(bases)
+    wrong = bases != common[:, None]
+    if not wrong.any():
+        return
+    row, position = (int(i) for i in np.argwhere(wrong)[0])
+    traced, instance = group.execution(row)
+    op, core = group.op, group.op.cores[position]
+    start, due = int(walk.offsets[row, position]), int(common[row] + expected[position])
+    yield Finding(
+        "SPY706",
+        Severity.WARNING,
+        f"{op.name}: core {core} starts at byte {start:,} of {walk.memory.name}, expected "
+        f"{due:,} for its work slice of {walk.tensor.name}",
+        _location(traced, walk, instance, core),
+        f"byte {due:,}: {_slice_text(op, position)}",
+        f"byte {start:,}; {int(wrong[row].sum())} of {len(op.cores)} cores start elsewhere",
+    )
+
+
+def _tile_findings(group: TiledExecutes, unwritten: Unwritten) -> Iterator[Finding]:
+    tiles = [
+        (walk, tile)
+        for walk, tile in zip(group.walks, group.tiles, strict=True)
+        if tile is not None and tile.memory.dims
+    ]
+    if _is_order_free(group) and not any(_misses(walk, unwritten) for walk in group.walks):
+        return
+    evident = [pair for pair in tiles if _is_wrong(*pair, unwritten)]
+    if not evident:
+        return
+    for walk, tile in evident:
+        yield from _pitches(group, walk, tile)
+    stepping = [f for walk, tile in tiles for f in _steps(group, walk, tile, unwritten)]
+    yield from stepping
+    if not stepping:
+        for walk, tile in evident:
+            yield from _leaving(group, walk, tile)
+
+
+def _misses(walk: MemoryWalk, unwritten: Unwritten) -> bool:
+    return walk.is_output and id(walk.memory) in unwritten
+
+
+def _is_wrong(walk: MemoryWalk, tile: Tile, unwritten: Unwritten) -> bool:
+    starts = walk.tile_starts
+    return bool(
+        tile.is_wrong
+        or _misses(walk, unwritten)
+        or tile.leaves_its_dims(starts).any()
+        or (starts % STICK_BYTES).any()
+        or starts.min() < 0
+        or starts.max() + tile.span_bytes > tile.memory.size_bytes
+    )
+
+
+def _odd_steps(group: TiledExecutes, unwritten: Unwritten) -> Iterator[Finding]:
+    """Steps that the layout does not have, of tiles without other evidence."""
+    for walk, tile in zip(group.walks, group.tiles, strict=True):
+        if tile is not None and tile.memory.dims:
+            yield from _steps(group, walk, tile, unwritten, even_still=True)
+
+
+def _pitches(group: TiledExecutes, walk: MemoryWalk, tile: Tile) -> Iterator[Finding]:
+    """Pitches that no dim of the layout has (SPY702)."""
+    layout, name = walk.memory.layout_dims, walk.memory.name
+    location = _location(group.first, walk)
+    others = len(group.members) - 1
+    also = f"; also in {others} more executes" if others else ""
+    found = pitch_mismatch(group.op, walk.tensor, tile.dims, layout, name, location, also)
+    if found is not None:
+        yield found
+
+
+def _steps(
+    group: TiledExecutes,
+    walk: MemoryWalk,
+    tile: Tile,
+    unwritten: Unwritten,
+    even_still: bool = False,
+) -> Iterator[Finding]:
+    """Loops that advance the tile by a step that the layout does not have (SPY704).
+
+    A loop may leave the tile where it is, unless (``even_still``) no other loop takes it
+    through the dim, or the loops have to fill an output.
+    """
+    nest, steps = group.nest, group.steps(walk)
+    allowed = [dict(tile.level_steps(nest, level)) for level in range(len(nest))]
+    walked = {places[s] for s, places in zip(steps, allowed, strict=True) if s in places}
+    fills = any(_misses(each, unwritten) for each in group.walks)
+    for level, (step, places) in enumerate(zip(steps, allowed, strict=True)):
+        left = {bytes_: place for bytes_, place in places.items() if place not in walked}
+        due = left if step == 0 and not fills else places
+        if not due or step is None or step in places or (step == 0 and not (fills or even_still)):
+            continue
+        expected, place = next(iter(due.items()))
+        row = group.row_of_level(level)
+        traced, instance = group.execution(row)
+        extent, stride = tile.memory.dims[place].extent, tile.memory.dims[place].pitches[0]
+        yield Finding(
+            "SPY704",
+            Severity.WARNING,
+            f"{group.op.name}: the tiles of {walk.tensor.name} advance through "
+            f"{tile.memory.name} in steps of {step:,} bytes, expected {expected:,} for its "
+            "layout",
+            _location(traced, walk, instance),
+            f"{nest[level]} tiles of {tile.extents[place]:,} of {extent:,} steps of "
+            f"{stride:,} bytes; {layout_text(tile.memory.name, tile.memory.layout_dims)}",
+            f"tiles that start at bytes {_listed(walk.tile_starts[:: max(1, row)])}",
+        )
+
+
+def _leaving(group: TiledExecutes, walk: MemoryWalk, tile: Tile) -> Iterator[Finding]:
+    starts = walk.tile_starts
+    left = tile.leaves_its_dims(starts)
+    if tile.is_wrong or not left.any():
+        return
+    row = int(np.argmax(left))
+    traced, instance = group.execution(row)
+    yield Finding(
+        "SPY705",
+        Severity.WARNING,
+        f"{group.op.name}: a tile of {walk.tensor.name} starts at byte "
+        f"{int(starts[row]):,} of {tile.memory.name} and passes the end of a dim of its layout",
+        _location(traced, walk, instance),
+        layout_text(tile.memory.name, tile.memory.layout_dims),
+        f"{_tile_text(tile)}; {int(left.sum()):,} of {len(left):,} tiles",
+    )
 
 
 # --- coverage ---------------------------------------------------------------------------------
@@ -310,6 +263,31 @@ def _writers(executes: Sequence[MemoryExecute]) -> dict[int, list[_Writer]]:
             if walk.is_output and walk.memory.required is not None:
                 writers.setdefault(id(walk.memory), []).append((traced, walk))
     return writers
+
+
+def _unwritten(writers: Mapping[int, Sequence[_Writer]]) -> dict[int, BoolArray]:
+    missing = {}
+    for key, walks in writers.items():
+        memory = walks[0][1].memory
+        assert memory.required is not None
+        bare = memory.required & ~_written(memory, walks)
+        if bare.any():
+            missing[key] = bare
+    return missing
+
+
+def _uncovered(writers: Mapping[int, Sequence[_Writer]], unwritten: Unwritten) -> Iterator[Finding]:
+    """Outputs that are not written completely."""
+    for key, bare in unwritten.items():
+        traced, walk = writers[key][-1]
+        assert walk.memory.required is not None
+        text = uncovered_output(walk.memory.name, int(walk.memory.required.sum()))
+        yield text.finding(
+            Severity.WARNING,
+            _location(traced, walk),
+            f"{int(bare.sum()):,} sticks that no execute writes, the first at byte "
+            f"{int(np.argmax(bare)) * STICK_BYTES:,}",
+        )
 
 
 def _written(memory: WalkedMemory, writers: Sequence[_Writer]) -> BoolArray:
@@ -347,15 +325,12 @@ def _scratchpads(traced: MemoryExecute, tensor: Tensor) -> Iterator[Finding]:
         return
     position = int(np.argmax(wrong))
     core, start = traced.op.cores[position], int(starts[0, position])
-    place = DeviceLocation(
-        traced.sdsc, traced.number, core, tensor.name, source=traced.execute.location
-    )
     yield Finding(
         "SPY706",
         Severity.WARNING,
         f"{traced.op.name}: core {core} has {tensor.name} at byte {start:,} of its LX, expected "
         f"{int(common):,} as the other cores",
-        place,
+        location_of(traced, tensor, core),
         f"byte {int(common):,}",
         f"byte {start:,}; {int(wrong.sum())} of {len(traced.op.cores)} cores start elsewhere",
     )
@@ -365,17 +340,11 @@ def _scratchpads(traced: MemoryExecute, tensor: Tensor) -> Iterator[Finding]:
 
 
 def _location(
-    traced: MemoryExecute, walk: MemoryWalk, instance: int | None = None
+    traced: MemoryExecute, walk: MemoryWalk, instance: int | None = None, core: int | None = None
 ) -> DeviceLocation:
     """The location of one execution, or (None) of all."""
     loops = () if instance is None else tuple(int(i) for i in traced.loops[instance])
-    return DeviceLocation(
-        traced.sdsc,
-        traced.number,
-        tensor=walk.tensor.name,
-        loop_indices=loops,
-        source=traced.execute.location,
-    )
+    return location_of(traced, walk.tensor, core, loops)
 
 
 def core_offsets(op: Operation, tensor: Tensor) -> Int64Array | None:

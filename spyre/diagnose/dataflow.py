@@ -102,7 +102,7 @@ def layout_mismatches(uses: Sequence[Use]) -> Iterator[Finding]:
             Severity.WARNING,
             f"{use.traced.op.name} reads other sticks of {use.tensor.name} than {writer.name} "
             "wrote",
-            _location(blamed),
+            location_of(blamed.traced, blamed.tensor),
             f"sticks as written: {writer}",
             f"sticks read by {use.name}: {use}",
         )
@@ -124,7 +124,7 @@ def dead_writes(uses: Sequence[Use]) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{use.traced.op.name}: {first.name} overwrites {use.tensor.name} before it is "
                 "read",
-                _location(use),
+                location_of(use.traced, use.tensor),
                 "a result that a later execute reads",
                 f"{use}",
             )
@@ -143,15 +143,25 @@ def reads_before_write(uses: Sequence[Use]) -> Iterator[Finding]:
         later = next((u for u in uses[position:] if u.is_output and u.meets(use)), None)
         yield UNWRITTEN_READ.of(use.traced.op.name, use.tensor.name).finding(
             Severity.WARNING,
-            _location(use),
+            location_of(use.traced, use.tensor),
             "no execute that writes it"
             if later is None
             else f"{later.name}, which writes it later",
         )
 
 
-def _location(use: Use) -> DeviceLocation:
-    traced = use.traced
+def location_of(
+    traced: MemoryExecute,
+    tensor: Tensor,
+    core: int | None = None,
+    loop_indices: tuple[int, ...] = (),
+) -> DeviceLocation:
+    """The location of an operand; without ``loop_indices``, of all executions."""
     return DeviceLocation(
-        traced.sdsc, traced.number, tensor=use.tensor.name, source=traced.execute.location
+        traced.sdsc,
+        traced.number,
+        core,
+        tensor.name,
+        loop_indices=loop_indices,
+        source=traced.execute.location,
     )

@@ -27,6 +27,7 @@ from .device_view import (
     strided_subview as strided_subview,
 )
 from .geometry import (
+    DevicePosition as DevicePosition,
     TransferGeometry as TransferGeometry,
     exact_geometry as exact_geometry,
     host_coordinate_of_offset as host_coordinate_of_offset,

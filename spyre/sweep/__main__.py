@@ -15,8 +15,6 @@ from spyre.cli import CommandParser, guarded, run_process
 
 if TYPE_CHECKING:
     from spyre.sweep.definition import Definition
-    from spyre.sweep.point import Record
-    from spyre.sweep.run import Runner
 
 DESCRIPTION = "Model bundles and functions over machines, core counts, LX sizes, tiles."
 EPILOG = """\
@@ -150,18 +148,23 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 def _sweep(options: argparse.Namespace) -> int:
     from spyre.cli import ProgressBar
-    from spyre.sweep.run import run_sweep
+    from spyre.sweep.results import write_plot, write_results
+    from spyre.sweep.run import dask_runner, process_runner, run_sweep
 
     definition = _definition(options)
     out = Path(options.out)
     _check_outputs(options, definition, out)
     journal = out.with_name(f"{out.name}.journal")
+    address = options.scheduler
+    runner = dask_runner(address) if address else process_runner(options.jobs)
     with ProgressBar(enabled=not options.quiet, label="points") as bar:
         records = run_sweep(
-            definition, _runner(options), journal, anew=options.anew, retry=options.retry,
+            definition, runner, journal, anew=options.anew, retry=options.retry,
             progress=bar.update,
         )  # fmt: skip
-    _write(options, definition, out, records)
+    write_results(out, definition.columns, records)
+    if options.plot:
+        write_plot(Path(options.plot), definition.columns, records, options.x)
     failed = [record for record in records if record["error"]]
     if not options.quiet:
         print(f"{out}: {len(records)} points, {len(failed)} with errors")
@@ -206,22 +209,6 @@ def _check_outputs(options: argparse.Namespace, definition: Definition, out: Pat
         check_plot_file(Path(options.plot))
     if out.suffix == ".parquet":
         require_parquet()
-
-
-def _runner(options: argparse.Namespace) -> Runner:
-    from spyre.sweep.run import dask_runner, process_runner
-
-    return dask_runner(options.scheduler) if options.scheduler else process_runner(options.jobs)
-
-
-def _write(
-    options: argparse.Namespace, definition: Definition, out: Path, records: list[Record]
-) -> None:
-    from spyre.sweep.results import write_plot, write_results
-
-    write_results(out, definition.columns, records)
-    if options.plot:
-        write_plot(Path(options.plot), definition.columns, records, options.x)
 
 
 if __name__ == "__main__":

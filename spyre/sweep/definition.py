@@ -28,42 +28,30 @@ _DTYPE = re.compile(r"[a-z]+\w*")
 FUNCTION_FORM = "MODULE:FUNCTION SIZES ..., with SIZES such as rows=1024x4096 or 64x64:float32"
 
 
+ExampleText = tuple[tuple[int, ...], tuple[str, ...], str]
+"""An example tensor: host sizes, a name per dim ("" for none), torch dtype name."""
+
+
 @dataclass(frozen=True, slots=True)
-class BundleTarget:
-    """A bundle directory. ``text``: its name in the sweep and in the result."""
+class SweepTarget:
+    """A bundle directory, or a function of tensors.
+
+    ``text``: its name in the sweep and in the result. ``path``: of the bundle's directory; of a
+    function's module, a dotted name or the path of a Python file. ``function``: "" for a bundle.
+    """
 
     text: str
-    directory: str
-
-
-@dataclass(frozen=True, slots=True)
-class TensorText:
-    """An example tensor: host sizes, a name per dim ("" for none), torch dtype name."""
-
-    sizes: tuple[int, ...]
-    names: tuple[str, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionTarget:
-    """A function of tensors. ``module``: a dotted name, or the path of a Python file."""
-
-    text: str
-    module: str
-    function: str
-    tensors: tuple[TensorText, ...]
+    path: str
+    function: str = ""
+    tensors: tuple[ExampleText, ...] = ()
 
     @property
     def is_file(self) -> bool:
-        """Whether ``module`` is the path of a file."""
-        return self.module.endswith(".py")
+        """Whether ``path`` is that of a Python file."""
+        return self.path.endswith(".py") and bool(self.function)
 
 
-SweepTarget = BundleTarget | FunctionTarget
-
-
-def read_bundle_target(text: str, base: Path) -> BundleTarget:
+def read_bundle_target(text: str, base: Path) -> SweepTarget:
     """Return the bundle at ``text``, a path relative to ``base``.
 
     SweepError SPY744 if the directory has no bundle.mlir.
@@ -73,10 +61,10 @@ def read_bundle_target(text: str, base: Path) -> BundleTarget:
         raise SweepError(
             "SPY744", "a bundle of the sweep does not exist", expected=f"{directory}/bundle.mlir"
         )
-    return BundleTarget(text, str(directory))
+    return SweepTarget(text, str(directory))
 
 
-def read_function_target(text: str, base: Path) -> FunctionTarget:
+def read_function_target(text: str, base: Path) -> SweepTarget:
     """Parse ``MODULE:FUNCTION SIZES ...``; files are relative to ``base``. SweepError SPY744."""
     target, *sizes = text.split()
     module, _, function = target.rpartition(":")
@@ -90,21 +78,19 @@ def read_function_target(text: str, base: Path) -> FunctionTarget:
         if not path.is_file():
             raise SweepError("SPY744", "a module of the sweep does not exist", expected=str(path))
         module = str(path)
-    return FunctionTarget(text, module, function, tuple(_tensor_text(one, text) for one in sizes))
+    return SweepTarget(text, module, function, tuple(_example_text(one, text) for one in sizes))
 
 
-def _tensor_text(text: str, function: str) -> TensorText:
-    sizes, _, dtype = text.partition(":")
-    dims = [_DIM.fullmatch(dim) for dim in sizes.split("x")]
+def _example_text(text: str, function: str) -> ExampleText:
+    extents, _, dtype = text.partition(":")
+    dims = [_DIM.fullmatch(dim) for dim in extents.split("x")]
     if any(dim is None for dim in dims) or not _DTYPE.fullmatch(dtype or "float16"):
         raise SweepError(
             "SPY744", f"{text!r} are no sizes of a tensor", expected=FUNCTION_FORM, found=function
         )
     matches = [dim for dim in dims if dim is not None]
-    return TensorText(
-        tuple(int(dim[2]) for dim in matches), tuple(dim[1] or "" for dim in matches),
-        dtype or "float16",
-    )  # fmt: skip
+    sizes, names = zip(*((int(dim[2]), dim[1] or "") for dim in matches), strict=True)
+    return sizes, names, dtype or "float16"
 
 
 def content_digest(target: SweepTarget) -> str:
@@ -128,10 +114,10 @@ def _content(path: Path) -> bytes:
 
 
 def _target_files(target: SweepTarget) -> list[Path]:
-    if isinstance(target, BundleTarget):
-        directory = Path(target.directory)
+    if not target.function:
+        directory = Path(target.path)
         return [directory / "bundle.mlir", *sorted(directory.glob("*.json"))]
-    return [Path(target.module)] if target.is_file else []
+    return [Path(target.path)] if target.is_file else []
 
 
 Number = int | float
@@ -177,7 +163,7 @@ class Definition:
         """Yield the tasks in the order of the result."""
         machines = tuple(_product(self.machine))
         for target in self.targets:
-            settings = self.compile if isinstance(target, FunctionTarget) else {}
+            settings = self.compile if target.function else {}
             for chosen in _product(settings):
                 yield SweepTask(
                     target, chosen, machines, self.model, self.machine_file, self.host_rounds
@@ -265,7 +251,7 @@ def make_definition(document: Mapping[str, Any], file: str, base: Path) -> Defin
         name: _converted(_as_list(value), _Numbers, file, f".machine.{name}")
         for name, value in _dotted(found.machine).items()
     }
-    targets: list[SweepTarget] = [read_bundle_target(text, base) for text in found.bundles]
+    targets = [read_bundle_target(text, base) for text in found.bundles]
     targets += [read_function_target(text, base) for text in found.functions]
     if not targets:
         raise _wrong(file, ".bundles", "bundles or functions", "neither")

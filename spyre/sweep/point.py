@@ -18,37 +18,36 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spyre.errors import SpyreError, SweepError
 from spyre.files import import_file
-from spyre.sweep.definition import AUTO_TILES, BundleTarget, FunctionTarget, SweepTask, read_tiles
+from spyre.sweep.definition import AUTO_TILES, SweepTarget, SweepTask, read_tiles
 
 if TYPE_CHECKING:
     from spyre.hw.cost import MachineSpec, Model
     from spyre.hw.counters import LaunchCounts
 
 
-def load_function(target: FunctionTarget) -> Callable[..., Any]:
+def load_function(target: SweepTarget) -> Callable[..., Any]:
     """Import the function to compile. SweepError SPY744 if its module or it does not exist."""
     module = _module(target)
-    function = getattr(module, target.function, None)
+    function: Callable[..., Any] | None = getattr(module, target.function, None)
     if not callable(function):
         raise SweepError(
             "SPY744",
-            f"{target.module} has no function {target.function}",
+            f"{target.path} has no function {target.function}",
             found=", ".join(name for name in vars(module) if not name.startswith("_")),
         )
-    typed: Callable[..., Any] = function
-    return typed
+    return function
 
 
-def _module(target: FunctionTarget) -> ModuleType:
+def _module(target: SweepTarget) -> ModuleType:
     if not target.is_file:
         try:
-            return importlib.import_module(target.module)
+            return importlib.import_module(target.path)
         except ModuleNotFoundError as error:
             raise SweepError(
-                "SPY744", f"there is no module {target.module}", found=str(error)
+                "SPY744", f"there is no module {target.path}", found=str(error)
             ) from error
     # A file may be outside every package.
-    return import_file(target.module, f"spyre_sweep_{Path(target.module).stem}")
+    return import_file(target.path, f"spyre_sweep_{Path(target.path).stem}")
 
 
 Record = dict[str, Any]
@@ -89,8 +88,7 @@ def _measured(task: SweepTask) -> list[Record]:
         counts, host_us = _counts(task)
     except Exception as error:  # a worker reports every exception in its records
         return [failed(error)] * len(task.machines)
-    models = [partial(_modelled, task, dict(values), counts, host_us) for values in task.machines]
-    return [_guarded(one) for one in models]
+    return [_modelled(task, dict(values), counts, host_us) for values in task.machines]
 
 
 def complete(task: SweepTask, records: list[Record]) -> list[Record]:
@@ -111,20 +109,16 @@ def failed(error: BaseException) -> Record:
     return {"error": f"{type(error).__name__}: {lines[0] if lines else ''}"}
 
 
-def _guarded(call: Callable[[], Record]) -> Record:
-    try:
-        return call()
-    except Exception as error:  # the other machines of the task are still measured
-        return failed(error)
-
-
 def _modelled(
     task: SweepTask, values: Mapping[str, Any], counts: LaunchCounts, host_us: float | None
 ) -> Record:
     from spyre.hw.cost import kernel_ns
 
-    machine = machine_of(task, values)
-    time_of = kernel_ns(counts.operations, machine, cast("Model", task.model))
+    try:
+        machine = machine_of(task, values)
+        time_of = kernel_ns(counts.operations, machine, cast("Model", task.model))
+    except Exception as error:  # the other machines of the task are still measured
+        return failed(error)
     return {
         "modelled_us": round(time_of.total_ns / 1e3, 4),
         "bound": str(time_of.bound),
@@ -151,19 +145,19 @@ def machine_of(task: SweepTask, values: Mapping[str, Any]) -> MachineSpec:
 
 
 def _counts(task: SweepTask) -> tuple[LaunchCounts, float | None]:
-    if isinstance(task.target, BundleTarget):
+    if not task.target.function:
         return _bundle_counts(task.target, task.host_rounds)
     return _function_counts(task.target, dict(task.settings), task.host_rounds)
 
 
-def _bundle_counts(target: BundleTarget, rounds: int) -> tuple[LaunchCounts, float | None]:
+def _bundle_counts(target: SweepTarget, rounds: int) -> tuple[LaunchCounts, float | None]:
     """Return the counts of the linked bundle, which runs only if its host time is requested."""
     from spyre.hw.counters import LaunchCounts
     from spyre.hw.device import Device
     from spyre.runtime.run import Session
 
     session = Session(Device())
-    with session.placed(session.describe(target.directory)) as placement:
+    with session.placed(session.describe(target.path)) as placement:
         linked = placement.link(0)
         counts = LaunchCounts([linked.view])
         run = partial(session.device.executor.run, linked)
@@ -171,7 +165,7 @@ def _bundle_counts(target: BundleTarget, rounds: int) -> tuple[LaunchCounts, flo
 
 
 def _function_counts(
-    target: FunctionTarget, settings: Mapping[str, Any], rounds: int
+    target: SweepTarget, settings: Mapping[str, Any], rounds: int
 ) -> tuple[LaunchCounts, float | None]:
     from spyre.torch_backend.inductor import design_point as design
 
@@ -179,7 +173,7 @@ def _function_counts(
     options = {SETTING_NAMES[name]: v for name, v in settings.items() if name in SETTING_NAMES}
     if tiles == AUTO_TILES:
         options["auto_tile"] = True
-    examples = [design.ExampleTensor(t.sizes, t.names, t.dtype) for t in target.tensors]
+    examples = [design.ExampleTensor(*tensor) for tensor in target.tensors]
     tensors = design.example_tensors(examples)
     compiled = design.compiled_with(load_function(target), options, read_tiles(tiles))
     try:

@@ -28,8 +28,6 @@ from spyre.runtime.drawing import (
 )
 from spyre.sweep.point import MEASURED, Record
 
-SUFFIXES = (".csv", ".parquet")
-
 
 def write_results(path: Path, columns: Sequence[str], records: Sequence[Record]) -> None:
     """Write ``records`` with ``columns`` and the measured columns as .csv or .parquet.

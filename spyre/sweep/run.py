@@ -90,25 +90,25 @@ def _finished(descriptor: int, path: Path, definition: str) -> dict[str, Record]
         return {}
     head, *lines = complete.split(b"\n")
     try:
-        sweep = msgspec.json.decode(head, type=_Head).sweep
+        sweep = msgspec.json.decode(head, type=dict[str, str])["sweep"]
         points = [msgspec.json.decode(line, type=_Point) for line in lines]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
         raise _no_journal(path) from error
     if sweep != definition:
-        raise _other_sweep(path, sweep, definition)
+        raise SweepError(
+            "SPY741",
+            f"{path} was written by another sweep",
+            expected=_changed(definition, sweep),
+            found=_changed(sweep, definition),
+            hint="--anew erases it; another --out leaves it unchanged",
+        )
     if not all(point.record.keys() >= set(MEASURED) for point in points):
         raise _no_journal(path)
     return {point.key: point.record for point in points}
 
 
-class _Head(msgspec.Struct):
-    """The first line of a journal: the definition as JSON, in a string."""
-
-    sweep: str
-
-
 class _Point(msgspec.Struct):
-    """A finished point: any other line of a journal."""
+    """A finished point: any line of a journal but the first, which is the definition."""
 
     key: str
     record: Record
@@ -123,16 +123,6 @@ def _append(descriptor: int, line: Record) -> None:
     data = json.dumps(line).encode() + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def _other_sweep(path: Path, found: str, wanted: str) -> SweepError:
-    return SweepError(
-        "SPY741",
-        f"{path} was written by another sweep",
-        expected=_changed(wanted, found),
-        found=_changed(found, wanted),
-        hint="--anew erases it; another --out leaves it unchanged",
-    )
 
 
 def _changed(text: str, other: str) -> str:

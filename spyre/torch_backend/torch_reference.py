@@ -1,6 +1,6 @@
 """Reference values of a torch function on the CPU: inputs, results of its operations, outputs.
 
-A run on the card is compared with them, execute by execute (`spyre.runtime.first_divergence`).
+A run on the card is compared with them, execute by execute (`spyre.diagnose`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spyre.diagnose import possible_causes
-from spyre.errors import LaunchError
-from spyre.files import import_file
-from spyre.hw.device import Device
-from spyre.runtime.arguments import Inputs, prepare_inputs
-from spyre.runtime.cases import case_directory, read_case
-from spyre.runtime.compare import compare
-from spyre.runtime.first_divergence import (
+from spyre.diagnose import (
     Deviation,
     FirstDivergence,
     ReferenceValue,
     is_constant,
     match_outputs,
 )
+from spyre.errors import LaunchError
+from spyre.files import import_file
+from spyre.hw.device import Device
+from spyre.runtime.arguments import Inputs, prepare_inputs
+from spyre.runtime.cases import case_directory, read_case
+from spyre.runtime.compare import compare
 from spyre.runtime.run import Run, RunOptions, RunResult, session_of, traced_executes
 
 Function = Callable[..., Any]
@@ -115,13 +114,7 @@ def bind_inputs(function: Function, given: Mapping[str, str]) -> BoundInputs:
         try:
             takes = signature.bind(*given).arguments
         except TypeError as error:
-            inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
-            raise LaunchError(
-                "SPY623",
-                "the function does not take the inputs of the bundle",
-                expected=f"a function of {inputs}",
-                found=f"parameters {signature}",
-            ) from error
+            raise _unbound(signature, given) from error
     return BoundInputs(tuple(given), order=_order_text(given, list(takes)))
 
 
@@ -174,10 +167,18 @@ def _order_text(given: Mapping[str, str], names: Sequence[str]) -> str:
     return f"the function was given the inputs in order of first use: {pairs}"
 
 
-def divergence_search(
-    function: Function, run: Run
-) -> tuple[FirstDivergence, tuple[np.ndarray[Any, Any], ...]]:
-    """An observer that finds the first execute that deviates from ``function``, and its outputs.
+def _unbound(signature: inspect.Signature, given: Mapping[str, str]) -> LaunchError:
+    inputs = ", ".join(f"{key} ({name})" if name else key for key, name in given.items())
+    return LaunchError(
+        "SPY623",
+        "the function does not take the inputs of the bundle",
+        expected=f"a function of {inputs}",
+        found=f"parameters {signature}",
+    )
+
+
+def divergence_search(function: Function, run: Run) -> FirstDivergence:
+    """An observer that finds the first execute that deviates from ``function``.
 
     The function is called with the inputs of the run in the order of the numbers in their names,
     which is the order of their first use. LaunchError SPY623 if it cannot be called with them, or
@@ -199,10 +200,7 @@ def divergence_search(
     bound = bind_inputs(function, names)
     arrays = {name: buffer.function_input for name, buffer in inputs.items()}
     values, outputs = record_values(function, arrays, bound)
-    search = FirstDivergence(
-        values, frozenset(inputs), traced_executes(run), possible_causes, bound.order
-    )
-    return search, outputs
+    return FirstDivergence(values, frozenset(inputs), traced_executes(run), bound.order, outputs)
 
 
 def _natural(name: str) -> list[int | str]:
@@ -233,16 +231,19 @@ def first_wrong(
     else:
         run = session.describe(path)
         run = run.with_inputs(prepare_inputs(run.inputs, inputs, 0))
-    search, outputs = divergence_search(function, run)
-    result: RunResult = session.execute(run, RunOptions(observers=[search]))
-    expected = match_outputs(result.outputs, outputs)
+    search = divergence_search(function, run)
+    result = session.execute(run, RunOptions(observers=[search]))
+    expected = match_outputs(result.outputs, search.outputs)
     search.check_outputs(result.output_tensors, result.places, expected)
-    differs = any(
+    return search.found if _differs(result, expected) else None
+
+
+def _differs(result: RunResult, expected: Mapping[int, np.ndarray[Any, Any]]) -> bool:
+    return any(
         not compare(result.outputs[k], values, ReferenceValue("", values).tolerance).ok
         for k, values in expected.items()
         if result.outputs[k].shape == values.shape
     )
-    return search.found if differs else None
 
 
 def _numbers(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

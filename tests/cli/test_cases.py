@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from qa.conformance.cases import find_cases
-from spyre.runtime.cases.case import Case, CaseBuffer, CaseOutput, read_case
+from spyre.runtime.cases import Case, CaseBuffer, CaseOutput, read_case
 from spyre.runtime.program.launch_spec import Role, find_launch_spec, read_launch_spec
 from tests.layout.copies_reference import device_to_host_reference
 

@@ -13,7 +13,7 @@ import pytest
 
 from spyre import __main__ as command
 from spyre.cli import doctor
-from spyre.cli.exchange import sarif_object
+from spyre.cli.diagnose import sarif_object
 from spyre.cli.run import main as spyre_run
 from spyre.codes import diagnostic_codes
 from spyre.errors import DeviceLocation, Finding, JsonLocation, Severity, SourceLocation

@@ -153,7 +153,10 @@ def test_compare_with_what_is_no_kept_run(cli, examples, tmp_path):
     ("arguments", "said"),
     [
         (("--profile", "--check", "x"), "--check does not take --profile"),
-        (("--report", "x.html", "--verify", "x"), "--verify does not go together with --report"),
+        (
+            ("--report", "x.html", "--verify", "x"),
+            "--verify-simulator does not go together with --report",
+        ),
         (("--compare", "a", "b", "--profile"), "--compare does not take --profile"),
         (("--compare", "a", "b", "--trace", "t"), "--compare does not take --trace"),
         (("--profile",), "required: PATH"),

@@ -183,7 +183,9 @@ class TestFailing:
 
 
 class TestCombinations:
-    @pytest.mark.parametrize("other", ["--check", "--explain", "--verify", "--against=ieee"])
+    @pytest.mark.parametrize(
+        "other", ["--check", "--explain", "--verify-simulator", "--against=ieee"]
+    )
     def test_not_with_what_takes_no_times(self, cli, examples, tmp_path, other):
         ran = cli(examples / "softmax", "--trace", tmp_path / "t.json", other)
         flag = other.partition("=")[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from spyre.diagnose.number_modes import UlpSize
 from spyre.dtypes import (
     FORMATS,
     HOST_DTYPES,
@@ -27,7 +28,6 @@ from spyre.hw.ops.definition import FLOATS
 from spyre.hw.ops.table import OPS
 from spyre.hw.table import plan as tb
 from spyre.runtime.compare.outputs import EXACT, default_tolerance
-from spyre.runtime.numerics.rounding import UlpSize
 from spyre.torch_backend.device.dtypes import DTYPES
 from spyre.torch_backend.eager import dispatch
 from spyre.torch_backend.tensors.allocation import TYPE_CODES

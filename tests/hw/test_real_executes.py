@@ -8,7 +8,7 @@ import pytest
 
 from qa.conformance.cases import find_cases
 from spyre.hw.device.device import Device
-from spyre.runtime.cases.case import Case, read_case
+from spyre.runtime.cases import Case, read_case
 from spyre.runtime.run.session import session_of
 from tests.hw.harness import engine
 from tests.runtime.compare.verified import verify_program

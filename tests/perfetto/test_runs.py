@@ -11,7 +11,7 @@ from spyre.cli.run import main
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.kernel import timed_runner
 from spyre.runtime.tiling.tile_plan import TilingOptions
-from spyre.runtime.trace.commands import write_trace
+from spyre.runtime.trace import write_trace
 from tests.cli.conftest import ROOT, runner_of
 from tests.perfetto.sums import assert_sums, assert_whole, sums_of, tracks_of
 from tests.perfetto.trace_processor import TraceProcessor

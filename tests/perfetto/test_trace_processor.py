@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spyre.runtime.trace.events import microseconds
+from spyre.runtime.trace import microseconds
 from tests.perfetto.trace_processor import TraceError, TraceProcessor
 
 

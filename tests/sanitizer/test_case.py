@@ -12,7 +12,7 @@ import pytest
 from spyre.cli.run import main
 from spyre.errors import DeviceFault
 from spyre.hw.device.device import Device
-from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases import read_case
 from spyre.runtime.run.session import run
 from tests.runtime.cases.test_case import buffer, write_case
 from tests.sanitizer.test_sanitizer import too_far

@@ -10,7 +10,7 @@ import pytest
 from qa.conformance.cases import find_cases
 from spyre.errors import Severity
 from spyre.hw.device.device import Device
-from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases import read_case
 from spyre.runtime.run.session import run
 
 SYMPTOMS = {

@@ -94,8 +94,8 @@ def test_errors_name_the_field(document, path, expected, found):
 
 def test_function_targets():
     found = read_function_target("os.path:join rows=64x2 8:int32", EXAMPLES)
-    assert (found.module, found.function) == ("os.path", "join")
-    assert [(t.sizes, t.names, t.dtype) for t in found.tensors] == [
+    assert (found.path, found.function) == ("os.path", "join")
+    assert list(found.tensors) == [
         ((64, 2), ("rows", ""), "float16"),
         ((8,), ("",), "int32"),
     ]
@@ -128,7 +128,7 @@ def test_paths_of_options_are_relative_to_here(tmp_path, monkeypatch):
         [str(EXAMPLES / "sweep" / "sweep.toml"), "--function", "m.py:f 64", "os.path:join 64"]
     )
     found = entry._definition(given).targets
-    assert [getattr(one, "module", one.text) for one in found] == [
+    assert [one.path if one.function else one.text for one in found] == [
         "../softmax", str(tmp_path / "m.py"), "os.path",
     ]  # fmt: skip
 

@@ -274,7 +274,7 @@ def test_the_command_line_sweeps_bundles_and_functions(tmp_path, monkeypatch, ca
     pytest.importorskip("torch")
     (tmp_path / "m.py").write_text("def f(x, y):\n    return (x + y) * y\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(entry, "_runner", lambda given: Here(measure))
+    monkeypatch.setattr("spyre.sweep.run.process_runner", lambda jobs: Here(measure))
     status = entry.main(
         ["--bundle", str(EXAMPLES / "softmax"), "--function", "m.py:f rows=64x128 64x128",
          "m.py:g 64", "--cores", "2", "8", "--tiles", "none", "rows=4", "--out", "out/s.csv"]

@@ -1,36 +1,32 @@
 from .executes import (
-    ElementLocation as ElementLocation,
+    ExecuteObserver as ExecuteObserver,
     ExecuteView as ExecuteView,
     MemoryWindow as MemoryWindow,
+    Parts as Parts,
+    element_coordinates as element_coordinates,
     execute_views as execute_views,
-    locate_element as locate_element,
+    execution_parts as execution_parts,
     operand_window as operand_window,
     output_elements as output_elements,
+    run_parts as run_parts,
+    stepping_runner as stepping_runner,
     writers as writers,
 )
 from .outputs import (
-    DEFAULT_VERIFY_POINTS as DEFAULT_VERIFY_POINTS,
     EXACT as EXACT,
     Comparison as Comparison,
     Index as Index,
     OutputLocation as OutputLocation,
     StickWriter as StickWriter,
     Tolerance as Tolerance,
-    Verification as Verification,
     compare as compare,
     default_tolerance as default_tolerance,
     describe_location as describe_location,
     format_comparison as format_comparison,
-    last_writer_of_stick as last_writer_of_stick,
+    last_writer as last_writer,
     require_equal_shapes as require_equal_shapes,
 )
 from .reference_check import (
     ReferenceCheck as ReferenceCheck,
-)
-from .stepping import (
-    ExecuteObserver as ExecuteObserver,
-    Parts as Parts,
-    execution_parts as execution_parts,
-    run_parts as run_parts,
-    stepping_runner as stepping_runner,
+    Verification as Verification,
 )

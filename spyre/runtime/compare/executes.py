@@ -1,25 +1,29 @@
 """Views of single executes of a linked program: memory of each operand, and the core and element
 at an address.
 
-`stepping` runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part`; observers read
-memory before and after. An execute whose cores have slices of different sizes has a view per part,
-run one after another.
+`stepping_runner` runs dispatches ``first`` .. ``last`` of a view with `Executor.run_part`.
+Observers read memory before and after: the reference implementation (``--verify``), the comparison
+of number modes, breakpoints and the search for the first wrong execute. An execute whose cores have
+slices of different sizes has a view per part, run one after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceLocation
 from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate, touched_bytes
-from spyre.hw.counters import StatementView
+from spyre.hw.counters import ExecuteLabels, StatementView
+from spyre.hw.device import Device, Progress
 from spyre.hw.linking import LinkedProgram, arrangements_at
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import CorePlan, PlanRun
@@ -27,6 +31,7 @@ from spyre.hw.reference import Execution
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array, arrangement_positions
 from spyre.mlir.operation import Component, Indirection, Operation
+from spyre.runtime.kernel import UNLABELLED, ExecutedLaunch, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +202,6 @@ _PIECE = 1 << 16
 """Sticks whose cores are looked up at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElementLocation:
-    """Location of an element: core, loop indices, coordinates per dim, device address in bytes.
-
-    Scratchpads begin at LX_BASE in the simulator's memory.
-    """
-
-    core: int
-    tile: tuple[int, ...]
-    coordinates: dict[str, int]
-    address_bytes: int
-
-
 def output_elements(op: Operation, access: TensorAccess) -> int:
     """Stored elements of an output that an execute writes, over all cores."""
     dims = [d for d in op.dims if access.tensor.holds(d)]
@@ -239,10 +231,10 @@ def writers(step: ExecuteView, operand: int, addresses: Int64Array) -> Int64Arra
     return owners
 
 
-def locate_element(
-    step: ExecuteView, operand: int, address: int, core: int, tile: tuple[int, ...]
-) -> ElementLocation:
-    """The element of an operand at a device address; ``core``: position of the core it is for."""
+def element_coordinates(step: ExecuteView, operand: int, address: int, core: int) -> dict[str, int]:
+    """Coordinates per dim of an operand's element at a device address; ``core``: position of the
+    core it is for.
+    """
     op, access = step.plan.op, step.plan.accesses[operand]
     tensor, offset = access.tensor, address - int(step.starts[operand][core])
     box = core_boxes(op, tensor)[core]
@@ -250,38 +242,31 @@ def locate_element(
     steps = dict(global_coordinate(op, tensor, box, core, offset))
     if access.stick_dim in steps:
         steps[access.stick_dim] += offset % STICK_BYTES // tensor.word_length_bytes
-    coordinates = {d: steps[d] for d in tensor.dims if d in steps}
-    return ElementLocation(op.cores[core], tile, coordinates, address)
+    return {d: steps[d] for d in tensor.dims if d in steps}
 
 
-@dataclass(frozen=True, slots=True)
-class IterationPoint:
-    """``coordinate``: (dim, index in the whole tensor) of the dims the output holds; empty where
-    the place depends on data. ``core`` None: no core's share has the byte.
-    """
+def find_point(
+    execution: Execution, address_bytes: int, core: int | None = None
+) -> tuple[int | None, dict[str, int]]:
+    """The core and the coordinates, by the dims that the output holds, of the element at
+    ``address_bytes``, or else of an element in the same stick.
 
-    core: int | None
-    coordinate: tuple[tuple[str, int], ...] = ()
-
-
-def find_point(execution: Execution, address_bytes: int, core: int | None = None) -> IterationPoint:
-    """The point of the element at ``address_bytes``, or else of an element in the same stick.
-
-    Of several cores the first. ``core``: look at this core only (in LX).
+    Of several cores the first. No coordinates where the place depends on data; then, or if no
+    core's share has the byte, the core is ``core``. ``core``: look at this core only (in LX).
     """
     for exact in (True, False):
         for position in execution.cores:
             if core is not None and execution.op.cores[position] != core:
                 continue
-            point = _point_of(execution, position, address_bytes, exact)
-            if point is not None:
-                return point
-    return IterationPoint(core)
+            coordinate = _coordinate_of(execution, position, address_bytes, exact)
+            if coordinate is not None:
+                return execution.op.cores[position], coordinate
+    return core, {}
 
 
-def _point_of(
+def _coordinate_of(
     execution: Execution, position: int, address: int, exact: bool
-) -> IterationPoint | None:
+) -> dict[str, int] | None:
     addresses = execution.addresses(execution.output, position)
     if exact:
         hits = np.flatnonzero(addresses == address)
@@ -296,7 +281,7 @@ def _point_of(
         if output.holds(dim)
     }
     _undo_arrangement(execution, coordinate)
-    return IterationPoint(op.cores[position], tuple(coordinate.items()))
+    return coordinate
 
 
 def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
@@ -310,8 +295,53 @@ def _undo_arrangement(execution: Execution, coordinate: dict[str, int]) -> None:
     coordinate[dim] = group * len(positions) + int(np.flatnonzero(positions == position)[0])
 
 
-def describe_coordinate(point: IterationPoint) -> str:
-    """`` at mb 5, out 70``; nothing where it is not known."""
-    if not point.coordinate:
-        return ""
-    return " at " + ", ".join(f"{dim} {index}" for dim, index in point.coordinate)
+# --- running execute by execute -----------------------------------------------------------------
+
+Parts = Sequence[ExecuteView]
+"""One execution; several views where cores have slices of different sizes."""
+
+
+class ExecuteObserver(Protocol):
+    """Called around every execution. ``number``: of the execute statement, as reports count."""
+
+    def before(self, device: Device, parts: Parts, number: int) -> None:
+        """Look at memory before the execution."""
+
+    def after(self, device: Device, parts: Parts, number: int) -> None:
+        """Look at memory after the execution; an exception ends the run."""
+
+
+def execution_parts(linked: LinkedProgram) -> list[Parts]:
+    """The views of each execution of a program, in program order."""
+    groups = groupby(execute_views(linked), key=lambda view: (view.static, view.instance))
+    return [list(views) for _, views in groups]
+
+
+def stepping_runner(
+    observers: Sequence[ExecuteObserver],
+    label: ExecuteLabels = UNLABELLED,
+    progress: Progress | None = None,
+) -> Runner:
+    """A runner that calls ``observers`` around every execution. It measures no execute times."""
+
+    def run(device: Device, linked: LinkedProgram) -> ExecutedLaunch:
+        begin = time.perf_counter_ns()
+        device.executor.warm(linked)  # observed executes run in compiled kernels
+        for parts in execution_parts(linked):
+            number = label.first_execute + parts[0].static
+            for observer in observers:
+                observer.before(device, parts, number)
+            run_parts(device, parts)
+            for observer in observers:
+                observer.after(device, parts, number)
+            if progress is not None:
+                progress(parts[-1].last, len(linked.dispatch))
+        return ExecutedLaunch(linked, begin, label=label)
+
+    return run
+
+
+def run_parts(device: Device, parts: Parts) -> None:
+    """Run one execution."""
+    for part in parts:
+        device.executor.run_part(part.linked, part.first, part.last)

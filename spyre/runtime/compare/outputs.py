@@ -9,20 +9,26 @@ indices that last wrote it. It needs only the linked program and the address rul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
+from operator import mul
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import FORMATS, canonical_dtype_name
-from spyre.errors import Finding, MismatchError
+from spyre.errors import MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.plans import PlanRun
-from spyre.hw.spec import STICK_BYTES
-from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
+from spyre.layout import (
+    DevicePosition,
+    SpyreTensorLayout,
+    device_coordinate,
+    host_coordinate_of_offset,
+)
 from spyre.mlir.operation import Component, Indirection
 from spyre.mlir.program import Execute
 
@@ -31,17 +37,15 @@ Extreme = tuple[float, Index]
 """A greatest difference and the index where it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(msgspec.Struct, frozen=True):
     """An element is right if |found − expected| ≤ ``atol`` + ``rtol``·|expected|.
 
-    Infinities must agree in sign. NaN equals NaN if ``equal_nan``; with ``merged_nan`` an
-    expected NaN is also met by ±inf, the only thing DL16 can store for it.
+    Infinities must agree in sign, and NaN equals NaN; with ``merged_nan`` an expected NaN is also
+    met by ±inf, the only thing DL16 can store for it.
     """
 
     rtol: float = 0.0
     atol: float = 0.0
-    equal_nan: bool = True
     merged_nan: bool = False
 
 
@@ -74,7 +78,7 @@ def default_tolerance(dtype_name: str, device_dtype: str | None = None) -> Toler
     stored = _BY_FORMAT.get(device_dtype or "")
     if stored is None or torch_default is EXACT:
         return torch_default
-    return replace(stored, rtol=max(torch_default.rtol, stored.rtol))
+    return msgspec.structs.replace(stored, rtol=max(torch_default.rtol, stored.rtol))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ def _float_differences(
     special = ~(np.isfinite(found64) & np.isfinite(expected64))
     agree = found64 == expected64
     expected_nan = np.isnan(expected64)
-    agree |= expected_nan & np.isnan(found64) & tolerance.equal_nan
+    agree |= expected_nan & np.isnan(found64)
     agree |= expected_nan & np.isinf(found64) & tolerance.merged_nan
     difference = np.where(special, np.where(agree, 0.0, inf), difference)
     return difference, np.where(special, 0.0, allowed)
@@ -216,50 +220,40 @@ class OutputLocation:
     """Layout and address of an output on the card, for reports.
 
     ``dma_sizes``/``dma_strides`` in elements: the host extents the layout was made for.
-    ``base_address``: byte address of the tensor, if known. ``view_strides``/``view_offset``:
-    strides and storage offset (elements) of the compared values when they are another view of
-    the tensor's storage.
+    ``base_address``: byte address of the tensor. ``view_strides``/``view_offset``: strides and
+    storage offset (elements) of the compared values, a view of the tensor's storage.
     """
 
     layout: SpyreTensorLayout
     dma_sizes: Index
     dma_strides: Index
-    base_address: int | None = None
-    core_map: WriterOfStick | None = None
-    view_strides: Index | None = None
+    base_address: int
+    core_map: WriterOfStick
+    view_strides: Index
     view_offset: int = 0
 
-    def host_index(self, index: Sequence[int]) -> Index:
-        """Host coordinates of the compared element ``index``; differs from it for views only."""
-        if self.view_strides is None:
-            return tuple(index)
-        offset = sum(i * s for i, s in zip(index, self.view_strides, strict=True))
-        return host_coordinate_of_offset(
-            self.view_offset + offset, self.dma_sizes, self.dma_strides
-        )
+    def position(self, index: Sequence[int]) -> DevicePosition:
+        """Stick, lane and byte offset of the compared element ``index``."""
+        host = tuple(index)
+        if (self.view_strides, self.view_offset) != (self.dma_strides, 0):
+            offset = self.view_offset + sum(map(mul, index, self.view_strides))
+            host = host_coordinate_of_offset(offset, self.dma_sizes, self.dma_strides)
+        return device_coordinate(self.layout, self.dma_sizes, self.dma_strides, host)
 
     def writer_of(self, index: Sequence[int]) -> StickWriter | None:
         """The last writer of the stick of the compared element ``index``, if known."""
-        if self.core_map is None:
-            return None
-        host = self.host_index(index)
-        return self.core_map(
-            device_coordinate(self.layout, self.dma_sizes, self.dma_strides, host).stick
-        )
+        return self.core_map(self.position(index).stick)
 
 
 def describe_location(location: OutputLocation, index: Sequence[int]) -> str:
     """One line naming core, tile, stick, lane and address of the output element ``index``."""
-    position = device_coordinate(
-        location.layout, location.dma_sizes, location.dma_strides, location.host_index(index)
-    )
-    parts = [f"stick {position.stick}", f"lane {position.lane}"]
-    if location.core_map is not None:
-        parts = [*_describe_writer(location.core_map(position.stick)), *parts]
-    if location.base_address is None:
-        parts.append(f"byte {position.byte_offset:#x} of the tensor")
-    else:
-        parts.append(f"address {location.base_address + position.byte_offset:#x}")
+    place = location.position(index)
+    parts = [
+        *_describe_writer(location.core_map(place.stick)),
+        f"stick {place.stick}",
+        f"lane {place.lane}",
+        f"address {location.base_address + place.byte_offset:#x}",
+    ]
     return ", ".join(parts)
 
 
@@ -327,38 +321,23 @@ def last_writer(linked: LinkedProgram, address_bytes: int) -> StickWriter | None
     Of several cores that combine partial results, the first. None (unknown) if an execute scatters
     through an index, because addresses then depend on data.
     """
-    found = (_last_of(linked, execute, address_bytes) for execute in linked.program.executes)
+    found = (
+        _last_of_run(linked, execute, run, address_bytes)
+        for execute in linked.program.executes
+        for run in linked.runs[execute.index]
+    )
     writers = [writer for writer in found if writer is not None]
     if writers:
-        return max(writers, key=lambda writer: writer[0])[1]
-    return None if _scatters(linked) else StickWriter(None)
-
-
-def last_writer_of_stick(
-    linked: LinkedProgram, layout: SpyreTensorLayout, base_address: int, stick: Sequence[int]
-) -> StickWriter | None:
-    """`last_writer` of the stick with device coordinates ``stick`` of a tensor."""
-    position = int(np.ravel_multi_index(tuple(stick), layout.device_size[:-1]))
-    return last_writer(linked, base_address + STICK_BYTES * position)
-
-
-def _scatters(linked: LinkedProgram) -> bool:
+        return max(reversed(writers), key=lambda writer: writer[0])[1]
     outputs = (t for group in linked.plans for plan in group for t in plan.op.outputs)
-    return any(tensor.indirection is Indirection.VALUE for tensor in outputs)
-
-
-def _last_of(
-    linked: LinkedProgram, execute: Execute, address: int
-) -> tuple[int, StickWriter] | None:
-    """(position in program order, writer) of the last execution that covers ``address``."""
-    found = [_last_of_run(linked, execute, run, address) for run in linked.runs[execute.index]]
-    writers = [writer for writer in found if writer is not None]
-    return max(reversed(writers), key=lambda writer: writer[0], default=None)
+    scatters = any(tensor.indirection is Indirection.VALUE for tensor in outputs)
+    return None if scatters else StickWriter(None)
 
 
 def _last_of_run(
     linked: LinkedProgram, execute: Execute, run: PlanRun, address: int
 ) -> tuple[int, StickWriter] | None:
+    """(position in program order, writer) of the last execution that covers ``address``."""
     op = run.plan.op
     tensor = op.tensors[-1]
     if tensor.component is not Component.HBM or tensor.indirection is Indirection.VALUE:
@@ -375,30 +354,3 @@ def _last_of_run(
     core = op.cores[int(np.flatnonzero(hits[row])[0])]
     tile = tuple(int(i) for i in schedule.loop_indices[execute.index][instance])
     return int(last), StickWriter(core, tile, execute.index, op.name)
-
-
-# --- verification of executes -----------------------------------------------------------------
-
-DEFAULT_VERIFY_POINTS = 1 << 23
-"""Points of the iteration space up to which an execute is verified; the reference is slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """Executes that agreed, and a warning per execute statement too large to be verified."""
-
-    verified: int
-    not_verified: int = 0
-    findings: tuple[Finding, ...] = ()
-
-    def __add__(self, other: Verification) -> Verification:
-        return Verification(
-            self.verified + other.verified,
-            self.not_verified + other.not_verified,
-            self.findings + other.findings,
-        )
-
-    def __str__(self) -> str:
-        text = f"{self.verified} of {self.verified + self.not_verified} executes agree"
-        text += " with the reference implementation"
-        return f"{text}, {self.not_verified} were too large" if self.not_verified else text

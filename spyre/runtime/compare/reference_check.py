@@ -29,16 +29,27 @@ from spyre.hw.reference import (
     ulp_distance,
 )
 from spyre.mlir.operation import Operation
-from spyre.runtime.compare.executes import (
-    ByteRange,
-    ExecuteView,
-    describe_coordinate,
-    find_point,
-)
-from spyre.runtime.compare.outputs import DEFAULT_VERIFY_POINTS, Verification
-from spyre.runtime.compare.stepping import Parts
+from spyre.runtime.compare.executes import ByteRange, ExecuteView, Parts, find_point
 
 Bytes = npt.NDArray[np.uint8]
+
+
+DEFAULT_VERIFY_POINTS = 1 << 23
+"""Points of the iteration space up to which an execute is verified; the reference is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Executes that agreed, and a warning per execute statement too large to be verified."""
+
+    verified: int
+    not_verified: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.verified} of {self.verified + self.not_verified} executes agree"
+        text += " with the reference implementation"
+        return f"{text}, {self.not_verified} were too large" if self.not_verified else text
 
 
 @dataclass
@@ -122,16 +133,6 @@ class ReferenceCheck:
             for k in range(len(step.op.inputs))
         ]
 
-    def _execution(self, step: ExecuteView) -> Execution:
-        """The reference's view of an execute."""
-        return Execution(
-            step.op,
-            self._memory,
-            step.starts,
-            self.device.numerics,
-            step.arrangements,
-        )
-
     def _mismatch(
         self,
         step: ExecuteView,
@@ -145,7 +146,11 @@ class ReferenceCheck:
         element_bytes = found.size // distance.size
         element = slice(worst * element_bytes, (worst + 1) * element_bytes)
         address = window.address_bytes + element.start
-        point = find_point(self._execution(step), address, window.core)
+        execution = Execution(
+            step.op, self._memory, step.starts, self.device.numerics, step.arrangements
+        )
+        core, coordinate = find_point(execution, address, window.core)
+        shown = ", ".join(f"{dim} {index}" for dim, index in coordinate.items())
         ulps = int(distance[worst])
         far = "no number" if ulps >= NOT_COMPARABLE else f"{ulps} ulp away"
         stored = find_stored_format(tensor.data_format)
@@ -154,8 +159,8 @@ class ReferenceCheck:
         return MismatchError(
             "SPY620",
             f"{step.op.name}: the engine differs from the reference implementation"
-            f"{describe_coordinate(point)}",
-            step.location(window.operand, point.core, address),
+            f"{f' at {shown}' if shown else ''}",
+            step.location(window.operand, core, address),
             expected=f"{_number(expected[element], tensor.data_format, mode)} within {allowed} ulp",
             found=f"{_number(found[element], tensor.data_format, mode)}, {far}; "
             f"{np.count_nonzero(distance)} elements differ",

@@ -2,6 +2,7 @@ from .html import (
     Column as Column,
     Content as Content,
     Markup as Markup,
+    Section as Section,
     document as document,
     html_table as html_table,
     inside as inside,

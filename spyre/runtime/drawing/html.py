@@ -22,6 +22,8 @@ class Markup(str):
 
 
 Content = str | Iterable[str]
+Section = tuple[str, str, Markup]
+"""A section of a page: its id, its headline and its content."""
 
 
 def tag(name: str, content: Content = "", **attributes: object) -> Markup:

@@ -336,11 +336,20 @@ def label(text: str, x: float, y: float, width: float, style: str = "") -> Marku
 
 
 def rectangle(
-    x: float, y: float, width: float, height: float, style: str, title: str = ""
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    style: str,
+    title: str = "",
+    *,
+    radius: float | None = 2.0,
+    opacity: str | None = None,
 ) -> Markup:
-    """Return a box. ``title``: its tooltip."""
+    """Return a box. ``title``: its tooltip; ``radius``: of corners; ``opacity``: of the fill."""
     content = tag("title", title) if title else ""
-    return tag("rect", content, x=x, y=y, width=width, height=height, rx=2.0, class_=style)
+    return tag("rect", content, x=x, y=y, width=width, height=height, rx=radius, class_=style,
+               fill_opacity=opacity)  # fmt: skip
 
 
 def shown_indices(count: int, most: int) -> list[int | None]:

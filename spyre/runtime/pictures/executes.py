@@ -141,21 +141,39 @@ def _card(op: Operation) -> Block:
 
 def _core_memory(group: TiledExecutes, walk: MemoryWalk) -> Iterator[Block]:
     """Draw the memory of an operand; each stick has the colour of the core that accesses it."""
-    verb = "written to" if walk.is_output else "read from"
-    size = format_bytes(walk.memory.size_bytes)
-    head = f"{walk.tensor.name}, {verb} {walk.memory.name} in HBM ({size})"
     touched = _accessed_sticks(group.op, walk, range(1))
+    head = _memory_head(walk, f"{walk.memory.name} in HBM")
     if touched is None:
-        yield text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
+        yield _not_drawn(head)
         return
     parts = touched[0]
-    shared = len(parts) > 1 and all(np.array_equal(parts[0], each) for each in parts[1:])
+    shared = _is_shared(parts)
     each = format_bytes(len(parts[0]) * STICK_BYTES) if parts else "-"
     how = f"all cores read the same {each}" if shared else f"{each} a core"
     yield text_block(f"{head}: {how}{', in the first tile' if group.nest else ''}.")
-    cores = group.op.cores
-    owners = [(7 if shared else c % COLOURS, a) for c, a in zip(cores, parts, strict=True)]
-    yield memory_block(_memory_rows(walk.memory), owners, STICK_BYTES)
+    yield _owned_memory(walk.memory, group.op.cores, parts, shared)
+
+
+def _memory_head(walk: MemoryWalk, place: str) -> str:
+    verb = "written to" if walk.is_output else "read from"
+    return f"{walk.tensor.name}, {verb} {place} ({format_bytes(walk.memory.size_bytes)})"
+
+
+def _not_drawn(head: str) -> Block:
+    return text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
+
+
+def _is_shared(parts: Sequence[Int64Array]) -> bool:
+    """Return whether several owners access the same sticks."""
+    return len(parts) > 1 and all(np.array_equal(parts[0], each) for each in parts[1:])
+
+
+def _owned_memory(
+    memory: WalkedMemory, owners: Sequence[int], parts: Sequence[Int64Array], shared: bool
+) -> Block:
+    """Draw the sticks of each owner in its colour, those that all share in one."""
+    colours = [7 if shared else owner % COLOURS for owner in owners]
+    return memory_block(_memory_rows(memory), [*zip(colours, parts, strict=True)], STICK_BYTES)
 
 
 def _scratchpad_blocks(op: Operation) -> Iterator[Block]:
@@ -278,7 +296,11 @@ def _nest_block(group: TiledExecutes) -> Block:
         x, y = 8.0 * depth, 22.0 * depth
         box_height = height - y - 4.0 * depth
         pieces.append(rectangle(x, y, INNER - 2 * x, box_height, "box"))
-        steps = "; ".join(_step_texts(group, depth))
+        moves = [(walk.memory.name, group.steps(walk)[depth]) for walk in group.walks]
+        steps = "; ".join(
+            f"{name} {'irregular' if n is None else f'{n:+,} bytes' if n else 'stays'}"
+            for name, n in moves
+        )
         pieces.append(label(f"{text}: {steps}", x + 8.0, y + 15.0, INNER - 2 * x - 16.0))
     x, y = 8.0 * len(lines), 22.0 * len(lines)
     pieces.append(rectangle(x, y, INNER - 2 * x, 20.0, "own colour-0"))
@@ -287,29 +309,17 @@ def _nest_block(group: TiledExecutes) -> Block:
     return Block(height, inside(pieces))
 
 
-def _step_texts(group: TiledExecutes, depth: int) -> Iterator[str]:
-    """Return how far a step of loop ``depth`` moves each operand."""
-    for walk in group.walks:
-        step = group.steps(walk)[depth] if len(group.nest) else 0
-        moved = "irregular" if step is None else f"{step:+,} bytes" if step else "stays"
-        yield f"{walk.memory.name} {moved}"
-
-
 def _tile_memory(group: TiledExecutes, walk: MemoryWalk, shown: Sequence[int]) -> Iterator[Block]:
-    verb = "written to" if walk.is_output else "read from"
-    size = format_bytes(walk.memory.size_bytes)
-    head = f"{walk.tensor.name}, {verb} {walk.memory.name} ({size})"
-    touched = _accessed_sticks(group.op, walk, shown)
+    touched, head = _accessed_sticks(group.op, walk, shown), _memory_head(walk, walk.memory.name)
     if touched is None:
-        yield text_block(f"{head}: not drawn, it has too many sticks or an index tensor.")
+        yield _not_drawn(head)
         return
     tiles = [np.unique(np.concatenate(cores)) for cores in touched]
-    same = len(tiles) > 1 and all(np.array_equal(tiles[0], tile) for tile in tiles[1:])
-    each = format_bytes(len(tiles[0]) * STICK_BYTES)
-    yield text_block(f"{head}: {f'every tile takes the same {each}' if same else f'{each} a tile'}")
-    owners = [(7 if same else tile % COLOURS, sticks) for tile, sticks in zip(shown, tiles,
-              strict=True)]  # fmt: skip
-    yield memory_block(_memory_rows(walk.memory), owners, STICK_BYTES)
+    shared, each = _is_shared(tiles), format_bytes(len(tiles[0]) * STICK_BYTES)
+    yield text_block(
+        f"{head}: {f'every tile takes the same {each}' if shared else f'{each} a tile'}"
+    )
+    yield _owned_memory(walk.memory, shown, tiles, shared)
 
 
 # --- the graph --------------------------------------------------------------------------------
@@ -371,7 +381,9 @@ def graph_picture(groups: Sequence[TiledExecutes]) -> Picture:
         pieces.append(_node_head(group, left, y))
         rows = [(each, y + 22.0 + 15.0 * k + 7.0) for k, each in enumerate(operands)]
         for operand, row in rows:
-            source = _writer(written, operand) if not operand.is_output else None
+            # The last operand before this one that wrote some of the bytes it reads.
+            writers = (each for each in reversed(written) if each[0].overlaps(operand))
+            source = None if operand.is_output else next(writers, None)
             origin = "" if source is None else f" from execute {source[1]}"
             verb = "writes" if operand.is_output else "reads"
             text = f"{verb} {operand.text}{origin}"
@@ -397,13 +409,6 @@ def _node_head(group: TiledExecutes, left: float, y: float) -> Markup:
     times = f", {runs:,} times" if runs > 1 else ""
     text = f"{_execute_title(group)}{times}, {len(group.op.cores)} cores"
     return label(text, left + 8.0, y + 15.0, INNER - left - 16.0)
-
-
-def _writer(
-    written: Sequence[tuple[_Operand, int, float]], operand: _Operand
-) -> tuple[_Operand, int, float] | None:
-    """Return the last entry of ``written`` that overlaps with ``operand``."""
-    return next((each for each in reversed(written) if each[0].overlaps(operand)), None)
 
 
 def _drawn_edges(edges: Sequence[_Edge], right: float) -> Iterator[Markup]:

@@ -1,7 +1,7 @@
 """Profiles: the modelled time of a recording or of the result of a run.
 
-:mod:`.data` holds the profile, :mod:`.profile` makes it; the other modules render it as tables,
-JSON, an HTML page, a roofline and a trace. Nothing runs here unless a profile is requested.
+:mod:`.profile` makes it; the other modules render it as tables, JSON, an HTML page, a roofline and
+a trace. Nothing runs here unless a profile is requested.
 """
 
 import lazy_loader

@@ -2,9 +2,6 @@ from .collectives import (
     LinkCounts as LinkCounts,
     link_counts as link_counts,
 )
-from .data import (
-    FallbackTime as FallbackTime,
-)
 from .files import (
     check_target as check_target,
     compare_profiles as compare_profiles,
@@ -13,6 +10,7 @@ from .files import (
     read_kept_run as read_kept_run,
 )
 from .profile import (
+    FallbackTime as FallbackTime,
     MachineLike as MachineLike,
     Profile as Profile,
     machine_of as machine_of,

@@ -19,12 +19,13 @@ from spyre.runtime.drawing import (
     inside,
     linear_ticks,
     plot,
+    rectangle,
     tag,
     x_axis,
     y_axis,
 )
-from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, Float64Array, KernelProfile, imbalance
+from spyre.runtime.profile.profile import HbmOccupancy, Profile
 from spyre.runtime.profile.table import imbalance_text, time_text
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes
@@ -35,7 +36,7 @@ MAX_SPANS = 1500
 """The timeline shows at most so many spans, the longest."""
 
 
-def timeline_chart(profile: ProfileData) -> Markup:
+def timeline_chart(profile: Profile) -> Markup:
     """Draw a lane per resource."""
     most = profile.makespan_ns or 1.0
     lanes = category_scale("", [str(lane) for lane in reversed(LANES)])
@@ -47,7 +48,7 @@ def timeline_chart(profile: ProfileData) -> Markup:
     return chart(TIMELINE_FRAME, "Timeline of host, DMA engine, launching and cores", pieces)
 
 
-def _timeline_spans(profile: ProfileData, most: float) -> Iterator[Markup]:
+def _timeline_spans(profile: Profile, most: float) -> Iterator[Markup]:
     timeline = profile.timeline
     longest = sorted(range(len(timeline.tasks)), key=lambda k: -timeline.tasks[k].duration_ns)
     for number in sorted(longest[:MAX_SPANS]):
@@ -62,15 +63,9 @@ def _timeline_spans(profile: ProfileData, most: float) -> Iterator[Markup]:
             f"{task.kind} {activity.name}{size}, stream {activity.stream}: "
             f"{time_text(span.begin_ns)} to {time_text(span.end_ns)}"
         )
-        yield tag(
-            "rect",
-            tag("title", description),
-            x=x,
-            y=top,
-            width=max(TIMELINE_FRAME.x(span.end_ns / most) - x, 0.75),
-            height=bottom - top,
-            class_=f"span {_TASK_CLASSES[task.kind]}",
-        )
+        width = max(TIMELINE_FRAME.x(span.end_ns / most) - x, 0.75)
+        style = f"span {_TASK_CLASSES[task.kind]}"
+        yield rectangle(x, top, width, bottom - top, style, description, radius=None)
 
 
 _TASK_CLASSES = {
@@ -92,8 +87,8 @@ MAX_LIFETIMES = 1500
 
 def lx_chart(kernel: KernelProfile) -> Markup:
     """Draw the first `MAX_LIFETIMES` contents of the scratchpads in one launch."""
-    contents = lifetimes(kernel.model.lx)
-    total_ns, highest = kernel.model.total_ns, kernel.model.lx.highest
+    contents = lifetimes(kernel.view.lx_accesses)
+    total_ns, highest = kernel.one_ns, kernel.view.lx_accesses.highest
     drawn = np.argsort(contents.first, kind="stable")[:MAX_LIFETIMES]
     pieces = [
         x_axis(LX_FRAME, linear_ticks(total_ns, time_text), "time in the kernel"),
@@ -106,31 +101,24 @@ def lx_chart(kernel: KernelProfile) -> Markup:
 
 def left_out(kernel: KernelProfile) -> int:
     """Return how many contents `lx_chart` does not draw."""
-    return max(len(lifetimes(kernel.model.lx)) - MAX_LIFETIMES, 0)
+    return max(len(lifetimes(kernel.view.lx_accesses)) - MAX_LIFETIMES, 0)
 
 
 def _lifetime_rectangles(
     kernel: KernelProfile, contents: LxLifetimes, drawn: list[int], highest: int
 ) -> Iterator[Markup]:
-    model, total_ns = kernel.model, kernel.model.total_ns
-    begin, end = model.begin_ns[contents.first], model.end_ns[contents.last]
+    total_ns = kernel.one_ns
+    begin, end = kernel.begin_ns[contents.first], kernel.end_ns[contents.last]
     ranges = np.unique(np.stack([contents.low, contents.high], axis=1), axis=0).tolist()
     colour = {tuple(each): k % COLOURS for k, each in enumerate(ranges)}
     for k in drawn:
         low, high = int(contents.low[k]), int(contents.high[k])
         x, right = LX_FRAME.x(begin[k] / total_ns), LX_FRAME.x(end[k] / total_ns)
         y, bottom = LX_FRAME.y(high / highest), LX_FRAME.y(low / highest)
-        title = tag("title", _lifetime_text(kernel, contents, k, float(begin[k]), float(end[k])))
-        yield tag(
-            "rect",
-            title,
-            x=float(x),
-            y=y,
-            width=max(float(right - x), 0.75),
-            height=max(bottom - y, 1.0),
-            class_=f"content colour-{colour[low, high]}",
-        )
-        name = kernel.execute_of(int(contents.writer[k])).op
+        title = _lifetime_text(kernel, contents, k, float(begin[k]), float(end[k]))
+        size, style = max(float(right - x), 0.75), f"content colour-{colour[low, high]}"
+        yield rectangle(float(x), y, size, max(bottom - y, 1.0), style, title, radius=None)
+        name = kernel.by_statement[int(contents.writer[k])].op
         if right - x > 8 * len(name) + 8 and bottom - y > 16:
             yield tag("text", name, x=float(x) + 5, y=y + 14, class_="inner")
 
@@ -139,8 +127,8 @@ def _lifetime_text(
     kernel: KernelProfile, contents: LxLifetimes, k: int, begin: float, end: float
 ) -> str:
     low, high = int(contents.low[k]), int(contents.high[k])
-    writer = kernel.execute_of(int(contents.writer[k])).op
-    reader = kernel.execute_of(int(contents.reader[k])).op
+    writer = kernel.by_statement[int(contents.writer[k])].op
+    reader = kernel.by_statement[int(contents.reader[k])].op
     source = f"written by {writer}" if contents.written[k] else f"there before, read by {writer}"
     return (
         f"{low:#x} to {high:#x} ({format_bytes(high - low)}): {source}, last used by {reader}, "
@@ -262,15 +250,8 @@ def _bars(values: Sequence[float], text: Callable[[float], str], mean: float) ->
     for core, value in enumerate(values):
         left, right = CORE_FRAME.x((core + 0.12) * width), CORE_FRAME.x((core + 0.88) * width)
         top = CORE_FRAME.y(value / most)
-        yield tag(
-            "rect",
-            tag("title", f"core {core}: {text(value)}"),
-            x=left,
-            y=top,
-            width=right - left,
-            height=CORE_FRAME.base - top,
-            class_="bar",
-        )
+        height, title = CORE_FRAME.base - top, f"core {core}: {text(value)}"
+        yield rectangle(left, top, right - left, height, "bar", title, radius=None)
         if core % 4 == 0:
             middle = (left + right) / 2
             yield tag("text", str(core), x=middle, y=CORE_FRAME.height - 6, class_="tick middle")

@@ -12,88 +12,15 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import CAVEAT, CollectiveTime, MachineSpec, bus_gbps, fastest_time
 from spyre.runtime.comms import CollectiveRecord
 from spyre.runtime.drawing import Column
-from spyre.runtime.flex import Command, recorded_block_of
 from spyre.runtime.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from spyre.runtime.profile.data import ProfileData
-
-
-def record_of(command: Command) -> CollectiveRecord | None:
-    """Return the record of the collective that ``command`` carried out, None for other commands."""
-    recorded = recorded_block_of(command)
-    return recorded.detail if recorded and isinstance(recorded.detail, CollectiveRecord) else None
+    from spyre.runtime.profile.profile import Profile
 
 
 def modelled_time(record: CollectiveRecord, machine: MachineSpec) -> CollectiveTime:
     """Return the modelled time of one collective between as many cards as the group has ranks."""
     return fastest_time(record.operation, record.size_bytes, record.ranks, machine)
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveRow:
-    """All collectives of one kind: operation, reduction, dtype, size and ranks."""
-
-    name: str
-    records: tuple[CollectiveRecord, ...]
-    time: CollectiveTime
-
-    @property
-    def calls(self) -> int:
-        """Number of calls."""
-        return len(self.records)
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks in the group."""
-        return self.records[0].ranks
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the largest tensor of one call."""
-        return self.records[0].size_bytes
-
-    @property
-    def total_ns(self) -> float:
-        """Modelled time of all calls."""
-        return self.time.total_ns * self.calls
-
-    @property
-    def bus_gbps(self) -> float:
-        """Bus bandwidth of nccl-tests, modelled."""
-        return self.time.bus_gbps(self.size_bytes)
-
-    @property
-    def host_bus_gbps(self) -> float:
-        """Bus bandwidth of the simulator, measured on the host."""
-        spent_ns = sum(record.end_ns - record.begin_ns for record in self.records)
-        return bus_gbps(self.size_bytes * self.calls, spent_ns, self.time.bus_factor)
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes over all links of the card, in all calls."""
-        return sum(sum(record.sent_bytes) for record in self.records)
-
-    @property
-    def received_bytes(self) -> int:
-        """Bytes over all links of the card, in all calls."""
-        return sum(sum(record.received_bytes) for record in self.records)
-
-    @property
-    def combined_bytes(self) -> int:
-        """Bytes that the card reduced, in all calls."""
-        return sum(record.combined_bytes for record in self.records)
-
-
-def collective_rows(profile: ProfileData) -> tuple[CollectiveRow, ...]:
-    """Return a row per kind of collective, in the order of the first calls."""
-    kinds: dict[tuple[str, int, int], list[CollectiveRecord]] = {}
-    for record in profile.collectives:
-        kinds.setdefault((str(record), record.ranks, record.size_bytes), []).append(record)
-    return tuple(
-        CollectiveRow(name, tuple(same), modelled_time(same[0], profile.machine))
-        for (name, _, _), same in kinds.items()
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +51,61 @@ def _sums(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(sum, zip(left, right, strict=True))) if left else tuple(right)
 
 
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """All collectives of one kind: operation, reduction, dtype, size and ranks.
+
+    ``size_bytes``: of the largest tensor of one call. ``time``: modelled, of one call; ``host_ns``:
+    measured on the host, of all calls, as the bytes of ``counts`` are.
+    """
+
+    name: str
+    rank: int
+    ranks: int
+    size_bytes: int
+    time: CollectiveTime
+    host_ns: int
+    counts: LinkCounts
+
+    @property
+    def calls(self) -> int:
+        return self.counts.collectives
+
+    @property
+    def total_ns(self) -> float:
+        """Modelled time of all calls."""
+        return self.time.total_ns * self.calls
+
+    @property
+    def bus_gbps(self) -> float:
+        """Bus bandwidth of nccl-tests, modelled."""
+        return self.time.bus_gbps(self.size_bytes)
+
+    @property
+    def host_bus_gbps(self) -> float:
+        """Bus bandwidth of the simulator, measured on the host."""
+        return bus_gbps(self.size_bytes * self.calls, self.host_ns, self.time.bus_factor)
+
+
+def collective_rows(profile: Profile) -> tuple[CollectiveRow, ...]:
+    """Return a row per kind of collective, in the order of the first calls."""
+    kinds: dict[tuple[str, int, int], list[CollectiveRecord]] = {}
+    for record in profile.collectives:
+        kinds.setdefault((str(record), record.ranks, record.size_bytes), []).append(record)
+    return tuple(
+        CollectiveRow(
+            name,
+            same[0].rank,
+            ranks,
+            size_bytes,
+            modelled_time(same[0], profile.machine),
+            sum(record.end_ns - record.begin_ns for record in same),
+            link_counts(same),
+        )
+        for (name, ranks, size_bytes), same in kinds.items()
+    )
+
+
 COLLECTIVE_COLUMNS: tuple[Column[CollectiveRow], ...] = (
     Column("collective", lambda row: row.name),
     Column("ranks", lambda row: str(row.ranks), lambda row: row.ranks),
@@ -133,20 +115,22 @@ COLLECTIVE_COLUMNS: tuple[Column[CollectiveRow], ...] = (
     Column("time", lambda row: format_ns(round(row.total_ns)), lambda row: row.total_ns),
     Column("busbw GB/s", lambda row: f"{row.bus_gbps:.3g}" if row.bus_gbps else "-",
            lambda row: row.bus_gbps),
-    Column("sent", lambda row: format_bytes(row.sent_bytes), lambda row: row.sent_bytes),
-    Column("received", lambda row: format_bytes(row.received_bytes),
-           lambda row: row.received_bytes),
-    Column("added", lambda row: format_bytes(row.combined_bytes) if row.combined_bytes else "-",
-           lambda row: row.combined_bytes),
+    Column("sent", lambda row: format_bytes(sum(row.counts.sent_bytes)),
+           lambda row: sum(row.counts.sent_bytes)),
+    Column("received", lambda row: format_bytes(sum(row.counts.received_bytes)),
+           lambda row: sum(row.counts.received_bytes)),
+    Column("added",
+           lambda row: format_bytes(n) if (n := row.counts.combined_bytes) else "-",
+           lambda row: row.counts.combined_bytes),
 )  # fmt: skip
 
 
-def collective_summary(profile: ProfileData) -> Iterator[str]:
+def collective_summary(profile: Profile) -> Iterator[str]:
     """Yield the summary line of the profile if there were collectives."""
     rows = collective_rows(profile)
     if rows:
         sent, received = (
-            format_bytes(sum(getattr(row, name) for row in rows))
+            format_bytes(sum(sum(getattr(row.counts, name)) for row in rows))
             for name in ("sent_bytes", "received_bytes")
         )
         hw = profile.machine.hardware
@@ -159,18 +143,17 @@ def collective_summary(profile: ProfileData) -> Iterator[str]:
 
 def collective_object(row: CollectiveRow) -> dict[str, object]:
     """Return a row for JSON. Bytes sent and received are listed by the rank at the other end."""
-    counts = link_counts(row.records)
     return {
         "collective": row.name,
         "ranks": row.ranks,
-        "rank": row.records[0].rank,
+        "rank": row.rank,
         "calls": row.calls,
         "size_bytes": row.size_bytes,
         "steps": row.time.steps,
         "time_ns": row.total_ns,
         "bus_gbps": row.bus_gbps,
         "host_bus_gbps": row.host_bus_gbps,
-        "sent_bytes": list(counts.sent_bytes),
-        "received_bytes": list(counts.received_bytes),
-        "combined_bytes": counts.combined_bytes,
+        "sent_bytes": list(row.counts.sent_bytes),
+        "received_bytes": list(row.counts.received_bytes),
+        "combined_bytes": row.counts.combined_bytes,
     }

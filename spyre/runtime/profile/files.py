@@ -20,10 +20,17 @@ from spyre.files import atomic_write, read_regular, writable_target
 from spyre.hw.cost import Resource, TaskKind
 from spyre.runtime.drawing import Column, text_table
 from spyre.runtime.profile.collectives import collective_object, collective_rows
-from spyre.runtime.profile.data import HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import CoreBalance, KernelProfile
-from spyre.runtime.profile.sources import SourceRow, place_object, source_rows
-from spyre.runtime.profile.table import ProfileRow, execute_rows, kernel_rows, time_text
+from spyre.runtime.profile.profile import HbmOccupancy, Profile
+from spyre.runtime.profile.table import (
+    ProfileRow,
+    SourceRow,
+    execute_rows,
+    kernel_rows,
+    place_object,
+    source_rows,
+    time_text,
+)
 from spyre.runtime.trace import hbm_counters
 from spyre.runtime.units import format_bytes
 
@@ -61,7 +68,7 @@ Object = dict[str, Any]
 """A JSON object."""
 
 
-def profile_object(profile: ProfileData) -> Object:
+def profile_object(profile: Profile) -> Object:
     """Return the profile as a JSON object."""
     return {
         "form": FORM,
@@ -108,7 +115,7 @@ def _hbm_object(occupancy: HbmOccupancy) -> Object:
 
 def _lx_object(kernel: KernelProfile) -> Object:
     """Return the live bytes of a scratchpad in one launch, from each moment to the next."""
-    live_bytes, begin_ns = kernel.model.lx_live_bytes, kernel.model.begin_ns
+    live_bytes, begin_ns = kernel.lx_live_bytes, kernel.begin_ns
     # Only moments of change: loops repeat the same bytes thousands of times.
     changes = np.flatnonzero(np.diff(live_bytes, prepend=-1))
     return {
@@ -118,7 +125,7 @@ def _lx_object(kernel: KernelProfile) -> Object:
     }
 
 
-def totals_object(profile: ProfileData) -> Object:
+def totals_object(profile: Profile) -> Object:
     """Return the sums over all kernels and copies."""
     return {
         "launches": len(profile.launches),
@@ -132,7 +139,7 @@ def totals_object(profile: ProfileData) -> Object:
         "copied_out_ns": profile.copied_ns(TaskKind.COPY_OUT),
         "makespan_ns": profile.makespan_ns,
         "busy_ns": {str(r): profile.timeline.busy_ns(r) for r in Resource},
-        "core_busy_ns": profile.core_busy_ns.tolist(),
+        "core_busy_ns": profile.per_core.busy_ns.tolist(),
         "imbalance": profile.per_core.imbalance,
         "per_core": _per_core_object(profile.per_core),
         "lx_peak_bytes": profile.lx_peak_bytes,
@@ -145,15 +152,12 @@ def _per_core_object(cores: CoreBalance) -> Object:
     return {name: each.tolist() for name, each in cores.by_name.items()}
 
 
+_ROW_FIELDS = ("label", "kernel", "op", "shape", "cores", "time_ns", "share")
+
+
 def _row_object(row: ProfileRow) -> Object:
     return {
-        "label": row.label,
-        "kernel": row.kernel,
-        "op": row.op,
-        "shape": row.shape,
-        "cores": row.cores,
-        "time_ns": row.time_ns,
-        "share": row.share,
+        **{name: getattr(row, name) for name in _ROW_FIELDS},
         "bound_by": row.bound,
         "hbm_gbps": row.hbm_gbps,
         "hbm_roof_gbps": row.hbm_roof,
@@ -246,14 +250,6 @@ def compare_profiles(first: Object, second: Object) -> tuple[ComparedQuantity, .
     return (*sums, *_operations(first, second))
 
 
-def _number_text(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _ratio_text(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def _bytes_text(value: float) -> str:
     return format_bytes(round(value))
 
@@ -268,13 +264,13 @@ QUANTITIES: tuple[tuple[str, Callable[[Object], float], Callable[[float], str]],
     ("LX bytes", lambda t: t["lx_read_bytes"] + t["lx_written_bytes"], _bytes_text),
     ("LX peak of a core", lambda t: t["lx_peak_bytes"], _bytes_text),
     ("HBM allocated at most", lambda t: t["hbm_peak_bytes"] or 0, _bytes_text),
-    ("busiest core over mean", lambda t: t["imbalance"] or 0.0, _ratio_text),
+    ("busiest core over mean", lambda t: t["imbalance"] or 0.0, "{:.3g}".format),
     ("ring bytes", lambda t: t["ring_bytes"], _bytes_text),
     ("copied to the card", lambda t: t["copied_in_bytes"], _bytes_text),
     ("copied to the host", lambda t: t["copied_out_bytes"], _bytes_text),
-    ("launches", lambda t: t["launches"], _number_text),
-    ("executes", lambda t: t["executes"], _number_text),
-    ("executions", lambda t: t["executions"], _number_text),
+    ("launches", lambda t: t["launches"], "{:,.0f}".format),
+    ("executes", lambda t: t["executes"], "{:,.0f}".format),
+    ("executions", lambda t: t["executions"], "{:,.0f}".format),
 )
 """The compared sums: name, value from ``totals``, text."""
 

@@ -7,7 +7,7 @@ take the same time. Programs are read only through
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -22,8 +22,6 @@ from spyre.hw.counters import (
     CORE_WORK,
     Counters,
     ExecuteLabels,
-    Executions,
-    LxAccesses,
     OperationCounts,
     ProgramView,
     StatementView,
@@ -76,64 +74,6 @@ def imbalance(values: Int64Array | Float64Array) -> float | None:
     return float(used.max() / used.mean()) if len(used) else None
 
 
-# --- one launch ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class KernelModel:
-    """One launch of a program. ``times``: of each statement that ran, by its index.
-
-    ``begin_ns``, ``end_ns``: of the executions in program order, from the begin of the kernel, the
-    time to launch it not included.
-    """
-
-    view: ProgramView
-    times: dict[int, OperationTime]
-    begin_ns: Float64Array
-    end_ns: Float64Array
-
-    @property
-    def executions(self) -> Executions:
-        """The executions in program order."""
-        return self.view.executions
-
-    @property
-    def lx(self) -> LxAccesses:
-        """Every use of a range of the scratchpads."""
-        return self.view.lx_accesses
-
-    @cached_property
-    def lx_live_bytes(self) -> Int64Array:
-        """Bytes of one scratchpad that are live during every execution."""
-        return live_bytes(self.lx, len(self.executions))
-
-    @property
-    def total_ns(self) -> float:
-        """Time on the cores."""
-        return sum(time.total_ns for time in self.times.values())
-
-
-def model_kernel(view: ProgramView, machine: MachineSpec, model: Model) -> KernelModel:
-    """Model a launch of a program; the times do not depend on its addresses."""
-    statements = [s for s in view.statements if s.counters.executions]
-    times = kernel_ns([s.operation_counts for s in statements], machine, model).operations
-    each_ns = np.zeros(len(view.statements))
-    for statement, time in zip(statements, times, strict=True):
-        each_ns[statement.index] = time.total_ns / statement.counters.executions
-    ends_ns = np.cumsum(each_ns[view.executions.statement])
-    begins_ns = np.append(0.0, ends_ns)[:-1]
-    by_index = {s.index: time for s, time in zip(statements, times, strict=True)}
-    return KernelModel(view, by_index, begins_ns, ends_ns)
-
-
-def part_of(total: int, count: int, k: int) -> int:
-    """Return the part of ``total`` for execution ``k`` of ``count``; parts differ by at most 1."""
-    return total * (k + 1) // count - total * k // count
-
-
-# --- all launches -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class ExecuteProfile:
     """An execute statement of a kernel, all its executions in all launches.
@@ -153,12 +93,10 @@ class ExecuteProfile:
 
     @property
     def sdsc(self) -> str:
-        """Its file."""
         return self.labels.sdsc(self.statement.source)
 
     @property
     def op(self) -> str:
-        """Its operation."""
         return self.statement.name
 
     @property
@@ -180,11 +118,6 @@ class ExecuteProfile:
     def counts(self) -> OperationCounts:
         """The input of the cost model, for one launch."""
         return self.statement.operation_counts
-
-    @property
-    def launch_ns(self) -> float:
-        """Time on the card in one launch."""
-        return self.time.total_ns
 
     @property
     def total_ns(self) -> float:
@@ -218,40 +151,55 @@ def balance_of(executes: Iterable[ExecuteProfile]) -> CoreBalance:
 
 @dataclass(frozen=True, eq=False)
 class KernelProfile:
-    """A kernel and the number of its launches.
+    """A kernel, one modelled launch of it, and the number of its launches.
 
-    ``launch_ns``: time to launch it once. ``origins``: the sources of its launches, None for
+    ``launch_ns``: time to launch it once. ``times``: of each statement that ran in one launch, by
+    its index. ``begin_ns``, ``end_ns``: of the executions in program order, from the begin of the
+    kernel, the time to launch it not included. ``origins``: the sources of its launches, None for
     unknown ones, with the number of launches.
     """
 
     name: str
-    model: KernelModel
+    view: ProgramView
     labels: ExecuteLabels
-    launches: int
     launch_ns: float
+    times: Mapping[int, OperationTime]
+    begin_ns: Float64Array
+    end_ns: Float64Array
     origins: tuple[tuple[SourceLines | None, int], ...]
+
+    @cached_property
+    def launches(self) -> int:
+        return sum(count for _, count in self.origins)
+
+    @cached_property
+    def by_statement(self) -> dict[int, ExecuteProfile]:
+        """Its statements that ran, in the order of the text, by their index in the program."""
+        statements = self.view.statements
+        return {
+            index: ExecuteProfile(statements[index], time, self.labels, self.launches)
+            for index, time in self.times.items()
+        }
 
     @cached_property
     def executes(self) -> tuple[ExecuteProfile, ...]:
         """Its statements that ran, in the order of the text."""
-        return tuple(self._by_statement.values())
-
-    def execute_of(self, statement: int) -> ExecuteProfile:
-        """The profile of a statement that ran, by its index in the program."""
-        return self._by_statement[statement]
+        return tuple(self.by_statement.values())
 
     @cached_property
-    def _by_statement(self) -> dict[int, ExecuteProfile]:
-        statements = self.model.view.statements
-        return {
-            index: ExecuteProfile(statements[index], time, self.labels, self.launches)
-            for index, time in self.model.times.items()
-        }
+    def lx_live_bytes(self) -> Int64Array:
+        """Bytes of one scratchpad that are live during every execution."""
+        return live_bytes(self.view.lx_accesses, len(self.view.executions))
+
+    @cached_property
+    def one_ns(self) -> float:
+        """Time on the cores, one launch."""
+        return sum(time.total_ns for time in self.times.values())
 
     @property
     def total_ns(self) -> float:
         """Time on the cores, all launches."""
-        return self.model.total_ns * self.launches
+        return self.one_ns * self.launches
 
     @property
     def counters(self) -> Counters:
@@ -261,7 +209,7 @@ class KernelProfile:
     @property
     def bound(self) -> str:
         """The bound with the largest time; `LAUNCH` if launching takes longer than computing."""
-        if self.launch_ns >= self.model.total_ns:
+        if self.launch_ns >= self.one_ns:
             return LAUNCH
         times: dict[str, float] = {}
         for execute in self.executes:
@@ -271,9 +219,31 @@ class KernelProfile:
     @property
     def lx_peak_bytes(self) -> int:
         """Most bytes of a core's scratchpad alive at once."""
-        return int(self.model.lx_live_bytes.max(initial=0))
+        return int(self.lx_live_bytes.max(initial=0))
 
-    @property
-    def cores(self) -> int:
-        """Cores that take part."""
-        return len({core for e in self.executes for core in e.cores})
+
+def profile_kernel(
+    name: str,
+    view: ProgramView,
+    labels: ExecuteLabels,
+    origins: Mapping[SourceLines | None, int],
+    machine: MachineSpec,
+    model: Model,
+) -> KernelProfile:
+    """Model a launch of a program; the times do not depend on its addresses."""
+    statements = [s for s in view.statements if s.counters.executions]
+    times = kernel_ns([s.operation_counts for s in statements], machine, model).operations
+    each_ns = np.zeros(len(view.statements))
+    for statement, time in zip(statements, times, strict=True):
+        each_ns[statement.index] = time.total_ns / statement.counters.executions
+    ends_ns = np.cumsum(each_ns[view.executions.statement])
+    return KernelProfile(
+        name,
+        view,
+        labels,
+        machine.hardware.launch_us * 1000.0,
+        {s.index: time for s, time in zip(statements, times, strict=True)},
+        np.append(0.0, ends_ns)[:-1],
+        ends_ns,
+        tuple(origins.items()),
+    )

@@ -1,20 +1,25 @@
-"""The report of a profile: one HTML page of sections with tables and charts."""
+"""The report of a profile: one HTML page of sections with tables, charts and bottlenecks.
+
+Executes of one kernel with the same operation and shape count as one bottleneck, since they are
+often one unrolled loop. The advice follows from the terms of the cost model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre import __version__
-from spyre.hw.cost import CAVEAT
+from spyre.hw.cost import CAVEAT, Bound
 from spyre.runtime.drawing import (
     Column,
-    Frame,
     Markup,
+    Section,
     chart,
     document,
     html_table,
@@ -23,11 +28,8 @@ from spyre.runtime.drawing import (
     tag,
     theme_button,
 )
-from spyre.runtime.first_divergence import Deviation, ExecuteVerdict, FirstDivergence
-from spyre.runtime.profile.bottlenecks import Bottleneck, bottlenecks_of
 from spyre.runtime.profile.charts import (
     MAX_LIFETIMES,
-    CoreQuantity,
     core_charts,
     core_quantities,
     hbm_chart,
@@ -37,9 +39,8 @@ from spyre.runtime.profile.charts import (
     used_regions,
 )
 from spyre.runtime.profile.collectives import COLLECTIVE_COLUMNS, collective_rows
-from spyre.runtime.profile.data import ProfileData
-from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.kernels import Float64Array, KernelProfile
+from spyre.runtime.profile.kernels import ExecuteProfile, KernelProfile
+from spyre.runtime.profile.profile import Profile
 from spyre.runtime.profile.roofline import (
     EXPLANATION,
     FRAME,
@@ -48,19 +49,23 @@ from spyre.runtime.profile.roofline import (
     roofline_chart,
     roofline_of,
 )
-from spyre.runtime.profile.sources import SOURCE_COLUMNS, Places, SourceRow, source_rows
 from spyre.runtime.profile.table import (
     COLUMNS,
+    SOURCE_COLUMNS,
+    Places,
     ProfileRow,
+    SourceRow,
     execute_rows,
     kernel_rows,
+    places_of,
     reuse_text,
+    source_rows,
     summary_lines,
     time_text,
     total_row,
 )
 from spyre.runtime.trace import region_name
-from spyre.runtime.units import format_bytes
+from spyre.runtime.units import format_bytes, format_count
 
 MAX_ROWS = 2000
 """The table shows at most so many executes, those that take longest."""
@@ -82,14 +87,7 @@ def _with_text(
 ROW_COLUMNS = _with_text(COLUMNS, "share", lambda row: f"{row.share:.1%}")
 
 
-def kernel_table(profile: ProfileData) -> Markup:
-    """Return a table with a row per kernel."""
-    columns = [column for column in ROW_COLUMNS if column.name != "#"]
-    caption = "Kernels: all launches of the same form together, without launching"
-    return html_table("kernels-table", caption, columns, kernel_rows(profile), "kernel")
-
-
-def execute_table(profile: ProfileData) -> Markup:
+def execute_table(profile: Profile) -> Markup:
     """Return a table with a row per execute statement."""
     executes = execute_rows(profile)
     if len(executes) > MAX_ROWS:
@@ -114,19 +112,11 @@ def source_table(rows: Sequence[SourceRow]) -> Markup:
 # --- cores and counters -------------------------------------------------------------------------
 
 
-def core_table(quantities: Sequence[CoreQuantity]) -> Markup:
-    """Return a table with a row per core."""
-    columns = [Column[int]("core", str, float), *map(_core_column, quantities)]
-    cores = range(len(quantities[0][1]))
-    return html_table("cores-table", "Work of every core", columns, cores, "core")
-
-
-def _core_column(quantity: CoreQuantity) -> Column[int]:
-    name, values, text = quantity
+def _core_column(name: str, values: npt.NDArray[Any], text: Callable[[float], str]) -> Column[int]:
     return Column(name, lambda core: text(values[core]), lambda core: float(values[core]))
 
 
-def counter_table(profile: ProfileData) -> Markup:
+def counter_table(profile: Profile) -> Markup:
     """Return a table of the sums of all counters."""
     columns: tuple[Column[tuple[str, int]], ...] = (
         Column("counter", lambda row: row[0]),
@@ -136,9 +126,9 @@ def counter_table(profile: ProfileData) -> Markup:
     return html_table("counters-table", "Counters of all executes", columns, rows, "counter")
 
 
-def balance_text(profile: ProfileData) -> str:
+def balance_text(profile: Profile) -> str:
     """Describe how evenly the work is divided among the cores."""
-    busy = profile.core_busy_ns
+    busy = profile.per_core.busy_ns
     if not busy.any():
         return "No core worked."
     used = busy[busy > 0]
@@ -149,34 +139,162 @@ def balance_text(profile: ProfileData) -> str:
     )
 
 
+# --- bottlenecks --------------------------------------------------------------------------------
+
+MOST = 5
+_UNEVEN = 1.2
+"""Work of the busiest core over the mean, above which another division of the work is advised."""
+_PART = 0.1
+"""Part of an execute's time above which a term of the cost model is named."""
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """``share``: part of the time of all kernels, launching included. ``saved_ns``: upper bound of
+    the time that could be saved, None if unknown. ``places``: lines of the program, if known.
+    """
+
+    name: str
+    kernel: str
+    time_ns: float
+    share: float
+    why: str
+    help: str
+    saved_ns: float | None = None
+    places: Places = ()
+
+
+def bottlenecks_of(profile: Profile, most: int = MOST) -> tuple[Bottleneck, ...]:
+    """Return at most ``most`` bottlenecks, the largest first."""
+    found = [*_launching_bottleneck(profile), *_execute_bottlenecks(profile)]
+    found.sort(key=lambda each: -each.time_ns)
+    return tuple(each for each in found[:most] if each.time_ns)
+
+
+def _launching_bottleneck(profile: Profile) -> Iterator[Bottleneck]:
+    launches = len(profile.launches)
+    if not launches:
+        return
+    each_ns = profile.launch_ns / launches
+    time, times = time_text(each_ns), "launch" if launches == 1 else "launches"
+    yield Bottleneck(
+        "launching",
+        "",
+        profile.launch_ns,
+        profile.launch_ns / (profile.kernel_ns or 1.0),
+        f"{launches:,} {times}, {time} for each, however little it computes",
+        "fewer and larger programs: torch.compile makes one of many operations; larger batches",
+    )
+
+
+def _execute_bottlenecks(profile: Profile) -> Iterator[Bottleneck]:
+    groups: dict[tuple[int, str, str, int], list[tuple[KernelProfile, ExecuteProfile]]] = {}
+    for kernel, execute in profile.executes:
+        key = id(kernel), execute.op, execute.shape, len(execute.cores)
+        groups.setdefault(key, []).append((kernel, execute))
+    for members in groups.values():
+        (kernel, first), executes = members[0], [execute for _, execute in members]
+        time_ns = sum(execute.total_ns for execute in executes)
+        alike = f" and {len(executes) - 1} alike" if len(executes) > 1 else ""
+        yield Bottleneck(
+            f"execute {first.index}{alike}: {first.op} ({first.shape})",
+            kernel.name,
+            time_ns,
+            time_ns / (profile.kernel_ns or 1.0),
+            _why(profile, executes),
+            "; ".join(_helps(profile, first)),
+            sum(_saved(execute) for execute in executes),
+            places_of(kernel, executes),
+        )
+
+
+def _why(profile: Profile, executes: list[ExecuteProfile]) -> str:
+    first = executes[0]
+    time_ns = sum(execute.total_ns for execute in executes) or 1.0
+    counters = [execute.counters for execute in executes]
+    if first.bound is Bound.MEMORY:
+        moved = sum(each.memory_bytes for each in counters)
+        peak = moved / time_ns / profile.machine.hardware.hbm_peak_gbps
+        return (
+            f"waits for HBM: {format_bytes(moved)}, {moved / time_ns:.3g} GB/s, {peak:.0%} of peak"
+        )
+    if first.bound is Bound.RING:
+        sent = sum(each.ring_bytes for each in counters)
+        return f"waits for the ring between the cores: {format_bytes(sent)}"
+    if first.bound is Bound.RUNS:
+        runs = sum(each.executions for each in counters)
+        return f"begins {runs:,} runs, each over little work"
+    if first.bound is Bound.PT:
+        done = sum(each.multiply_adds for each in counters)
+        return f"computes products: {format_count(done)} multiply-adds"
+    if first.bound is Bound.LX:
+        moved = sum(each.lx_bytes for each in counters)
+        return f"waits for the scratchpads: {format_bytes(moved)}"
+    done = sum(each.element_operations for each in counters)
+    return f"computes on the vector units: {format_count(done)} element operations"
+
+
+def _helps(profile: Profile, execute: ExecuteProfile) -> Iterator[str]:
+    """Yield advice for an execute, the most specific first."""
+    cores, used = profile.machine.hardware.cores, len(execute.cores)
+    if used < cores:
+        yield f"divide it among more cores: {used} of {cores} work"
+    most = float(execute.core_shares.max()) / float(execute.core_shares[list(execute.cores)].mean())
+    if most > _UNEVEN:
+        yield f"divide it evenly: the busiest core does {most:.2g} times the mean"
+    terms, total = execute.time.terms, execute.time.total_ns or 1.0
+    if terms.tile > _PART * total:
+        yield "tiles of another height: rows of this one are read in short pieces"
+    if terms.spill > _PART * total:
+        yield "smaller tiles of the product: its accumulators do not stay in the arrays"
+    in_lx = "more of its" if execute.counters.lx_bytes else "its"
+    yield {
+        Bound.MEMORY: f"keep {in_lx} operands or its result in LX between executes",
+        Bound.RING: "divide another dim than the one it sums over, so that no partial sums meet",
+        Bound.RUNS: "larger tiles, so that loops have fewer trips",
+        Bound.PT: "formats of 8 or 4 bits, which the arrays multiply faster",
+        Bound.SFU: "fewer operations per element",
+        Bound.LX: "fewer passes over what is in the scratchpads",
+    }[execute.bound]
+
+
+def _saved(execute: ExecuteProfile) -> float:
+    """Return the time, in ns, that all launches would save without the term it is bound by."""
+    terms = execute.time.terms
+    without = {
+        Bound.MEMORY: replace(terms, memory=0.0, turnaround=0.0, tile=0.0, spill=0.0),
+        Bound.PT: replace(terms, pt=0.0, split=0.0),
+        Bound.SFU: replace(terms, sfu=0.0),
+        Bound.LX: replace(terms, lx=0.0),
+        Bound.RING: replace(terms, ring=0.0),
+        Bound.RUNS: replace(terms, runs=0.0),
+    }[execute.bound]
+    # Without its largest term, what had overlapped with that is no longer hidden.
+    left_ns = sum(replace(without, overlap=0.0).values)
+    return max(terms.total - left_ns, 0.0) * execute.launches
+
+
+# --- the page -------------------------------------------------------------------------------------
+
 MAX_MAPS = 8
 """The page shows the LX of at most so many kernels, those that take longest."""
 
 
-def write_report(
-    path: Path | str,
-    profile: ProfileData,
-    title: str = "spyre profile",
-    watched: FirstDivergence | None = None,
-) -> None:
-    """Write the page, completely or not at all. ProfileError SPY782.
-
-    ``watched``: the observer of a run with wrong results; the page then shows the mismatch.
-    """
-    write_whole(path, report_page(profile, title, watched).encode())
-
-
 def report_page(
-    profile: ProfileData, title: str = "spyre profile", watched: FirstDivergence | None = None
+    profile: Profile, title: str = "spyre profile", more: Sequence[Section] = ()
 ) -> str:
-    """Return the text of the page; parameters as of `write_report`."""
-    sections = list(_sections(profile))
-    if watched is not None:
-        sections.insert(1, ("mismatch", "Mismatch", mismatch_section(watched)))
+    """Return the text of the page; parameters as of `Profile.report`."""
+    summary, *others = _sections(profile)
+    sections = [summary, *more, *others]
+    subtitle = (
+        f"machine {profile.machine.name} · cost model {profile.cost_model} · {profile.overlap} · "
+        f"{_plural(len(profile.kernels), 'kernel')}, "
+        f"{_plural(len(profile.launches), 'launch', 'launches')}"
+    )
     links = [tag("a", name, href=f"#{key}") for key, name, _ in sections]
     body = [
         tag("a", "Skip to the summary", href="#summary", class_="skip"),
-        tag("header", [tag("h1", title), theme_button(), tag("p", _subtitle(profile))]),
+        tag("header", [tag("h1", title), theme_button(), tag("p", subtitle)]),
         tag("nav", [*links, _search()], aria_label="Sections"),
         tag("main", [_section(key, name, content) for key, name, content in sections]),
         tag(
@@ -188,14 +306,6 @@ def report_page(
     return document(title, body)
 
 
-def _subtitle(profile: ProfileData) -> str:
-    return (
-        f"machine {profile.machine.name} · cost model {profile.cost_model} · {profile.overlap} · "
-        f"{_plural(len(profile.kernels), 'kernel')}, "
-        f"{_plural(len(profile.launches), 'launch', 'launches')}"
-    )
-
-
 def _plural(count: int, one: str, many: str = "") -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
@@ -205,7 +315,7 @@ def _section(key: str, name: str, content: Markup) -> Markup:
     return tag("section", [heading, content], id=key, aria_labelledby=f"{key}-title")
 
 
-def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
+def _sections(profile: Profile) -> Iterator[Section]:
     """Yield the key, the name and the content of every section."""
     yield "summary", "Summary", _summary(profile)
     yield "bottlenecks", "Bottlenecks", _bottlenecks(profile)
@@ -221,8 +331,9 @@ def _sections(profile: ProfileData) -> Iterator[tuple[str, str, Markup]]:
     yield "counters", "Counters", counter_table(profile)
 
 
-def _summary(profile: ProfileData) -> Markup:
+def _summary(profile: Profile) -> Markup:
     total = total_row(profile)
+    hbm_peak = "-" if profile.hbm is None else f"{format_bytes(profile.hbm.peak_bytes)} at most"
     tiles = (
         ("First to last", time_text(profile.makespan_ns)),
         ("On the cores", time_text(profile.compute_ns)),
@@ -231,7 +342,7 @@ def _summary(profile: ProfileData) -> Markup:
         ("HBM rate", _rate_text(total)),
         ("LX reuse", reuse_text(total)),
         ("LX peak of a core", format_bytes(profile.lx_peak_bytes)),
-        ("HBM allocated", _hbm_peak(profile)),
+        ("HBM allocated", hbm_peak),
         ("Mostly bound by", total.bound),
     )
     shown = [tag("div", [tag("dt", name), tag("dd", value)]) for name, value in tiles]
@@ -248,7 +359,7 @@ def _summary(profile: ProfileData) -> Markup:
     return inside([tag("dl", shown, class_="tiles"), *timeline, lines])
 
 
-def _zoom(profile: ProfileData) -> Markup:
+def _zoom(profile: Profile) -> Markup:
     """Return the buttons of the timeline; the script of the page shows them."""
     names = (("in", "Zoom in"), ("out", "Zoom out"), ("back", "Earlier"), ("on", "Later"))
     buttons = [tag("button", name, type="button", data_do=key) for key, name in names]
@@ -264,7 +375,7 @@ def _search() -> Markup:
     return inside([field, tag("output", "", id="matches", for_="search")])
 
 
-def _bottlenecks(profile: ProfileData) -> Markup:
+def _bottlenecks(profile: Profile) -> Markup:
     found = bottlenecks_of(profile)
     if not found:
         return tag("p", "Nothing ran on the cores.")
@@ -295,30 +406,29 @@ def _places_text(places: Places) -> str:
     return f"{', '.join(map(str, places[:MAX_PLACES]))}{more}."
 
 
-def _hbm_peak(profile: ProfileData) -> str:
-    return "-" if profile.hbm is None else f"{format_bytes(profile.hbm.peak_bytes)} at most"
-
-
 def _rate_text(total: ProfileRow) -> str:
     if not total.hbm_gbps:
         return "-"
     return f"{total.hbm_gbps:.3g} GB/s, {total.hbm_gbps / total.hbm_roof:.0%} of peak"
 
 
-def _kernels(profile: ProfileData) -> Markup:
+def _kernels(profile: Profile) -> Markup:
     executes = [tag("summary", "Every execute"), execute_table(profile)]
     is_open = len(profile.kernels) == 1
-    return inside([kernel_table(profile), tag("details", executes, open=is_open)])
+    columns = [column for column in ROW_COLUMNS if column.name != "#"]
+    caption = "Kernels: all launches of the same form together, without launching"
+    table = html_table("kernels-table", caption, columns, kernel_rows(profile), "kernel")
+    return inside([table, tag("details", executes, open=is_open)])
 
 
-def _collectives(profile: ProfileData) -> Markup:
+def _collectives(profile: Profile) -> Markup:
     caption = f"Collectives: time and bus bandwidth are {CAVEAT}"
     return html_table(
         "collectives-table", caption, COLLECTIVE_COLUMNS, collective_rows(profile), "collective"
     )
 
 
-def _roofline(profile: ProfileData) -> Markup:
+def _roofline(profile: Profile) -> Markup:
     roofline = roofline_of(profile)
     label = "Roofline: work per nanosecond over work per byte of HBM traffic, both logarithmic"
     return inside(
@@ -331,8 +441,8 @@ def _roofline(profile: ProfileData) -> Markup:
     )
 
 
-def _lx(profile: ProfileData) -> Markup:
-    users = [kernel for kernel in profile.kernels if kernel.model.lx.highest]
+def _lx(profile: Profile) -> Markup:
+    users = [kernel for kernel in profile.kernels if kernel.view.lx_accesses.highest]
     if not users:
         return tag("p", "No kernel uses the scratchpads.")
     longest = sorted(users, key=lambda kernel: -kernel.total_ns)[:MAX_MAPS]
@@ -350,7 +460,8 @@ def _lx(profile: ProfileData) -> Markup:
 
 def _lx_map(kernel: KernelProfile, is_open: bool) -> Markup:
     peak = format_bytes(kernel.lx_peak_bytes)
-    head = f"{kernel.name}: at most {peak} of a core in use, up to {kernel.model.lx.highest:#x}"
+    highest = kernel.view.lx_accesses.highest
+    head = f"{kernel.name}: at most {peak} of a core in use, up to {highest:#x}"
     parts = [tag("summary", head), lx_chart(kernel)]
     if left_out(kernel):
         parts.append(
@@ -359,7 +470,7 @@ def _lx_map(kernel: KernelProfile, is_open: bool) -> Markup:
     return tag("details", parts, open=is_open)
 
 
-def _hbm(profile: ProfileData) -> Markup:
+def _hbm(profile: Profile) -> Markup:
     """Return the chart of allocated bytes, with the peak of each region."""
     occupancy = profile.hbm
     if occupancy is None:
@@ -377,106 +488,14 @@ def _hbm(profile: ProfileData) -> Markup:
     return inside([tag("p", text), hbm_chart(occupancy, profile.makespan_ns), legend(names)])
 
 
-def _cores(profile: ProfileData) -> Markup:
+def _cores(profile: Profile) -> Markup:
     shown = core_quantities(profile.per_core)
     text = (
         f"{balance_text(profile)} Dashed lines are means of the cores that have some; beside the "
         "name of a quantity is the core that has most over that mean."
     )
-    table = tag("details", [tag("summary", "Every core"), core_table(shown)])
+    columns = [Column[int]("core", str, float), *starmap(_core_column, shown)]
+    cores = range(len(profile.per_core.busy_ns))
+    table = html_table("cores-table", "Work of every core", columns, cores, "core")
+    table = tag("details", [tag("summary", "Every core"), table])
     return inside([tag("p", text), core_charts(shown), table])
-
-
-# --- the mismatch ---------------------------------------------------------------------------------
-
-_BLOCKS = 32, 64
-"""Rows and columns of the map at most."""
-_CORE_FRAME = Frame(height=64.0, left=110.0, bottom=30.0)
-_ELEMENT_FRAME = Frame(height=360.0, left=110.0)
-
-
-def mismatch_section(watched: FirstDivergence) -> Markup:
-    """Return the section on the deviation that ``watched`` found, if any."""
-    found = watched.found
-    if found is None:
-        return tag("p", "No execute deviates from a value that the function has.")
-    of = f"output {found.value}" if found.is_of_output else f"execute {found.number}"
-    return inside(
-        [
-            tag("pre", str(found.to_finding())),
-            tag("p", f"Wrong elements of {of}: the fuller a cell, the more of its elements."),
-            _wrong_cores(found),
-            _wrong_elements(found),
-            tag("ul", map(_verdict, _before(watched)), class_="facts"),
-        ]
-    )
-
-
-def _wrong_cores(found: Deviation) -> Markup:
-    """Draw a cell per core, darker the more of its elements are wrong."""
-    shares = found.by_core
-    names = [f"core {core}" if core >= 0 else "no core" for core in shares]
-    cells = list(_share_cells(_CORE_FRAME, np.array([list(shares.values())]), names))
-    label = tag("text", "cores", x=_CORE_FRAME.left - 8, y=_CORE_FRAME.top + 14, class_="tick end")
-    ends = [(names[0], _CORE_FRAME.left, "tick"), (names[-1], _CORE_FRAME.end, "tick end")]
-    ticks = [
-        tag("text", name, x=x, y=_CORE_FRAME.base + 16, class_=style)
-        for name, x, style in ends[: len(names)]
-    ]
-    return chart(_CORE_FRAME, "Share of wrong elements per core", [label, *cells, *ticks])
-
-
-def _wrong_elements(found: Deviation) -> Markup:
-    """Draw the tile in blocks: rows are the steps of its outer dims, columns the innermost dim."""
-    rows = found.wrong.reshape(-1, found.wrong.shape[-1])
-    shares = np.array(
-        [
-            [part.mean() for part in np.array_split(block, min(_BLOCKS[1], rows.shape[1]), axis=1)]
-            for block in np.array_split(rows, min(_BLOCKS[0], len(rows)), axis=0)
-        ]
-    )
-    outer = " x ".join(f"{d} {n}" for d, n in zip(found.dims, found.wrong.shape, strict=True))
-    *_, last = found.dims
-    middle = (_ELEMENT_FRAME.left + _ELEMENT_FRAME.end) / 2
-    names = [
-        tag("text", text, x=x, y=y, class_=style)
-        for text, x, y, style in (
-            ("0", _ELEMENT_FRAME.left - 8, _ELEMENT_FRAME.top + 10, "tick end"),
-            (f"{len(rows) - 1:,}", _ELEMENT_FRAME.left - 8, _ELEMENT_FRAME.base, "tick end"),
-            ("0", _ELEMENT_FRAME.left, _ELEMENT_FRAME.base + 16, "tick"),
-            (f"{rows.shape[1] - 1:,}", _ELEMENT_FRAME.end, _ELEMENT_FRAME.base + 16, "tick end"),
-            (f"{outer}, {last} to the right", middle, _ELEMENT_FRAME.height - 6, "axis middle"),
-        )
-    ]
-    return chart(
-        _ELEMENT_FRAME, "Share of wrong elements", [*_share_cells(_ELEMENT_FRAME, shares), *names]
-    )
-
-
-def _share_cells(frame: Frame, shares: Float64Array, names: Sequence[str] = ()) -> Iterator[Markup]:
-    rows, columns = shares.shape
-    width, height = (frame.end - frame.left) / columns, (frame.base - frame.top) / rows
-    for (row, column), share in np.ndenumerate(shares):
-        name = f"{names[column]}: " if names else ""
-        yield tag(
-            "rect",
-            tag("title", f"{name}{share:.0%} wrong"),
-            x=frame.left + column * width,
-            y=frame.top + row * height,
-            width=width,
-            height=height,
-            class_="content colour-5",
-            fill_opacity=f"{0.06 + 0.94 * share:.2f}",
-        )
-
-
-def _before(watched: FirstDivergence) -> Iterator[ExecuteVerdict]:
-    for verdict in watched.verdicts.values():
-        if verdict.deviated:
-            return
-        yield verdict
-
-
-def _verdict(verdict: ExecuteVerdict) -> Markup:
-    known = f"agrees with {verdict.value}" if verdict.agreed else "no value is known"
-    return tag("li", f"before it, execute {verdict.number}: {verdict.operation}: {known}")

@@ -29,9 +29,9 @@ from spyre.runtime.drawing import (
     tag,
     text_block,
 )
-from spyre.runtime.profile.data import ProfileData
 from spyre.runtime.profile.files import check_target, write_whole
 from spyre.runtime.profile.kernels import LAUNCH, ExecuteProfile
+from spyre.runtime.profile.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Roofline:
     y: tuple[float, float]
 
 
-def roofline_of(profile: ProfileData) -> Roofline:
+def roofline_of(profile: Profile) -> Roofline:
     """Return the roofline; executes that take no time or do no work are left out."""
     points = tuple(
         _roofline_point(profile, e) for _, e in profile.executes if e.total_ns and _work(e.counts)
@@ -84,7 +84,7 @@ def roofline_of(profile: ProfileData) -> Roofline:
     )
 
 
-def _roofline_point(profile: ProfileData, execute: ExecuteProfile) -> RooflinePoint:
+def _roofline_point(profile: Profile, execute: ExecuteProfile) -> RooflinePoint:
     counts = execute.counts
     work = _work(counts)
     return RooflinePoint(
@@ -101,7 +101,7 @@ def _work(counts: OperationCounts) -> int:
     return counts.counters.multiply_adds or counts.counters.element_operations
 
 
-def _roofs(profile: ProfileData) -> tuple[RooflineRoof, ...]:
+def _roofs(profile: Profile) -> tuple[RooflineRoof, ...]:
     """Return the roofs of the machine, that of the pt arrays for each format of the products."""
     machine = profile.machine
     hw = machine.hardware
@@ -271,7 +271,7 @@ def check_roofline_file(path: Path | str) -> None:
         )
 
 
-def write_roofline(path: Path | str, profile: ProfileData) -> None:
+def write_roofline(path: Path | str, profile: Profile) -> None:
     """Write the chart as an SVG file. ProfileError as of `check_roofline_file`."""
     check_roofline_file(path)
     roofline, width = roofline_of(profile), FRAME.width
@@ -286,7 +286,7 @@ def write_roofline(path: Path | str, profile: ProfileData) -> None:
     write_whole(path, picture("roofline", title, blocks, width).svg.encode())
 
 
-def program_names(profile: ProfileData) -> str:
+def program_names(profile: Profile) -> str:
     """Return the names of the first two programs, and how many more there are."""
     names = list(dict.fromkeys(kernel.name for kernel in profile.kernels))
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""

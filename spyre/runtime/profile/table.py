@@ -1,12 +1,14 @@
-"""The rows of a profile (one per execute, per kind of execute or per kernel) and its text tables.
+"""The rows of a profile (one per execute, kind of execute, kernel or source line) and its tables.
 
-The JSON object and the HTML page show the same rows, the page also the same columns.
+The JSON object and the HTML page show the same rows, the page also the same columns. The source
+lines of an execute are known for compiled kernels (:class:`SourceLines`), not for eager operations
+and bundles from files. Launches of one kernel may come from different lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -14,12 +16,12 @@ from typing import TYPE_CHECKING
 from spyre.hw.cost import Resource, TaskKind
 from spyre.hw.counters import Counters
 from spyre.runtime.drawing import Column, text_table
+from spyre.runtime.flex import SourcePlace
 from spyre.runtime.profile.collectives import (
     COLLECTIVE_COLUMNS,
     collective_rows,
     collective_summary,
 )
-from spyre.runtime.profile.data import FallbackTime, HbmOccupancy, ProfileData
 from spyre.runtime.profile.kernels import (
     LAUNCH,
     CoreBalance,
@@ -27,12 +29,7 @@ from spyre.runtime.profile.kernels import (
     KernelProfile,
     balance_of,
 )
-from spyre.runtime.profile.sources import (
-    SOURCE_COLUMNS,
-    Places,
-    places_of,
-    source_rows,
-)
+from spyre.runtime.profile.profile import HbmOccupancy, Profile
 from spyre.runtime.trace import region_name
 from spyre.runtime.units import format_bytes, format_ns
 
@@ -97,7 +94,7 @@ class ProfileRow:
         return self.lx_bytes / self.hbm_bytes if self.hbm_bytes else None
 
 
-def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]:
+def rows_of(profile: Profile, every: bool = False) -> tuple[ProfileRow, ...]:
     """Return rows in program order.
 
     ``every``: one per execute; otherwise executes are grouped if they are more than `MAX_ROWS`.
@@ -114,7 +111,7 @@ def rows_of(profile: ProfileData, every: bool = False) -> tuple[ProfileRow, ...]
     return tuple(_profile_row(profile, f"{len(same)} of", name, same) for same in kinds.values())
 
 
-def execute_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
+def execute_rows(profile: Profile) -> tuple[ProfileRow, ...]:
     """Return a row per execute statement."""
     return tuple(
         replace(
@@ -125,12 +122,12 @@ def execute_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
     )
 
 
-def kernel_rows(profile: ProfileData) -> tuple[ProfileRow, ...]:
+def kernel_rows(profile: Profile) -> tuple[ProfileRow, ...]:
     """Return a row per kernel."""
     return tuple(_kernel_row(profile, kernel) for kernel in profile.kernels)
 
 
-def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> ProfileRow:
+def _kernel_row(profile: Profile, kernel: KernelProfile) -> ProfileRow:
     ops = list(dict.fromkeys(e.op for e in kernel.executes))
     shape = kernel.executes[0].shape if len(kernel.executes) == 1 else ", ".join(ops[:6])
     return replace(
@@ -143,7 +140,7 @@ def _kernel_row(profile: ProfileData, kernel: KernelProfile) -> ProfileRow:
 
 
 def _profile_row(
-    profile: ProfileData, label: str, kernel: str, executes: Sequence[ExecuteProfile]
+    profile: Profile, label: str, kernel: str, executes: Sequence[ExecuteProfile]
 ) -> ProfileRow:
     """Return one row for ``executes``, named after the longest one."""
     time_ns = sum(e.total_ns for e in executes)
@@ -166,7 +163,7 @@ def _profile_row(
     )
 
 
-def total_row(profile: ProfileData) -> ProfileRow:
+def total_row(profile: Profile) -> ProfileRow:
     """Return the row of all executes together."""
     executes = [execute for _, execute in profile.executes]
     row = _profile_row(profile, "", "", executes)
@@ -181,7 +178,7 @@ def _longest(kernels: Sequence[KernelProfile]) -> str:
     return str(max(times, key=lambda bound: times[bound]))
 
 
-def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float:
+def _mac_roof(profile: Profile, executes: Iterable[ExecuteProfile]) -> float:
     """Return the highest peak of the formats that products have, multiply-adds per nanosecond."""
     hw = profile.machine.hardware
     formats = {e.counts.mac_format for e in executes if e.counters.multiply_adds}
@@ -189,10 +186,103 @@ def _mac_roof(profile: ProfileData, executes: Iterable[ExecuteProfile]) -> float
     return hw.pt_macs_per_cycle * hw.clock_ghz * speed * hw.cores
 
 
+# --- lines of the user's program ---------------------------------------------------------------
+
+Places = tuple[SourcePlace, ...]
+UNKNOWN = "not compiled: no line is known"
+
+
+@dataclass
+class SourceRow:
+    """The executes that were compiled from ``places``, which are several lines if they were fused.
+
+    ``places`` is empty if no line is known. ``time_ns``: all runs in all launches, without
+    launching. ``share``: part of the time of all kernels, launching included.
+    """
+
+    places: Places
+    ops: dict[str, None] = field(default_factory=dict)
+    executes: int = 0
+    counters: Counters = field(default_factory=Counters)
+    time_ns: float = 0.0
+    share: float = 0.0
+
+    @property
+    def module(self) -> str:
+        """The modules as text."""
+        return ", ".join(dict.fromkeys(place.module_text for place in self.places))
+
+    @property
+    def line(self) -> str:
+        """The lines as text."""
+        return ", ".join(dict.fromkeys(place.line_text for place in self.places)) or UNKNOWN
+
+    @property
+    def operations(self) -> str:
+        """The names of at most four device operations."""
+        names = list(self.ops)
+        return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+
+
+def source_rows(profile: Profile) -> tuple[SourceRow, ...]:
+    """Return a row per line, the longest time first; no rows if no line is known."""
+    rows: dict[Places, SourceRow] = {}
+    for kernel in profile.kernels:
+        for execute in kernel.executes:
+            for places, launches in _places_by_launches(kernel, execute):
+                row = rows.setdefault(places, SourceRow(places))
+                row.ops[execute.op] = None
+                row.executes += 1
+                row.counters = row.counters + execute.statement.counters.times(launches)
+                row.time_ns += execute.time.total_ns * launches
+    if not any(rows):
+        return ()
+    for row in rows.values():
+        row.share = row.time_ns / profile.kernel_ns if profile.kernel_ns else 0.0
+    return tuple(sorted(rows.values(), key=lambda row: -row.time_ns))
+
+
+def _places_by_launches(
+    kernel: KernelProfile, execute: ExecuteProfile
+) -> Iterator[tuple[Places, int]]:
+    for origin, launches in kernel.origins:
+        yield () if origin is None else origin.places_of(execute.statement.index), launches
+
+
+def places_of(kernel: KernelProfile, executes: Sequence[ExecuteProfile]) -> Places:
+    """Return the lines that ``executes`` were compiled from, over all launches of the kernel."""
+    rows = (row for execute in executes for row in _places_by_launches(kernel, execute))
+    return tuple(dict.fromkeys(place for places, _ in rows for place in places))
+
+
+def place_object(place: SourcePlace) -> dict[str, object]:
+    """Return the object for JSON and traces."""
+    return {
+        "module": place.module,
+        "file": place.file,
+        "line": place.line,
+        "backward": place.is_backward,
+    }
+
+
+SOURCE_COLUMNS: tuple[Column[SourceRow], ...] = (
+    Column("line", lambda row: row.line),
+    Column("module", lambda row: row.module),
+    Column("operations", lambda row: row.operations),
+    Column("runs", lambda row: str(row.counters.executions), lambda row: row.counters.executions),
+    Column("time", lambda row: format_ns(round(row.time_ns)), lambda row: row.time_ns),
+    Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
+    Column("HBM", lambda row: format_bytes(row.counters.memory_bytes),
+           lambda row: row.counters.memory_bytes),
+)  # fmt: skip
+
+
+# --- text -----------------------------------------------------------------------------------------
+
 TEXT_WIDTH = 200
 
 
-def make_table(profile: ProfileData, every: bool = False) -> Table:
+def make_table(profile: Profile, every: bool = False) -> Table:
     """Return the `rich` table, with a row for launching and a footer of totals."""
     rows = rows_of(profile, every)
     columns = [c for c in COLUMNS if c.name != "kernel" or len(profile.kernels) > 1]
@@ -203,7 +293,7 @@ def make_table(profile: ProfileData, every: bool = False) -> Table:
     return table
 
 
-def _launching(profile: ProfileData) -> dict[str, str]:
+def _launching(profile: Profile) -> dict[str, str]:
     return {
         "operation": "launching",
         "runs": str(len(profile.launches)),
@@ -259,7 +349,7 @@ def _of_roof(achieved: float, roof: float) -> str:
     return f"{number} ({achieved / roof:.0%})"
 
 
-def summary_lines(profile: ProfileData) -> list[str]:
+def summary_lines(profile: Profile) -> list[str]:
     """Return the lines below the table: launches, copies, LX, HBM, the timeline, the machine."""
     count = len(profile.launches)
     moved = [
@@ -274,27 +364,20 @@ def summary_lines(profile: ProfileData) -> list[str]:
         f"{time_text(profile.compute_ns)} on the cores",
         f"copies: {', '.join(moved) or 'none'}",
         *collective_summary(profile),
-        _lx_line(profile.lx_peak_bytes, hw.lx_bytes),
+        f"LX: at most {format_bytes(peak)} of {format_bytes(hw.lx_bytes)} per core"
+        if (peak := profile.lx_peak_bytes)
+        else "LX: not used",
         _hbm_line(profile.hbm, hw.hbm_bytes),
         f"from first to last: {time_text(profile.makespan_ns)} ({profile.overlap}; cores busy "
         f"{_busy(profile, Resource.COMPUTE)}, DMA {_busy(profile, Resource.DMA)})",
         f"machine {profile.machine.name}, model {profile.cost_model}: HBM {hw.hbm_peak_gbps:g} "
         f"GB/s, PCIe {hw.pcie_gbps:g} GB/s, {hw.launch_us:g} µs a launch; all times are modelled",
-        *map(_host_line, profile.on_host),
+        *(
+            f"on the CPU: {each.name} {each.calls} ×, measured on the host "
+            f"{format_ns(round(each.seconds * 1e9))}, {each.share:.0%} of the block"
+            for each in profile.on_host
+        ),
     ]
-
-
-def _host_line(operation: FallbackTime) -> str:
-    return (
-        f"on the CPU: {operation.name} {operation.calls} ×, measured on the host "
-        f"{format_ns(round(operation.seconds * 1e9))}, {operation.share:.0%} of the block"
-    )
-
-
-def _lx_line(peak_bytes: int, lx_bytes: int) -> str:
-    if not peak_bytes:
-        return "LX: not used"
-    return f"LX: at most {format_bytes(peak_bytes)} of {format_bytes(lx_bytes)} per core"
 
 
 def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:
@@ -310,13 +393,13 @@ def _hbm_line(occupancy: HbmOccupancy | None, hbm_bytes: int) -> str:
     return f"HBM: at most {most} allocated{f' ({peaks})' if peaks else ''}"
 
 
-def _busy(profile: ProfileData, resource: Resource) -> str:
+def _busy(profile: Profile, resource: Resource) -> str:
     if not profile.makespan_ns:
         return "0%"
     return f"{profile.timeline.busy_ns(resource) / profile.makespan_ns:.0%}"
 
 
-def profile_text(profile: ProfileData, every: bool = False, width: int = TEXT_WIDTH) -> str:
+def profile_text(profile: Profile, every: bool = False, width: int = TEXT_WIDTH) -> str:
     """Return the tables and the lines below them as plain text of at most ``width`` columns."""
     tables = [make_table(profile, every)]
     if sources := source_rows(profile):

@@ -6,6 +6,7 @@ from .result import (
 from .runs import (
     Run as Run,
     RunBuffer as RunBuffer,
+    RunOptions as RunOptions,
     RunOutput as RunOutput,
     describe_run as describe_run,
     is_float as is_float,
@@ -14,7 +15,6 @@ from .runs import (
 from .session import (
     BundleLike as BundleLike,
     PlacedRun as PlacedRun,
-    RunOptions as RunOptions,
     Session as Session,
     run as run,
     session_of as session_of,

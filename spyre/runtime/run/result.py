@@ -6,9 +6,9 @@ times the executions of the execute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,12 @@ from spyre.errors import Finding, SpyreError
 from spyre.hw.counters import Counters
 from spyre.hw.device import Device
 from spyre.runtime.arguments import ArgumentSpec, HostTensor
-from spyre.runtime.compare import Comparison, OutputLocation, Verification
+from spyre.runtime.compare import Comparison, OutputLocation
 from spyre.runtime.kernel import ExecutedLaunch
 
 if TYPE_CHECKING:
     from spyre.hw.sanitizer import ExpectedOutput, SanitizerFinding
+    from spyre.runtime.compare import Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +44,6 @@ class ExecuteReport:
     executions: int
     counters: Counters
     host_ns: int | None = None
-
-    @property
-    def hbm_read_bytes(self) -> int:
-        return self.counters.hbm_read_bytes
-
-    @property
-    def hbm_written_bytes(self) -> int:
-        return self.counters.hbm_written_bytes
-
-    @property
-    def lx_read_bytes(self) -> int:
-        return self.counters.lx_read_bytes
-
-    @property
-    def lx_written_bytes(self) -> int:
-        return self.counters.lx_written_bytes
-
-    @property
-    def multiply_adds(self) -> int:
-        return self.counters.multiply_adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +85,6 @@ class RunResult:
     def ok(self) -> bool:
         """True unless an output differs from its expected value."""
         return all(comparison.ok for comparison in self.comparisons.values())
-
-    def with_sanitizer(self, sanitizer: Sequence[SanitizerFinding]) -> RunResult:
-        findings = (*self.findings, *(f.to_finding() for f in sanitizer))
-        return replace(self, findings=findings, sanitizer=tuple(sanitizer))
 
     @cached_property
     def executes(self) -> tuple[ExecuteReport, ...]:
@@ -155,11 +132,6 @@ def report_executes(launch: ExecutedLaunch) -> Iterator[ExecuteReport]:
 # --- sanitizer findings -----------------------------------------------------------------------
 
 
-def next_record(device: Device) -> int:
-    """Number of the next record in the sanitizer's log; 0 without sanitizer."""
-    return device.sanitizer.log.next_record if device.sanitizer is not None else 0
-
-
 @contextmanager
 def observed(device: Device) -> Iterator[None]:
     """Add the sanitizer's findings so far to a SpyreError that leaves this context."""
@@ -177,7 +149,7 @@ def take_findings(
 ) -> tuple[SanitizerFinding, ...]:
     """All findings since the last call, and those on sticks of ``outputs`` that are not written.
 
-    ``first_record``: `next_record` before the first launch of the run.
+    ``first_record``: number of the sanitizer's first record of the run.
     """
     sanitizer = device.sanitizer
     if sanitizer is None:

@@ -7,18 +7,18 @@ pictures and the search for the first wrong execute all start from it. Nothing h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.dtypes import FORMATS, find_host_dtype
 from spyre.errors import Finding, LaunchError, Severity, ValidationError
-from spyre.hw.counters import ExecuteLabels
+from spyre.hw.counters import UNLABELLED, ExecuteLabels
 from spyre.layout import occupied_sticks, viewed_sticks
 from spyre.runtime.arguments import (
     ArgumentSpec,
@@ -32,6 +32,10 @@ from spyre.runtime.compare import EXACT, Tolerance
 from spyre.runtime.program import POOL, LoweredBundle, LoweredProgram, Role, require_bundle
 from spyre.runtime.tracing import MemoryExecute, WalkedMemory, trace_executes
 
+if TYPE_CHECKING:
+    from spyre.hw.device import Progress
+    from spyre.runtime.compare import ExecuteObserver
+
 Array = npt.NDArray[Any]
 LoadBundle = Callable[[Path], LoweredBundle]
 TensorView = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -40,6 +44,36 @@ POOL_NAME = "pool"
 _ROLES = {"input": Role.INPUT, "output": Role.OUTPUT}
 """Roles by the kind of a case's buffer; other buffers may be read and written."""
 _EXACT_DTYPES = ("bool", "int64", "int32")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run.
+
+    ``seed``: of random inputs. ``values``: values of index parameters and runtime sizes, by name.
+    ``timed``: measure the host time of each execute (one call per execute instead of one in all).
+    ``check``: diagnose the bundle first, and refuse one with errors. ``shapes``: host shapes of
+    the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
+    not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
+    in-place programs have it. ``progress``: called during a timed, verified or observed run.
+    ``verify``: run every execute of at most ``verify_points`` points (None: 2**23) on the
+    reference implementation too. ``observers``: called before and after every execute.
+    """
+
+    seed: int = 0
+    values: Mapping[str, int] = field(default_factory=dict)
+    timed: bool = False
+    check: bool = True
+    shapes: Sequence[TensorSpec] = ()
+    strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    aliases: Mapping[int, int] = field(default_factory=dict)
+    progress: Progress | None = None
+    verify: bool = False
+    verify_points: int | None = None
+    observers: Sequence[ExecuteObserver] = ()
+
+
+DEFAULTS = RunOptions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +112,14 @@ class RunBuffer:
 class RunLaunch:
     """One launch: a kernel, names of its buffers by argument index (or POOL), parameter values.
 
-    ``first_execute``: number of its first execute statement among those of the run.
-    ``directory``: the bundle's directory inside a case, "" for a run of one bundle.
+    ``label``: number of its first execute statement among those of the run, and the bundle's
+    directory inside a case.
     """
 
     bundle: LoweredBundle
     buffers: Mapping[int, str]
     values: Mapping[str, int]
-    first_execute: int = 0
-    directory: str = ""
+    label: ExecuteLabels = UNLABELLED
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +175,7 @@ class Run:
         """The run with a host tensor per argument of `inputs`."""
         buffers = dict(self.buffers)
         for spec, tensor in zip(self.inputs, tensors, strict=True):
-            content = partial(_identity, tensor)
-            buffers[spec.name] = replace(buffers[spec.name], content=content)
+            buffers[spec.name] = replace(buffers[spec.name], content=partial(_same, tensor))
         return replace(self, buffers=buffers)
 
     def with_expected(self, tensors: Sequence[HostTensor], tolerances: Sequence[Tolerance]) -> Run:
@@ -155,7 +187,7 @@ class Run:
         return replace(self, outputs=outputs)
 
 
-def _identity(tensor: HostTensor) -> HostTensor:
+def _same(tensor: HostTensor) -> HostTensor:
     return tensor
 
 
@@ -170,27 +202,23 @@ def check_bundle(bundle: LoweredBundle) -> tuple[Finding, ...]:
 def describe_run(
     source: LoweredProgram | Case,
     load: LoadBundle | None = None,
-    *,
-    values: Mapping[str, int] | None = None,
-    shapes: Sequence[TensorSpec] = (),
-    strides: Mapping[int, Sequence[int]] | None = None,
-    aliases: Mapping[int, int] | None = None,
-    check: bool = True,
+    options: RunOptions = DEFAULTS,
 ) -> Run:
     """The run of a case, or of a bundle launched once.
 
-    ``load``: reads the bundles of a case. The other parameters, which are those of
-    `read_arguments`, apply to a bundle. ``check``: ValidationError for a bundle with errors.
-    LaunchErrors of reading the arguments; UnsupportedError SPY889 for a program that is not a
-    bundle.
+    ``load``: reads the bundles of a case. Of the options, those of `read_arguments` apply to a
+    bundle; with ``check``, ValidationError for a bundle with errors. LaunchErrors of reading the
+    arguments; UnsupportedError SPY889 for a program that is not a bundle.
     """
     if isinstance(source, Case):
         assert load is not None
-        return _run_of_case(source, load, check)
+        return _run_of_case(source, load, options.check)
     bundle = require_bundle(source, "a run or a check of addresses")
-    findings = check_bundle(bundle) if check else ()
-    arguments = read_arguments(bundle, values, shapes, strides, aliases)
-    return _run_of_bundle(bundle, arguments, values or {}, findings)
+    findings = check_bundle(bundle) if options.check else ()
+    arguments = read_arguments(
+        bundle, options.values, options.shapes, options.strides, options.aliases
+    )
+    return _run_of_bundle(bundle, arguments, options.values, findings)
 
 
 # --- of a bundle ------------------------------------------------------------------------------
@@ -262,12 +290,11 @@ def _run_of_case(case: Case, load: LoadBundle, check: bool) -> Run:
             index if buffers[name].spec is not None else POOL: name
             for name, index in zip(spec.args, spec.arg_index, strict=True)
         }
-        launches.append(RunLaunch(bundle, by_index, spec.values, first, spec.bundle))
+        launches.append(RunLaunch(bundle, by_index, spec.values, ExecuteLabels(first, spec.bundle)))
         first += len(bundle.program.executes)
     outputs = tuple(_case_output(case, output) for output in case.spec.outputs)
-    name = case.spec.name
     found = tuple(dict.fromkeys(findings))
-    return Run(name, buffers, tuple(launches), outputs, found, resets_device=True)
+    return Run(case.spec.name, buffers, tuple(launches), outputs, found, resets_device=True)
 
 
 def _case_buffer(case: Case, name: str, buffer: CaseBuffer, numbers: Iterator[int]) -> RunBuffer:
@@ -277,8 +304,8 @@ def _case_buffer(case: Case, name: str, buffer: CaseBuffer, numbers: Iterator[in
     # Aliases are not separate arguments, so they take no number.
     number = next(numbers) if buffer.alias_of is None else -1
     role = _ROLES.get(buffer.kind, Role.INPUT_OUTPUT)
-    extents = buffer.dma_sizes, buffer.dma_strides
-    spec = ArgumentSpec(number, name, role, extents[0], buffer.dtype, layout, extents[1])
+    sizes, strides = buffer.dma_sizes, buffer.dma_strides
+    spec = ArgumentSpec(number, name, role, sizes, buffer.dtype, layout, strides)
     image, content = buffer.device_image, buffer.value
     return RunBuffer(
         name,
@@ -288,21 +315,14 @@ def _case_buffer(case: Case, name: str, buffer: CaseBuffer, numbers: Iterator[in
         buffer.alias_of,
         None if image is None else partial(case.image, image),
         None if content is None else partial(_host_tensor, case, name, buffer, content),
-        _host_view(buffer),
+        buffer.host_view,
         is_input=buffer.kind in ("input", "input_output") and content is not None,
     )
 
 
-def _host_view(buffer: CaseBuffer) -> TensorView:
-    host = buffer.host
-    shape = buffer.shape if host.shape is None else host.shape
-    strides = buffer.stride if host.stride is None else host.stride
-    return shape, strides, host.storage_offset
-
-
 def _host_tensor(case: Case, name: str, buffer: CaseBuffer, key: str) -> HostTensor:
     """Recorded host data in the extents that are transferred. LaunchError SPY371 or SPY382."""
-    array, view = case.value(key), _host_view(buffer)
+    array, view = case.value(key), buffer.host_view
     storage = zeroed_storage(buffer.dma_sizes, buffer.dma_strides, array.dtype)
     view_of(storage, view)[...] = array.reshape(view[0])
     dtype = buffer.host.dtype or buffer.dtype
@@ -318,14 +338,12 @@ def is_float(spec: ArgumentSpec) -> bool:
 def _case_output(case: Case, output: CaseOutput) -> RunOutput:
     kind = find_host_dtype(output.dtype)
     is_read_wide = FORMATS[kind.device_format].computed and kind.name != "bool"
-    limits = output.tolerance or case.spec.tolerance
-    tolerance = Tolerance(limits.rtol, limits.atol, True, limits.merged_nan)
     return RunOutput(
         output.buffer,
         (output.shape, output.stride, output.storage_offset),
         output.read_as or ("float32" if is_read_wide else kind.name),
         None if output.value is None else partial(_expected, case, output),
-        EXACT if output.dtype in _EXACT_DTYPES else tolerance,
+        EXACT if output.dtype in _EXACT_DTYPES else output.tolerance or case.spec.tolerance,
     )
 
 
@@ -390,7 +408,7 @@ def traced_executes(run: Run) -> tuple[MemoryExecute, ...]:
                 **{index: memories[name] for index, name in launch.buffers.items()},
             },
             launch.values,
-            ExecuteLabels(launch.first_execute, launch.directory),
+            launch.label,
         )
     )
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.dtypes import find_host_dtype
-from spyre.hw.counters import ExecuteLabels
-from spyre.hw.device import Device, Progress, warm_program
+from spyre.hw.device import Device, warm_program
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.numerics import Numerics
@@ -30,18 +28,15 @@ from spyre.runtime.arguments import (
     HostTensor,
     Inputs,
     KernelArguments,
-    TensorSpec,
     prepare_inputs,
     read_arguments,
 )
 from spyre.runtime.cases import Case
 from spyre.runtime.compare import (
-    DEFAULT_VERIFY_POINTS,
-    Comparison,
     OutputLocation,
     StickWriter,
     compare,
-    last_writer_of_stick,
+    last_writer,
 )
 from spyre.runtime.flex import LoadedKernel, flex_device_of
 from spyre.runtime.kernel import (
@@ -55,13 +50,14 @@ from spyre.runtime.program import POOL, LoweredBundle, Role, load_source, read_b
 from spyre.runtime.run.result import (
     PlacedArgument,
     RunResult,
-    next_record,
     observed,
     take_findings,
 )
 from spyre.runtime.run.runs import (
+    DEFAULTS,
     Run,
     RunLaunch,
+    RunOptions,
     RunOutput,
     check_bundle,
     describe_run,
@@ -77,33 +73,6 @@ if TYPE_CHECKING:
 BundleLike = LoweredBundle | str | os.PathLike[str]
 MAX_KERNELS = 256
 """Kernels and bundles that a session keeps; the least recently used one is dropped first."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How to run.
-
-    ``seed``: of random inputs. ``values``: values of index parameters and runtime sizes, by name.
-    ``timed``: measure the host time of each execute (one call per execute instead of one in all).
-    ``check``: diagnose the bundle first, and refuse one with errors. ``shapes``: host shapes of
-    the inputs, in order. ``strides``: host strides (elements) by argument index, where they are
-    not row-major. ``aliases``: argument index → index of the argument whose memory it shares, as
-    in-place programs have it. ``progress``: called during a timed, verified or observed run.
-    ``verify``: run every execute of at most ``verify_points`` points on the reference
-    implementation too. ``observers``: called before and after every execute.
-    """
-
-    seed: int = 0
-    values: Mapping[str, int] = field(default_factory=dict)
-    timed: bool = False
-    check: bool = True
-    shapes: Sequence[TensorSpec] = ()
-    strides: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    aliases: Mapping[int, int] = field(default_factory=dict)
-    progress: Progress | None = None
-    verify: bool = False
-    verify_points: int = DEFAULT_VERIFY_POINTS
-    observers: Sequence[ExecuteObserver] = ()
 
 
 # --- a run on the device ----------------------------------------------------------------------
@@ -154,15 +123,15 @@ class PlacedRun:
     def location(self, output: RunOutput) -> OutputLocation:
         """Layout and address of an output, and a look-up of the executes that wrote it."""
         tensor = self.tensors[output.buffer]
-        is_whole = output.view == (tensor.sizes, tensor.strides, 0)
+        _, view_strides, view_offset = output.view
         return OutputLocation(
             tensor.layout,
             tensor.sizes,
             tensor.strides,
             tensor.address_bytes,
             partial(self._last_writer, tensor),
-            None if is_whole else output.view[1],
-            0 if is_whole else output.view[2],
+            view_strides,
+            view_offset,
         )
 
     def expected_outputs(self) -> Iterator[ExpectedOutput]:
@@ -177,13 +146,14 @@ class PlacedRun:
 
     def _last_writer(self, tensor: DeviceTensor, stick: Sequence[int]) -> StickWriter | None:
         """The last execute of all launches that wrote a stick; None if that is not known."""
+        position = int(np.ravel_multi_index(tuple(stick), tensor.layout.device_size[:-1]))
+        address = tensor.address_bytes + STICK_BYTES * position
         for number in reversed(range(len(self.launches))):
-            linked, base_address = self.link(number), tensor.address_bytes
-            writer = last_writer_of_stick(linked, tensor.layout, base_address, stick)
+            writer = last_writer(self.link(number), address)
             if writer is None:
                 return None
             if writer.execute is not None:
-                first = self.run.launches[number].first_execute
+                first = self.run.launches[number].label.first_execute
                 return replace(writer, execute=writer.execute + first)
         return StickWriter(None)
 
@@ -195,7 +165,9 @@ class Session:
         self.device = device if device is not None else Device()
         self.flex = flex_device_of(self.device)
         self._bundles: LruCache[object, LoweredBundle] = LruCache(MAX_KERNELS)
-        self._kernels: LruCache[int, LoadedKernel] = LruCache(MAX_KERNELS, _release)
+        self._kernels: LruCache[int, LoadedKernel] = LruCache(
+            MAX_KERNELS, lambda loaded: loaded.kernel.release_scratch()
+        )
         self._resets = self.device.resets
 
     def read(self, bundle: BundleLike) -> LoweredBundle:
@@ -221,9 +193,8 @@ class Session:
             self._kernels.put(id(source), loaded)
         return loaded
 
-    def arguments(self, bundle: BundleLike, options: RunOptions | None = None) -> KernelArguments:
+    def arguments(self, bundle: BundleLike, options: RunOptions = DEFAULTS) -> KernelArguments:
         """Arguments of a bundle under ``options``, which may ask for its check first."""
-        options = options or RunOptions()
         source = self.read(bundle)
         if options.check:
             check_bundle(source)
@@ -231,27 +202,18 @@ class Session:
             source, options.values, options.shapes, options.strides, options.aliases
         )
 
-    def describe(self, source: BundleLike | Case, options: RunOptions | None = None) -> Run:
+    def describe(self, source: BundleLike | Case, options: RunOptions = DEFAULTS) -> Run:
         """The run of a bundle or case under ``options``; errors as of `describe_run`."""
-        options = options or RunOptions()
-        return describe_run(
-            source if isinstance(source, Case) else self.read(source),
-            self.read,
-            values=options.values,
-            shapes=options.shapes,
-            strides=options.strides,
-            aliases=options.aliases,
-            check=options.check,
-        )
+        described = source if isinstance(source, Case) else self.read(source)
+        return describe_run(described, self.read, options)
 
     def run(
         self,
         source: BundleLike | Case,
         inputs: Inputs = None,
-        options: RunOptions | None = None,
+        options: RunOptions = DEFAULTS,
     ) -> RunResult:
         """Run a bundle or case once; inputs, options and errors as in :func:`run`."""
-        options = options or RunOptions()
         described = self.describe(source, options)
         if not isinstance(source, Case):
             described = described.with_inputs(
@@ -296,12 +258,14 @@ class Session:
         if options.verify:
             from spyre.runtime.compare import ReferenceCheck
 
-            check = ReferenceCheck(device, options.verify_points)
+            check = ReferenceCheck(device)
+            if options.verify_points is not None:
+                check.limit_points = options.verify_points
             observers.append(check)
         with self.placed(run) as placement:
             warm_program(device, partial(placement.link, 0), is_interpreted=not options.verify)
             inputs = placement.fill()
-            first_record = next_record(device)
+            first_record = 0 if device.sanitizer is None else device.sanitizer.log.next_record
             with observed(device):
                 launched = tuple(
                     self._launch(placement, number, options, observers)
@@ -312,22 +276,27 @@ class Session:
             hbm_bytes = device.allocated_bytes
         values = tuple(tensor.to_values() for tensor in outputs)
         verification = None if check is None else check.verification
-        result = RunResult(
+        found = (*run.findings, *(() if verification is None else verification.findings))
+        return RunResult(
             outputs=values,
             output_tensors=outputs,
             inputs=inputs,
-            findings=(*run.findings, *(() if verification is None else verification.findings)),
+            findings=(*found, *(finding.to_finding() for finding in sanitizer)),
             arguments=tuple(
                 PlacedArgument(spec, placement.tensors[spec.name].address_bytes)
                 for spec in run.arguments
             ),
             places=tuple(placement.location(output) for output in run.outputs),
-            comparisons=_compare_outputs(run, values),
+            comparisons={
+                k: compare(values[k], output.expected(), output.tolerance)
+                for k, output in enumerate(run.outputs)
+                if output.expected is not None
+            },
             verification=verification,
+            sanitizer=sanitizer,
             launches=launched,
             hbm_bytes=hbm_bytes,
         )
-        return result.with_sanitizer(sanitizer)
 
     def _launch(
         self,
@@ -336,8 +305,7 @@ class Session:
         options: RunOptions,
         observers: Sequence[ExecuteObserver],
     ) -> ExecutedLaunch:
-        (loaded, launch), described = placement.launches[number], placement.run.launches[number]
-        label = ExecuteLabels(described.first_execute, described.directory)
+        (loaded, launch), label = placement.launches[number], placement.run.launches[number].label
         if self.device.sanitizer is not None:
             self.device.sanitizer.label = label
         runner = None
@@ -349,10 +317,6 @@ class Session:
             runner = timed_runner(options.progress, label)
         executed = self.flex.blocking.launch(loaded, launch, runner)
         return replace(executed, label=label)
-
-
-def _release(loaded: LoadedKernel) -> None:
-    loaded.kernel.release_scratch()
 
 
 def _device_tensor(spec: ArgumentSpec, address_bytes: int) -> DeviceTensor:
@@ -368,15 +332,6 @@ def _bind(
     arguments = {k: tensors[name] for k, name in launch.buffers.items() if k != POOL}
     pool = launch.buffers.get(POOL)
     return Launch(arguments, None if pool is None else pools[pool], launch.values)
-
-
-def _compare_outputs(run: Run, values: Sequence[npt.NDArray[Any]]) -> dict[int, Comparison]:
-    """Comparison of each output that has an expected value, by its number."""
-    return {
-        k: compare(values[k], output.expected(), output.tolerance)
-        for k, output in enumerate(run.outputs)
-        if output.expected is not None
-    }
 
 
 # --- one call ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from spyre.hw.ops.table import OPS
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
-from spyre.runtime.cases.case import read_case
+from spyre.runtime.cases import read_case
 from spyre.runtime.run.session import Session, session_of
 from tests.hw.golden_cases import GOLDEN, VECTORS
 from tests.hw.harness import allocations_of, engine, fill_window, link, region, windows

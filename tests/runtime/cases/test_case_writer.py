@@ -12,7 +12,7 @@ import pytest
 from qa.conformance.cases import find_cases
 from spyre.errors import LaunchError
 from spyre.hw.device.device import Device
-from spyre.runtime.cases.case import Case, check_dump_directory, read_case, write_case, write_dump
+from spyre.runtime.cases import Case, check_dump_directory, read_case, write_case, write_dump
 from spyre.runtime.run.session import run
 
 from .test_case import write_case as make_case

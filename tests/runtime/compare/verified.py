@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
-from spyre.runtime.compare.outputs import DEFAULT_VERIFY_POINTS, Verification
-from spyre.runtime.compare.reference_check import ReferenceCheck
-from spyre.runtime.compare.stepping import stepping_runner
+from spyre.runtime.compare.executes import stepping_runner
+from spyre.runtime.compare.reference_check import (
+    DEFAULT_VERIFY_POINTS,
+    ReferenceCheck,
+    Verification,
+)
 
 
 def verify_program(

@@ -13,16 +13,13 @@ import pytest
 from spyre import __main__ as command
 from spyre.errors import ProfileError
 from spyre.layout import SpyreTensorLayout, contiguous_strides
+from spyre.runtime.arguments import ArgumentSpec
 from spyre.runtime.cases import read_case
 from spyre.runtime.drawing import INNER, shown_indices
-from spyre.runtime.pictures import (
-    PicturedTensor,
-    pictures_of,
-    write_pictures,
-)
+from spyre.runtime.pictures import pictures_of, write_pictures
 from spyre.runtime.pictures.executes import memory_block
-from spyre.runtime.pictures.layouts import layout_picture
-from spyre.runtime.program import load_source
+from spyre.runtime.pictures.program import layout_picture
+from spyre.runtime.program import Role, load_source
 from spyre.runtime.run import describe_run
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -50,7 +47,7 @@ def named(path):
 def test_cells_are_numbered_as_the_copy_places_them(shape, order, cells):
     strides = contiguous_strides(shape)
     layout = SpyreTensorLayout.from_dim_order(shape, strides, "float16", order)
-    tensor = PicturedTensor("x", shape, strides, "float16", layout)
+    tensor = ArgumentSpec(0, "x", Role.INPUT, shape, "float16", layout, strides)
     shown = re.findall(r"row (\d+), elements from (\d+): stick (\d+)", layout_picture(tensor).svg)
     assert len(shown) == cells
     lanes = layout.device_size[-1]

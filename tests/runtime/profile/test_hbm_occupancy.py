@@ -12,10 +12,14 @@ from spyre.hw.cost.timeline import Overlap, Task, TaskKind, simulate
 from spyre.hw.memory.regions import AllocationHistory
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.profile.charts import MAX_STEPS, hbm_chart
-from spyre.runtime.profile.data import Activity, HbmOccupancy, hbm_occupancy
-from spyre.runtime.profile.profile import profile_of_recording
+from spyre.runtime.profile.profile import (
+    Activity,
+    HbmOccupancy,
+    hbm_occupancy,
+    profile_of_recording,
+)
 from spyre.runtime.profile.trace import LX, modelled_events
-from spyre.runtime.trace.events import HBM_TRACK
+from spyre.runtime.trace import HBM_TRACK
 
 
 class Noted(AllocationHistory):

@@ -17,9 +17,8 @@ from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.launches import operation_counts
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.kernel import run_recorded
-from spyre.runtime.profile.data import activities_of
 from spyre.runtime.profile.kernels import LAUNCH, imbalance
-from spyre.runtime.profile.profile import make_profile
+from spyre.runtime.profile.profile import activities_of, make_profile
 from spyre.runtime.profile.table import MAX_ROWS, ProfileRow, execute_rows, rows_of, total_row
 from spyre.runtime.spyrecode.compile import compile_directory
 from tests.runtime.profile.conftest import EXAMPLES
@@ -45,11 +44,11 @@ def test_sums_are_those_of_run_and_model(result, model):
 
 def test_executions_follow_one_another(result):
     found = spyre.profile(result)
-    kernel = found.kernels[0].model
-    assert len(kernel.executions) == result.counters.executions
+    kernel = found.kernels[0]
+    assert len(kernel.view.executions) == result.counters.executions
     assert kernel.begin_ns[0] == 0
     assert kernel.begin_ns[1:].tolist() == kernel.end_ns[:-1].tolist()
-    assert kernel.end_ns[-1] == pytest.approx(kernel.total_ns)
+    assert kernel.end_ns[-1] == pytest.approx(kernel.one_ns)
 
 
 def test_copies_and_launches(matmul):
@@ -79,10 +78,10 @@ def test_lx(softmax, matmul):
 
 def test_cores(softmax):
     found = spyre.profile(softmax)
-    busy = found.core_busy_ns
+    busy = found.per_core.busy_ns
     assert busy[:8].tolist() == pytest.approx([found.compute_ns] * 8)
     assert not busy[8:].any()
-    counts = found.core_counts.sum(axis=0)
+    counts = found.per_core.counts.sum(axis=0)
     assert counts.tolist() == [*result_bytes(softmax.counters), 0, 0, 5 * 128 * 256]
 
 
@@ -179,7 +178,7 @@ def test_a_recording_of_many_launches(compiled):
         if found.activities[owner].stream == other.stream_id
     )
     assert copy.end_ns < found.makespan_ns
-    assert copy.begin_ns < found.span_of(found.launches[0]).end_ns
+    assert copy.begin_ns < found.timeline.spans[found.launches[0][1]].end_ns
     serial = make_profile(activities_of(commands), overlap="serial")
     assert serial.makespan_ns > found.makespan_ns
 

@@ -13,9 +13,8 @@ import pytest
 import spyre
 from spyre.errors import ProfileError
 from spyre.runtime.drawing import tag
-from spyre.runtime.profile.bottlenecks import bottlenecks_of
 from spyre.runtime.profile.files import write_whole
-from spyre.runtime.profile.report import report_page
+from spyre.runtime.profile.report import bottlenecks_of, report_page
 
 SECTIONS = ("summary", "bottlenecks", "kernels", "roofline", "lx", "hbm", "cores", "counters")
 VOID = ("meta", "link")

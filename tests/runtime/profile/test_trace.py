@@ -12,8 +12,7 @@ import spyre
 from spyre.hw.cost.timeline import Span
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import CORE_COLUMNS
-from spyre.runtime.profile.kernels import part_of
-from spyre.runtime.profile.trace import EXECUTES, modelled_events, within
+from spyre.runtime.profile.trace import EXECUTES, modelled_events, part_of, within
 from tests.runtime.trace.trace_reader import span_ns
 
 
@@ -30,9 +29,9 @@ def test_sums_equal_the_counters(name, request):
     for core in range(32):
         own = [s for s in spans if s["tid"] == 3000 + core]
         counts = [sum(s["args"][key] for s in own) for key in CORE_COLUMNS]
-        assert counts == found.core_counts[core].tolist()
+        assert counts == found.per_core.counts[core].tolist()
         busy = sum(s["args"]["time_ns"] for s in own)
-        assert busy == pytest.approx(found.core_busy_ns[core])
+        assert busy == pytest.approx(found.per_core.busy_ns[core])
 
 
 @pytest.mark.parametrize("overlap", ["serial", "overlapped", "double-buffered"])

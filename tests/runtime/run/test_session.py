@@ -220,9 +220,11 @@ class TestReports:
         result = spyre.run(bundle, inputs(), device=device, timed=True)
         add, absolute = result.executes
         assert (add.op, add.shape, add.cores, add.executions) == ("add", "mb 32, out 128", 4, 1)
-        assert (add.hbm_read_bytes, add.hbm_written_bytes) == (2 * bundles.NBYTES, bundles.NBYTES)
-        assert (add.lx_read_bytes, add.lx_written_bytes, add.multiply_adds) == (0, 0, 0)
-        assert absolute.hbm_read_bytes == bundles.NBYTES
+        counts = add.counters
+        assert counts.hbm_read_bytes == 2 * bundles.NBYTES
+        assert counts.hbm_written_bytes == bundles.NBYTES
+        assert (counts.lx_read_bytes, counts.lx_written_bytes, counts.multiply_adds) == (0, 0, 0)
+        assert absolute.counters.hbm_read_bytes == bundles.NBYTES
         assert result.counters == add.counters + absolute.counters
         assert result.host_ns == add.host_ns + absolute.host_ns > 0
 

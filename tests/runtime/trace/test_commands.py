@@ -15,11 +15,15 @@ from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.kernel.kernel import timed_runner
 from spyre.runtime.tiling.tile_plan import TilingOptions
-from spyre.runtime.trace.commands import chrome_trace, write_trace
+from spyre.runtime.trace import Recordings, trace_events, write_trace
 from tests.runtime.flex import kernels
 from tests.runtime.trace.trace_reader import Trace, span_ns
 
 ROWS = (4, 64)
+
+
+def chrome_trace(recordings: Recordings) -> dict[str, object]:
+    return {"displayTimeUnit": "ns", "traceEvents": list(trace_events(recordings))}
 
 
 @pytest.fixture

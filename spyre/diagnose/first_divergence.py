@@ -9,29 +9,31 @@ shows a deviation, the wrong execute is looked for among those with suspicious a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import DeviceLocation, Finding, Severity
-from spyre.hw.device import Device
-from spyre.mlir.operation import Component
-from spyre.runtime.arguments import HostTensor
-from spyre.runtime.compare import ExecuteView, OutputLocation, Parts
-from spyre.runtime.first_divergence.operand_tiles import OperandTile, read_tile
-from spyre.runtime.first_divergence.reference_tiles import (
+from spyre.diagnose.address_checks import check_addresses
+from spyre.diagnose.tiles import (
     Array,
     BoolArray,
     Coords,
+    OperandTile,
     ReferenceValue,
     TileLayout,
     TilePath,
     find_paths,
     is_constant,
+    read_tile,
     tile_layouts,
 )
+from spyre.errors import DeviceLocation, Finding, Severity
+from spyre.hw.device import Device
+from spyre.mlir.operation import Component
+from spyre.runtime.arguments import HostTensor
+from spyre.runtime.compare import ExecuteView, OutputLocation, Parts
 from spyre.runtime.tracing import MemoryExecute, TiledExecutes, tile_groups
 
 
@@ -133,16 +135,16 @@ class FirstDivergence:
     """Observes the launches of one run; an `ExecuteObserver`.
 
     ``known``: inputs, results of operations and outputs of the function. ``uploaded``: names of the
-    arguments that hold inputs. ``executes``: of the run, in order. ``address_findings``: possible
-    causes that their addresses show, the likeliest first. ``order``: as in `Deviation`. ``found``:
-    the first deviation, if there is one.
+    arguments that hold inputs. ``launches``: of the run, in order. ``order``: as in `Deviation`.
+    ``outputs``: results of the function, in its order. ``found``: the first deviation, if there is
+    one.
     """
 
     known: Sequence[ReferenceValue]
     uploaded: frozenset[str]
     executes: Sequence[MemoryExecute]
-    address_findings: Callable[[Sequence[MemoryExecute]], Sequence[Finding]]
     order: str = ""
+    outputs: Sequence[Array] = ()
     found: Deviation | None = None
     verdicts: dict[int, ExecuteVerdict] = field(default_factory=dict)
     _paths: dict[tuple[int, int], tuple[TilePath, ...]] = field(default_factory=dict)
@@ -199,58 +201,77 @@ class FirstDivergence:
             return None
         group, member = self._groups[verdict.number]
         row = step.instance if len(group.members) == 1 else member
-        checked = _CheckedTile(step, operand, tile, verdict, group, row)
         key = id(group), operand
         paths = self._paths.get(key)
-        alive = self._begin(checked) if paths is None else self._go_on(checked, paths)
+        wrong = None
+        if paths is None:
+            alive = find_paths(_positions(tile.values, self.known), group.nest)
+            # A tile that is read from an input must be one of that input's.
+            if not alive and operand < len(step.op.inputs):
+                wrong = self._closest(_owner(step, operand), tile.values)
+        else:
+            alive = self._continued(paths, tile.values, group, row)
+            if paths and not alive:
+                wrong = paths[0].layout, paths[0].coords(group.nest, row)
         self._paths[key] = alive
+        if wrong is not None:
+            self.found = self._deviation(verdict, step, operand, tile, *wrong)
         return alive[0].layout.value.name if alive else None
 
-    def _begin(self, checked: _CheckedTile) -> tuple[TilePath, ...]:
-        """Paths that begin with a loop's first tile. A tile read from an input must have one."""
-        paths = find_paths(self._positions(checked.tile, self.known), checked.group.nest)
-        guess = self._closest(checked) if checked.is_read and not paths else None
-        if guess is not None:
-            self.found = checked.deviation(*guess, self.order)
-        return paths
-
-    def _go_on(self, checked: _CheckedTile, paths: tuple[TilePath, ...]) -> tuple[TilePath, ...]:
-        """The paths that a later tile is on. If the last path ends, that is a deviation."""
-        nest, row = checked.group.nest, checked.row
-        values = checked.tile.values
+    def _continued(
+        self, paths: tuple[TilePath, ...], values: Array, group: TiledExecutes, row: int
+    ) -> tuple[TilePath, ...]:
+        """The paths that a later tile, of execution ``row``, is on."""
+        nest = group.nest
         alive = tuple(
             path for path in paths if not path.layout.wrong(values, path.coords(nest, row)).any()
         )
-        if paths and not alive and len(checked.group.members) > 1:
+        if paths and not alive and len(group.members) > 1:
             # Executes that look like an unrolled loop may compute another value each.
             others = [v for v in self.known if all(v is not path.layout.value for path in paths)]
-            alive = find_paths(self._positions(checked.tile, others), nest)
-        if paths and not alive:
-            path = paths[0]
-            self.found = checked.deviation(path.layout, path.coords(nest, row), self.order)
+            alive = find_paths(_positions(values, others), nest)
         return alive
 
-    def _positions(
-        self, tile: OperandTile, known: Sequence[ReferenceValue]
-    ) -> list[tuple[TileLayout, Coords]]:
-        return [
-            (layout, coords)
-            for value in known
-            for layout in tile_layouts(value, tile.values.shape)
-            for coords in layout.positions(tile.values)
-        ]
-
-    def _closest(self, checked: _CheckedTile) -> tuple[TileLayout, Coords] | None:
-        """The first tile of the input, in the layout in which it differs least."""
-        name = _owner(checked.step, checked.operand)
+    def _closest(self, name: str | None, tile: Array) -> tuple[TileLayout, Coords] | None:
+        """The first tile of input ``name``, in the layout in which it differs least."""
         values = [value for value in self.known if value.name == name]
-        layouts = [x for value in values for x in tile_layouts(value, checked.tile.values.shape)]
+        layouts = [layout for value in values for layout in tile_layouts(value, tile.shape)]
         starts = [(layout, (0,) * len(layout.grid)) for layout in layouts]
+        return min(starts, key=lambda pair: int(pair[0].wrong(tile, pair[1]).sum()), default=None)
 
-        def distance(pair: tuple[TileLayout, Coords]) -> int:
-            return int(pair[0].wrong(checked.tile.values, pair[1]).sum())
-
-        return min(starts, key=distance, default=None)
+    def _deviation(
+        self,
+        verdict: ExecuteVerdict,
+        step: ExecuteView,
+        operand: int,
+        tile: OperandTile,
+        layout: TileLayout,
+        coords: Coords,
+    ) -> Deviation:
+        """The deviation of an operand from the tile of ``layout`` at ``coords``."""
+        wrong = layout.wrong(tile.values, coords)
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        cores = np.array(step.op.cores)[tile.cores[tuple(slice(n) for n in layout.tile_shape)]]
+        location = DeviceLocation(
+            verdict.sdsc,
+            verdict.number,
+            int(cores[at]),
+            step.op.tensors[operand].name,
+            loop_indices=step.loop_indices,
+            source=step.statement.location,
+        )
+        return Deviation(
+            location,
+            step.op.name,
+            operand < len(step.op.inputs),
+            layout.value.name,
+            tile.dims,
+            wrong,
+            cores,
+            float(layout.tiles[coords][at]),
+            float(tile.values[at]),
+            order=self.order,
+        )
 
     def check_outputs(
         self,
@@ -272,7 +293,7 @@ class FirstDivergence:
         self, name: str, expected: Array, found: Array, place: OutputLocation
     ) -> None:
         wrong = ReferenceValue(name, expected).differs(found, expected)
-        if self.found is not None or not wrong.any() or place.core_map is None:
+        if self.found is not None or not wrong.any():
             return
         indices = np.argwhere(wrong)
         chosen = indices[np.unique(np.linspace(0, len(indices) - 1, _SAMPLES).astype(np.int64))]
@@ -282,7 +303,6 @@ class FirstDivergence:
             return
         writer, index = min(known, key=lambda pair: (pair[0].tile, pair[0].execute or 0))
         last = writer.execute or 0
-        suspicion = self._suspicion(last)
         verdict = self.verdicts[last]
         core = -1 if writer.core is None else writer.core
         self.found = Deviation(
@@ -297,70 +317,33 @@ class FirstDivergence:
             np.full(wrong.shape, core),
             float(expected[index]),
             float(found[index]),
-            suspicion,
+            _suspicion(self.executes, last),
             self.order,
         )
         self.verdicts[self.found.number].deviated = True
 
-    def _suspicion(self, last: int) -> Finding | None:
-        """The most likely address finding on an execute up to ``last``.
 
-        Unwritten memory (SPY720) is the consequence of another finding and is left out.
-        """
-        shown = self.address_findings(self.executes)
-        return next((each for each in shown if _is_cause(each) and _execute(each) <= last), None)
+def _suspicion(executes: Sequence[MemoryExecute], last: int) -> Finding | None:
+    """The most likely address finding on an execute up to ``last``.
 
-
-@dataclass(frozen=True, eq=False)
-class _CheckedTile:
-    """An operand of one execution and its numbers; ``row``: the execution in its group."""
-
-    step: ExecuteView
-    operand: int
-    tile: OperandTile
-    verdict: ExecuteVerdict
-    group: TiledExecutes
-    row: int
-
-    @property
-    def is_read(self) -> bool:
-        return self.operand < len(self.step.op.inputs)
-
-    def deviation(self, layout: TileLayout, coords: Coords, order: str) -> Deviation:
-        """The deviation from the tile of ``layout`` at ``coords``."""
-        step, tile = self.step, self.tile
-        wrong = layout.wrong(tile.values, coords)
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        cores = np.array(step.op.cores)[tile.cores[tuple(slice(n) for n in layout.tile_shape)]]
-        location = DeviceLocation(
-            self.verdict.sdsc,
-            self.verdict.number,
-            int(cores[at]),
-            step.op.tensors[self.operand].name,
-            loop_indices=step.loop_indices,
-            source=step.statement.location,
-        )
-        return Deviation(
-            location,
-            step.op.name,
-            self.is_read,
-            layout.value.name,
-            tile.dims,
-            wrong,
-            cores,
-            float(layout.tiles[coords][at]),
-            float(tile.values[at]),
-            order=order,
-        )
+    Unwritten memory (SPY720) is the consequence of another finding and is left out.
+    """
+    for finding in check_addresses(executes, is_wrong=True, with_reads=True):
+        place = finding.location
+        if not isinstance(place, DeviceLocation) or finding.code == "SPY720":
+            continue
+        if (place.execute or 0) <= last:
+            return finding
+    return None
 
 
-def _is_cause(finding: Finding) -> bool:
-    return finding.code != "SPY720" and isinstance(finding.location, DeviceLocation)
-
-
-def _execute(finding: Finding) -> int:
-    assert isinstance(finding.location, DeviceLocation)
-    return finding.location.execute or 0
+def _positions(tile: Array, known: Sequence[ReferenceValue]) -> list[tuple[TileLayout, Coords]]:
+    return [
+        (layout, coords)
+        for value in known
+        for layout in tile_layouts(value, tile.shape)
+        for coords in layout.positions(tile)
+    ]
 
 
 _SAMPLES = 200

@@ -27,12 +27,12 @@ from spyre.files import read_regular
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.bundle_source import MODULE_FILE
 from spyre.runtime.arguments import ArrayHeader, read_npz
+from spyre.runtime.compare import Tolerance
 from spyre.runtime.program import find_launch_spec
 
 CASE_FILE = "case.json"
 VALUES_FILE = "values.npz"
 IMAGES_FILE = "device_images.npz"
-POOL_BUFFER = "pool"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding damaged JSON."""
 
@@ -70,6 +70,13 @@ class CaseBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
     region: int | None = None
     alias_of: str | None = None
 
+    @property
+    def host_view(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Shape, strides and offset of the host data."""
+        shape = self.shape if self.host.shape is None else self.host.shape
+        strides = self.stride if self.host.stride is None else self.host.stride
+        return shape, strides, self.host.storage_offset
+
 
 class CaseLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     """One kernel: its bundle's directory, buffers in order, and the argument index of each.
@@ -81,17 +88,6 @@ class CaseLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     args: tuple[str, ...]
     arg_index: tuple[int, ...]
     values: dict[str, int] = {}
-
-
-class CaseTolerance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An element is right if |found − expected| ≤ atol + rtol·|expected|; integers are exact.
-
-    ``merged_nan``: an expected NaN is also met by an infinity.
-    """
-
-    atol: float
-    rtol: float
-    merged_nan: bool = False
 
 
 class CaseOutput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,14 +104,14 @@ class CaseOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     storage_offset: int
     dtype: str
     read_as: str = ""
-    tolerance: CaseTolerance | None = None
+    tolerance: Tolerance | None = None
 
 
 class CaseFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """``case.json``. ``run``: options of the command line that a replay uses, by name."""
 
     name: str
-    tolerance: CaseTolerance
+    tolerance: Tolerance
     buffers: dict[str, CaseBuffer]
     launches: tuple[CaseLaunch, ...]
     outputs: tuple[CaseOutput, ...]
@@ -163,10 +159,16 @@ def read_case(directory: Path) -> Case:
     _check_numbers(file, spec)
     _check_names(file, spec)
     values = _read_npz(directory / VALUES_FILE, _value_sizes(spec))
-    return Case(directory, spec, values, _read_npz(directory / IMAGES_FILE, _image_sizes(spec)))
+    # Bytes of an image: all of a tensor's memory or less.
+    image_sizes = [
+        (buffer.device_image, buffer.layout.device_bytes)
+        for buffer in spec.buffers.values()
+        if buffer.device_image is not None and buffer.layout is not None
+    ]
+    return Case(directory, spec, values, _read_npz(directory / IMAGES_FILE, image_sizes))
 
 
-def with_tolerances(case: Case, change: Callable[[CaseTolerance], CaseTolerance]) -> Case:
+def with_tolerances(case: Case, change: Callable[[Tolerance], Tolerance]) -> Case:
     """``case`` with the tolerance of every output changed."""
     outputs = tuple(
         msgspec.structs.replace(o, tolerance=change(o.tolerance or case.spec.tolerance))
@@ -197,7 +199,10 @@ def _check_names(file: Path, spec: CaseFile) -> None:
     for name, buffer in spec.buffers.items():
         if buffer.alias_of is not None:
             _check_name(file, spec, buffer.alias_of, f"$.buffers.{name}.alias_of")
-            _check_alias(file, spec, name, buffer)
+            # An alias is a tensor in the memory of a tensor that is no alias.
+            target = spec.buffers[buffer.alias_of]
+            if buffer.layout is None or target.layout is None or target.alias_of is not None:
+                _refuse(file, f"buffer {name!r} cannot be an alias", f"$.buffers.{name}.alias_of")
 
 
 _MOST_ELEMENTS = 1 << 40
@@ -207,9 +212,7 @@ _MOST_ELEMENTS = 1 << 40
 def _check_numbers(file: Path, spec: CaseFile) -> None:
     """Refuse sizes and strides that differ in number or exceed the memory of any host."""
     for name, buffer in spec.buffers.items():
-        path, host = f"$.buffers.{name}", buffer.host
-        shape = buffer.shape if host.shape is None else host.shape
-        stride = buffer.stride if host.stride is None else host.stride
+        path, (shape, stride, _) = f"$.buffers.{name}", buffer.host_view
         _check_extents(file, buffer.dma_sizes, buffer.dma_strides, f"{path}.dma_sizes")
         _check_extents(file, buffer.shape, buffer.stride, f"{path}.shape")
         _check_extents(file, shape, stride, f"{path}.host")
@@ -239,13 +242,6 @@ def _check_extents(file: Path, sizes: tuple[int, ...], strides: tuple[int, ...],
         )
 
 
-def _check_alias(file: Path, spec: CaseFile, name: str, buffer: CaseBuffer) -> None:
-    """An alias is a tensor in the memory of a tensor that is no alias."""
-    target = spec.buffers[buffer.alias_of or name]
-    if buffer.layout is None or target.layout is None or target.alias_of is not None:
-        _refuse(file, f"buffer {name!r} cannot be an alias", f"$.buffers.{name}.alias_of")
-
-
 def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
     if name not in spec.buffers:
         known = ", ".join(spec.buffers) or "no buffers"
@@ -255,21 +251,12 @@ def _check_name(file: Path, spec: CaseFile, name: str, path: str) -> None:
 def _value_sizes(spec: CaseFile) -> list[tuple[str, int]]:
     """Name and elements of every array of VALUES_FILE that the case uses."""
     inputs = [
-        (buffer.value, buffer.shape if buffer.host.shape is None else buffer.host.shape)
+        (buffer.value, buffer.host_view[0])
         for buffer in spec.buffers.values()
         if buffer.value is not None
     ]
     expected = [(f"expect_{o.value}", o.shape) for o in spec.outputs if o.value is not None]
     return [(name, prod(shape)) for name, shape in (*inputs, *expected)]
-
-
-def _image_sizes(spec: CaseFile) -> list[tuple[str, int]]:
-    """Name and bytes of every array of IMAGES_FILE, which is all of a tensor's memory or less."""
-    return [
-        (buffer.device_image, buffer.layout.device_bytes)
-        for buffer in spec.buffers.values()
-        if buffer.device_image is not None and buffer.layout is not None
-    ]
 
 
 def _read_npz(file: Path, sizes: Sequence[tuple[str, int]]) -> dict[str, npt.NDArray[Any]]:
@@ -378,7 +365,10 @@ def write_case(case: Case, directory: Path) -> None:
 
 
 def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
-    target = _resolved(directory)
+    try:
+        target = directory.resolve()  # so that a link stays and ``.`` has a name
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         temporary.mkdir(parents=True)
@@ -390,14 +380,6 @@ def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, byte
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _resolved(directory: Path) -> Path:
-    """The absolute path, so that a link stays and ``.`` has a name."""
-    try:
-        return directory.resolve()
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
 
 
 def _put_in_place(temporary: Path, directory: Path) -> None:
@@ -431,18 +413,15 @@ def _write_content(case: Case, target: Path, extra_files: Mapping[str, bytes]) -
 def _bundle_names(spec: CaseFile) -> dict[str, str]:
     """Directory of every bundle in the copy; a new name for those outside of the case."""
     bundles = dict.fromkeys(launch.bundle for launch in spec.launches)
-    names = {bundle: bundle for bundle in bundles if _is_inside(bundle)}
+    pure = [PurePosixPath(bundle) for bundle in bundles]
+    outside = [path.is_absolute() or ".." in path.parts for path in pure]
+    names = {bundle: bundle for bundle, is_out in zip(bundles, outside, strict=True) if not is_out}
     taken = {str(PurePosixPath(bundle)) for bundle in names}
     free = (name for k in count() if (name := f"kernel_{k}") not in taken)
     for bundle in bundles:
         if bundle not in names:
             names[bundle] = next(free)
     return names
-
-
-def _is_inside(bundle: str) -> bool:
-    pure = PurePosixPath(bundle)
-    return not pure.is_absolute() and ".." not in pure.parts
 
 
 def _copy_bundle(source: Path, target: Path) -> None:

@@ -16,15 +16,15 @@ import spyre
 from qa.conformance.cases import find_cases
 from qa.conformance_compiled.real_functions import read_function
 from spyre.cli.run import main
-from spyre.hw.device.device import Device
-from spyre.mlir.builder.bundles import BundleBuilder
-from spyre.mlir.builder.recipes import HostOperand, pointwise
-from spyre.runtime.cases import read_case
-from spyre.runtime.first_divergence.reference_tiles import (
+from spyre.diagnose.tiles import (
     ReferenceValue,
     find_paths,
     tile_layouts,
 )
+from spyre.hw.device.device import Device
+from spyre.mlir.builder.bundles import BundleBuilder
+from spyre.mlir.builder.recipes import HostOperand, pointwise
+from spyre.runtime.cases import read_case
 from tests.sanitizer import programs
 from tests.sanitizer.programs import ROW, lx
 
@@ -37,7 +37,7 @@ FIRST = {
     "j_ct_nested_addmul_64x512_lx": (0, "input0"),
     "j_ct_red_sum_d0_tiled": (1, "input0"),
 }
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TILED = ("abs", "neg")
 
 

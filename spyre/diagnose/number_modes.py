@@ -9,42 +9,49 @@ the next. The verdict rests on these, and on expected values, where there are an
 The leader is the first mode, but a DL16 side always leads a binary16 one: DL16 numbers are exact
 in binary16's range, not the other way round. Operands beyond that range are given to both sides
 as binary16 holds them; the leader then runs the execute once more with its own.
+
+Differences are in units of the last place (ULP): the distance of neighbouring numbers of a format
+at the larger of the two magnitudes; where two formats are compared, that of the coarser one there.
+The rule of a verdict is that of docs/cli.md: each mode's rounding of the result and, for sums of
+many terms, the error of rounding the partial sums.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.dtypes import bytes_to_codes, decode_device, encode_device, find_stored_format
+from spyre.dtypes import FORMATS, bytes_to_codes, decode_device, encode_device, find_stored_format
 from spyre.hw.device import Device
 from spyre.hw.linking import LinkedProgram, shape_text
 from spyre.hw.numerics import Numerics
+from spyre.hw.ops import Family, decode_constant
+from spyre.hw.plans import CorePlan
+from spyre.hw.table import CHUNK, CHUNKED_REDUCTIONS
 from spyre.runtime.compare import (
-    ElementLocation,
     ExecuteView,
     Index,
     MemoryWindow,
     Parts,
     compare,
     describe_location,
+    element_coordinates,
     execution_parts,
-    locate_element,
     operand_window,
     output_elements,
     run_parts,
     stepping_runner,
     writers,
 )
-from spyre.runtime.numerics.rounding import Differences, UlpSize, differences, explained_units
 from spyre.runtime.run import PlacedRun, is_float
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 HALF = "SEN169_FP16"
@@ -52,13 +59,20 @@ HALF = "SEN169_FP16"
 
 @dataclass(frozen=True, slots=True)
 class WorstElement:
-    """The element that differs most: difference and explained part (ULP), values, location."""
+    """The element that differs most: difference and explained part (ULP), values, location.
+
+    ``coordinates``: per dim. ``address_bytes``: scratchpads begin at LX_BASE in the simulator's
+    memory.
+    """
 
     units: float
     explained_units: float
     first: float
     second: float
-    spot: ElementLocation
+    core: int
+    loop_indices: tuple[int, ...]
+    coordinates: dict[str, int]
+    address_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +121,8 @@ class ExecuteDifference:
             unexplained=self.unexplained + other.unexplained,
             beyond=self.beyond + other.beyond,
             adjusted_operands=self.adjusted_operands or other.adjusted_operands,
-            worst=max(both, key=_badness, default=None),
+            worst=max(both, key=lambda e: (e.units > e.explained_units, e.units), default=None),
         )
-
-
-def _badness(extreme: WorstElement) -> tuple[bool, float]:
-    return extreme.units > extreme.explained_units, extreme.units
 
 
 class Recoder:
@@ -124,8 +134,8 @@ class Recoder:
 
     def __init__(self, source: Numerics, target: Numerics) -> None:
         codes = np.arange(1 << 16).astype(np.uint16)
-        self.source_values = _values(codes, source)
-        self.target_values = _values(codes, target)
+        self.source_values = decode_device(codes, HALF, source.alu_rules)
+        self.target_values = decode_device(codes, HALF, target.alu_rules)
         self.needed = (source.mode == "ieee") != (target.mode == "ieee")
         self.codes = codes
         if self.needed:
@@ -133,10 +143,6 @@ class Recoder:
         back = self.target_values[self.codes]
         self.lossy = np.isfinite(self.source_values) & (back != self.source_values)
         self.rounded = encode_device(back, HALF, source.alu_rules)
-
-
-def _values(codes: Array, numerics: Numerics) -> Array:
-    return decode_device(codes, HALF, numerics.alu_rules)
 
 
 def second_leads(first: Numerics, second: Numerics) -> bool:
@@ -163,12 +169,12 @@ class NumericsComparison:
     def __post_init__(self) -> None:
         self._swapped = second_leads(self.first.numerics, self.second.numerics)
         self._lead, self._other = self.first, self.second
-        self._lead_linked, self._other_linked = self.programs
+        self._lead_linked, other_linked = self.programs
         if self._swapped:
-            self._lead, self._other = self._other, self._lead
-            self._lead_linked, self._other_linked = self.programs[::-1]
+            self._lead, self._other = self.second, self.first
+            other_linked, self._lead_linked = self.programs
         self._recoder = Recoder(self._lead.numerics, self._other.numerics)
-        self._others = iter(execution_parts(self._other_linked))
+        self._others = iter(execution_parts(other_linked))
         self._other_parts: Parts = ()
 
     def run(self) -> tuple[ExecuteDifference, ...]:
@@ -264,11 +270,32 @@ class NumericsComparison:
         if not elements.size:
             return counted
         unit = UlpSize(tensor.data_format, self.first.numerics, self.second.numerics)
-        apart = differences(values[0][elements], values[1][elements], unit)
+        units, beyond = differences(values[0][elements], values[1][elements], unit)
         inputs = [self._operand_numbers(lead, i) for i in range(len(op.inputs))]
         explained = explained_units(lead.plan, inputs, values, elements, unit)
-        return self._summary(
-            counted, lead, k, apart, explained, (values, elements, addresses, core)
+        wrong = (units > explained) & ~beyond
+        # The worst element to show: an unexplained one before all others, then by ULP; numbers
+        # beyond binary16 are expected and come last. 1e300 keeps unexplained ones apart in order.
+        ranked = np.where(beyond, -1.0, np.where(wrong, np.inf, units))
+        ranked = np.where(wrong & np.isfinite(units), 1e300 + units, ranked)
+        worst = int(np.argmax(ranked))
+        address, position = int(addresses[worst]), int(core[worst])
+        return replace(
+            counted,
+            differing=int(np.count_nonzero(units)),
+            units_sum=float(units[np.isfinite(units)].sum()),
+            unexplained=int(np.count_nonzero(wrong)),
+            beyond=int(np.count_nonzero(beyond)),
+            worst=WorstElement(
+                float(units[worst]),
+                float("inf") if beyond[worst] else float(explained[worst]),
+                float(values[0][elements[worst]]),
+                float(values[1][elements[worst]]),
+                op.cores[position],
+                lead.loop_indices,
+                element_coordinates(lead, k, address, position),
+                address,
+            ),
         )
 
     def _operand_numbers(self, step: ExecuteView, operand: int) -> Array:
@@ -282,44 +309,6 @@ class NumericsComparison:
         if data_format == HALF:
             return self._recoder.source_values[codes[0]], self._recoder.target_values[codes[1]]
         return decode_device(codes[0], data_format), decode_device(codes[1], data_format)
-
-    def _summary(
-        self,
-        counted: ExecuteDifference,
-        step: ExecuteView,
-        operand: int,
-        apart: Differences,
-        explained: Float64Array,
-        elements: tuple[tuple[Array, Array], Int64Array, Int64Array, Int64Array],
-    ) -> ExecuteDifference:
-        values, at, addresses, core = elements
-        wrong = (apart.units > explained) & ~apart.beyond
-        # The worst element to show: an unexplained one before all others, then by ULP; numbers
-        # beyond binary16 are expected and come last. 1e300 keeps unexplained ones apart in order.
-        ranked = np.where(apart.beyond, -1.0, np.where(wrong, np.inf, apart.units))
-        ranked = np.where(wrong & np.isfinite(apart.units), 1e300 + apart.units, ranked)
-        worst = int(np.argmax(ranked))
-        spot = locate_element(
-            step, operand, int(addresses[worst]), int(core[worst]), step.loop_indices
-        )
-        finite = np.isfinite(apart.units)
-        return replace(
-            counted,
-            differing=int(np.count_nonzero(apart.units)),
-            units_sum=float(apart.units[finite].sum()),
-            unexplained=int(np.count_nonzero(wrong)),
-            beyond=int(np.count_nonzero(apart.beyond)),
-            worst=WorstElement(
-                float(apart.units[worst]),
-                float("inf") if apart.beyond[worst] else float(explained[worst]),
-                float(values[0][at[worst]]),
-                float(values[1][at[worst]]),
-                spot,
-            ),
-        )
-
-
-OutputValues = npt.NDArray[Any]
 
 
 class Verdict(StrEnum):
@@ -395,7 +384,7 @@ def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
     for number, described in enumerate(first.run.launches):
         programs = first.link(number), second.link(number)
         comparison = NumericsComparison(
-            first.device, second.device, programs, described.first_execute
+            first.device, second.device, programs, described.label.first_execute
         )
         executes += comparison.run()
     # The comparison has restored the leader's state after every execute.
@@ -405,7 +394,7 @@ def compare_numerics(first: PlacedRun, second: PlacedRun) -> NumericsReport:
     return NumericsReport(*modes, tuple(executes), tuple(outputs))
 
 
-def read_numbers(placement: PlacedRun) -> tuple[OutputValues, ...]:
+def read_numbers(placement: PlacedRun) -> tuple[Array, ...]:
     """The outputs, floats as float32, which holds every float of the device exactly."""
     return tuple(
         placement.read(output, "float32" if is_float(argument) else None).to_values()
@@ -418,12 +407,12 @@ def read_numbers(placement: PlacedRun) -> tuple[OutputValues, ...]:
 def _output_difference(
     placement: PlacedRun,
     modes: tuple[Numerics, Numerics],
-    values: tuple[tuple[OutputValues, ...], tuple[OutputValues, ...]],
+    values: tuple[tuple[Array, ...], tuple[Array, ...]],
     k: int,
 ) -> OutputDifference:
     output, (a, b) = placement.run.outputs[k], (side[k] for side in values)
     data_format = placement.run.output_arguments[k].layout.device_dtype
-    apart = differences(a, b, UlpSize(data_format, *modes))
+    units, _ = differences(a, b, UlpSize(data_format, *modes))
     agrees = None
     if output.expected is not None:
         expected = output.expected()
@@ -432,19 +421,168 @@ def _output_difference(
         return OutputDifference(
             output.buffer, data_format, 0, 0, 0.0, 0.0, None, None, None, "", agrees
         )
-    worst = np.unravel_index(int(np.argmax(apart.units)), a.shape)
+    worst = np.unravel_index(int(np.argmax(units)), a.shape)
     index = tuple(int(i) for i in worst)
-    finite = np.isfinite(apart.units)
+    finite = np.isfinite(units)
     return OutputDifference(
         output.buffer,
         data_format,
         a.size,
-        int(np.count_nonzero(apart.units)),
-        float(apart.units[worst]),
-        float(apart.units[finite].sum()) / a.size,
+        int(np.count_nonzero(units)),
+        float(units[worst]),
+        float(units[finite].sum()) / a.size,
         index,
         float(a[worst]),
         float(b[worst]),
         describe_location(placement.location(output), index),
         agrees,
     )
+
+
+# --- rounding ---------------------------------------------------------------------------------
+
+DL16_SMALLEST = 2.0**-31 * (1 + 2.0**-9)
+HALF_BEYOND = 65472.0
+"""Array of at least this magnitude may round to binary16's infinity: DL16's last one below."""
+
+
+@dataclass(frozen=True, slots=True)
+class UlpSize:
+    """The size of one ULP for values stored as ``data_format`` in two number modes."""
+
+    data_format: str
+    first: Numerics
+    second: Numerics
+
+    @property
+    def holds_ieee(self) -> bool:
+        """True if one side holds 16-bit floats as binary16, and the other as DL16."""
+        modes = {self.first.mode == "ieee", self.second.mode == "ieee"}
+        return self.data_format == HALF and len(modes) == 2
+
+    def size(self, magnitude: Float64Array) -> Float64Array:
+        """ULP at finite magnitudes; 1 for integers and booleans."""
+        if not find_stored_format(self.data_format).is_float:
+            return np.ones_like(magnitude)
+        if self.data_format != HALF:
+            return _spacing(magnitude, self.data_format)
+        sides = [n.mode == "ieee" for n in (self.first, self.second)]
+        result = np.zeros_like(magnitude)
+        if any(sides):
+            result = _spacing(magnitude, "IEEE_FP16")
+        if not all(sides):
+            tiny = np.where(magnitude <= DL16_SMALLEST, DL16_SMALLEST, 0.0)
+            result = np.maximum(np.maximum(result, _spacing(magnitude, self.data_format)), tiny)
+        return result
+
+    def half_units(self, numerics: Numerics) -> float:
+        """Units one side's rounding may be off: half, or one where it cuts off."""
+        cuts = numerics.mode != "ieee" and numerics.alu_rounding == "trunc"
+        return 1.0 if cuts and self.data_format == HALF else 0.5
+
+
+def _spacing(magnitude: Float64Array, data_format: str) -> Float64Array:
+    """Distance of neighbouring numbers of a floating format at these magnitudes."""
+    fraction_bits, lowest = FORMATS[data_format].precision
+    _, exponent = np.frexp(magnitude)
+    exponent = np.where(magnitude > 0, np.maximum(exponent - 1, lowest), lowest)
+    return np.asarray(np.ldexp(1.0, exponent - fraction_bits), np.float64)
+
+
+def differences(
+    first: Array, second: Array, unit: UlpSize
+) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
+    """|a − b| of decoded values of equal shape in ULP, and True where a side is out of range.
+
+    The difference is 0 where both are the same infinity or both NaN (or DL16's NINF against
+    either), infinite where only one side is a number. Out of range: one side is infinite because
+    binary16 cannot hold the other side's number.
+    """
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if unit.holds_ieee:
+        same |= (np.isnan(a) & np.isinf(b)) | (np.isinf(a) & np.isnan(b))
+    magnitude = np.where(finite, np.maximum(np.abs(a), np.abs(b)), 1.0)
+    absolute = np.full(a.shape, np.inf)
+    np.subtract(a, b, out=absolute, where=finite)
+    absolute = np.where(same, 0.0, np.abs(absolute))
+    one_infinite = np.isinf(a) ^ np.isinf(b)
+    number = np.where(np.isinf(a), b, a)
+    with np.errstate(invalid="ignore"):
+        beyond = one_infinite & (np.abs(number) >= HALF_BEYOND) & unit.holds_ieee
+    return absolute / unit.size(magnitude), beyond
+
+
+_SELECTING = ("max", "min", "absmax")
+"""Reductions whose result is one of the elements."""
+
+
+def explained_units(
+    plan: CorePlan,
+    inputs: Sequence[Array],
+    values: tuple[Array, Array],
+    at: npt.NDArray[np.int64],
+    unit: UlpSize,
+) -> Float64Array:
+    """ULP that rounding explains, for the elements ``at`` of the two results ``values``.
+
+    ``inputs``: numbers of the input operands, in any order.
+    """
+    sides = (unit.first, unit.second)
+    pair = [v[at].astype(np.float64) for v in values]
+    magnitude = np.maximum(*(np.where(np.isfinite(p), np.abs(p), 0.0) for p in pair))
+    ulp = unit.size(magnitude)
+    explained = np.full(ulp.shape, sum(unit.half_units(side) for side in sides))
+    terms = _terms(plan)
+    if terms == 1:
+        return explained
+    # Partial sums are larger than the result where terms cancel; their size is estimated by the
+    # largest result and by what random signs would leave.
+    partial = max(*(_largest(v) for v in values), _typical_sum(plan, inputs, terms))
+    explained += terms * 2.0**-24 * partial / ulp
+    # Operations that accumulate in DL16 in the chunked number mode.
+    in_chunks = plan.spec.family is Family.MATMUL or plan.spec.kernel_op in CHUNKED_REDUCTIONS
+    if unit.data_format == HALF and in_chunks:
+        rounded = sum(_chunk_units(side, terms) for side in sides)
+        explained += rounded * unit.size(np.array([partial]))[0] / ulp
+    return explained
+
+
+def _typical_sum(plan: CorePlan, inputs: Sequence[Array], terms: int) -> float:
+    """Four times the expected sum of ``terms`` products of the inputs' RMS with random signs."""
+    op, spec = plan.op, plan.spec
+    typical = 4 * sqrt(terms)
+    if spec.family is Family.REDUCTION and spec.constants:
+        name = spec.constants[0]
+        typical *= abs(decode_constant(op.constants[name], op.constant_formats[name]))
+    for numbers in inputs:
+        used = numbers[np.isfinite(numbers) & (numbers != 0)].astype(np.float64)
+        typical *= sqrt(float(np.mean(used**2))) if used.size else 0.0
+    return typical
+
+
+def _largest(values: Array) -> float:
+    numbers = np.abs(values.astype(np.float64))
+    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
+
+
+def _chunk_units(numerics: Numerics, terms: int) -> float:
+    """ULP, at the size of partial sums, that accumulating in DL16 may cost; 0 in float32."""
+    if not numerics.chunked:
+        return 0.0
+    within, chunks = min(terms, CHUNK), -(-terms // CHUNK)
+    # Cutting off errs in one direction every time; rounding errors add up like a random walk.
+    if numerics.alu_rounding == "trunc":
+        return float(within + chunks)
+    return min(2 * (sqrt(within) + sqrt(chunks)), (within + chunks) / 2)
+
+
+def _terms(plan: CorePlan) -> int:
+    """Elements of the iteration space that are combined into one; 1 where one is selected."""
+    op = plan.op
+    if plan.spec.kernel_op in _SELECTING or plan.spec.family is Family.TOPK:
+        return 1
+    read = [d for d in op.dims if any(t.holds(d) for t in op.inputs)]
+    return prod(op.extents[d] for d in read if not op.outputs[0].holds(d))

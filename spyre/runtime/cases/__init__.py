@@ -1,5 +1,0 @@
-"""Case directories: kernels with buffers, values and expected outputs, recorded and replayed."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

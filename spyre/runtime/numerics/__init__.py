@@ -1,5 +1,0 @@
-"""One program in two number modes: differences, and whether rounding explains them."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
