@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from spyre.runtime.arguments.derived import derive_arguments
 
 import spyre
 from qa.conformance.cases import find_cases
@@ -20,7 +19,7 @@ from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.runtime.arguments.host_tensor import parse_tensor_spec
-from spyre.runtime.arguments.read import read_arguments
+from spyre.runtime.arguments.read import derive_arguments, read_arguments
 from spyre.runtime.arguments.specs import (
     KernelArguments,
     arguments_of_spec,
