@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import DeviceFault, DeviceLocation
+from spyre.hw import plan_table as tb
 from spyre.hw.access import per_core
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import PlanRun
 from spyre.hw.spec import device_address
-from spyre.hw.table import KERNEL_NAMES, plan as tb
 from spyre.layout import Int64Array
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Executor:
 
         if self._estimated[0] is not rows:
             self._estimated = rows, interpreted_seconds(linked.tables, rows[:, 0])
-        names = [KERNEL_NAMES[kind] for kind in linked.code.kinds]
+        names = [tb.KERNEL_NAMES[kind] for kind in linked.code.kinds]
         return background_compiler.should_interpret((*names, *further), self._estimated[1])
 
     def _interpret(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
@@ -204,7 +204,7 @@ def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[obje
         return _plain_driver(), ()
     from spyre.hw.kernels.checked_driver import drive_checked
 
-    return drive_checked, sanitizer.driver_arguments()
+    return drive_checked, sanitizer.driver_arguments
 
 
 @cache

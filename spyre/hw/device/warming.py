@@ -11,7 +11,7 @@ from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceTensor
-from spyre.hw.table import KERNEL_NAMES
+from spyre.hw.plan_table import KERNEL_NAMES
 from spyre.layout import SpyreTensorLayout
 
 _COLUMNS = 1024

@@ -26,8 +26,8 @@ import numpy as np
 
 from spyre import config
 from spyre.cache import PACKAGE
+from spyre.hw import plan_table as tb
 from spyre.hw.interpreter.source import kernels_of
-from spyre.hw.table import plan as tb
 from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 
@@ -98,7 +98,7 @@ def compiled_or_interpreted(function: Any, steps: int) -> Any:
         return function
     from spyre.hw.kernels.jit import is_kept
 
-    if is_kept(function):
+    if is_kept(function.py_func):
         return function
     return kernels_of(function.__module__)[function.__name__]
 

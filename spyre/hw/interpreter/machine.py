@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from spyre.hw.kernels.arguments import entry_source
 from spyre.hw.ops import CODE_FORMS, OPCODES, OpDefinition
+from spyre.hw.plan_table import entry_source
 
 Array = npt.NDArray[Any]
 F = np.float32

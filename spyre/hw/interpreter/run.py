@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.interpreter.background import background_compiler
 from spyre.hw.interpreter.source import interpreted, kernels_of
-from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
 
 _ENTRIES = tuple(tb.KERNELS.values())

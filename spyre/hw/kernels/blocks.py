@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
     bits_float,
@@ -17,7 +18,6 @@ from spyre.hw.kernels.intrinsics import (
     encode_half,
 )
 from spyre.hw.kernels.jit import kernel
-from spyre.hw.table import plan as tb
 
 BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 PITCH, INNER_PITCH, EXTENT = tb.PITCH, tb.INNER_PITCH, tb.EXTENT

@@ -19,9 +19,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spyre.hw.kernels.intrinsics import F32, I16, I32, I64
+from spyre.hw.kernels.intrinsics import F32, I16, I32, I64, has_feature
 from spyre.hw.kernels.microkernel import LANES
-from spyre.hw.kernels.target import has_feature
 
 _LANE_CODES = 8
 """16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""

@@ -15,8 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from spyre import config
-from spyre.hw.kernels.intrinsics import F32, I32, I64
-from spyre.hw.kernels.target import has_feature
+from spyre.hw.kernels.intrinsics import F32, I32, I64, has_feature
 
 
 def vector_width() -> int:

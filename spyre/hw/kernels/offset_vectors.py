@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.dtypes import FORMATS, NIBBLE_SHIFTS, FormatKind, decode_device
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.intrinsics import (
     decode_dl16,
     decode_half,
@@ -18,7 +19,6 @@ from spyre.hw.kernels.intrinsics import (
     float_bits,
 )
 from spyre.hw.kernels.jit import kernel
-from spyre.hw.table import plan as tb
 
 WORDS = tb.WORDS
 """Size of a view of a table with vectors: no bound, they are as long as the table's counts say."""

@@ -22,10 +22,10 @@ from numba import types
 
 from spyre import config
 from spyre.cache import PACKAGE
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.jit import Entry, cache_directory, is_kept
 from spyre.hw.kernels.progress import compile_progress
 from spyre.hw.spec import MAX_OPERANDS
-from spyre.hw.table import plan as tb
 from spyre.interrupts import interrupts
 
 TRANSFER, DRIVER = "transfer", "driver"
@@ -98,7 +98,7 @@ def _is_ready(name: str) -> bool:
         return entry_of(name).is_ready
     from spyre.hw.kernels.driver import drive
 
-    return is_kept(drive)
+    return bool(drive.overloads) or is_kept(drive.py_func)  # type: ignore[attr-defined]
 
 
 def compile_missing(names: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import BundleError, DeviceFault, DeviceLocation, JsonLocation
+from spyre.hw import plan_table as tb
 from spyre.hw.access import Box, core_boxes, global_coordinate
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.plans import CorePlan, UniformOperation
@@ -16,7 +17,6 @@ from spyre.hw.spec import (
     LX_BYTES,
     STICK_BYTES,
 )
-from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     Component,
@@ -108,8 +108,8 @@ def allows_overread(plan: CorePlan) -> bool:
     the end of the argument. The card allows it, and the results of those lanes are not used.
     """
     heads = plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]
-    floats = heads[:, tb.OPCODE] < REQUANTIZATIONS.index("add")
-    return bool(((heads[:, tb.KIND] == REQUANTIZE_KIND) & floats).all())
+    floats = heads[:, tb.OPCODE] < tb.REQUANTIZATIONS.index("add")
+    return bool(((heads[:, tb.KIND] == tb.REQUANTIZE_KIND) & floats).all())
 
 
 def check_hbm(

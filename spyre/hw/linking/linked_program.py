@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from spyre.hw import plan_table as tb
 from spyre.hw.linking.aliases import AliasStructure, alias_structure
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.view import LinkedView
@@ -27,7 +28,6 @@ from spyre.hw.spec import (
     REGION_SKEW_BYTES,
     STICK_BYTES,
 )
-from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNEL_NAMES, plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LinkableProgram, Schedule
@@ -69,13 +69,13 @@ class LinkedCode:
         """Kinds of the kernels the program uses."""
         kinds = self.tables[:, tb.KIND]
         used: list[int] = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
-        return [*used, CHAIN_KIND] if self.chained else used
+        return [*used, tb.CHAIN_KIND] if self.chained else used
 
     @cached_property
     def host_dispatch(self) -> Int64Array:
         """The dispatches with base addresses as host offsets."""
         mapped = self.view.dispatch.copy()
-        bases = mapped[:, DISPATCH_BASES:]
+        bases = mapped[:, tb.DISPATCH_BASES :]
         bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
         return mapped
 
@@ -150,14 +150,14 @@ class LinkedProgram:
 
     @cached_property
     def dispatch(self) -> Int64Array:
-        """Dispatches in program order, with device addresses, [dispatch, DISPATCH_WORDS].
+        """Dispatches in program order, with device addresses, [dispatch, tb.DISPATCH_WORDS].
 
         Table, static execute, instance, chain length, 8 base addresses.
         """
         if self.bases is None:
             return self.view.dispatch
         moved = self.view.dispatch.copy()
-        moved[:, DISPATCH_BASES:] += self._shifts[self.code.base_allocations]
+        moved[:, tb.DISPATCH_BASES :] += self._shifts[self.code.base_allocations]
         return moved
 
     @cached_property
@@ -257,7 +257,7 @@ def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
     """Dispatches of many launches one behind another, bases as host offsets; see `move`.
 
     ``bases``: addresses of the allocations, [launch, allocation] → [launch · dispatch,
-    DISPATCH_WORDS].
+    tb.DISPATCH_WORDS].
     """
     from spyre.hw.kernels.driver import place_dispatches
 
@@ -267,7 +267,7 @@ def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
         from spyre.hw.interpreter.background import compiled_or_interpreted
 
         place = compiled_or_interpreted(place, len(bases) * len(dispatch))
-    rows = np.empty((len(bases) * len(dispatch), DISPATCH_WORDS), np.int64)
+    rows = np.empty((len(bases) * len(dispatch), tb.DISPATCH_WORDS), np.int64)
     place(dispatch, code.base_allocations, code.bases, bases, rows)
     return rows
 
@@ -362,7 +362,7 @@ class LinkedBatch:
 def _address(kind: int) -> int:
     from spyre.hw.kernels.parallel_compile import entry_of  # imports numba
 
-    return entry_of(KERNEL_NAMES[kind]).address
+    return entry_of(tb.KERNEL_NAMES[kind]).address
 
 
 def entry_addresses(kinds: Iterable[int]) -> Int64Array:
@@ -375,8 +375,8 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     from spyre.hw.kernels.progress import compile_progress  # imports numba
 
     wanted = list(kinds)
-    compile_together([KERNEL_NAMES[kind] for kind in wanted])
-    addresses = np.zeros(len(KERNEL_NAMES), np.int64)
+    compile_together([tb.KERNEL_NAMES[kind] for kind in wanted])
+    addresses = np.zeros(len(tb.KERNEL_NAMES), np.int64)
     for kind in compile_progress().numbered(wanted):
         addresses[kind] = _address(kind)
     return addresses

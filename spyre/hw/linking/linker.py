@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import JsonLocation, UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.linking.aliases import AllocationTable
 from spyre.hw.linking.binding import Binding
 from spyre.hw.linking.checks import (
@@ -42,16 +43,6 @@ from spyre.hw.spec import (
     MAX_OPERANDS,
     REGION_BITS,
     REGION_SKEW_BYTES,
-)
-from spyre.hw.table import (
-    CHAIN_LENGTH,
-    COPY_KIND,
-    DISPATCH_BASES,
-    DISPATCH_WORDS,
-    ELEMENTWISE_KIND,
-    STRIP_STICKS,
-    plan as tb,
-    vectors as vt,
 )
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
@@ -280,7 +271,7 @@ def _bounded_tables(
     value = next(
         (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
     )
-    if value is None or not (checked.plan.tables[:, tb.KIND] == COPY_KIND).all():
+    if value is None or not (checked.plan.tables[:, tb.KIND] == tb.COPY_KIND).all():
         return [(checked.plan.tables, np.arange(len(bases)))]
     return _index_limited_tables(checked, value, bases, holders, binding)
 
@@ -301,9 +292,9 @@ def _cut_tables(
     for k, room in enumerate(distinct):
         cut = tables.copy()
         heads = np.flatnonzero(cut[:, tb.KIND] != tb.EXTRA)
-        cut[heads, tb.FLAGS] |= vt.BOUNDED
+        cut[heads, tb.FLAGS] |= tb.BOUNDED
         for operand, room_bytes in enumerate(room):
-            cut[heads, tb.OPERAND + operand * tb.OPERAND_WORDS + vt.END] = 8 * room_bytes
+            cut[heads, tb.OPERAND + operand * tb.OPERAND_WORDS + tb.END] = 8 * room_bytes
         result.append((cut, np.flatnonzero(which.reshape(-1) == k)))
     return result
 
@@ -427,7 +418,7 @@ def _dispatches(
     ``parts``: how many each static execute has.
     """
     if not layout.first:
-        return np.zeros((0, DISPATCH_WORDS), np.int64), np.zeros((0, MAX_OPERANDS), np.int32)
+        return np.zeros((0, tb.DISPATCH_WORDS), np.int64), np.zeros((0, MAX_OPERANDS), np.int32)
     executes, part = _execute_parts(schedule, np.array(parts, np.int64))
     offsets = np.cumsum([0] + [len(f) for f in layout.first])[:-1]
     row = offsets[part] + schedule.instance[executes]
@@ -436,11 +427,11 @@ def _dispatches(
     bases = np.concatenate(layout.bases)[row]
     repeat = np.repeat(np.arange(len(row)), count)
     within = np.arange(len(repeat)) - np.repeat(np.cumsum(count) - count, count)
-    dispatch = np.zeros((len(repeat), DISPATCH_WORDS), np.int64)
+    dispatch = np.zeros((len(repeat), tb.DISPATCH_WORDS), np.int64)
     dispatch[:, 0] = first[repeat] + within
     dispatch[:, 1] = schedule.order[executes][repeat]
     dispatch[:, 2] = schedule.instance[executes][repeat]
-    dispatch[:, DISPATCH_BASES:] = bases[repeat]
+    dispatch[:, tb.DISPATCH_BASES :] = bases[repeat]
     allocations = np.concatenate(layout.allocations)[row][repeat]
     return np.ascontiguousarray(dispatch), np.ascontiguousarray(allocations, np.int32)
 
@@ -459,9 +450,9 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
 
     ``tables``: [row, WORDS]; ``dispatch``: [dispatch, DISPATCH_WORDS].
     """
-    dispatch[:, CHAIN_LENGTH] = 1
+    dispatch[:, tb.CHAIN_LENGTH] = 1
     kinds, units = tables[dispatch[:, 0]][:, (tb.KIND, tb.UNITS)].T
-    long = (kinds == ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > STRIP_STICKS)
+    long = (kinds == tb.ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > tb.STRIP_STICKS)
     if not np.any(long[1:] & long[:-1]):
         return False
     from spyre.hw.kernels.fusion import find_chains

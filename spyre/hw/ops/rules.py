@@ -23,7 +23,7 @@ from spyre.errors import (
     Severity,
     UnsupportedError,
 )
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS, REFUSED, SPEC_NAMES, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, RuleSet

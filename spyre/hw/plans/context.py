@@ -1,7 +1,7 @@
 """The input of planners, the writer of table rows, masked coordinates, and cores as axes.
 
 A planner gets a :class:`PlanContext` (operation, op-table row, operand accesses, start addresses)
-and yields int64 rows of :mod:`spyre.hw.table.plan`.
+and yields int64 rows of :mod:`spyre.hw.plan_table`.
 
 Because the start addresses of the cores are affine in their work-slice indices, cores become
 ordinary axes of the walk over operands; kernels then do not depend on cores, and threads split
@@ -19,9 +19,9 @@ import numpy as np
 
 from spyre.dtypes import FORMATS, NO_CODE
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import OpDefinition, decode_constant
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 
@@ -197,7 +197,7 @@ class RowWriter:
         self.words[tb.KIND] = kind
 
     def header(self, **words: int) -> None:
-        """Set header words by their lower-case names in :mod:`spyre.hw.table.plan`."""
+        """Set header words by their lower-case names in :mod:`spyre.hw.plan_table`."""
         for name, value in words.items():
             self.words[getattr(tb, name.upper())] = value
 

@@ -16,12 +16,12 @@ from importlib import import_module
 import numpy as np
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
 from spyre.hw.ops import FATAL, Family, OpDefinition, find_faults, require_op, require_rules
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.normalise import check_slices, uniform_operations
 from spyre.hw.spec import LX_BYTES
-from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     OVERFLOW_CONSTANT,

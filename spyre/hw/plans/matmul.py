@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from spyre.errors import SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     CoreGroup,
@@ -20,7 +21,6 @@ from spyre.hw.plans.context import (
     fold_cores,
     walk_axes,
 )
-from spyre.hw.table import matmul as mt, plan as tb
 from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 
 STICK = 64
@@ -136,11 +136,11 @@ def fit_rows(
 
     Row axes move A and C, columns B and C (in sticks), ``reduced`` A and B (in sticks, at most 3).
     """
-    while len(rows) > mt.AXES:
+    while len(rows) > tb.MATMUL_AXES:
         batch.append(rows.pop(0))
-    while len(columns) > mt.AXES:
+    while len(columns) > tb.MATMUL_AXES:
         batch.append(columns.pop(0))
-    if len(batch) <= mt.BATCH_AXES:
+    if len(batch) <= tb.MATMUL_BATCH_AXES:
         yield _row(context, roles, bases, batch, rows, columns, reduced)
         return
     first = batch[0]
@@ -161,12 +161,12 @@ def _row(
     row = RowWriter(tb.CHUNK_MATMUL_KIND if context.chunked else tb.MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
-    _write_axes(row, mt.BATCH, pad_axes(batch, mt.BATCH_AXES, 3), (_A, _B, _C))
-    _write_axes(row, mt.ROWS, pad_axes(rows, mt.AXES, 3), (_A, _C))
-    _write_axes(row, mt.COLUMNS, pad_axes(columns, mt.AXES, 3), (_B, _C))
-    _write_axes(row, mt.REDUCED, pad_axes(reduced, mt.AXES, 3), (_A, _B))
-    row.words[mt.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
-    row.words[mt.CORE_DEPTH] = per_core(context.op, roles.reduction) // STICK
+    _write_axes(row, tb.MATMUL_BATCH, pad_axes(batch, tb.MATMUL_BATCH_AXES, 3), (_A, _B, _C))
+    _write_axes(row, tb.MATMUL_ROWS, pad_axes(rows, tb.MATMUL_AXES, 3), (_A, _C))
+    _write_axes(row, tb.MATMUL_COLUMNS, pad_axes(columns, tb.MATMUL_AXES, 3), (_B, _C))
+    _write_axes(row, tb.MATMUL_REDUCED, pad_axes(reduced, tb.MATMUL_AXES, 3), (_A, _B))
+    row.words[tb.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
+    row.words[tb.CORE_DEPTH] = per_core(context.op, roles.reduction) // STICK
     counts = tuple(prod(a.extent for a in axes) for axes in (batch, rows, columns, reduced))
     _write_blocks(context, row, counts)
     return row.words
@@ -181,7 +181,7 @@ def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple
 
 def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
-    column_blocks = -(-columns // mt.COLUMN_BLOCK)
+    column_blocks = -(-columns // tb.COLUMN_BLOCK)
     wanted = 2 * context.threads
     row_blocks = 1
     if batches * column_blocks < wanted and rows > _MANY_ROWS:
@@ -189,9 +189,9 @@ def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...])
     row_block = -(-rows // row_blocks)
     row_blocks = -(-rows // row_block)
     words = row.words
-    words[mt.ROW_COUNT], words[mt.COLUMN_COUNT], words[mt.REDUCED_COUNT] = rows, columns, depth
-    words[mt.ROW_BLOCK], words[mt.ROW_BLOCKS] = row_block, row_blocks
-    words[mt.COLUMN_BLOCKS] = column_blocks
+    words[tb.ROW_COUNT], words[tb.COLUMN_COUNT], words[tb.REDUCED_COUNT] = rows, columns, depth
+    words[tb.ROW_BLOCK], words[tb.ROW_BLOCKS] = row_block, row_blocks
+    words[tb.COLUMN_BLOCKS] = column_blocks
     decoded = batches * columns * STICK * depth * STICK
     multiply_adds = rows * decoded
     if context.chunked:

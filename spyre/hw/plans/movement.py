@@ -15,6 +15,7 @@ from operator import add
 import numpy as np
 
 from spyre.errors import SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.plans.context import (
     PlanContext,
@@ -24,7 +25,6 @@ from spyre.hw.plans.context import (
     outer_count,
     walk_axes,
 )
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from spyre.dtypes import find_stored_format
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.plans.context import CoreGroup, PlanContext, check_shared_output, fold_cores
 from spyre.hw.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import Operation, Tensor, unsplit_input_extent
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, refuse_chunks
 from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
 from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
-from spyre.hw.table import matmul as mt, plan as tb, vectors as vt
 from spyre.layout import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
@@ -207,7 +207,7 @@ def _matmul_tables(
         groups.append([axis for axis in axes if axis is not None])
     batch, rows, columns = (canonical_axes(group, _C) for group in groups[:3])
     depth = join_axes(drop_unit_axes(groups[3]))
-    if len(depth) > mt.AXES:
+    if len(depth) > tb.MATMUL_AXES:
         return None
     start = tuple((bases[:3] // 8).tolist())
     return list(fit_rows(context, roles, start, batch, rows, columns, depth))
@@ -230,17 +230,15 @@ def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Arra
 
 def _write_counts(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
-    column_blocks = -(-columns // vt.COLUMN_BLOCK)
+    column_blocks = -(-columns // tb.PACKED_COLUMN_BLOCK)
     wanted = -(-2 * context.threads // (batches * column_blocks))
     blocks = max(-(-rows // _MOST_ROWS), min(wanted, -(-rows // 64)))
     row_block = -(-rows // blocks)
-    words = row.words
-    words[vt.BATCHES], words[vt.ROWS], words[vt.COLUMNS], words[vt.DEPTH] = counts
-    words[vt.ROW_BLOCK], words[vt.ROW_BLOCKS] = row_block, -(-rows // row_block)
-    words[vt.COLUMN_BLOCKS] = column_blocks
+    row_blocks = -(-rows // row_block)
+    row.words[tb.COUNTS : tb.COUNTS + 7] = *counts, row_block, row_blocks, column_blocks
     row.header(
         value=float_word(INTEGER_MATMUL_SCALE),
-        flags=vt.EXACT_INTEGERS if context.spec.kernel_op.startswith("int") else 0,
-        units=batches * column_blocks * -(-rows // row_block),
+        flags=tb.EXACT_INTEGERS if context.spec.kernel_op.startswith("int") else 0,
+        units=batches * column_blocks * row_blocks,
         cost_ns=int(batches * rows * columns * depth * context.spec.element_ns),
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     CoreGroup,
@@ -27,7 +28,6 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import TOKEN_MAXIMUM
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes, pad_axes, sort_axes
 
 _IN, _OUT, _AT = 0, 1, 2

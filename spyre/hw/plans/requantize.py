@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spyre.errors import SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     Mask,
@@ -23,7 +24,6 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
 from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
 from spyre.mlir.operation import OVERFLOW_CONSTANT
 
@@ -146,16 +146,16 @@ def _block(context: PlanContext, space: OffsetSpace, mask: Mask | None) -> Int64
     for k, name in enumerate(context.spec.constants):
         row.words[tb.CONSTANT + k] = float_word(context.constant(name))
     if context.is_set(OVERFLOW_CONSTANT):
-        row.words[tb.FLAGS] = vt.REFUSE_OVERFLOW
+        row.words[tb.FLAGS] = tb.REFUSE_OVERFLOW
     if mask is not None:
         mask.write(row)
         row.words[tb.CONSTANT] = space.bases[output + 1]
     counts = [group.shape[1] for group in vectors]
-    row.words[vt.COUNTS : vt.COUNTS + 3] = counts
+    row.words[tb.COUNTS : tb.COUNTS + 3] = counts
     row.header(
         opcode=tb.REQUANTIZATIONS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
-        units=counts[0] * -(-counts[1] // vt.MIDDLE_BLOCK),
+        units=counts[0] * -(-counts[1] // tb.MIDDLE_BLOCK),
         cost_ns=int(np.prod(counts) * context.spec.element_ns),
     )
     return attach(row.words, vectors)

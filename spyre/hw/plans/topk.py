@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.errors import SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, per_core
 from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, fold_cores, walk_axes
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 
 _INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     PlanContext,
@@ -33,7 +34,6 @@ from spyre.hw.plans.offset_tables import (
     coordinate_offsets,
     spaces,
 )
-from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     Operation,
@@ -269,13 +269,13 @@ def _head(context: PlanContext, space: OffsetSpace, kept: int, places: int) -> R
     for k, access in enumerate(context.accesses):
         lane = 0 if access.is_lane else tb.WHOLE_STICK
         row.operand(k, k, int(space.bases[k]), lane, context.format_code(access.tensor))
-    row.words[vt.KEPT], row.words[vt.PLACES] = kept, places
+    row.words[tb.COUNTS : tb.COUNTS + 2] = kept, places
     constants = context.spec.constants
     row.header(
         opcode=tb.WINDOWINGS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
         lanes=context.output.lanes,
-        units=-(-kept // vt.KEPT_BLOCK),
+        units=-(-kept // tb.KEPT_BLOCK),
         value=float_word(context.constant(constants[0]) if constants else 1.0),
         cost_ns=int(kept * max(places, 1) * context.output.lanes * context.spec.element_ns),
     )

@@ -26,8 +26,7 @@ from spyre.hw.linking import (
     operand_owners,
     variants_of,
 )
-from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of
-from spyre.hw.sanitizer.run_findings import shown_address
+from spyre.hw.sanitizer.findings import Check, SanitizerFinding, count_of, shown_address
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.hw.tile_dims import pitch_mismatch, tile_dims
 from spyre.layout import Int64Array
@@ -265,7 +264,9 @@ def check_stale(linked: LinkedProgram, sites: Sequence[ExecuteSite]) -> Iterator
     for read in (use for use in uses if not use.is_output):
         before = [u for u in uses if u.is_output and u.static < read.static and u.meets(read)]
         # An execute that reads its own result back (a sum over tiles) keeps the last on purpose.
-        if not before or _accumulates(before, uses):
+        reads = [u for u in uses if not u.is_output]
+        is_sum = any(u.static == w.static and u.meets(w) for w in before for u in reads)
+        if not before or is_sum:
             continue
         last = before[-1]
         # The outermost loop that the read has left but the write is in.
@@ -281,15 +282,6 @@ def _repeats(linked: LinkedProgram, static: int, depth: int) -> bool:
     """True if the loop at ``depth`` around an execute has more than one trip."""
     indices = linked.schedule.loop_indices[static]
     return len(indices) > len(np.unique(indices[:, :depth], axis=0))
-
-
-def _accumulates(writes: Sequence[_LxUse], uses: Sequence[_LxUse]) -> bool:
-    """True if an execute that writes the range also reads it."""
-    return any(
-        not use.is_output and use.static == write.static and use.meets(write)
-        for write in writes
-        for use in uses
-    )
 
 
 def _stale_finding(site: ExecuteSite, read: _LxUse, writer: ExecuteSite) -> SanitizerFinding:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from spyre.dtypes import FORMATS, find_stored_format
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, decode_constant
+from spyre.hw.plan_table import CHUNK, CHUNKED_REDUCTIONS
 from spyre.hw.plans import CorePlan
-from spyre.hw.table import CHUNK, CHUNKED_REDUCTIONS
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]

@@ -15,6 +15,7 @@ import pytest
 
 from spyre.cli.run import main
 from spyre.errors import DeviceFault
+from spyre.hw import plan_table as tb
 from spyre.hw.device.device import Device
 from spyre.hw.interpreter import background as background_module
 from spyre.hw.interpreter.background import (
@@ -25,7 +26,6 @@ from spyre.hw.interpreter.background import (
 )
 from spyre.hw.kernels import parallel_compile, transfer
 from spyre.hw.kernels.jit import Entry
-from spyre.hw.table import KERNEL_NAMES, WORDS, plan as tb
 from spyre.runtime.run.session import RunOptions, Session
 from tests.hw.harness import engine
 from tests.hw.plans.test_pages import linked, table_of_pages
@@ -139,11 +139,11 @@ def test_nobody_waits_for_long(background: Background) -> None:
 
 
 def test_every_kernel_has_an_estimate() -> None:
-    assert set(background_module._COST_NS) == set(KERNEL_NAMES)
+    assert set(background_module._COST_NS) == set(tb.KERNEL_NAMES)
 
 
 def test_large_programs_are_too_slow() -> None:
-    tables = np.zeros((2, WORDS), np.int64)
+    tables = np.zeros((2, tb.WORDS), np.int64)
     tables[:, tb.KIND] = tb.ELEMENTWISE_KIND, tb.CHUNK_REDUCTION_KIND
     tables[:, tb.UNITS] = 100
     small = interpreted_seconds(tables, np.zeros(10, np.int64))

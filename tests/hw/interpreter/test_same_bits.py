@@ -16,7 +16,7 @@ from spyre.hw.device.transfer import _run, plan_transfer
 from spyre.hw.interpreter.machine import multiply_add
 from spyre.hw.interpreter.run import transfer
 from spyre.hw.numerics import parse_numerics
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation

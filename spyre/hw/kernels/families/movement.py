@@ -11,6 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.intrinsics import (
     I16,
@@ -18,7 +19,6 @@ from spyre.hw.kernels.intrinsics import (
     I64,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.table import plan as tb
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
 LANE, LANES, FORMAT, INNER_PITCH = tb.LANE, tb.LANES, tb.FORMAT, tb.INNER_PITCH

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import load_sticks, mask_lanes, mask_sticks, store_sticks
 from spyre.hw.kernels.dl16_vectors import add_four
 from spyre.hw.kernels.intrinsics import (
@@ -27,7 +28,6 @@ from spyre.hw.kernels.intrinsics import (
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import absolute
 from spyre.hw.spec_choices import EXX2_LANES, TOKEN_CLIP
-from spyre.hw.table import plan as tb
 
 F = np.float32
 

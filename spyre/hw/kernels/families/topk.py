@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec_choices import TOPK_TIES
-from spyre.hw.table import plan as tb
 
 F = np.float32
 
