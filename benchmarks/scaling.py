@@ -19,7 +19,7 @@ from benchmarks.workloads import link_operations, upload
 from spyre.hw import plan_table as tb
 from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import kernel_ns
-from spyre.hw.counters.launches import operation_counts
+from spyre.hw.counters.program import operation_counts
 from spyre.hw.device.device import Device
 from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.linking.linked_program import LinkedProgram

@@ -113,11 +113,6 @@ def _has_plain_elements(tensor: Tensor) -> bool:
     return word in (2, 4) and tensor.stick_sizes[0] * word == STICK_BYTES
 
 
-def per_core(op: Operation, dim: str) -> int:
-    """Elements of ``dim`` one core iterates."""
-    return op.extents[dim] // op.slices.get(dim, 1)
-
-
 @dataclass(frozen=True, slots=True)
 class Box:
     """The sticks of a tensor that a core touches, relative to the core's start.

@@ -20,7 +20,7 @@ from operator import add
 
 import numpy as np
 
-from spyre.hw.access import TensorAccess, core_boxes, per_core
+from spyre.hw.access import TensorAccess, core_boxes
 from spyre.hw.counters.counts import (
     CostClass,
     Counters,
@@ -87,7 +87,7 @@ def _steps(op: Operation, access: TensorAccess, dim: str) -> int:
     if window is not None:
         count = min(op.window_span(access.tensor, dim), access.stored[dim])
     else:
-        count = per_core(op, dim)
+        count = op.core_extent(dim)
     if op.name == RESTICKIFY:
         count = min(count, access.stored[dim])
     return -(-count // access.sticks.get(dim, 1))
@@ -98,7 +98,7 @@ def _indirect_sticks(op: Operation, access: TensorAccess) -> int:
     visited = [dim for dim in op.dims if any(tensor.holds(dim) for tensor in tensors)]
     per_lane = any(tensor.holds(access.stick_dim) for tensor in op.index_tensors)
     steps = [
-        per_core(op, dim) if per_lane or dim != access.stick_dim else _steps(op, access, dim)
+        op.core_extent(dim) if per_lane or dim != access.stick_dim else _steps(op, access, dim)
         for dim in visited
     ]
     return prod(steps)
@@ -237,19 +237,20 @@ def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
 
 
 def _ring_traffic(run: PlanRun) -> tuple[int, int]:
-    """Bytes, and bytes times links, of one execution."""
-    sums, elsewhere = _partial_sums(run), _other_scratchpads(run)
-    return sums[0] + elsewhere[0], sums[1] + elsewhere[1]
-
-
-def _partial_sums(run: PlanRun) -> tuple[int, int]:
+    """Bytes, and bytes times links, of one execution: partial sums, and operands in the scratchpads
+    of other cores.
+    """
     groups = _reducing(run)
-    if not groups:
-        return 0, 0
-    size_bytes = _sum_bytes(run)
-    transfers = sum(len(cores) - 1 for cores in groups)
-    hops = sum(map(chain_hops, groups))
-    return size_bytes * transfers, size_bytes * hops
+    sum_bytes = _sum_bytes(run) if groups else 0
+    moved = sum_bytes * sum(len(cores) - 1 for cores in groups)
+    hops = sum_bytes * sum(map(chain_hops, groups))
+    cores = np.array(run.plan.op.cores)
+    for access, owners in _in_scratchpads(run):
+        way = np.abs(owners - cores)
+        size_bytes = _slice_bytes(run, access)
+        moved += size_bytes * int(np.count_nonzero(way))
+        hops += size_bytes * int(np.minimum(way, CORES - way).sum())
+    return moved, hops
 
 
 def _reducing(run: PlanRun) -> list[Int64Array]:
@@ -260,11 +261,8 @@ def _reducing(run: PlanRun) -> list[Int64Array]:
 
 def _sum_bytes(run: PlanRun) -> int:
     """Bytes of the partial sums that one core sends to the next."""
-    return sum(_slice_bytes(run, access) for access in _outputs(run))
-
-
-def _outputs(run: PlanRun) -> list[TensorAccess]:
-    return [a for a in run.plan.accesses if a.tensor in run.plan.op.outputs]
+    outputs = (a for a in run.plan.accesses if a.tensor in run.plan.op.outputs)
+    return sum(_slice_bytes(run, access) for access in outputs)
 
 
 def _slice_bytes(run: PlanRun, access: TensorAccess) -> int:
@@ -290,29 +288,12 @@ def _gaps(cores: Int64Array) -> Int64Array:
     return gaps
 
 
-def _other_scratchpads(run: PlanRun) -> tuple[int, int]:
-    """Bytes, and bytes times links, of operands in the scratchpads of other cores."""
-    moved = hops = 0
-    cores = np.array(run.plan.op.cores)
-    for operand, access in _in_scratchpads(run):
-        way = np.abs(_owners(run, operand) - cores)
-        size_bytes = _slice_bytes(run, access)
-        moved += size_bytes * int(np.count_nonzero(way))
-        hops += size_bytes * int(np.minimum(way, CORES - way).sum())
-    return moved, hops
-
-
-def _in_scratchpads(run: PlanRun) -> Iterator[tuple[int, TensorAccess]]:
+def _in_scratchpads(run: PlanRun) -> Iterator[tuple[TensorAccess, Int64Array]]:
+    """Operands in LX, with the core whose scratchpad holds each core's part."""
     for operand, access in enumerate(run.plan.accesses):
         if access.tensor.component is Component.LX:
-            yield operand, access
-
-
-def _owners(run: PlanRun, operand: int) -> Int64Array:
-    """Number of the core whose scratchpad holds each core's part of an operand."""
-    starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
-    owners: Int64Array = starts // LX_BYTES
-    return owners
+            starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
+            yield access, starts // LX_BYTES
 
 
 def _sent_bytes(run: PlanRun) -> Int64Array:
@@ -324,8 +305,7 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
     cores = np.array(run.plan.op.cores)
     for group in _reducing(run):
         sent[group[group != chain_end(group)]] += _sum_bytes(run)
-    for operand, access in _in_scratchpads(run):
-        owners = _owners(run, operand)
+    for access, owners in _in_scratchpads(run):
         senders = cores if access.tensor in run.plan.op.outputs else owners
         np.add.at(sent, senders[owners != cores], _slice_bytes(run, access))
     return sent
@@ -344,7 +324,7 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     for run in runs:
         op = run.plan.op
         counted = count_plan(run.plan)
-        points = prod(per_core(op, dim) for dim in op.dims)
+        points = prod(op.core_extent(dim) for dim in op.dims)
         row = np.zeros(len(CORE_COLUMNS), np.int64)
         row[CORE_TRAFFIC] = np.array(counted.values[:4], np.int64) // len(op.cores)
         row[CORE_WORK] = (points, 0) if counted.multiply_adds else (0, points)
@@ -362,7 +342,7 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
     kind = cost_class(op, plan.spec.family, counters.executions)
     product = _product(op, counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions
-    columns = max(_columns(op), 1) if product is None else product.n
+    columns = max(op.extents.get(_stick_dim(op), 1), 1) if product is None else product.n
     inner = columns if product is None else columns * product.k
     return OperationCounts(
         name=op.name,
@@ -393,8 +373,10 @@ def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
         return CostClass.COLUMN_REDUCTION if keeps_stick else CostClass.ROW_REDUCTION
     if family is Family.RESTICKIFY:
         return CostClass.TRANSPOSE
-    if family is Family.COPY and executions == 1 and _is_scattered(op.outputs[0]):
-        return CostClass.CONCATENATION
+    if family is Family.COPY and executions == 1:
+        target = op.outputs[0]  # with a gap along a dim other than the outermost it is scattered
+        if any(gap > 0 for dim, gap in target.gap_elements.items() if dim != target.dims[-1]):
+            return CostClass.CONCATENATION
     if family is Family.ELEMENTWISE and any(_is_broadcast(op, t) for t in op.inputs):
         return CostClass.BROADCAST
     return CostClass.POINTWISE
@@ -405,11 +387,6 @@ def _is_broadcast(op: Operation, tensor: Tensor) -> bool:
     varying = [dim for dim in op.dims if op.extents[dim] > 1 and op.outputs[0].holds(dim)]
     dims = [dim for dim in varying if tensor.holds(dim)]
     return tensor.component is Component.HBM and is_broadcast(dims, varying)
-
-
-def _is_scattered(tensor: Tensor) -> bool:
-    """True if the tensor has a gap along a dim other than the outermost."""
-    return any(gap > 0 for dim, gap in tensor.gap_elements.items() if dim != tensor.dims[-1])
 
 
 def _has_scalar(op: Operation) -> bool:
@@ -424,10 +401,6 @@ def _has_scalar(op: Operation) -> bool:
 
 def _stick_dim(op: Operation) -> str:
     return op.inputs[0].stick_dims[-1] if op.inputs else op.outputs[0].stick_dims[-1]
-
-
-def _columns(op: Operation) -> int:
-    return op.extents.get(_stick_dim(op), 1)
 
 
 def _product(op: Operation, counters: Counters) -> ProductShape:

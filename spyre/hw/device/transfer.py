@@ -62,9 +62,9 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
     from spyre.hw.kernels.transfer import run, run_transfer
 
     if not run.is_loaded and _is_interpreted(plan):
-        from spyre.hw.interpreter import run as interpreter
+        from spyre.hw.interpreter import background
 
-        interpreter.transfer(plan.table, host, device, plan.units)
+        background.transfer(plan.table, host, device, plan.units)
         return
     if pool.threads == 1 or plan.units < 2 or plan.size_bytes < _PARALLEL_BYTES:
         run_transfer(run.address, plan.address, host, device, 0, plan.units)

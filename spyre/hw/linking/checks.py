@@ -10,7 +10,7 @@ import numpy as np
 from spyre.errors import BundleError, DeviceFault, DeviceLocation, JsonLocation
 from spyre.hw import plan_table as tb
 from spyre.hw.access import Box, core_boxes, global_coordinate
-from spyre.hw.linking.binding import Allocation
+from spyre.hw.linking.binding import Allocation, AllocationTable
 from spyre.hw.plans import CorePlan, UniformOperation
 from spyre.hw.spec import (
     LX_BASE,
@@ -113,16 +113,18 @@ def allows_overread(plan: CorePlan) -> bool:
 
 
 def check_hbm(
-    place: CheckedExecute, starts: Int64Array, allocations: Sequence[Allocation]
+    place: CheckedExecute,
+    starts: Int64Array,
+    allocations: Sequence[Allocation],
+    memory: AllocationTable,
 ) -> Int64Array:
     """Index of the allocation that contains each operand, [member, operand, core]; -1 for LX.
 
-    ``starts``: [member, operand, core]. The cores' allocations differ only if each core has a
-    separate tensor. Operations that allow an overread may pass the end of the allocation.
-    DeviceFault SPY411 for an operand in no allocation.
+    ``starts``: [member, operand, core]; ``memory``: of ``allocations``. The cores' allocations
+    differ only if each core has a separate tensor. Operations that allow an overread may pass the
+    end of the allocation. DeviceFault SPY411 for an operand in no allocation.
     """
     bounded = allows_overread(place.plan)
-    index = _AllocationIndex.of(allocations)
     owners = np.full(starts.shape, -1, np.int64)
     for k, tensor in enumerate(place.op.tensors):
         if tensor.component is not Component.HBM:
@@ -134,45 +136,13 @@ def check_hbm(
             low = starts[:, k, :1] + place.plan.low_bytes[k]
             high = starts[:, k, :1] + place.plan.high_bytes[k]
         cut = bounded and not tensor.per_core_in_hbm
-        holders = index.owner(low, low + STICK_BYTES if cut else high)
+        holders = memory.holders(low, low + STICK_BYTES if cut else high)
         if (holders < 0).any():
             member, core = (int(i) for i in np.argwhere(holders < 0)[0])
             extent = int(low[member, core]), int(high[member, core])
             _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
         owners[:, k] = holders
     return owners
-
-
-@dataclass(frozen=True)
-class _AllocationIndex:
-    """Allocations in order of address: positions in the list given, first and end bytes."""
-
-    order: Int64Array
-    lows: Int64Array
-    highs: Int64Array
-
-    @classmethod
-    def of(cls, allocations: Sequence[Allocation]) -> _AllocationIndex:
-        lows = np.array([a.address_bytes for a in allocations], np.int64)
-        highs = np.array([a.end_bytes for a in allocations], np.int64)
-        order = np.argsort(lows, kind="stable")
-        return cls(order, lows[order], highs[order])
-
-    def owner(self, low: Int64Array, high: Int64Array) -> Int64Array:
-        """The allocation that contains bytes ``low`` to ``high``, elementwise; -1 if none does."""
-        if not self.order.size:
-            return np.full(low.shape, -1, np.int64)
-        before = np.searchsorted(self.lows, low, side="right") - 1
-        # Views may overlap: of the allocations that begin before, take the one that ends last.
-        widest = _widest_before(self.highs)[np.maximum(before, 0)]
-        inside = (before >= 0) & (high <= self.highs[widest])
-        return np.where(inside, self.order[widest], -1)
-
-
-def _widest_before(highs: Int64Array) -> Int64Array:
-    """Per allocation in order of address, the one up to it that ends last."""
-    ends = np.maximum.accumulate(highs) if highs.size else highs
-    return np.searchsorted(ends, ends, side="left")
 
 
 def _raise_out_of_bounds(

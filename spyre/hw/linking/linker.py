@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw import plan_table as tb
-from spyre.hw.linking.aliases import AllocationTable
-from spyre.hw.linking.binding import Binding
+from spyre.hw.linking.binding import FIXED, UNKNOWN, AllocationTable, Binding
 from spyre.hw.linking.checks import (
     CheckedExecute,
     allows_overread,
@@ -26,9 +24,8 @@ from spyre.hw.linking.checks import (
     check_literals,
     check_lx,
 )
-from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram
-from spyre.hw.linking.trace import FIXED, UNKNOWN, common_owner, operand_owners, value_owner
-from spyre.hw.linking.view import LinkedStatement, LinkedView
+from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, LinkedStatement
+from spyre.hw.linking.trace import common_owner, operand_owners, value_owner
 from spyre.hw.plans import (
     CorePlan,
     PlanRun,
@@ -81,7 +78,7 @@ class Linker:
         """Tables and dispatches for ``binding``. DeviceFault for accesses outside of its memory."""
         with self._lock:
             schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
-            memory = AllocationTable.of(binding.allocations)
+            memory = AllocationTable(binding.allocations)
             movable = is_relocatable(self.program, schedule, binding)
             launch = _LinkState(schedule, binding, memory, movable)
             linked = [self._link_execute(execute, launch) for execute in self.program.executes]
@@ -104,18 +101,21 @@ class Linker:
                 if number == len(parts):
                     parts.append([])
                 key = (execute.sdsc_filename, number, *sizes.items())
-                members = _Instances(execute, instances, owners[instances])
-                parts[number] += self._runs(plain, members, key, launch)
+                parts[number] += self._runs(
+                    plain, execute, instances, owners[instances], key, launch
+                )
         return parts
 
     def _runs(
         self,
         plain: UniformOperation,
-        members: _Instances,
+        execute: Execute,
+        instances: Int64Array,
+        owners: Int64Array,
         key: tuple[object, ...],
         launch: _LinkState,
     ) -> Iterator[PlanRun]:
-        """Plans, checks and tables of one part for ``members``."""
+        """Plans, checks and tables of one part for ``instances``; ``owners``: [member, operand]."""
         op, starts, binding = plain.op, plain.starts, launch.binding
         # A plan depends on the cores' starts relative to the first one, not on their addresses.
         bases = starts[:, :, 0]
@@ -124,14 +124,12 @@ class Linker:
             first = int(same_pattern[0])
             tags = arrangements_at(op, bases[first], binding)
             plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
-            checked = CheckedExecute(
-                op, members.execute, launch.schedule, plan, members.rows[same_pattern]
-            )
+            checked = CheckedExecute(op, execute, launch.schedule, plan, instances[same_pattern])
             check_alignment(checked, starts[same_pattern])
             check_lx(checked, plain.divided or plain, first)
-            holders = check_hbm(checked, starts[same_pattern], binding.allocations)
+            holders = check_hbm(checked, starts[same_pattern], binding.allocations, launch.memory)
             base_allocations = launch.memory.confirmed(
-                members.owners[same_pattern], holders, bases[same_pattern]
+                owners[same_pattern], holders, bases[same_pattern]
             )
             for tables, of_limit in _bounded_tables(
                 checked, bases[same_pattern], holders[:, :, 0], binding
@@ -140,7 +138,7 @@ class Linker:
                 divided = plain.divided.op if plain.divided else None
                 yield PlanRun(
                     plan,
-                    members.rows[rows],
+                    instances[rows],
                     bases[rows],
                     patterns[first],
                     divided,
@@ -188,15 +186,6 @@ def is_relocatable(program: LinkableProgram, schedule: Schedule, binding: Bindin
     if any(value_owner(value, binding.owners) != FIXED for value in program.control_values):
         return False
     return all(abs(int(v)) < _SAFE for s in schedule.symbols if s.size for v in (s.min(), s.max()))
-
-
-@dataclass(frozen=True)
-class _Instances:
-    """Instances (``rows``) of an execute statement; ``owners``: [row, operand]."""
-
-    execute: Execute
-    rows: Int64Array
-    owners: Int64Array
 
 
 def start_addresses(
@@ -349,91 +338,54 @@ def assemble(
     Per static execute: ``operations``: its SDSC's operation; ``linked``: the runs of its parts.
     ``movable``: as of `is_relocatable`.
     """
-    layout = _TableLayout()
-    for instances, parts in zip(map(len, schedule.symbols), linked, strict=True):
-        for part in parts:
-            layout.add(part, instances)
-    stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
-    dispatch, allocations = _dispatches(schedule, layout, [len(parts) for parts in linked])
-    # Numbers of tables become their first rows, as rows of KIND EXTRA may follow each.
-    dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
-    runs = tuple(tuple(run for part in parts for run in part) for parts in linked)
-    rows = np.array(layout.run_rows, np.int64)
-    known = all((run.base_allocations != UNKNOWN).all() for group in runs for run in group)
-    chained = mark_chains(stacked, dispatch)
-    statements = map(LinkedStatement, program.executes, operations, runs)
-    view = LinkedView(tuple(statements), schedule, dispatch, rows)
-    code = LinkedCode(
-        stacked, program, rows, view, runs, binding, allocations, movable and known, chained
-    )
-    return LinkedProgram(code)
-
-
-@dataclass
-class _TableLayout:
-    """Tables of all parts one behind another.
-
-    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, their number
-    (``count``), ``bases`` and the allocations they move with (``allocations``).
-    """
-
-    tables: list[Int64Array] = field(default_factory=list)
-    heads: list[Int64Array] = field(default_factory=lambda: [np.zeros(0, np.int64)])
-    first: list[Int64Array] = field(default_factory=list)
-    count: list[Int64Array] = field(default_factory=list)
-    bases: list[Int64Array] = field(default_factory=list)
-    allocations: list[Int64Array] = field(default_factory=list)
-    run_rows: list[int] = field(default_factory=list)
-    rows: int = 0
-    total: int = 0
-
-    def add(self, part: Sequence[PlanRun], instances: int) -> None:
-        """Append the tables of one part of an execute that has so many ``instances``."""
-        first = np.zeros(instances, np.int64)
-        count = np.zeros(instances, np.int64)
-        bases = np.zeros((instances, MAX_OPERANDS), np.int64)
-        allocations = np.full((instances, MAX_OPERANDS), FIXED, np.int64)
+    parts = [part for of_statement in linked for part in of_statement]
+    counts = [len(of_statement) for of_statement in linked]
+    instances = [len(symbols) for symbols in schedule.symbols]
+    # a slot per part and instance: its first table, how many it has, its bases and their owners
+    slots = np.cumsum([0, *np.repeat(instances, counts)])
+    first, count = np.zeros((2, slots[-1]), np.int64)
+    bases = np.zeros((slots[-1], MAX_OPERANDS), np.int64)
+    allocations = np.full((slots[-1], MAX_OPERANDS), FIXED, np.int64)
+    tables, heads = [np.zeros((0, tb.WORDS), np.int64)], [np.zeros(0, np.int64)]
+    rows: list[int] = []
+    row = number = 0
+    for part, slot in zip(parts, slots[:-1].tolist(), strict=True):
         for run in part:
             head = np.flatnonzero(run.tables[:, tb.KIND] != tb.EXTRA)
-            self.tables.append(run.tables)
-            self.run_rows.append(self.rows)
-            self.heads.append(self.rows + head)
-            first[run.instances] = self.total
-            count[run.instances] = len(head)
-            bases[run.instances, : run.bases.shape[1]] = run.bases
-            allocations[run.instances, : run.bases.shape[1]] = run.base_allocations
-            self.rows += len(run.tables)
-            self.total += len(head)
-        self.first.append(first)
-        self.count.append(count)
-        self.bases.append(bases)
-        self.allocations.append(allocations)
-
-
-def _dispatches(
-    schedule: Schedule, layout: _TableLayout, parts: Sequence[int]
-) -> tuple[Int64Array, npt.NDArray[np.int32]]:
-    """Every dispatch in program order, and the allocations of its bases, [dispatch, operand].
-
-    ``parts``: how many each static execute has.
-    """
-    if not layout.first:
-        return np.zeros((0, tb.DISPATCH_WORDS), np.int64), np.zeros((0, MAX_OPERANDS), np.int32)
-    executes, part = _execute_parts(schedule, np.array(parts, np.int64))
-    offsets = np.cumsum([0] + [len(f) for f in layout.first])[:-1]
-    row = offsets[part] + schedule.instance[executes]
-    first = np.concatenate(layout.first)[row]
-    count = np.concatenate(layout.count)[row]
-    bases = np.concatenate(layout.bases)[row]
-    repeat = np.repeat(np.arange(len(row)), count)
-    within = np.arange(len(repeat)) - np.repeat(np.cumsum(count) - count, count)
+            at, width = slot + run.instances, run.bases.shape[1]
+            first[at], count[at] = number, len(head)
+            bases[at, :width], allocations[at, :width] = run.bases, run.base_allocations
+            tables.append(run.tables)
+            heads.append(row + head)
+            rows.append(row)
+            row, number = row + len(run.tables), number + len(head)
+    executes, part_of = _execute_parts(schedule, np.array(counts, np.int64))
+    used = slots[part_of] + schedule.instance[executes]
+    repeat = np.repeat(np.arange(len(used)), count[used])
+    within = np.arange(len(repeat)) - np.repeat(np.cumsum(count[used]) - count[used], count[used])
     dispatch = np.zeros((len(repeat), tb.DISPATCH_WORDS), np.int64)
-    dispatch[:, 0] = first[repeat] + within
+    # numbers of tables become their first rows, as rows of KIND EXTRA may follow each
+    dispatch[:, 0] = np.concatenate(heads)[first[used][repeat] + within]
     dispatch[:, 1] = schedule.order[executes][repeat]
     dispatch[:, 2] = schedule.instance[executes][repeat]
-    dispatch[:, tb.DISPATCH_BASES :] = bases[repeat]
-    allocations = np.concatenate(layout.allocations)[row][repeat]
-    return np.ascontiguousarray(dispatch), np.ascontiguousarray(allocations, np.int32)
+    dispatch[:, tb.DISPATCH_BASES :] = bases[used][repeat]
+    runs = [tuple(run for part in of_statement for run in part) for of_statement in linked]
+    known = all((run.base_allocations != UNKNOWN).all() for part in parts for run in part)
+    stacked = np.concatenate(tables)
+    chained = mark_chains(stacked, dispatch)
+    code = LinkedCode(
+        stacked,
+        program,
+        tuple(map(LinkedStatement, program.executes, operations, runs)),
+        schedule,
+        dispatch,
+        np.array(rows, np.int64),
+        binding,
+        np.ascontiguousarray(allocations[used][repeat], np.int32),
+        movable and known,
+        chained,
+    )
+    return LinkedProgram(code)
 
 
 def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:

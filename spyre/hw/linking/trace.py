@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from spyre.hw.counters import UNLABELLED, ExecuteLabels
-from spyre.hw.linking.binding import AddressOwners
+from spyre.hw.linking.binding import FIXED, UNKNOWN, AddressOwners
 from spyre.hw.linking.checks import check_bound
 from spyre.hw.plans import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, REGIONS
@@ -38,11 +38,6 @@ from spyre.mlir.program import (
 )
 
 T = TypeVar("T")
-
-FIXED = -1
-"""Owner of a value that depends on no address: scratchpads, sizes, constants."""
-UNKNOWN = -2
-"""Owner of a value that depends on several addresses, or on one other than by adding to it."""
 
 
 # --- owners of values and operands ------------------------------------------------------------

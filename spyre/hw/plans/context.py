@@ -11,7 +11,7 @@ blocks instead. If starts are not affine, the cores are split into groups whose 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -20,7 +20,7 @@ import numpy as np
 from spyre.dtypes import FORMATS, NO_CODE
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw import plan_table as tb
-from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.access import TensorAccess
 from spyre.hw.ops import OpDefinition, decode_constant
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
@@ -167,7 +167,7 @@ def walk_axes(
     """
     axes = []
     for dim in context.op.dims if dims is None else dims:
-        extent, step = per_core(context.op, dim), sticks.get(dim, 1)
+        extent, step = context.op.core_extent(dim), sticks.get(dim, 1)
         if dim in sticks:
             extent = whole_steps(context, dim, extent, step)
         axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
@@ -209,6 +209,11 @@ class RowWriter:
         self.words[word + tb.LANE] = lane
         self.words[word + tb.FORMAT] = code
 
+    def operands(self, context: PlanContext, bases: Iterable[int]) -> None:
+        """Describe all operands as whole sticks of any format, the slots in order."""
+        for k, (access, base) in enumerate(zip(context.accesses, bases, strict=False)):
+            self.operand(k, k, base, tb.WHOLE_STICK, context.any_format_code(access.tensor))
+
     def walk(self, walk: AccessMap) -> None:
         """Set RANK, EXTENT, INNER and the pitches of all operands; the last axis is innermost."""
         *outer, inner = walk.axes
@@ -246,7 +251,7 @@ class Mask:
 
     def starts(self, context: PlanContext) -> Int64Array:
         """Coordinate of each core's first element along the masked dim."""
-        share = per_core(context.op, self.dim)
+        share = context.op.core_extent(self.dim)
         slices = [core.get(self.dim, 0) * share for core in context.op.core_slices]
         return np.array(slices, np.int64)
 

@@ -142,7 +142,10 @@ def plan_operation(
         threads,
         chunked,
     )
-    contexts = [context] if core_order is None else _one_by_one(context, core_order)
+    contexts = [context]
+    if core_order is not None:  # a context per core; cores that combine their results share one
+        parts = shuffled(op, relative_starts, core_order)
+        contexts = [replace(context, op=part, starts=starts) for part, starts in parts]
     tables = np.vstack([row for c in contexts for row in _planner(spec.family)(c)])
     touched = [
         touched_bytes(op, tensor, starts)
@@ -150,14 +153,6 @@ def plan_operation(
     ]
     low, high = np.array(touched, np.int64).reshape(-1, 2).T
     return CorePlan(op, spec, tables, accesses, low, high)
-
-
-def _one_by_one(context: PlanContext, seed: int) -> list[PlanContext]:
-    """A context per core, in shuffled order; cores that combine their results share one."""
-    return [
-        replace(context, op=op, starts=starts)
-        for op, starts in shuffled(context.op, context.starts, seed)
-    ]
 
 
 def _check_indirection(op: Operation, spec: OpDefinition) -> None:

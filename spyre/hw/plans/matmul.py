@@ -12,7 +12,6 @@ from math import prod
 
 from spyre.errors import SdscError
 from spyre.hw import plan_table as tb
-from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     CoreGroup,
     PlanContext,
@@ -73,8 +72,8 @@ def find_roles(context: PlanContext) -> MatmulRoles:
     """Roles of all dims; raises SdscError when the structure is no matmul."""
     a, b, c = (access.tensor for access in context.accesses)
     members = {d: (a.holds(d), b.holds(d), c.holds(d)) for d in context.op.dims}
-    reduced = _with(members, (True, True, False))
-    made = _with(members, (False, True, True))
+    reduced = dims_with(members, (True, True, False))
+    made = dims_with(members, (False, True, True))
     sticks = tuple(access.stick_dim for access in context.accesses)
     unknown = [d for d, m in members.items() if sum(m) < 2 and context.op.extents[d] > 1]
     fits = len(reduced) == 1 and sticks[1] in made and sticks == (*reduced, sticks[1], sticks[1])
@@ -91,13 +90,14 @@ def find_roles(context: PlanContext) -> MatmulRoles:
     return MatmulRoles(
         reduced[0],
         sticks[1],
-        _with(members, (True, False, True)),
+        dims_with(members, (True, False, True)),
         made,
-        _with(members, (True, True, True)),
+        dims_with(members, (True, True, True)),
     )
 
 
-def _with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
+def dims_with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
+    """Dims whose operands, of A, B and C, are those ``wanted``."""
     return tuple(dim for dim, holders in members.items() if holders == wanted)
 
 
@@ -140,24 +140,14 @@ def fit_rows(
         batch.append(rows.pop(0))
     while len(columns) > tb.MATMUL_AXES:
         batch.append(columns.pop(0))
-    if len(batch) <= tb.MATMUL_BATCH_AXES:
-        yield _row(context, roles, bases, batch, rows, columns, reduced)
+    if len(batch) > tb.MATMUL_BATCH_AXES:
+        first = batch[0]
+        for step in range(first.extent):
+            moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
+            yield from fit_rows(
+                context, roles, moved, batch[1:], list(rows), list(columns), reduced
+            )
         return
-    first = batch[0]
-    for step in range(first.extent):
-        moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
-        yield from fit_rows(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
-
-
-def _row(
-    context: PlanContext,
-    roles: MatmulRoles,
-    bases: tuple[int, ...],
-    batch: list[Axis],
-    rows: list[Axis],
-    columns: list[Axis],
-    reduced: list[Axis],
-) -> Int64Array:
     row = RowWriter(tb.CHUNK_MATMUL_KIND if context.chunked else tb.MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
@@ -166,10 +156,10 @@ def _row(
     _write_axes(row, tb.MATMUL_COLUMNS, pad_axes(columns, tb.MATMUL_AXES, 3), (_B, _C))
     _write_axes(row, tb.MATMUL_REDUCED, pad_axes(reduced, tb.MATMUL_AXES, 3), (_A, _B))
     row.words[tb.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
-    row.words[tb.CORE_DEPTH] = per_core(context.op, roles.reduction) // STICK
+    row.words[tb.CORE_DEPTH] = context.op.core_extent(roles.reduction) // STICK
     counts = tuple(prod(a.extent for a in axes) for axes in (batch, rows, columns, reduced))
     _write_blocks(context, row, counts)
-    return row.words
+    yield row.words
 
 
 def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple[int, ...]) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     CoreGroup,
     Mask,
@@ -179,5 +178,5 @@ def _core_steps(context: PlanContext) -> int:
     total = 1
     for dim in reduced_dims(context):
         lanes = context.output.lanes if dim == context.output.stick_dim else 1
-        total *= per_core(context.op, dim) // lanes
+        total *= context.op.core_extent(dim) // lanes
     return total

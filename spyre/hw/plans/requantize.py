@@ -12,7 +12,6 @@ import numpy as np
 
 from spyre.errors import SdscError
 from spyre.hw import plan_table as tb
-from spyre.hw.access import per_core
 from spyre.hw.plans.context import (
     Mask,
     PlanContext,
@@ -120,7 +119,7 @@ def _split_sticks(
 ) -> tuple[Int64Array, Int64Array]:
     """The line of a stick dim within one stick, and from stick to stick: memory in its order."""
     unit = max(access.sticks.get(dim, 1) for access in context.accesses)
-    if per_core(context.op, dim) % unit:
+    if context.op.core_extent(dim) % unit:
         return line, line[:, :1] * 0
     return line[:, :unit], line[:, ::unit]
 
@@ -140,9 +139,7 @@ def _block(context: PlanContext, space: OffsetSpace, mask: Mask | None) -> Int64
     outer = collect([d for d in op.dims if d not in sticks], by_stick)
     vectors = [outer, middle, within]
     row = RowWriter(tb.REQUANTIZE_KIND)
-    for k, access in enumerate(context.accesses):
-        code = context.any_format_code(access.tensor)
-        row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)
+    row.operands(context, space.bases.tolist())
     for k, name in enumerate(context.spec.constants):
         row.words[tb.CONSTANT + k] = float_word(context.constant(name))
     if context.is_set(OVERFLOW_CONSTANT):

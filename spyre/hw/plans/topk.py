@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from spyre.errors import SdscError
 from spyre.hw import plan_table as tb
-from spyre.hw.access import TensorAccess, per_core
+from spyre.hw.access import TensorAccess
 from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import PlanContext, RowWriter, fold_cores, walk_axes
 from spyre.layout import AccessMap, Axis, Int64Array
@@ -44,7 +44,7 @@ def _ranks(context: PlanContext, added: str, slices: Axis) -> tuple[int, int, in
             "one input for all slices of k",
             f"inputs {source} bytes apart",
         )
-    share = per_core(context.op, added)
+    share = context.op.core_extent(added)
     return slices.extent * share, context.output.pitch_bytes[added], share, target
 
 
@@ -62,7 +62,13 @@ def _find_dims(context: PlanContext) -> tuple[str, str]:
             found=f"input only {reduced}, output only {added}, stick dims {sorted(sticks)}",
         )
     _check_lanes(context)
-    _check_unsplit(context, reduced[0])
+    if (slices := context.op.slices.get(reduced[0], 1)) > 1:
+        raise context.refuse(
+            "SPY531",
+            f"dim {reduced[0]!r} split over cores",
+            "the reduced dim on one core",
+            f"{slices} work slices",
+        )
     return reduced[0], added[0]
 
 
@@ -78,16 +84,6 @@ def _check_lanes(context: PlanContext) -> None:
         expected=f"{source.lanes} elements per stick as in {source.tensor.name}",
         found=f"{target.lanes} in {target.tensor.name}",
     )
-
-
-def _check_unsplit(context: PlanContext, reduced: str) -> None:
-    if context.op.slices.get(reduced, 1) > 1:
-        raise context.refuse(
-            "SPY531",
-            f"dim {reduced!r} split over cores",
-            "the reduced dim on one core",
-            f"{context.op.slices[reduced]} work slices",
-        )
 
 
 def _output_format(context: PlanContext, target: TensorAccess) -> int:

@@ -126,7 +126,7 @@ class ExecuteView:
 def execute_views(linked: LinkedProgram) -> Iterator[ExecuteView]:
     """All steps of a program in program order."""
     runs = [run for group in linked.runs for run in group]
-    which = np.searchsorted(linked.run_rows, linked.dispatch[:, 0], side="right") - 1
+    which = np.searchsorted(linked.code.run_rows, linked.dispatch[:, 0], side="right") - 1
     key = np.column_stack((linked.dispatch[:, 1:3], which))
     if not len(key):
         return

@@ -10,7 +10,7 @@ from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import MODELS, kernel_ns
 from spyre.hw.counters.counts import CostClass, OperationCounts
 from spyre.hw.counters.execute import count_operation
-from spyre.hw.counters.launches import operation_counts
+from spyre.hw.counters.program import operation_counts
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import (
     HostOperand,

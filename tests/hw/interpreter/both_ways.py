@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from spyre.hw import plan_table as tb
 from spyre.hw.device.device import Device
-from spyre.hw.interpreter import run as interpreter
+from spyre.hw.interpreter import background as interpreter
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.runtime.compare.executes import ExecuteView, execute_views
 
@@ -63,7 +63,16 @@ def _compiled(device: Device, linked: LinkedProgram, dispatch: int) -> tuple[int
     rows[:, tb.DISPATCH_BASES - 1] = 1  # no chains
     scratch, memory = executor._scratch_pointer, device.memory.pointer
     faulty = drive(
-        rows, linked.tables, linked.entries, memory, 0, scratch, 1, dispatch, dispatch + 1, fault
+        rows,
+        linked.tables,
+        linked.code.entries,
+        memory,
+        0,
+        scratch,
+        1,
+        dispatch,
+        dispatch + 1,
+        fault,
     )
     return int(faulty), int(fault[0])
 

@@ -16,8 +16,15 @@ from spyre.hw.cost.models import kernel_ns
 from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import CostClass, Counters, OperationCounts
 from spyre.hw.counters.execute import CORE_COLUMNS
-from spyre.hw.counters.launches import ExecuteLabels, LaunchCounts, lx_peak_bytes
-from spyre.hw.counters.program import Dispatches, Executions, ProgramView, StatementView
+from spyre.hw.counters.program import (
+    Dispatches,
+    ExecuteLabels,
+    Executions,
+    LaunchCounts,
+    ProgramView,
+    StatementView,
+    lx_peak_bytes,
+)
 from spyre.hw.counters.scratchpad import LxAccesses
 from spyre.hw.sanitizer.shadow import LabelledProgram, RecordLog, describe_writer
 from spyre.hw.spec import CORES
