@@ -31,7 +31,7 @@ from spyre.hw.counters.counts import (
     product_shape,
 )
 from spyre.hw.ops import Family
-from spyre.hw.plans import CorePlan, PlanRun, reduction_groups
+from spyre.hw.plans import CorePlan, LinkedPart, reduction_groups
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
@@ -124,7 +124,7 @@ the index tensor's dims.
 """
 
 
-def count_execute(runs: Sequence[PlanRun]) -> Counters:
+def count_execute(runs: Sequence[LinkedPart]) -> Counters:
     """The work of an execute statement: all its executions, all their parts."""
     total = Counters()
     for together, times in _parts_together(runs):
@@ -143,7 +143,7 @@ def count_execute(runs: Sequence[PlanRun]) -> Counters:
     return total
 
 
-def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], int]]:
+def _parts_together(runs: Sequence[LinkedPart]) -> Iterator[tuple[list[LinkedPart], int]]:
     """Runs that are the parts of the same executions, and how many these are."""
     if len(runs) == 1:
         yield [runs[0]], len(runs[0].instances)
@@ -162,7 +162,7 @@ def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], in
 # --- memory interface -------------------------------------------------------------------------
 
 
-def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
+def memory_bytes(runs: Sequence[LinkedPart]) -> tuple[int, int]:
     """Bytes read and written in HBM by one execution, a stick once per operand.
 
     ``runs``: the parts of the execution.
@@ -175,7 +175,7 @@ def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
     return size_bytes[0], size_bytes[1]
 
 
-def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
+def operand_sticks(runs: Sequence[LinkedPart], operand: int) -> int:
     """Sticks of an operand in HBM that one execution touches, each once; ``runs``: its parts."""
     sticks = {key: count for run in runs for key, count in _slice_sticks(run, operand)}
     # Parts with different starts are disjoint unless windows or index tensors overlap, so counting
@@ -185,7 +185,7 @@ def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
     return len(np.unique(np.concatenate([_stick_numbers(run, operand) for run in runs])))
 
 
-def _slice_sticks(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
+def _slice_sticks(run: LinkedPart, operand: int) -> Iterator[tuple[SliceKey, int]]:
     """Key and number of sticks of every core's part of an operand."""
     op, access = run.plan.op, run.plan.accesses[operand]
     if access.tensor.indirection is Indirection.VALUE:
@@ -202,7 +202,7 @@ def _slice_sticks(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
         yield (start,), count
 
 
-def _indexed_slices(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
+def _indexed_slices(run: LinkedPart, operand: int) -> Iterator[tuple[SliceKey, int]]:
     """The same of a value tensor: equal indices and starts read the same sticks."""
     op = run.plan.op
     dims = [dim for dim in op.dims if any(t.holds(dim) for t in op.index_tensors)]
@@ -212,7 +212,7 @@ def _indexed_slices(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]
         yield (start, *(slices.get(dim, 0) for dim in dims)), count
 
 
-def _overlaps(run: PlanRun, operand: int) -> bool:
+def _overlaps(run: LinkedPart, operand: int) -> bool:
     """True if parts with different starts may share sticks, which are then counted one by one."""
     op, tensor = run.plan.op, run.plan.op.tensors[operand]
     if tensor.indirection is Indirection.VALUE:
@@ -221,7 +221,7 @@ def _overlaps(run: PlanRun, operand: int) -> bool:
     return windowed or tensor in op.index_tensors
 
 
-def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
+def _stick_numbers(run: LinkedPart, operand: int) -> Int64Array:
     starts = (run.bases[0, operand] + run.pattern[operand]).tolist()
     boxes = core_boxes(run.plan.op, run.plan.op.tensors[operand])
     distinct = {(start, id(box)): box for start, box in zip(starts, boxes, strict=True)}
@@ -236,7 +236,7 @@ def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
 # --- ring -------------------------------------------------------------------------------------
 
 
-def _ring_traffic(run: PlanRun) -> tuple[int, int]:
+def _ring_traffic(run: LinkedPart) -> tuple[int, int]:
     """Bytes, and bytes times links, of one execution: partial sums, and operands in the scratchpads
     of other cores.
     """
@@ -253,19 +253,19 @@ def _ring_traffic(run: PlanRun) -> tuple[int, int]:
     return moved, hops
 
 
-def _reducing(run: PlanRun) -> list[Int64Array]:
+def _reducing(run: LinkedPart) -> list[Int64Array]:
     """Numbers of the cores of each group that reduces together."""
     cores = np.array(run.plan.op.cores)
     return [cores[positions] for positions in reduction_groups(run.plan.op) if len(positions) > 1]
 
 
-def _sum_bytes(run: PlanRun) -> int:
+def _sum_bytes(run: LinkedPart) -> int:
     """Bytes of the partial sums that one core sends to the next."""
     outputs = (a for a in run.plan.accesses if a.tensor in run.plan.op.outputs)
     return sum(_slice_bytes(run, access) for access in outputs)
 
 
-def _slice_bytes(run: PlanRun, access: TensorAccess) -> int:
+def _slice_bytes(run: LinkedPart, access: TensorAccess) -> int:
     return sticks_per_core(run.plan.op, access) * STICK_BYTES
 
 
@@ -288,7 +288,7 @@ def _gaps(cores: Int64Array) -> Int64Array:
     return gaps
 
 
-def _in_scratchpads(run: PlanRun) -> Iterator[tuple[TensorAccess, Int64Array]]:
+def _in_scratchpads(run: LinkedPart) -> Iterator[tuple[TensorAccess, Int64Array]]:
     """Operands in LX, with the core whose scratchpad holds each core's part."""
     for operand, access in enumerate(run.plan.accesses):
         if access.tensor.component is Component.LX:
@@ -296,7 +296,7 @@ def _in_scratchpads(run: PlanRun) -> Iterator[tuple[TensorAccess, Int64Array]]:
             yield access, starts // LX_BYTES
 
 
-def _sent_bytes(run: PlanRun) -> Int64Array:
+def _sent_bytes(run: LinkedPart) -> Int64Array:
     """Bytes that each core sends to others in one execution, [CORES].
 
     Reads from another core's scratchpad are sent by its owner, writes to it by the working core.
@@ -314,7 +314,7 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
 # --- cores ------------------------------------------------------------------------------------
 
 
-def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
+def count_cores(runs: Sequence[LinkedPart]) -> Int64Array:
     """Work of every core in all executions, int64 [CORES, len(CORE_COLUMNS)].
 
     Bytes add up to those of :func:`count_execute`; ring bytes count at the sender. Points do not
@@ -333,7 +333,7 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     return counts
 
 
-def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
+def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
     """All executions of one statement. Runtime sizes that differ between them are averaged."""
     counters = count_execute(runs)
     plan = runs[0].plan
@@ -415,7 +415,7 @@ def _product(op: Operation, counters: Counters) -> ProductShape:
 # --- memory -----------------------------------------------------------------------------------
 
 
-def reread_bytes(runs: Sequence[PlanRun]) -> int:
+def reread_bytes(runs: Sequence[LinkedPart]) -> int:
     """Bytes of HBM that an execution reads where an earlier one read the same operand already."""
     again = 0
     for operand, tensor in enumerate(runs[0].plan.op.tensors):

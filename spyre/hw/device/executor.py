@@ -16,11 +16,12 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceFault
 from spyre.hw import plan_table as tb
+from spyre.hw.access import core_boxes
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.plans import PlanRun
-from spyre.hw.spec import device_address
+from spyre.hw.plans import LinkedPart
+from spyre.hw.spec import STICK_BYTES, device_address
 from spyre.layout import Int64Array
 
 if TYPE_CHECKING:
@@ -239,39 +240,25 @@ def overflow_fault(linked: LinkedProgram, dispatch: int, address: int) -> Device
     )
 
 
-def find_index(run: PlanRun, instance: int, address: int) -> tuple[int, dict[str, int]] | None:
+def find_index(run: LinkedPart, instance: int, address: int) -> tuple[int, dict[str, int]] | None:
     """(core, coordinate in the whole index tensor) of the word at ``address``.
 
     The first core that reads it; None if no core of the run does.
     """
     op, operand = run.plan.op, len(run.plan.op.inputs)
+    tensor, stick_dim = op.tensors[operand], run.plan.accesses[operand].stick_dim
     row = run.instances.tolist().index(instance)
-    for position, start in enumerate(run.starts(operand)[row].tolist()):
-        local = _local_coordinate(run, operand, address - start)
-        if local is not None:
+    starts = run.starts(operand)[row].tolist()
+    for position, (start, box) in enumerate(zip(starts, core_boxes(op, tensor), strict=True)):
+        if box is None:
+            continue
+        (steps,), (rest,) = box.walk.steps_of(np.array([address - start], np.int64))
+        local = dict(zip(box.dims, box.walk.at(steps.tolist())[1:], strict=True))
+        if stick_dim in local:
+            local[stick_dim] += int(rest) // _WORD_BYTES
+        is_read = local.get(stick_dim, 0) < op.core_extent(stick_dim)
+        if 0 <= rest < STICK_BYTES and is_read:
             slices = op.core_slices[position]
             shares = {dim: slices.get(dim, 0) * op.core_extent(dim) for dim in local}
-            return op.cores[position], {dim: n + shares[dim] for dim, n in local.items()}
+            return op.cores[position], {d: local[d] + shares[d] for d in op.dims if d in local}
     return None
-
-
-def _local_coordinate(run: PlanRun, operand: int, offset: int) -> dict[str, int] | None:
-    """Coordinate within a core's box of the word ``offset`` bytes from its start.
-
-    Pitches nest, so the offset is divided by the largest pitch first.
-    """
-    op, access = run.plan.op, run.plan.accesses[operand]
-    local: dict[str, int] = {}
-    remainder = offset
-    dims = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
-    for dim in sorted(dims, key=lambda d: -access.pitch_bytes[d]):
-        size = access.lanes if dim == access.stick_dim else 1
-        steps = -(-op.core_extent(dim) // size)
-        step = min(remainder // access.pitch_bytes[dim], steps - 1)
-        remainder -= step * access.pitch_bytes[dim]
-        local[dim] = step * size
-    if access.stick_dim in local:
-        local[access.stick_dim] += remainder // _WORD_BYTES
-        remainder = 0 if local[access.stick_dim] < op.core_extent(access.stick_dim) else -1
-    inside = 0 <= remainder < access.lanes * _WORD_BYTES and offset >= 0
-    return {dim: local[dim] for dim in op.dims if dim in local} if inside else None

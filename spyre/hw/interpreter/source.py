@@ -144,11 +144,10 @@ class _Elements:
         """True if the body of a loop may; fills ``names``."""
         assigned = {n.id for s in body for n in ast.walk(s) if _is_stored(n)}  # type: ignore[attr-defined]
         return self._are_allowed(body, assigned) and all(
-            self._is_own(index) for array, index in self._stores.items() if self._is_loaded(array)
+            self._is_own(index)
+            for array, index in self._stores.items()
+            if any(name == array for name, _ in self._loads)
         )
-
-    def _is_loaded(self, array: str) -> bool:
-        return any(name == array for name, _ in self._loads)
 
     def _is_own(self, index: ast.expr) -> bool:
         """True if an index differs for every element, and all loads of the array use the same

@@ -223,27 +223,20 @@ def cache_directory(module: str) -> str | None:
     return None if directory is None else str(directory)
 
 
-class SourceDirectory(UserProvidedCacheLocator):  # type: ignore[misc]
-    """Where numba keeps the code of a function: in the directory of its sources, whose hash is in
-    the name in place of path and time of the source file.
+class SourceKeyedFormat(CompileResultCacheImpl, UserProvidedCacheLocator):  # type: ignore[misc]
+    """How and where numba keeps the code of a function: in the directory of its sources, whose hash
+    is in the name in place of path and time of the source file.
     """
 
-    def __init__(self, function: Callable[..., Any], file: str) -> None:
-        self._py_file, self._lineno = file, function.__code__.co_firstlineno
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._py_file, self._lineno = inspect.getfile(function), function.__code__.co_firstlineno
         self._cache_path = cache_directory(function.__module__)
+        self._locator = self
+        name = f"{Path(self._py_file).stem}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
 
     def get_source_stamp(self) -> bytes:
         return b""
-
-
-class SourceKeyedFormat(CompileResultCacheImpl):  # type: ignore[misc]
-    """How numba keeps the code of a function, in its `SourceDirectory`."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        file, self._lineno = inspect.getfile(function), function.__code__.co_firstlineno
-        self._locator = SourceDirectory(function, file)
-        name = f"{Path(file).stem}.{function.__qualname__}"
-        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
 
 
 class CodeCache(FunctionCache):  # type: ignore[misc]
@@ -280,7 +273,7 @@ class CodeCache(FunctionCache):  # type: ignore[misc]
         with self._guard_against_spurious_io_errors():
             codegen = cpu_target.target_context.codegen()
             key = None if signature is None else self._index_key(signature, codegen)
-            return self._cache_file.lists(key)  # type: ignore[no-any-return]
+            return self._cache_file.lists(key)
         return False
 
 
@@ -338,8 +331,7 @@ class CachedFunction(CPUDispatcher):  # type: ignore[misc]
     Called from Python it is machine code; called by another kernel it is compiled into that one.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, targetoptions={"nopython": True, **_OPTIONS})
+    _cache: Any
 
     def compile(self, signature: Any) -> Any:
         # interrupted, numba would leave its locks held
@@ -368,7 +360,8 @@ class CachedFunction(CPUDispatcher):  # type: ignore[misc]
 
 def kernel(function: F) -> F:
     """Compile a kernel body when it is first called, see `CachedFunction`."""
-    return CachedFunction(function)  # type: ignore[return-value]
+    options = {"nopython": True, **_OPTIONS}
+    return CachedFunction(function, targetoptions=options)
 
 
 @contextmanager
@@ -406,7 +399,7 @@ class Entry:
             # one thread compiles: the code of a second compilation would be freed with it
             with interrupts, _collecting_later():
                 if self._compiled is None:
-                    callback = CFunc(self._function, _ENTRY, {}, {"nopython": True})
+                    callback: Any = CFunc(self._function, _ENTRY, {}, {"nopython": True})
                     callback._cache = code_cache(self._function) or callback._cache
                     callback.compile()
                     self._compiled = callback

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from spyre.errors import DeviceLocation, SourceLocation
 from spyre.hw import plan_table as tb
+from spyre.hw.access import Box, core_boxes
 from spyre.hw.counters import (
     NO_ACCESSES,
     Counters,
@@ -29,16 +30,10 @@ from spyre.hw.counters import (
     count_execute,
     count_operation,
 )
-from spyre.hw.linking.binding import Binding
-from spyre.hw.plans import CorePlan, PlanRun
-from spyre.hw.spec import (
-    HBM_BYTES,
-    LX_BASE,
-    LX_BYTES,
-    REGION_BITS,
-    REGION_SKEW_BYTES,
-    STICK_BYTES,
-)
+from spyre.hw.linking.binding import Allocation, Binding
+from spyre.hw.linking.trace import core_owners, operand_owners
+from spyre.hw.plans import CorePlan, LinkedPart
+from spyre.hw.spec import HBM_BYTES, LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation
 from spyre.mlir.program import Execute, LinkableProgram, Schedule
@@ -50,7 +45,7 @@ class LinkedStatement:
 
     execute: Execute
     operation: Operation
-    runs: tuple[PlanRun, ...]
+    runs: tuple[LinkedPart, ...]
 
     @property
     def index(self) -> int:
@@ -93,7 +88,7 @@ class LinkedStatement:
         return count_operation(self.runs)
 
 
-def shape_text(op: Operation, runs: Sequence[PlanRun] = ()) -> str:
+def shape_text(op: Operation, runs: Sequence[LinkedPart] = ()) -> str:
     """The iteration space in N_ order, in elements; for a runtime size the sizes in ``runs``."""
     extents = {dim: str(op.extents[dim]) for dim in op.dims}
     for dim in op.symbolic_dims if runs else ():
@@ -262,12 +257,12 @@ class LinkedProgram:
         return moved
 
     @cached_property
-    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+    def runs(self) -> tuple[tuple[LinkedPart, ...], ...]:
         """Plans and their instances per static execute."""
         runs = tuple(statement.runs for statement in self.code.statements)
         return runs if self.bases is None else tuple(tuple(map(self._moved, g)) for g in runs)
 
-    def _moved(self, run: PlanRun) -> PlanRun:
+    def _moved(self, run: LinkedPart) -> LinkedPart:
         return replace(run, bases=run.bases + self._shifts[run.base_allocations])
 
     @cached_property
@@ -309,18 +304,46 @@ class Variant:
 
     ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
     have one variant; runtime sizes and shorter last work slices make more. ``divided``: as in
-    :class:`PlanRun`.
+    :class:`LinkedPart`.
     """
 
+    linked: LinkedProgram
+    execute: Execute
     op: Operation
     instances: Int64Array
     starts: Int64Array
     divided: Operation | None = None
 
+    @cached_property
+    def boxes(self) -> tuple[tuple[Box | None, ...], ...]:
+        """The sticks that each core accesses, per operand and core."""
+        return tuple(core_boxes(self.op, tensor) for tensor in self.op.tensors)
+
+    @cached_property
+    def owners(self) -> tuple[tuple[Allocation | None, ...], ...]:
+        """Per operand and core the allocation its address is computed from.
+
+        None in LX, and where an address is computed from several or from none. Of views of one
+        memory that begin together, the largest.
+        """
+        binding = self.linked.binding
+        symbols = self.linked.schedule.symbols[self.execute.index]
+        per_operand = operand_owners(self.op, self.execute, symbols, binding.owners)
+        largest = sorted(binding.allocations, key=lambda a: a.size_bytes)
+        at = {allocation.address_bytes: allocation for allocation in largest}
+        begins = [a.address_bytes for a in binding.allocations]
+        return tuple(
+            tuple(
+                None if number < 0 else at[begins[number]]
+                for number in core_owners(owners, len(self.op.cores))
+            )
+            for owners in per_operand
+        )
+
 
 def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
     """The operations of execute statement ``static``, in the order of its parts."""
-    groups: dict[int, list[PlanRun]] = {}
+    groups: dict[int, list[LinkedPart]] = {}
     for run in linked.runs[static]:
         groups.setdefault(id(run.plan.op), []).append(run)
     variants = []
@@ -328,8 +351,9 @@ def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
         instances = np.concatenate([run.instances for run in runs])
         starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
         order = np.argsort(instances, kind="stable")
-        op, divided = runs[0].plan.op, runs[0].divided
-        variants.append(Variant(op, instances[order], starts[order], divided))
+        execute, op = linked.program.executes[static], runs[0].plan.op
+        variant = Variant(linked, execute, op, instances[order], starts[order], runs[0].divided)
+        variants.append(variant)
     return tuple(variants)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -16,31 +17,25 @@ from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw import plan_table as tb
 from spyre.hw.linking.binding import FIXED, UNKNOWN, AllocationTable, Binding
 from spyre.hw.linking.checks import (
-    CheckedExecute,
     allows_overread,
     check_alignment,
     check_bound,
     check_hbm,
     check_literals,
     check_lx,
+    operand_location,
 )
 from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, LinkedStatement
 from spyre.hw.linking.trace import common_owner, operand_owners, value_owner
 from spyre.hw.plans import (
     CorePlan,
-    PlanRun,
-    UniformOperation,
+    LinkedPart,
+    UniformPart,
     check_slices,
     plan_operation,
     uniform_operations,
 )
-from spyre.hw.spec import (
-    LX_BASE,
-    LX_BYTES,
-    MAX_OPERANDS,
-    REGION_BITS,
-    REGION_SKEW_BYTES,
-)
+from spyre.hw.spec import LX_BASE, LX_BYTES, MAX_OPERANDS, REGION_BITS, REGION_SKEW_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     INDEX_LIMIT_CONSTANT,
@@ -85,7 +80,7 @@ class Linker:
         operations = [self.operations[e.sdsc_filename] for e in self.program.executes]
         return assemble(self.program, operations, schedule, linked, binding, launch.movable)
 
-    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[list[PlanRun]]:
+    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[list[LinkedPart]]:
         """The runs of each part of one static execute, in the order the parts run."""
         op = self.operations[execute.sdsc_filename]
         symbols = launch.schedule.symbols[execute.index]
@@ -94,29 +89,30 @@ class Linker:
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
         owners = launch.owners(op, execute)
-        parts: list[list[PlanRun]] = []
+        parts: list[list[LinkedPart]] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
-            for number, plain in enumerate(uniform_operations(sized, starts[instances])):
+            for number, part in enumerate(uniform_operations(sized, starts[instances])):
                 if number == len(parts):
                     parts.append([])
                 key = (execute.sdsc_filename, number, *sizes.items())
                 parts[number] += self._runs(
-                    plain, execute, instances, owners[instances], key, launch
+                    *part, execute, instances, owners[instances], key, launch
                 )
         return parts
 
     def _runs(
         self,
-        plain: UniformOperation,
+        part: UniformPart,
+        divided: UniformPart | None,
         execute: Execute,
         instances: Int64Array,
         owners: Int64Array,
         key: tuple[object, ...],
         launch: _LinkState,
-    ) -> Iterator[PlanRun]:
+    ) -> Iterator[LinkedPart]:
         """Plans, checks and tables of one part for ``instances``; ``owners``: [member, operand]."""
-        op, starts, binding = plain.op, plain.starts, launch.binding
+        (op, starts), binding = part, launch.binding
         # A plan depends on the cores' starts relative to the first one, not on their addresses.
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
@@ -124,24 +120,26 @@ class Linker:
             first = int(same_pattern[0])
             tags = arrangements_at(op, bases[first], binding)
             plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
-            checked = CheckedExecute(op, execute, launch.schedule, plan, instances[same_pattern])
-            check_alignment(checked, starts[same_pattern])
-            check_lx(checked, plain.divided or plain, first)
-            holders = check_hbm(checked, starts[same_pattern], binding.allocations, launch.memory)
+            loops = launch.schedule.loop_indices[execute.index]
+            locate = partial(operand_location, op, execute, loops, instances[same_pattern])
+            check_alignment(op, locate, starts[same_pattern])
+            check_lx(locate, *(divided or part), first)
+            holders = check_hbm(
+                plan, locate, starts[same_pattern], binding.allocations, launch.memory
+            )
             base_allocations = launch.memory.confirmed(
                 owners[same_pattern], holders, bases[same_pattern]
             )
             for tables, of_limit in _bounded_tables(
-                checked, bases[same_pattern], holders[:, :, 0], binding
+                plan, bases[same_pattern], holders[:, :, 0], binding
             ):
                 rows = same_pattern[of_limit]
-                divided = plain.divided.op if plain.divided else None
-                yield PlanRun(
+                yield LinkedPart(
                     plan,
                     instances[rows],
                     bases[rows],
                     patterns[first],
-                    divided,
+                    divided[0] if divided else None,
                     base_allocations[of_limit],
                     tables,
                 )
@@ -249,31 +247,31 @@ def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple
 
 
 def _bounded_tables(
-    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
+    plan: CorePlan, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Pairs of tables and the members they are for.
 
     If the kernel asks for the end of an argument, there is one pair per distinct end.
     """
-    if allows_overread(checked.plan):
-        return _cut_tables(checked, bases, holders, binding)
+    if allows_overread(plan):
+        return _cut_tables(plan, bases, holders, binding)
     value = next(
-        (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
+        (k for k, t in enumerate(plan.op.tensors) if t.indirection is Indirection.VALUE), None
     )
-    if value is None or not (checked.plan.tables[:, tb.KIND] == tb.COPY_KIND).all():
-        return [(checked.plan.tables, np.arange(len(bases)))]
-    return _index_limited_tables(checked, value, bases, holders, binding)
+    if value is None or not (plan.tables[:, tb.KIND] == tb.COPY_KIND).all():
+        return [(plan.tables, np.arange(len(bases)))]
+    return _index_limited_tables(plan, value, bases, holders, binding)
 
 
 def _cut_tables(
-    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
+    plan: CorePlan, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables with the ends of the arguments that operands read beyond, per distinct ends."""
-    tables, everyone = checked.plan.tables, np.arange(len(bases))
+    tables, everyone = plan.tables, np.arange(len(bases))
     ends = np.array([*(a.end_bytes for a in binding.allocations), 0], np.int64)
-    local = np.array([tensor.is_local for tensor in checked.op.tensors])
+    local = np.array([tensor.is_local for tensor in plan.op.tensors])
     rooms = np.where(local, _FARTHEST, ends[holders] - bases)
-    over = np.array(checked.plan.high_bytes, np.int64) > rooms
+    over = np.array(plan.high_bytes, np.int64) > rooms
     if not over.any():
         return [(tables, everyone)]
     result = []
@@ -289,21 +287,31 @@ def _cut_tables(
 
 
 def _index_limited_tables(
-    checked: CheckedExecute, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
+    plan: CorePlan, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables with the index limit of gathers, per distinct limit."""
-    tables = checked.plan.tables
+    """Tables with the index limit of gathers, per distinct limit.
+
+    UnsupportedError SPY533 for indices into one tensor per core in HBM.
+    """
+    tables, op, tensor = plan.tables, plan.op, plan.op.tensors[value]
+    if tensor.per_core_in_hbm:  # the cores share one index limit
+        raise UnsupportedError(
+            "SPY533",
+            f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
+            JsonLocation(op.file, tensor.json_path),
+            expected="one tensor of all cores",
+            found=f"{len(op.cores)} cores with a tensor each",
+        )
     # The limit is the first index out of range: beyond the operation's limit or the allocation.
     step = max(int(tables[0, tb.VALUE]), 1)
-    _refuse_unrelated(checked.op, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
-    if checked.op.tensors[value].component is Component.LX:
-        room = LX_BYTES - checked.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
+    if tensor.component is Component.LX:
+        room = LX_BYTES - plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
     else:
-        room = ends[holders[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
+        room = ends[holders[:, value]] - (bases[:, value] + plan.high_bytes[value])
     limits = room // step + 1
-    if INDEX_LIMIT_CONSTANT in checked.op.constants:
-        limits = np.minimum(limits, checked.op.constants[INDEX_LIMIT_CONSTANT])
+    if INDEX_LIMIT_CONSTANT in op.constants:
+        limits = np.minimum(limits, op.constants[INDEX_LIMIT_CONSTANT])
     result = []
     for limit in np.unique(limits):
         limited = tables.copy()
@@ -312,24 +320,11 @@ def _index_limited_tables(
     return result
 
 
-def _refuse_unrelated(op: Operation, value: int) -> None:
-    """UnsupportedError SPY533 for one tensor per core in HBM: the cores share one index limit."""
-    tensor = op.tensors[value]
-    if tensor.per_core_in_hbm:
-        raise UnsupportedError(
-            "SPY533",
-            f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
-            JsonLocation(op.file, tensor.json_path),
-            expected="one tensor of all cores",
-            found=f"{len(op.cores)} cores with a tensor each",
-        )
-
-
 def assemble(
     program: LinkableProgram,
     operations: Sequence[Operation],
     schedule: Schedule,
-    linked: Sequence[Sequence[Sequence[PlanRun]]],
+    linked: Sequence[Sequence[Sequence[LinkedPart]]],
     binding: Binding,
     movable: bool,
 ) -> LinkedProgram:

@@ -158,7 +158,7 @@ class Walk(Generic[T]):
         """True if the operation writes it."""
         return self.operand >= len(self.op.tensors) - len(self.op.outputs)
 
-    @property
+    @cached_property
     def owner(self) -> T | None:
         """The memory of all cores; None where they have none, or different ones."""
         first = self.owners[0]
@@ -200,7 +200,7 @@ class TracedExecute(Generic[T]):
         """Its SDSC file in reports."""
         return self.label.sdsc(self.execute.sdsc_filename)
 
-    @property
+    @cached_property
     def owned(self) -> tuple[Walk[T], ...]:
         """The walks whose cores all address one known memory."""
         return tuple(walk for walk in self.walks if walk.owner is not None)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -26,7 +27,7 @@ from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanContext:
     """Input of a planner.
 
@@ -46,12 +47,12 @@ class PlanContext:
     threads: int
     chunked: bool = False
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[TensorAccess, ...]:
         """Accesses of the inputs."""
         return self.accesses[: len(self.op.inputs)]
 
-    @property
+    @cached_property
     def output(self) -> TensorAccess:
         """Access of the one output."""
         return self.accesses[-1]
@@ -309,7 +310,10 @@ def fold_cores(
     Dims of ``whole_dims`` (those being reduced) are not split into several groups; raises
     UnsupportedError if only such a split would make the starts affine.
     """
-    slices = _slice_indices(op)
+    split = [dim for dim in op.dims if op.slices.get(dim, 1) > 1]
+    slices = {
+        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64) for dim in split
+    }
     groups: list[CoreGroup] = []
     for cores in _passes(slices, starts.shape[1], bool(whole_dims)):
         picked = {dim: index[cores] for dim, index in slices.items()}
@@ -333,13 +337,6 @@ def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterat
         seen[slices_of_core] += 1
     for turn in range(int(turns.max(initial=0)) + 1):
         yield np.flatnonzero(turns == turn)
-
-
-def _slice_indices(op: Operation) -> dict[str, Int64Array]:
-    split = [dim for dim in op.dims if op.slices.get(dim, 1) > 1]
-    return {
-        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64) for dim in split
-    }
 
 
 def _groups(

@@ -23,13 +23,7 @@ from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.normalise import check_slices, uniform_operations
 from spyre.hw.spec import LX_BYTES
 from spyre.layout import Int64Array
-from spyre.mlir.operation import (
-    OVERFLOW_CONSTANT,
-    Component,
-    Operation,
-    Padding,
-    slice_offsets,
-)
+from spyre.mlir.operation import OVERFLOW_CONSTANT, Component, Operation, Padding, slice_offsets
 
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
@@ -81,14 +75,14 @@ class CorePlan:
 
 
 @dataclass(frozen=True)
-class PlanRun:
+class LinkedPart:
     """A plan and the instances of a static execute it runs for.
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
     slices, where the plan's is in cells, which may be in other cores' scratchpads.
     ``base_allocations``: index of the allocation each base moves with, [instance, operand], or
-    FIXED or UNKNOWN of :mod:`spyre.hw.linking.trace`. ``tables``: of the plan, with the ends of
+    FIXED or UNKNOWN of :mod:`spyre.hw.linking.binding`. ``tables``: of the plan, with the ends of
     arguments filled in where its kernel asks for them.
     """
 
@@ -218,9 +212,8 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
     if op.windows or any(fault.code in FATAL for fault in faults):
         return faults
     try:
-        for part in uniform_operations(op, _regular_starts(op)[None]):
-            starts = part.starts[0]
-            plan_operation(part.op, starts - starts[:, :1])
+        for (part, starts), _ in uniform_operations(op, _regular_starts(op)[None]):
+            plan_operation(part, starts[0] - starts[0, :, :1])
     except UnsupportedError as error:
         if error.code == _IRREGULAR:
             return faults

@@ -122,7 +122,9 @@ def _row(
     row.walk(walk)
     if mask is not None:
         mask.write(row)
-    block = _block_sticks(context, kept)
+    # kept sticks per unit: many for long runs of memory, few enough to busy all threads
+    most = tb.MAX_CHUNK_STICKS if chunked else tb.MAX_KEPT_STICKS
+    block = max(min(kept.count // (4 * context.threads), most), 1)
     scale, low, high, flags = _epilogue(context)
     bounds = float_word(low), float_word(high)
     row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
@@ -159,12 +161,6 @@ def _epilogue(context: PlanContext) -> tuple[float, float, float, int]:
         return values[0], values[1], values[2], tb.CLIP
     zero_mean = name == "exx2_zeromean" or context.is_set("useZeroMean")
     return values[0] if values else 1.0, 0.0, 0.0, tb.ZERO_MEAN if zero_mean else 0
-
-
-def _block_sticks(context: PlanContext, kept: AccessMap) -> int:
-    """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
-    share = kept.count // (4 * context.threads)
-    return max(min(share, tb.MAX_CHUNK_STICKS if _is_chunked(context) else tb.MAX_KEPT_STICKS), 1)
 
 
 def _is_chunked(context: PlanContext) -> bool:

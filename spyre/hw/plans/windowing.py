@@ -34,12 +34,7 @@ from spyre.hw.plans.offset_tables import (
     spaces,
 )
 from spyre.layout import Int64Array
-from spyre.mlir.operation import (
-    Padding,
-    Window,
-    implied_front,
-    unsplit_input_extent,
-)
+from spyre.mlir.operation import Padding, Window, implied_front, unsplit_input_extent
 
 _WINDOWS = "$.dscs_[0].N_.paddingSizes_"
 _SLICES = "$.numWkSlicesPerDim_"

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from spyre.errors import Severity, SourceLocation
 from spyre.hw import check_table as ct
-from spyre.hw.access import core_boxes, global_coordinate
+from spyre.hw.access import global_coordinate
 from spyre.hw.counters import ExecuteLabels
-from spyre.hw.linking import LinkedProgram
+from spyre.hw.linking import LinkedProgram, Variant
 from spyre.hw.sanitizer.findings import (
     OVERWRITTEN_LX,
     READ_WRITE_RACE,
@@ -35,7 +35,7 @@ from spyre.hw.sanitizer.shadow import (
     describe_writer,
 )
 from spyre.hw.sanitizer.static_checks import static_findings
-from spyre.hw.sanitizer.tables import CheckedOperand, CheckTables
+from spyre.hw.sanitizer.tables import CheckTables
 from spyre.hw.spec import STICK_BYTES, device_address
 from spyre.layout import Int64Array, host_coordinates_of_stick, transfer_geometry
 
@@ -153,29 +153,30 @@ def findings_of(
     checks: frozenset[Check],
 ) -> Iterator[SanitizerFinding]:
     """The findings of one launch, in the order of the rows; ``results``: of the compiled checks."""
-    for row, source in enumerate(tables.operands):
+    for row, (variant, operand, role, positions) in enumerate(tables.operands):
         for slot in range(ct.SLOTS):
             words = results[row, slot]
-            kind = _FINDING_TEXTS.get((source.role, slot))
+            kind = _FINDING_TEXTS.get((role, slot))
             if kind is not None and words[ct.COUNT] and kind.check in checks:
-                yield _run_finding(launched, log, source, kind, words)
+                position = positions[int(words[ct.BOX])]
+                yield _run_finding(launched, log, variant, operand, position, kind, words)
 
 
 def _run_finding(
     launched: LabelledProgram,
     log: RecordLog,
-    source: CheckedOperand,
+    variant: Variant,
+    operand: int,
+    position: int,
     kind: FindingText,
     words: Int64Array,
 ) -> SanitizerFinding:
-    variant, op = source.variant, source.variant.op
-    tensor = op.tensors[source.operand]
+    op, tensor = variant.op, variant.op.tensors[operand]
     statement, instance, loops = launched.locate(int(words[ct.EXECUTION]))
-    position = source.positions[int(words[ct.BOX])]
     address = device_address(int(words[ct.STICK]) * STICK_BYTES)
     member = int(np.searchsorted(variant.instances, instance))
-    start = int(variant.starts[member, source.operand, position])
-    box = core_boxes(op, tensor)[position]
+    start = int(variant.starts[member, operand, position])
+    box = variant.boxes[operand][position]
     assert box is not None
     sticks, runs = int(words[ct.COUNT]), int(words[ct.EXECUTIONS])
     return SanitizerFinding(

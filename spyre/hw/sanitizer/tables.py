@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from spyre.errors import UnsupportedError
 from spyre.hw import check_table as ct
-from spyre.hw.access import Box, canonical_cores, core_boxes, is_indirect
+from spyre.hw.access import Box, canonical_cores, is_indirect
 from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import Check
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
@@ -45,7 +44,7 @@ class OperandBoxes:
     @classmethod
     def of(cls, variant: Variant, index: int) -> OperandBoxes:
         tensor = variant.op.tensors[index]
-        boxes = core_boxes(variant.op, tensor)
+        boxes = variant.boxes[index]
         firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
         begins = variant.starts[:, index, :] + firsts
         return cls(index, tensor, begins, boxes, _box_ranges(variant, index, boxes))
@@ -114,27 +113,16 @@ def may_overlap(a: OperandBoxes, b: OperandBoxes) -> bool:
     return a.low < b.high and b.low < a.high
 
 
-class CheckedOperand(NamedTuple):
-    """The operand that a row was made from.
-
-    ``role``: READ, WRITE or REREAD. ``positions``: of the boxes' cores among the operation's cores.
-    """
-
-    variant: Variant
-    operand: int
-    role: int
-    positions: tuple[int, ...]
-
-
 class CheckTables:
     """The tables of a linked program; without INIT and LX only writes are recorded.
 
-    ``operands``: the operand behind each row. ``executions``: executions of one launch.
+    ``operands``: behind each row an operand: the variant, the operand's number, the role, and the
+    positions of its boxes' cores among the operation's. ``executions``: executions of one launch.
     ``arguments``: the tables that `drive_checked` takes, in its order.
     """
 
     def __init__(self, linked: LinkedProgram, checks: frozenset[Check]) -> None:
-        self.operands: list[CheckedOperand] = []
+        self.operands: list[tuple[Variant, int, int, list[int]]] = []
         self._linked, self._checks = linked, checks
         self._rows: list[list[int]] = []
         self._boxes: list[list[int]] = []
@@ -216,7 +204,7 @@ class CheckTables:
             tag = ct.UNKNOWN_CORE if is_indirect(tensor) else op.cores[writers[p]] + 1
             before, length = operand.ranges[p]
             self._boxes.append([tag, nests[p], before, length + (not is_aligned)])
-        self.operands.append(CheckedOperand(variant, operand.index, role, tuple(positions)))
+        self.operands.append((variant, operand.index, role, positions))
 
 
 def execution_numbers(dispatch: Int64Array) -> Int64Array:

@@ -22,7 +22,7 @@ from spyre.hw.access import TensorAccess, core_boxes, covers, global_coordinate,
 from spyre.hw.counters import StatementView
 from spyre.hw.linking import LinkedProgram, arrangements_at
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.plans import CorePlan, PlanRun
+from spyre.hw.plans import CorePlan, LinkedPart
 from spyre.hw.reference import Execution
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array, arrangement_positions
@@ -52,7 +52,7 @@ class ExecuteView:
     last: int
     static: int
     instance: int
-    run: PlanRun
+    run: LinkedPart
     is_first_part: bool = True
 
     @property

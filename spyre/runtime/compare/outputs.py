@@ -20,7 +20,7 @@ from spyre.dtypes import FORMATS, canonical_dtype_name
 from spyre.errors import Finding, MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
-from spyre.hw.plans import PlanRun
+from spyre.hw.plans import LinkedPart
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import SpyreTensorLayout, device_coordinate, host_coordinate_of_offset
 from spyre.mlir.operation import Component, Indirection
@@ -357,7 +357,7 @@ def _last_of(
 
 
 def _last_of_run(
-    linked: LinkedProgram, execute: Execute, run: PlanRun, address: int
+    linked: LinkedProgram, execute: Execute, run: LinkedPart, address: int
 ) -> tuple[int, StickWriter] | None:
     op = run.plan.op
     tensor = op.tensors[-1]

@@ -13,11 +13,7 @@ from numba.extending import intrinsic
 
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
-from spyre.hw.kernels.intrinsics import (
-    I16,
-    I32,
-    I64,
-)
+from spyre.hw.kernels.intrinsics import I16, I32, I64
 from spyre.hw.kernels.jit import entry, kernel
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE

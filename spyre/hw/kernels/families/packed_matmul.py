@@ -11,17 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-)
+from spyre.hw.kernels.intrinsics import bits_float
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.kernels.offset_vectors import (
-    gather_values,
-    read_vector,
-    scatter_values,
-    vector_word,
-)
+from spyre.hw.kernels.offset_vectors import gather_values, read_vector, scatter_values, vector_word
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT, FLAGS, VALUE = tb.BASE, tb.TENSOR, tb.FORMAT, tb.FLAGS, tb.VALUE

@@ -10,16 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.hw import plan_table as tb
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-)
+from spyre.hw.kernels.intrinsics import bits_float
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.kernels.offset_vectors import (
-    gather_values,
-    read_vector,
-    scatter_values,
-    vector_word,
-)
+from spyre.hw.kernels.offset_vectors import gather_values, read_vector, scatter_values, vector_word
 from spyre.hw.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
 
 F = np.float32

@@ -10,11 +10,7 @@ import numpy as np
 
 from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import load_one, store_sticks
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-    maximum_f32,
-    multiply_add,
-)
+from spyre.hw.kernels.intrinsics import bits_float, maximum_f32, multiply_add
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.offset_vectors import read_vector, vector_word
 from spyre.hw.spec_choices import WINDOW_MAX_OUTSIDE
