@@ -47,7 +47,6 @@ MAX_CONSTANTS = 8
 # operands
 OPERAND = 32
 OPERAND_WORDS = 12
-MAX_TABLE_OPERANDS = 8
 BASE = 0
 TENSOR = 1
 LANE = 2
@@ -115,7 +114,7 @@ KERNELS = {
     "converting": "spyre.hw.kernels.families.movement.run_convert",
     "restickify": "spyre.hw.kernels.families.movement.run_restickify",
     "matmul": "spyre.hw.kernels.families.matmul.run",
-    "topk": "spyre.hw.kernels.families.topk.run",
+    "topk": "spyre.hw.kernels.families.reduction.run_topk",
     "chunk_reduction": "spyre.hw.kernels.families.reduction.run_chunked",
     "chunk_matmul": "spyre.hw.kernels.families.matmul.run_chunked",
     "packed_matmul": "spyre.hw.kernels.families.packed_matmul.run",

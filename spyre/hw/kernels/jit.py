@@ -235,9 +235,6 @@ class SourceKeyedFormat(CompileResultCacheImpl, UserProvidedCacheLocator):  # ty
         name = f"{Path(self._py_file).stem}.{function.__qualname__}"
         self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
 
-    def get_source_stamp(self) -> bytes:
-        return b""
-
 
 class CodeCache(FunctionCache):  # type: ignore[misc]
     """numba's disk cache of one function, without damaged files and those that are not writable."""

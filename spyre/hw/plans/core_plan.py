@@ -35,7 +35,7 @@ _PLANNERS: dict[Family, str] = {
     Family.CONVERT: "spyre.hw.plans.movement.plan_convert",
     Family.RESTICKIFY: "spyre.hw.plans.movement.plan_restickify",
     Family.MATMUL: "spyre.hw.plans.matmul.plan_matmul",
-    Family.TOPK: "spyre.hw.plans.topk.plan_topk",
+    Family.TOPK: "spyre.hw.plans.reduction.plan_topk",
     Family.PACKED_MATMUL: "spyre.hw.plans.packed_matmul.plan_packed_matmul",
     Family.REQUANTIZE: "spyre.hw.plans.requantize.plan_requantize",
     Family.WINDOWING: "spyre.hw.plans.windowing.plan_windowing",

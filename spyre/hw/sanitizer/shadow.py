@@ -121,9 +121,7 @@ class ShadowMemory:
 
     def mark_sticks(self, addresses_bytes: Int64Array, record: int) -> None:
         """Record a write of the sticks of HBM at ``addresses_bytes``."""
-        sticks = addresses_bytes + (addresses_bytes >> REGION_BITS) * REGION_SKEW_BYTES
-        sticks //= STICK_BYTES
-        self.words[sticks] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
+        self.words[host_sticks(addresses_bytes)] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
         """Mark a range as unwritten; whole pages are returned to the host."""
@@ -159,3 +157,9 @@ def describe_writer(log: RecordLog, word: int) -> str:
         return f"upload of {event}"
     tag = word & ((1 << ct.CORE_BITS) - 1)
     return event.describe(execution, tag - 1 if 0 < tag <= CORES else None)
+
+
+def host_sticks(addresses: Int64Array) -> Int64Array:
+    """Number in the host reservation of the stick of each device address."""
+    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
+    return mapped // STICK_BYTES

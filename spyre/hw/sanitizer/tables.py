@@ -16,15 +16,10 @@ from spyre.hw import check_table as ct
 from spyre.hw.access import Box, canonical_cores, is_indirect
 from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import Check
-from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
+from spyre.hw.sanitizer.shadow import host_sticks
+from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 from spyre.mlir.operation import Component, Tensor, footprint
-
-
-def host_sticks(addresses: Int64Array) -> Int64Array:
-    """Number in the host reservation of the stick of each device address."""
-    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
-    return mapped // STICK_BYTES
 
 
 @dataclass(frozen=True)
