@@ -28,7 +28,6 @@ from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, group_by_sizes, with_sizes
 from spyre.mlir.program import (
     AllocationAtom,
-    Atom,
     Derived,
     Execute,
     IndexValue,
@@ -47,11 +46,14 @@ def value_owner(value: IndexValue, owners: AddressOwners[int]) -> int:
     """Number of the memory that ``value`` belongs to, FIXED or UNKNOWN."""
     owner = FIXED
     for atom, coefficient in value.terms:
-        if isinstance(atom, Derived):
-            if any(_atom_owner(inner, owners) != FIXED for inner in _atoms(atom)):
-                return UNKNOWN
-            continue
-        found = _atom_owner(atom, owners)
+        found = FIXED
+        if isinstance(atom, ParameterAtom):
+            found = owners.parameters.get(atom.name, FIXED)
+        elif isinstance(atom, AllocationAtom):
+            found = owners.scratch[atom.index] if owners.scratch else UNKNOWN
+        elif isinstance(atom, Derived):
+            sides = (atom.left, atom.right)
+            found = FIXED if all(value_owner(s, owners) == FIXED for s in sides) else UNKNOWN
         if found == FIXED:
             continue
         # Twice a start, or the sum of two, does not move as any one memory does.
@@ -59,23 +61,6 @@ def value_owner(value: IndexValue, owners: AddressOwners[int]) -> int:
             return UNKNOWN
         owner = found
     return owner
-
-
-def _atom_owner(atom: Atom, owners: AddressOwners[int]) -> int:
-    if isinstance(atom, AllocationAtom):
-        return owners.scratch[atom.index] if owners.scratch else UNKNOWN
-    if isinstance(atom, ParameterAtom):
-        return owners.parameters.get(atom.name, FIXED)
-    return FIXED
-
-
-def _atoms(derived: Derived) -> Iterator[Atom]:
-    for value in (derived.left, derived.right):
-        for atom, _ in value.terms:
-            if isinstance(atom, Derived):
-                yield from _atoms(atom)
-            else:
-                yield atom
 
 
 def operand_owners(
