@@ -307,7 +307,8 @@ class Variant:
     :class:`LinkedPart`.
     """
 
-    linked: LinkedProgram
+    binding: Binding
+    schedule: Schedule
     execute: Execute
     op: Operation
     instances: Int64Array
@@ -326,8 +327,7 @@ class Variant:
         None in LX, and where an address is computed from several or from none. Of views of one
         memory that begin together, the largest.
         """
-        binding = self.linked.binding
-        symbols = self.linked.schedule.symbols[self.execute.index]
+        binding, symbols = self.binding, self.schedule.symbols[self.execute.index]
         per_operand = operand_owners(self.op, self.execute, symbols, binding.owners)
         largest = sorted(binding.allocations, key=lambda a: a.size_bytes)
         at = {allocation.address_bytes: allocation for allocation in largest}
@@ -352,7 +352,10 @@ def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
         starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
         order = np.argsort(instances, kind="stable")
         execute, op = linked.program.executes[static], runs[0].plan.op
-        variant = Variant(linked, execute, op, instances[order], starts[order], runs[0].divided)
+        instances, starts = instances[order], starts[order]
+        variant = Variant(
+            linked.binding, linked.schedule, execute, op, instances, starts, runs[0].divided
+        )
         variants.append(variant)
     return tuple(variants)
 

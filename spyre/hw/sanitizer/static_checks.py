@@ -48,7 +48,7 @@ def _finding(
     loops: tuple[int, ...] = ()
     if member is not None:
         instance = int(variant.instances[member])
-        loops = variant.linked.code.loop_indices(execute.index, instance)
+        loops = tuple(variant.schedule.loop_indices[execute.index][instance].tolist())
     return SanitizerFinding(
         check=check,
         code=code,
@@ -135,9 +135,7 @@ def _ranges(owners: Sequence[Allocation | None]) -> tuple[Int64Array, Int64Array
 
 def _neighbour(variant: Variant, address: int) -> str:
     inside = [
-        a.name
-        for a in variant.linked.binding.allocations
-        if a.address_bytes <= address < a.end_bytes
+        a.name for a in variant.binding.allocations if a.address_bytes <= address < a.end_bytes
     ]
     return f", in {inside[0]}" if inside else ""
 

@@ -118,7 +118,7 @@ class CheckTables:
 
     def __init__(self, linked: LinkedProgram, checks: frozenset[Check]) -> None:
         self.operands: list[tuple[Variant, int, int, list[int]]] = []
-        self._linked, self._checks = linked, checks
+        self._checks = checks
         self._rows: list[list[int]] = []
         self._boxes: list[list[int]] = []
         self._nests: dict[tuple[int, ...], int] = {}  # index by the words of a nest
@@ -128,7 +128,7 @@ class CheckTables:
         first_rows = [0]
         for static in range(len(linked.program.executes)):
             for variant in variants_of(linked, static):
-                self._add(static, variant)
+                self._add(variant)
             first_rows.append(len(self._rows))
         numbers = execution_numbers(linked.dispatch)
         self.executions = int(numbers.max(initial=-1)) + 1
@@ -141,8 +141,8 @@ class CheckTables:
             *(np.array(x, np.int64) for x in (self._bases, self._patterns, self._offsets)),
         )
 
-    def _add(self, static: int, variant: Variant) -> None:
-        """Add the rows of an operation of statement ``static``, in the order of their checks."""
+    def _add(self, variant: Variant) -> None:
+        """Add the rows of an operation, in the order of their checks."""
         op = variant.op
         operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
         first_output = len(op.tensors) - len(op.outputs)
@@ -151,18 +151,18 @@ class CheckTables:
         outputs = operands[first_output:]
         if self._checks & {Check.INIT, Check.LX}:
             for operand in inputs:
-                self._add_row(static, variant, operand, ct.READ)
+                self._add_row(variant, operand, ct.READ)
         for operand in outputs:
             # Recording too many writes hides findings; recording too few would invent some.
             if is_indirect(operand.tensor):
-                operand = reachable(operand, self._linked.binding.allocations)
-            self._add_row(static, variant, operand, ct.WRITE)
+                operand = reachable(operand, variant.binding.allocations)
+            self._add_row(variant, operand, ct.WRITE)
         # Only inputs that may overlap an output have to be checked again after the writes.
         for operand in inputs:
             if any(may_overlap(operand, output) for output in outputs):
-                self._add_row(static, variant, operand, ct.REREAD)
+                self._add_row(variant, operand, ct.REREAD)
 
-    def _add_row(self, static: int, variant: Variant, operand: OperandBoxes, role: int) -> None:
+    def _add_row(self, variant: Variant, operand: OperandBoxes, role: int) -> None:
         op, tensor = variant.op, operand.tensor
         writers = canonical_cores(op)
         starts = host_sticks(operand.begins)
@@ -180,7 +180,7 @@ class CheckTables:
         can_race = role == ct.REREAD or (
             not is_indirect(tensor) and len({writers[p] for p in positions}) > 1
         )
-        instances = len(self._linked.schedule.loop_indices[static])
+        instances = len(variant.schedule.loop_indices[variant.execute.index])
         row = [0] * ct.ROW_WORDS
         row[ct.ROLE] = role
         row[ct.FIRST_BOX], row[ct.BOXES] = len(self._boxes), len(positions)
