@@ -16,14 +16,14 @@ import numpy as np
 from benchmarks.results import Measurement
 from benchmarks.sampling import sweeps
 from benchmarks.workloads import link_operations, upload
+from spyre.hw import plan_table as tb
 from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import kernel_ns
-from spyre.hw.counters.launches import operation_counts
+from spyre.hw.counters.program import operation_counts
 from spyre.hw.device.device import Device
 from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.spec import REGION_BYTES
-from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 
@@ -140,7 +140,7 @@ def modelled_seconds(alone_seconds: float, program: LinkedProgram, threads: int)
     units, cost_ns = int(table[tb.UNITS]), int(table[tb.COST_NS])
     if threads == 1 or units < 2 or cost_ns < PARALLEL_NS:
         return alone_seconds
-    pieces = min(units, threads * CHUNKS_PER_THREAD)
+    pieces = min(units, threads * tb.CHUNKS_PER_THREAD)
     computing = alone_seconds * -(-pieces // threads) / pieces
     moved = sum(each.counters.memory_bytes for each in operation_counts(program.view))
     return max(computing, moved / ASSUMED_BYTES_PER_SECOND) + ASSUMED_WAKE_SECONDS

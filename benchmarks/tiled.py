@@ -20,7 +20,7 @@ from benchmarks.results import Measurement, ratio
 from benchmarks.sampling import PAUSE_SECONDS, QUICK_PAUSE_SECONDS, progress, reference, sweeps
 from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import kernel_ns
-from spyre.hw.counters.launches import LaunchCounts
+from spyre.hw.counters.program import LaunchCounts
 from spyre.torch_backend.inductor.design_point import (
     ExampleTensor,
     call_seconds,

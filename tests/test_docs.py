@@ -10,7 +10,7 @@ import pytest
 
 from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
-from spyre.hw.ops.definition import Family
+from spyre.hw.ops.elementwise import Family
 from spyre.hw.ops.table import OPS
 from tools.docs import DOCS, ERROR_PAGE, ROOT, STICK_RULES, TABLES, error_page, refresh, table
 from tools.error_page import CodeKind, find_code_kinds

@@ -30,9 +30,9 @@ import pytest
 from qa.conformance.cases import find_cases
 from qa.mutations import mutate
 from spyre.errors import SpyreError
+from spyre.hw import plan_table as tb
 from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.table import plan as tb
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases import Case, read_case
 from spyre.runtime.program.launch_spec import read_launch_spec

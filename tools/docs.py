@@ -20,7 +20,7 @@ from spyre.codes import diagnostic_codes
 from spyre.config import VARIABLES
 from spyre.dtypes import FORMATS, HOST_DTYPES
 from spyre.hw import spec_choices
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.hw.reference.agreement import AGREEMENTS
 from tools import cost_tables

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from spyre.hw.kernels.intrinsics import LEVELS, x86_level
 from spyre.hw.kernels.jit import SHIPPED
-from spyre.hw.kernels.target import LEVELS, x86_level
 
 EXAMPLES = ("softmax", "add_loop")
 RUN = (sys.executable, "-m", "spyre.cli.run")

@@ -32,7 +32,7 @@ from spyre.hw.kernels.dl16_functions import (
     of_numbers,
 )
 from spyre.hw.kernels.dl16_vectors import HOST_CODES
-from spyre.hw.kernels.microkernel import LANES
+from spyre.hw.kernels.intrinsics import LANES
 
 STICK = 64
 """Codes of a turn."""

@@ -446,7 +446,7 @@ def warm(options: WarmOptions) -> int:
         with session.placed(run) as placement:
             linked = placement.link(0)
             device.executor.warm(linked)
-            count = int((linked.entries != 0).sum())
+            count = int((linked.code.entries != 0).sum())
         _print(options, f"{path}: {count} kernels are ready")
     return 0
 

@@ -95,7 +95,7 @@ def _versions() -> HealthCheck:
 
 def _processor() -> HealthCheck:
     from spyre import config
-    from spyre.hw.kernels.target import has_feature
+    from spyre.hw.kernels.intrinsics import has_feature
 
     machine = platform.machine()
     features = [name for name in FEATURES if machine == "x86_64" and has_feature(name)]

@@ -74,8 +74,9 @@ class TensorAccess:
 def make_access(op: Operation, tensor: Tensor) -> TensorAccess:
     """Extents, pitches and sticks of ``tensor`` in ``op``."""
     area = footprint(op, tensor)
-    stick_dim, lanes = "", 0
-    if len(tensor.stick_dims) == 1 and _has_plain_elements(tensor):
+    stick_dim, lanes, word = "", 0, tensor.word_length_bytes
+    is_plain = len(tensor.stick_dims) == 1 and word in (2, 4)
+    if is_plain and tensor.stick_sizes[0] * word == STICK_BYTES:
         stick_dim, lanes = tensor.stick_dims[0], tensor.stick_sizes[0]
     return TensorAccess(
         tensor, tensor.sticks, stick_dim, lanes, area.pitch_bytes, area.stored, area.span_bytes
@@ -103,16 +104,6 @@ def require_plain(op: Operation, access: TensorAccess) -> None:
             found=f"{tensor.data_format}, {tensor.word_length_bytes} bytes, "
             f"{tensor.stick_sizes[0]} per stick",
         )
-
-
-def _has_plain_elements(tensor: Tensor) -> bool:
-    word = tensor.word_length_bytes
-    return word in (2, 4) and tensor.stick_sizes[0] * word == STICK_BYTES
-
-
-def per_core(op: Operation, dim: str) -> int:
-    """Elements of ``dim`` one core iterates."""
-    return op.extents[dim] // op.slices.get(dim, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,14 +321,10 @@ def global_coordinate(
     """
     local = box.coordinate(offset_bytes)
     slices: Sequence[dict[str, int]] = [dict(s) for s in tensor.own_core_slices or op.core_slices]
-    return tuple(
-        (dim, local[dim] + slices[position].get(dim, 0) * _slice_step(op, tensor, dim))
-        for dim in op.dims
-        if dim in local
-    )
 
+    def origin(dim: str) -> int:
+        window = op.window_of(tensor, dim)
+        step = op.tensor_extent(tensor, dim) * (1 if window is None else window.stride)
+        return slices[position].get(dim, 0) * step
 
-def _slice_step(op: Operation, tensor: Tensor, dim: str) -> int:
-    """Elements of ``tensor`` from one work slice to the next."""
-    window = op.window_of(tensor, dim)
-    return op.tensor_extent(tensor, dim) * (1 if window is None else window.stride)
+    return tuple((dim, local[dim] + origin(dim)) for dim in op.dims if dim in local)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from spyre.dtypes import Mode, NinfView, NumericRules, Rounding
 from spyre.errors import UnsupportedError
-from spyre.hw.table import plan as tb
+from spyre.hw import plan_table as tb
 
 _ROUNDINGS: tuple[str, ...] = get_args(Rounding)
 _VALUES: dict[str, tuple[str, ...]] = {

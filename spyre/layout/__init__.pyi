@@ -12,6 +12,7 @@ from .conversion import (
     DEVICE as DEVICE,
     HOST as HOST,
     DataConversionInfo as DataConversionInfo,
+    DevicePosition as DevicePosition,
     conversion_info as conversion_info,
     device_coordinate as device_coordinate,
     host_coordinates_of_stick as host_coordinates_of_stick,
@@ -27,7 +28,6 @@ from .device_view import (
     strided_subview as strided_subview,
 )
 from .geometry import (
-    DevicePosition as DevicePosition,
     TransferGeometry as TransferGeometry,
     exact_geometry as exact_geometry,
     host_coordinate_of_offset as host_coordinate_of_offset,

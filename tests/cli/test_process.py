@@ -14,7 +14,7 @@ import pytest
 from spyre.cli.run import main
 from spyre.hw.device.executor import Executor
 from spyre.hw.kernels import parallel_compile
-from spyre.hw.table.plan import KERNEL_NAMES
+from spyre.hw.plan_table import KERNEL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFTMAX = str(ROOT / "examples" / "softmax")

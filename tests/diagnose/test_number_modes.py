@@ -25,13 +25,13 @@ from spyre.diagnose.number_modes import (
     differences,
 )
 from spyre.dtypes import decode_dl16, decode_ieee_half, encode_dl16
+from spyre.hw import plan_table as tb
 from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.ops import OPCODES
 from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
-from spyre.hw.table import matmul as mt, plan as tb
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Operation
@@ -239,9 +239,9 @@ def test_another_operation_is_not_explained(modes: tuple[str, str]):
 
 def test_a_lost_slice_of_k_is_not_explained():
     first, second = sides(PRODUCT, ("dl16", "ieee"))
-    assert not one((first, tamper(second, mt.REDUCED_COUNT, 7))).is_explained
+    assert not one((first, tamper(second, tb.REDUCED_COUNT, 7))).is_explained
     first, second = sides(PRODUCT, ("dl16", "dl16-chunk"))
-    assert not one((first, tamper(second, mt.REDUCED_COUNT, 4))).is_explained
+    assert not one((first, tamper(second, tb.REDUCED_COUNT, 4))).is_explained
 
 
 @pytest.mark.parametrize("modes", [("dl16", "ieee"), ("dl16", "dl16-chunk")])

@@ -21,12 +21,12 @@ from spyre.dtypes import (
 from spyre.errors import UnsupportedError
 from spyre.frontend.copies import PAIRS
 from spyre.frontend.formats import DataFormats
+from spyre.hw import plan_table as tb
 from spyre.hw.device import transfer
 from spyre.hw.kernels.offset_vectors import VALUES
 from spyre.hw.numerics import Numerics
-from spyre.hw.ops.definition import FLOATS
+from spyre.hw.ops.elementwise import FLOATS
 from spyre.hw.ops.table import OPS
-from spyre.hw.table import plan as tb
 from spyre.runtime.compare.outputs import EXACT, default_tolerance
 from spyre.torch_backend.device.dtypes import DTYPES
 from spyre.torch_backend.eager import dispatch

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from spyre.dtypes import decode_dl16
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction

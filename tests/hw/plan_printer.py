@@ -7,20 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spyre.hw import plan_table as tb
 from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.plans.core_plan import CorePlan
-from spyre.hw.table import matmul as mt, plan as tb, vectors as vt
-from spyre.hw.table.plan import (
-    CHUNK_MATMUL_KIND,
-    CHUNK_REDUCTION_KIND,
-    DISPATCH_BASES,
-    KERNEL_NAMES,
-    MATMUL_KIND,
-    PACKED_MATMUL_KIND,
-    REDUCTION_KIND,
-    REQUANTIZE_KIND,
-    WINDOWING_KIND,
-)
 from spyre.layout.access_map import Int64Array
 
 _FORMATS = {
@@ -28,9 +17,9 @@ _FORMATS = {
     tb.DL16_TRUNC: "dl16 trunc", tb.DL16_EVEN: "dl16 even",
 }  # fmt: skip
 _VECTORS = {
-    PACKED_MATMUL_KIND: ("batch", "rows", "columns", "k"),
-    REQUANTIZE_KIND: ("outer", "middle", "inner"),
-    WINDOWING_KIND: ("kept sticks", "window"),
+    tb.PACKED_MATMUL_KIND: ("batch", "rows", "columns", "k"),
+    tb.REQUANTIZE_KIND: ("outer", "middle", "inner"),
+    tb.WINDOWING_KIND: ("kept sticks", "window"),
 }
 
 
@@ -56,7 +45,7 @@ def format_linked(linked: LinkedProgram) -> str:
     for row in linked.dispatch:
         table, static, instance = (int(v) for v in row[:3])
         count = len(linked.plans[static][0].op.tensors)
-        addresses = ", ".join(f"{a:#x}" for a in row[DISPATCH_BASES : DISPATCH_BASES + count])
+        addresses = ", ".join(f"{a:#x}" for a in row[tb.DISPATCH_BASES : tb.DISPATCH_BASES + count])
         name = linked.plans[static][0].op.name
         lines.append(f"  execute {static} ({name}) instance {instance} table {table}: {addresses}")
     return "\n".join(lines)
@@ -64,13 +53,13 @@ def format_linked(linked: LinkedProgram) -> str:
 
 def _format_row(row: Int64Array) -> Iterator[str]:
     kind = int(row[tb.KIND])
-    yield f"  {KERNEL_NAMES[kind]}: opcode {row[tb.OPCODE]}, flags {row[tb.FLAGS]}, " + (
+    yield f"  {tb.KERNEL_NAMES[kind]}: opcode {row[tb.OPCODE]}, flags {row[tb.FLAGS]}, " + (
         f"{row[tb.UNITS]} units"
     )
-    maskable = kind <= REDUCTION_KIND or kind == CHUNK_REDUCTION_KIND
+    maskable = kind <= tb.REDUCTION_KIND or kind == tb.CHUNK_REDUCTION_KIND
     if row[tb.MASK] != tb.NO_MASK and maskable:
         yield f"    masked from {row[tb.MASK_START]} to {row[tb.MASK_END]}"
-    if kind in (MATMUL_KIND, CHUNK_MATMUL_KIND):
+    if kind in (tb.MATMUL_KIND, tb.CHUNK_MATMUL_KIND):
         yield from _matmul_axes(row)
         return
     if kind in _VECTORS:
@@ -103,17 +92,17 @@ def _axes(row: Int64Array) -> Iterator[str]:
 
 
 def _vector_lengths(row: Int64Array, groups: tuple[str, ...]) -> Iterator[str]:
-    counts = row[vt.COUNTS : vt.COUNTS + len(groups)].tolist()
+    counts = row[tb.COUNTS : tb.COUNTS + len(groups)].tolist()
     vectors = ", ".join(f"{name} of {n}" for name, n in zip(groups, counts, strict=True))
     yield f"    offset vectors: {vectors}"
 
 
 def _matmul_axes(row: Int64Array) -> Iterator[str]:
     groups = (
-        ("batch", mt.BATCH, mt.BATCH_AXES, "A B C"),
-        ("rows", mt.ROWS, mt.AXES, "A C"),
-        ("column sticks", mt.COLUMNS, mt.AXES, "B C"),
-        ("K sticks", mt.REDUCED, mt.AXES, "A B"),
+        ("batch", tb.MATMUL_BATCH, tb.MATMUL_BATCH_AXES, "A B C"),
+        ("rows", tb.MATMUL_ROWS, tb.MATMUL_AXES, "A C"),
+        ("column sticks", tb.MATMUL_COLUMNS, tb.MATMUL_AXES, "B C"),
+        ("K sticks", tb.MATMUL_REDUCED, tb.MATMUL_AXES, "A B"),
     )
     for name, first, count, operands in groups:
         width = 1 + len(operands.split())
@@ -121,4 +110,4 @@ def _matmul_axes(row: Int64Array) -> Iterator[str]:
             words = row[first + axis * width : first + (axis + 1) * width].tolist()
             if words[0] > 1:
                 yield f"    {name} of {words[0]}: {operands} {words[1:]}"
-    yield f"    B row pitch {row[mt.B_ROW_PITCH]}, blocks of {row[mt.ROW_BLOCK]} rows"
+    yield f"    B row pitch {row[tb.B_ROW_PITCH]}, blocks of {row[tb.ROW_BLOCK]} rows"

@@ -14,12 +14,14 @@ from hypothesis import given, settings, strategies as st
 
 from spyre.errors import DeviceFault, LaunchError
 from spyre.hw.device.device import Device
-from spyre.hw.linking.aliases import (
+from spyre.hw.linking.binding import (
+    AddressOwners,
+    Allocation,
     AllocationTable,
+    Binding,
     alias_rows,
     alias_structure,
 )
-from spyre.hw.linking.binding import AddressOwners, Allocation, Binding
 from spyre.hw.linking.linked_program import (
     LinkedProgram,
     is_movable,
@@ -126,7 +128,7 @@ def test_a_batch_has_the_rows_of_its_launches(name: str, seed: int, count: int):
     assert len(batch) == count
     (group,) = batch.groups
     rows = np.concatenate([anew(kernel, launch).host_dispatch for launch in launches])
-    np.testing.assert_array_equal(group.rows(0, count), rows)
+    np.testing.assert_array_equal(group.rows, rows)
     assert group.bases is not None
     found = batched(group.linked, group.bases)
     assert found is not None
@@ -441,6 +443,6 @@ def test_what_an_address_moves_with(value: IndexValue, owner: int):
 def test_an_operand_has_to_lie_and_begin_in_its_own_memory(holder: int, base: int, owner: int):
     """Allocation 2 is a view of allocation 0, behind which allocation 1 follows."""
     allocations = [Allocation("a", 4096, 4096), Allocation("b", 8192, 4096)]
-    memory = AllocationTable.of([*allocations, Allocation("view", 4224, 128)])
+    memory = AllocationTable([*allocations, Allocation("view", 4224, 128)])
     holders, bases = np.array([[[holder]]]), np.array([[base]])
     assert memory.confirmed(np.array([[0]]), holders, bases).tolist() == [[owner]]

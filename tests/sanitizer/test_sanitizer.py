@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from spyre.errors import LaunchError, Severity, UnsupportedError
+from spyre.hw import check_table as ct
 from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.memory.device_memory import POISON, DeviceTensor
 from spyre.hw.sanitizer.findings import ALL_CHECKS, Check, SanitizerFinding, parse_checks
-from spyre.hw.sanitizer.shadow import RecordLog, Upload
+from spyre.hw.sanitizer.shadow import RecordLog
 from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.hw.table import checks as ct
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
@@ -236,9 +236,9 @@ def test_choices():
 
 def test_records_run_out():
     log = RecordLog()
-    log.add(Upload("x"), ct.MAX_RECORD - 1)
+    log.add("x", ct.MAX_RECORD - 1)
     with pytest.raises(UnsupportedError, match="SPY738"):
-        log.add(Upload("y"))
+        log.add("y")
 
 
 def test_poison():

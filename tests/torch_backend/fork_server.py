@@ -35,7 +35,7 @@ def import_what_a_card_needs() -> None:
     from spyre.hw.device import Device
     from spyre.hw.kernels import driver, transfer
     from spyre.hw.linking import entry_addresses
-    from spyre.hw.table import KERNEL_NAMES
+    from spyre.hw.plan_table import KERNEL_NAMES
     from spyre.runtime.flex import FlexDevice
     from spyre.torch_backend.eager import registry
     from spyre.torch_backend.tensors import allocation, copies

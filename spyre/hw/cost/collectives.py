@@ -8,10 +8,9 @@ latency of card-to-card transfers is published: every result is modelled from un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from spyre.hw.cost.machine import Hardware, MachineSpec
+from spyre.hw.cost.machine import MachineSpec
 
 CAVEAT = "modelled from unmeasured constants"
 
@@ -62,91 +61,47 @@ def bus_gbps(size_bytes: int, nanoseconds: float, factor: float) -> float:
     return size_bytes * factor / nanoseconds if nanoseconds else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Schedule:
-    """Steps, and bytes sent and added by a rank, in all steps, over ``size_bytes``."""
-
-    steps: int
-    sent: float
-    added: float
-    bus_factor: float
-
-
-def _all_reduce(ranks: int) -> _Schedule:
-    part = (ranks - 1) / ranks
-    return _Schedule(2 * (ranks - 1), 2 * part, part, 2 * part)
-
-
-def _all_gather_sum(ranks: int) -> _Schedule:
-    """All-reduce as one exchange of everything: IBM's choice for small tensors."""
-    others = ranks - 1
-    return _Schedule(others, others, others, 2 * others / ranks)
-
-
-def _reduce_scatter(ranks: int) -> _Schedule:
-    part = (ranks - 1) / ranks
-    return _Schedule(ranks - 1, part, part, part)
-
-
-def _exchange(ranks: int) -> _Schedule:
-    """All-gather (size: of the result) and all-to-all."""
-    part = (ranks - 1) / ranks
-    return _Schedule(ranks - 1, part, 0, part)
-
-
-def _reduce(ranks: int) -> _Schedule:
-    """The chunks that the ranks have reduced go to the root: as long as an all-reduce."""
-    return replace(_all_reduce(ranks), bus_factor=1)
-
-
-def _message(ranks: int) -> _Schedule:
-    """From one rank to another."""
-    return _Schedule(1, 1, 0, 1)
-
-
-def _broadcast(ranks: int) -> _Schedule:
-    """From the root to each rank in turn."""
-    return _Schedule(ranks - 1, ranks - 1, 0, 1)
-
-
-def _barrier(ranks: int) -> _Schedule:
-    return _Schedule(ranks - 1, 0, 0, 0)
-
-
-SCHEDULES: Mapping[str, Callable[[int], _Schedule]] = {
-    "all_reduce": _all_reduce,
-    "all_gather_sum": _all_gather_sum,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _exchange,
-    "all_to_all": _exchange,
-    "gather": _exchange,
-    "scatter": _exchange,
-    "reduce": _reduce,
-    "send": _message,
-    "recv": _message,
-    "broadcast": _broadcast,
-    "barrier": _barrier,
-}
-"""By collective, a function of the number of ranks."""
+def _schedule(name: str, ranks: int) -> tuple[int, float, float, float]:
+    """Steps of a collective, and per byte of the tensor, in all steps: bytes that a rank sends and
+    adds, and bytes over the bus.
+    """
+    others, part = ranks - 1, (ranks - 1) / ranks
+    exchange = (others, part, 0.0, part)
+    return {
+        "all_reduce": (2 * others, 2 * part, part, 2 * part),
+        # an all-reduce as one exchange of everything: IBM's choice for small tensors
+        "all_gather_sum": (others, others, others, 2 * part),
+        "reduce_scatter": (others, part, part, part),
+        "all_gather": exchange,
+        "all_to_all": exchange,
+        "gather": exchange,
+        "scatter": exchange,
+        # what the ranks have reduced goes to the root: as long as an all-reduce
+        "reduce": (2 * others, 2 * part, part, 1.0),
+        "send": (1, 1.0, 0.0, 1.0),
+        "recv": (1, 1.0, 0.0, 1.0),
+        # from the root to each rank in turn
+        "broadcast": (others, others, 0.0, 1.0),
+        "barrier": (others, 0.0, 0.0, 0.0),
+    }[name]
 
 
 def collective_time(name: str, size_bytes: int, ranks: int, machine: MachineSpec) -> CollectiveTime:
-    """The modelled time of a collective of :data:`SCHEDULES` over a tensor of ``size_bytes``.
+    """The modelled time of a collective over a tensor of ``size_bytes``.
 
     ``size_bytes``: of the largest tensor of a rank: the argument of a reduction or broadcast, the
     result of an all-gather or gather. KeyError for a name that is none.
     """
-    schedule = SCHEDULES[name](ranks) if ranks > 1 else _Schedule(0, 0, 0, 0)
-    hardware: Hardware = machine.hardware
-    sent = schedule.sent * size_bytes
+    steps, sent, added, bus = _schedule(name, ranks) if ranks > 1 else (0, 0.0, 0.0, 0.0)
+    hardware = machine.hardware
     return CollectiveTime(
-        schedule.steps,
-        ranks - 1 if schedule.added else 0,
-        sent,
-        schedule.steps * hardware.card_step_us * 1e3,
-        sent / hardware.card_link_gbps,
-        schedule.added * size_bytes / hardware.card_add_gbps,
-        schedule.bus_factor,
+        steps,
+        ranks - 1 if added else 0,
+        sent * size_bytes,
+        steps * hardware.card_step_us * 1e3,
+        sent * size_bytes / hardware.card_link_gbps,
+        added * size_bytes / hardware.card_add_gbps,
+        bus,
     )
 
 

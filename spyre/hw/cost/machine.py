@@ -11,13 +11,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
 from functools import cache
 from importlib import resources
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from spyre.errors import JsonLocation, MachineError
 from spyre.files import read_regular
@@ -27,13 +26,9 @@ Points = tuple[tuple[float, float], ...]
 Value = int | float | Points
 
 
-class ConstantKind(StrEnum):
-    """How a constant is known."""
-
-    STATED = "stated"
-    DERIVED = "derived"
-    MEASURED = "measured"
-    GUESSED = "guessed"
+ConstantKind = Literal["stated", "derived", "measured", "guessed"]
+"""How a constant is known."""
+KINDS: tuple[str, ...] = get_args(ConstantKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +138,7 @@ class MachineSpec:
         """
         constants = dict(self.constants)
         for name, value in values.items():
-            constants[name] = replace(
-                constants[name], value=value, kind=ConstantKind.GUESSED, source=source
-            )
+            constants[name] = replace(constants[name], value=value, kind="guessed", source=source)
         return make_machine(self.name, constants)
 
 
@@ -178,7 +171,6 @@ def default_machine() -> MachineSpec:
     """The shipped machine, read once per process."""
     text = resources.files("spyre.hw.cost").joinpath(SHIPPED).read_text(encoding="utf-8")
     name, constants = _read_machine(text, SHIPPED)
-    _require_all(constants)
     return make_machine(name, constants)
 
 
@@ -228,15 +220,15 @@ def _constant(
 ) -> MachineConstant:
     if table["unit"] != unit:
         raise _wrong_constant(file, f"{path}.unit", f'"{unit}"', table["unit"])
-    if table["kind"] not in set(ConstantKind):
-        raise _wrong_constant(file, f"{path}.kind", ", ".join(ConstantKind), table["kind"])
+    if table["kind"] not in KINDS:
+        raise _wrong_constant(file, f"{path}.kind", ", ".join(KINDS), table["kind"])
     source = table["source"]
     if not isinstance(source, str) or not source.strip():
         raise _wrong_constant(file, f"{path}.source", "where the value is from", source)
     return MachineConstant(
         _checked_value(table["value"], kind, file, f"{path}.value"),
         unit,
-        ConstantKind(table["kind"]),
+        table["kind"],
         source,
     )
 
@@ -264,13 +256,6 @@ def _points(rows: object, file: str, path: str) -> Value:
     if any(a[0] >= b[0] for a, b in pairwise(points)):
         raise _wrong_constant(file, path, expected, rows)
     return points
-
-
-def _require_all(constants: Mapping[str, MachineConstant]) -> None:
-    for group, owner in GROUPS.items():
-        for each in fields(owner):
-            if f"{group}.{each.name}" not in constants:
-                raise _unknown_key(SHIPPED, f"$.{group}", f"a table {each.name}", "none")
 
 
 def _check_keys(

@@ -18,7 +18,7 @@ Operations run one after another.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from math import exp, log2, pow, sqrt
 from operator import attrgetter
@@ -199,64 +199,42 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     cal = machine.calibration
     reduces = any(c.cost_class is CostClass.ROW_REDUCTION and c.through_lx for c in operations)
     turnaround = turnaround_ns(operations, cal)
-    streams = [_streams(c, cal, turnaround, reduces) for c in operations]
-    part = _further_runs_part(operations, streams, cal)
-    rows = zip(operations, streams, strict=True)
+    traffic = [_traffic_terms(c, cal, turnaround, reduces) for c in operations]
+    # the cost of low tiles contains a part of that of beginning runs, which does not count twice
+    begun = sum(runs_ns(counts, cal) for counts in operations)
+    low = sum(low_ns for _, low_ns in traffic)
+    part = max(begun - low, 0.0) / begun if begun else 0.0
     times = (
-        OperationTime(c.name, _calibrated_terms(c, stream, machine, part)) for c, stream in rows
+        OperationTime(c.name, _calibrated_terms(c, terms, machine, part))
+        for c, (terms, _) in zip(operations, traffic, strict=True)
     )
     return KernelTime("calibrated", tuple(times))
 
 
-@dataclass(frozen=True, slots=True)
-class _Streams:
-    """HBM traffic of an operation, ns: at its rate, turning, and for high and low row tiles."""
-
-    memory_ns: float
-    turning_ns: float
-    high_ns: float
-    low_ns: float
-
-    @property
-    def tile_ns(self) -> float:
-        """What the height of tiles adds."""
-        return self.high_ns + self.low_ns
-
-
-def _streams(
+def _traffic_terms(
     counts: OperationCounts, cal: Calibration, turnaround: float, reduces_rows: bool
-) -> _Streams:
+) -> tuple[Terms, float]:
+    """Memory, turnaround and tile of an operation, and the part of tile due to low row tiles."""
     memory = memory_ns(counts, cal)
     turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
     high = high_tile_factor(counts, cal) if reduces_rows else 1.0
-    low = low_tile_factor(counts, cal)
     plain = memory + turning
-    return _Streams(memory, turning, plain * (high - 1.0), plain * high * (low - 1.0))
-
-
-def _further_runs_part(
-    operations: Sequence[OperationCounts], streams: Sequence[_Streams], cal: Calibration
-) -> float:
-    """Return the part of the cost of beginning runs that the cost of low tiles does not contain."""
-    low = sum(stream.low_ns for stream in streams)
-    begun = sum(runs_ns(counts, cal) for counts in operations)
-    return max(begun - low, 0.0) / begun if begun else 0.0
+    high_ns, low_ns = plain * (high - 1.0), plain * high * (low_tile_factor(counts, cal) - 1.0)
+    return Terms(memory=memory, turnaround=turning, tile=high_ns + low_ns), low_ns
 
 
 def _calibrated_terms(
-    counts: OperationCounts, streams: _Streams, machine: MachineSpec, runs_part: float
+    counts: OperationCounts, traffic: Terms, machine: MachineSpec, runs_part: float
 ) -> Terms:
     cal, hw = machine.calibration, machine.hardware
     pt, spill, split, sums = product_ns(counts, cal)
     sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
-    waiting = streams.memory_ns + streams.turning_ns + streams.tile_ns + spill
+    waiting = traffic.memory + traffic.turnaround + traffic.tile + spill
     # SFU and LX run beside memory: only what exceeds it shows. The pt array hides a measured part
     # of itself behind whatever is slowest (hardware reference §3.5 B).
     slowest = max(waiting, sfu, lx)
-    return Terms(
-        memory=streams.memory_ns,
-        turnaround=streams.turning_ns,
-        tile=streams.tile_ns,
+    return replace(
+        traffic,
         spill=spill,
         split=split,
         pt=pt,

@@ -11,8 +11,8 @@ launches are one launch ahead of the cores, copies out one behind.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -108,36 +108,48 @@ class Overlap(StrEnum):
 
 def ordered(tasks: Sequence[Task], overlap: Overlap) -> tuple[Task, ...]:
     """Return the tasks with the dependences of a policy."""
-    return POLICIES[overlap](tasks)
+    if overlap is Overlap.SERIAL:
+        return tuple(replace(task, after=(k - 1,) if k else ()) for k, task in enumerate(tasks))
+    return tuple(tasks) if overlap is Overlap.OVERLAPPED else _double_buffered(tasks)
 
 
-def _serial(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    return tuple(replace(task, after=(k - 1,) if k else ()) for k, task in enumerate(tasks))
+class _StreamOrder:
+    """The tasks of a stream until now, by number, and what the next one waits for.
 
-
-def _overlapped(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    return tuple(tasks)
-
-
-@dataclass
-class _Stream:
-    """What a stream was given until now: numbers of tasks.
-
-    ``last``: of each kind. ``before``: the last copy out before each compute. ``collective``: the
-    last task of one.
+    ``collective``: the last task of one.
     """
 
-    collective: int | None = None
-    computes: list[int] = field(default_factory=list)
-    before: list[int | None] = field(default_factory=list)
-    last: dict[TaskKind, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.collective: int | None = None
+        self._computes: list[int] = []
+        self._last_copy_out: int | None = None  # before the last compute
+        self._last: dict[TaskKind, int] = {}
+
+    def waits_of(self, kind: TaskKind) -> set[int]:
+        """Tasks of the stream that one of ``kind`` waits for."""
+        waits = {self._last.get(kind), self.collective}
+        if kind is TaskKind.COMPUTE:
+            inputs = (TaskKind.COPY_IN, TaskKind.HOST, TaskKind.LAUNCH)
+            waits |= {self._last_copy_out, *map(self._last.get, inputs)}
+        elif kind is TaskKind.COPY_OUT:
+            waits.add(self._computes[-1] if self._computes else self._last.get(TaskKind.COPY_IN))
+        elif kind is not TaskKind.HOST and len(self._computes) >= 2:
+            waits.add(self._computes[-2])
+        return {number for number in waits if number is not None}
+
+    def add(self, kind: TaskKind, number: int) -> None:
+        """Add a task."""
+        if kind is TaskKind.COMPUTE:
+            self._computes.append(number)
+            self._last_copy_out = self._last.get(TaskKind.COPY_OUT)
+        self._last[kind] = number
 
 
 def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    streams: dict[int, _Stream] = {}
+    streams: dict[int, _StreamOrder] = {}
     delayed: list[Task] = []
     for number, task in enumerate(tasks):
-        stream = streams.setdefault(task.stream, _Stream())
+        stream = streams.setdefault(task.stream, _StreamOrder())
         if task.kind in COLLECTIVES:
             # The cards have one set of buffers for what they exchange: all that follows waits.
             stream.collective = number
@@ -146,39 +158,9 @@ def _double_buffered(tasks: Sequence[Task]) -> tuple[Task, ...]:
         # Waits within the stream are what the second set of buffers relaxes; the others stay.
         waits = {k for k in task.after if tasks[k].stream != task.stream}
         waits |= {k for k in task.after if tasks[k].kind in (TaskKind.HOST, *COLLECTIVES)}
-        delayed.append(
-            replace(task, after=tuple(sorted(waits | _tasks_to_wait_for(task.kind, stream))))
-        )
-        _note_task(stream, task.kind, number)
+        delayed.append(replace(task, after=tuple(sorted(waits | stream.waits_of(task.kind)))))
+        stream.add(task.kind, number)
     return tuple(delayed)
-
-
-def _tasks_to_wait_for(kind: TaskKind, stream: _Stream) -> set[int]:
-    """What a task of ``kind`` waits for in its own stream."""
-    waits = {stream.last.get(kind), stream.collective}
-    computes = stream.computes
-    if kind is TaskKind.COMPUTE:
-        waits |= {stream.last.get(k) for k in (TaskKind.COPY_IN, TaskKind.HOST, TaskKind.LAUNCH)}
-        waits.add(stream.before[-1] if stream.before else None)
-    elif kind is TaskKind.COPY_OUT:
-        waits.add(computes[-1] if computes else stream.last.get(TaskKind.COPY_IN))
-    elif kind is not TaskKind.HOST and len(computes) >= 2:
-        waits.add(computes[-2])
-    return {number for number in waits if number is not None}
-
-
-def _note_task(stream: _Stream, kind: TaskKind, number: int) -> None:
-    if kind is TaskKind.COMPUTE:
-        stream.computes.append(number)
-        stream.before.append(stream.last.get(TaskKind.COPY_OUT))
-    stream.last[kind] = number
-
-
-POLICIES: Mapping[Overlap, Callable[[Sequence[Task]], tuple[Task, ...]]] = {
-    Overlap.SERIAL: _serial,
-    Overlap.OVERLAPPED: _overlapped,
-    Overlap.DOUBLE_BUFFERED: _double_buffered,
-}
 
 
 Item = TypeVar("Item")
@@ -228,53 +210,34 @@ def simulate(tasks: Sequence[Task], overlap: Overlap = Overlap.OVERLAPPED) -> Ti
     for number, task in enumerate(chosen):
         if any(not 0 <= k < number for k in task.after):
             raise ValueError(f"task {number} waits for {task.after}")
-    return Timeline(chosen, _Simulation(chosen).spans())
+    return Timeline(chosen, _spans(chosen))
 
 
-class _Simulation:
-    """The state of a simulation: waiting, ready and running tasks."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-        self._missing = [len(task.after) for task in tasks]
-        self._waiting: list[list[int]] = [[] for _ in tasks]
-        for number, task in enumerate(tasks):
-            for k in task.after:
-                self._waiting[k].append(number)
-        self._ready: dict[Resource, list[int]] = {resource: [] for resource in Resource}
-        self._free = set(Resource)
-        self._clock: VirtualClock[int, float] = VirtualClock(0.0)
-        self._spans: list[Span | None] = [None] * len(tasks)
-
-    def spans(self) -> tuple[Span, ...]:
-        for number, missing in enumerate(self._missing):
-            if not missing:
-                self._make_ready(number)
-        self._begin()
-        while self._clock.next_end is not None:
-            self._end(self._clock.end()[0])
-            # all that ends now ends before anything begins: the first submitted may be among what
-            # it makes ready
-            while self._clock.next_end == self._clock.now:
-                self._end(self._clock.end()[0])
-            self._begin()
-        return tuple(span for span in self._spans if span is not None)
-
-    def _make_ready(self, number: int) -> None:
-        heapq.heappush(self._ready[self._tasks[number].resource], number)
-
-    def _begin(self) -> None:
-        """Every free resource takes the first of its ready tasks."""
-        for resource, ready in self._ready.items():
-            if resource in self._free and ready:
-                number = heapq.heappop(ready)
-                end_ns = self._clock.begin(number, self._tasks[number].duration_ns)
-                self._spans[number] = Span(self._clock.now, end_ns)
-                self._free.discard(resource)
-
-    def _end(self, number: int) -> None:
-        self._free.add(self._tasks[number].resource)
-        for waiting in self._waiting[number]:
-            self._missing[waiting] -= 1
-            if not self._missing[waiting]:
-                self._make_ready(waiting)
+def _spans(tasks: Sequence[Task]) -> tuple[Span, ...]:
+    """When each task is done: a free resource takes the first of its ready tasks."""
+    missing = [len(task.after) for task in tasks]
+    waiting: list[list[int]] = [[] for _ in tasks]
+    ready: dict[Resource, list[int]] = {resource: [] for resource in Resource}
+    for number, task in enumerate(tasks):
+        for k in task.after:
+            waiting[k].append(number)
+        if not task.after:
+            ready[task.resource].append(number)
+    free, clock, spans = set(Resource), VirtualClock[int, float](0.0), [Span(0.0, 0.0)] * len(tasks)
+    while True:
+        for resource in [r for r in Resource if r in free and ready[r]]:
+            number = heapq.heappop(ready[resource])
+            spans[number] = Span(clock.now, clock.begin(number, tasks[number].duration_ns))
+            free.discard(resource)
+        if clock.next_end is None:
+            return tuple(spans)
+        # all that ends now ends before anything begins: the first submitted may be among what it
+        # makes ready
+        end_ns = clock.next_end
+        while clock.next_end == end_ns:
+            ended, _ = clock.end()
+            free.add(tasks[ended].resource)
+            for number in waiting[ended]:
+                missing[number] -= 1
+                if not missing[number]:
+                    heapq.heappush(ready[tasks[number].resource], number)

@@ -15,14 +15,12 @@ from .execute import (
     count_execute as count_execute,
     count_operation as count_operation,
 )
-from .launches import (
-    UNLABELLED as UNLABELLED,
-    ExecuteLabels as ExecuteLabels,
-    LaunchCounts as LaunchCounts,
-)
 from .program import (
+    UNLABELLED as UNLABELLED,
     Dispatches as Dispatches,
+    ExecuteLabels as ExecuteLabels,
     Executions as Executions,
+    LaunchCounts as LaunchCounts,
     ProgramView as ProgramView,
     StatementView as StatementView,
 )

@@ -20,7 +20,7 @@ from operator import add
 
 import numpy as np
 
-from spyre.hw.access import TensorAccess, core_boxes, per_core
+from spyre.hw.access import TensorAccess, core_boxes
 from spyre.hw.counters.counts import (
     CostClass,
     Counters,
@@ -31,7 +31,7 @@ from spyre.hw.counters.counts import (
     product_shape,
 )
 from spyre.hw.ops import Family
-from spyre.hw.plans import CorePlan, PlanRun, reduction_groups
+from spyre.hw.plans import CorePlan, LinkedPart, reduction_groups
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
@@ -87,7 +87,7 @@ def _steps(op: Operation, access: TensorAccess, dim: str) -> int:
     if window is not None:
         count = min(op.window_span(access.tensor, dim), access.stored[dim])
     else:
-        count = per_core(op, dim)
+        count = op.core_extent(dim)
     if op.name == RESTICKIFY:
         count = min(count, access.stored[dim])
     return -(-count // access.sticks.get(dim, 1))
@@ -98,7 +98,7 @@ def _indirect_sticks(op: Operation, access: TensorAccess) -> int:
     visited = [dim for dim in op.dims if any(tensor.holds(dim) for tensor in tensors)]
     per_lane = any(tensor.holds(access.stick_dim) for tensor in op.index_tensors)
     steps = [
-        per_core(op, dim) if per_lane or dim != access.stick_dim else _steps(op, access, dim)
+        op.core_extent(dim) if per_lane or dim != access.stick_dim else _steps(op, access, dim)
         for dim in visited
     ]
     return prod(steps)
@@ -124,7 +124,7 @@ the index tensor's dims.
 """
 
 
-def count_execute(runs: Sequence[PlanRun]) -> Counters:
+def count_execute(runs: Sequence[LinkedPart]) -> Counters:
     """The work of an execute statement: all its executions, all their parts."""
     total = Counters()
     for together, times in _parts_together(runs):
@@ -143,7 +143,7 @@ def count_execute(runs: Sequence[PlanRun]) -> Counters:
     return total
 
 
-def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], int]]:
+def _parts_together(runs: Sequence[LinkedPart]) -> Iterator[tuple[list[LinkedPart], int]]:
     """Runs that are the parts of the same executions, and how many these are."""
     if len(runs) == 1:
         yield [runs[0]], len(runs[0].instances)
@@ -162,7 +162,7 @@ def _parts_together(runs: Sequence[PlanRun]) -> Iterator[tuple[list[PlanRun], in
 # --- memory interface -------------------------------------------------------------------------
 
 
-def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
+def memory_bytes(runs: Sequence[LinkedPart]) -> tuple[int, int]:
     """Bytes read and written in HBM by one execution, a stick once per operand.
 
     ``runs``: the parts of the execution.
@@ -175,7 +175,7 @@ def memory_bytes(runs: Sequence[PlanRun]) -> tuple[int, int]:
     return size_bytes[0], size_bytes[1]
 
 
-def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
+def operand_sticks(runs: Sequence[LinkedPart], operand: int) -> int:
     """Sticks of an operand in HBM that one execution touches, each once; ``runs``: its parts."""
     sticks = {key: count for run in runs for key, count in _slice_sticks(run, operand)}
     # Parts with different starts are disjoint unless windows or index tensors overlap, so counting
@@ -185,7 +185,7 @@ def operand_sticks(runs: Sequence[PlanRun], operand: int) -> int:
     return len(np.unique(np.concatenate([_stick_numbers(run, operand) for run in runs])))
 
 
-def _slice_sticks(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
+def _slice_sticks(run: LinkedPart, operand: int) -> Iterator[tuple[SliceKey, int]]:
     """Key and number of sticks of every core's part of an operand."""
     op, access = run.plan.op, run.plan.accesses[operand]
     if access.tensor.indirection is Indirection.VALUE:
@@ -202,7 +202,7 @@ def _slice_sticks(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
         yield (start,), count
 
 
-def _indexed_slices(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]]:
+def _indexed_slices(run: LinkedPart, operand: int) -> Iterator[tuple[SliceKey, int]]:
     """The same of a value tensor: equal indices and starts read the same sticks."""
     op = run.plan.op
     dims = [dim for dim in op.dims if any(t.holds(dim) for t in op.index_tensors)]
@@ -212,7 +212,7 @@ def _indexed_slices(run: PlanRun, operand: int) -> Iterator[tuple[SliceKey, int]
         yield (start, *(slices.get(dim, 0) for dim in dims)), count
 
 
-def _overlaps(run: PlanRun, operand: int) -> bool:
+def _overlaps(run: LinkedPart, operand: int) -> bool:
     """True if parts with different starts may share sticks, which are then counted one by one."""
     op, tensor = run.plan.op, run.plan.op.tensors[operand]
     if tensor.indirection is Indirection.VALUE:
@@ -221,7 +221,7 @@ def _overlaps(run: PlanRun, operand: int) -> bool:
     return windowed or tensor in op.index_tensors
 
 
-def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
+def _stick_numbers(run: LinkedPart, operand: int) -> Int64Array:
     starts = (run.bases[0, operand] + run.pattern[operand]).tolist()
     boxes = core_boxes(run.plan.op, run.plan.op.tensors[operand])
     distinct = {(start, id(box)): box for start, box in zip(starts, boxes, strict=True)}
@@ -236,38 +236,36 @@ def _stick_numbers(run: PlanRun, operand: int) -> Int64Array:
 # --- ring -------------------------------------------------------------------------------------
 
 
-def _ring_traffic(run: PlanRun) -> tuple[int, int]:
-    """Bytes, and bytes times links, of one execution."""
-    sums, elsewhere = _partial_sums(run), _other_scratchpads(run)
-    return sums[0] + elsewhere[0], sums[1] + elsewhere[1]
-
-
-def _partial_sums(run: PlanRun) -> tuple[int, int]:
+def _ring_traffic(run: LinkedPart) -> tuple[int, int]:
+    """Bytes, and bytes times links, of one execution: partial sums, and operands in the scratchpads
+    of other cores.
+    """
     groups = _reducing(run)
-    if not groups:
-        return 0, 0
-    size_bytes = _sum_bytes(run)
-    transfers = sum(len(cores) - 1 for cores in groups)
-    hops = sum(map(chain_hops, groups))
-    return size_bytes * transfers, size_bytes * hops
+    sum_bytes = _sum_bytes(run) if groups else 0
+    moved = sum_bytes * sum(len(cores) - 1 for cores in groups)
+    hops = sum_bytes * sum(map(chain_hops, groups))
+    cores = np.array(run.plan.op.cores)
+    for access, owners in _in_scratchpads(run):
+        way = np.abs(owners - cores)
+        size_bytes = _slice_bytes(run, access)
+        moved += size_bytes * int(np.count_nonzero(way))
+        hops += size_bytes * int(np.minimum(way, CORES - way).sum())
+    return moved, hops
 
 
-def _reducing(run: PlanRun) -> list[Int64Array]:
+def _reducing(run: LinkedPart) -> list[Int64Array]:
     """Numbers of the cores of each group that reduces together."""
     cores = np.array(run.plan.op.cores)
     return [cores[positions] for positions in reduction_groups(run.plan.op) if len(positions) > 1]
 
 
-def _sum_bytes(run: PlanRun) -> int:
+def _sum_bytes(run: LinkedPart) -> int:
     """Bytes of the partial sums that one core sends to the next."""
-    return sum(_slice_bytes(run, access) for access in _outputs(run))
+    outputs = (a for a in run.plan.accesses if a.tensor in run.plan.op.outputs)
+    return sum(_slice_bytes(run, access) for access in outputs)
 
 
-def _outputs(run: PlanRun) -> list[TensorAccess]:
-    return [a for a in run.plan.accesses if a.tensor in run.plan.op.outputs]
-
-
-def _slice_bytes(run: PlanRun, access: TensorAccess) -> int:
+def _slice_bytes(run: LinkedPart, access: TensorAccess) -> int:
     return sticks_per_core(run.plan.op, access) * STICK_BYTES
 
 
@@ -290,32 +288,15 @@ def _gaps(cores: Int64Array) -> Int64Array:
     return gaps
 
 
-def _other_scratchpads(run: PlanRun) -> tuple[int, int]:
-    """Bytes, and bytes times links, of operands in the scratchpads of other cores."""
-    moved = hops = 0
-    cores = np.array(run.plan.op.cores)
-    for operand, access in _in_scratchpads(run):
-        way = np.abs(_owners(run, operand) - cores)
-        size_bytes = _slice_bytes(run, access)
-        moved += size_bytes * int(np.count_nonzero(way))
-        hops += size_bytes * int(np.minimum(way, CORES - way).sum())
-    return moved, hops
-
-
-def _in_scratchpads(run: PlanRun) -> Iterator[tuple[int, TensorAccess]]:
+def _in_scratchpads(run: LinkedPart) -> Iterator[tuple[TensorAccess, Int64Array]]:
+    """Operands in LX, with the core whose scratchpad holds each core's part."""
     for operand, access in enumerate(run.plan.accesses):
         if access.tensor.component is Component.LX:
-            yield operand, access
+            starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
+            yield access, starts // LX_BYTES
 
 
-def _owners(run: PlanRun, operand: int) -> Int64Array:
-    """Number of the core whose scratchpad holds each core's part of an operand."""
-    starts = run.bases[0, operand] + run.pattern[operand] - LX_BASE
-    owners: Int64Array = starts // LX_BYTES
-    return owners
-
-
-def _sent_bytes(run: PlanRun) -> Int64Array:
+def _sent_bytes(run: LinkedPart) -> Int64Array:
     """Bytes that each core sends to others in one execution, [CORES].
 
     Reads from another core's scratchpad are sent by its owner, writes to it by the working core.
@@ -324,8 +305,7 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
     cores = np.array(run.plan.op.cores)
     for group in _reducing(run):
         sent[group[group != chain_end(group)]] += _sum_bytes(run)
-    for operand, access in _in_scratchpads(run):
-        owners = _owners(run, operand)
+    for access, owners in _in_scratchpads(run):
         senders = cores if access.tensor in run.plan.op.outputs else owners
         np.add.at(sent, senders[owners != cores], _slice_bytes(run, access))
     return sent
@@ -334,7 +314,7 @@ def _sent_bytes(run: PlanRun) -> Int64Array:
 # --- cores ------------------------------------------------------------------------------------
 
 
-def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
+def count_cores(runs: Sequence[LinkedPart]) -> Int64Array:
     """Work of every core in all executions, int64 [CORES, len(CORE_COLUMNS)].
 
     Bytes add up to those of :func:`count_execute`; ring bytes count at the sender. Points do not
@@ -344,7 +324,7 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     for run in runs:
         op = run.plan.op
         counted = count_plan(run.plan)
-        points = prod(per_core(op, dim) for dim in op.dims)
+        points = prod(op.core_extent(dim) for dim in op.dims)
         row = np.zeros(len(CORE_COLUMNS), np.int64)
         row[CORE_TRAFFIC] = np.array(counted.values[:4], np.int64) // len(op.cores)
         row[CORE_WORK] = (points, 0) if counted.multiply_adds else (0, points)
@@ -353,7 +333,7 @@ def count_cores(runs: Sequence[PlanRun]) -> Int64Array:
     return counts
 
 
-def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
+def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
     """All executions of one statement. Runtime sizes that differ between them are averaged."""
     counters = count_execute(runs)
     plan = runs[0].plan
@@ -362,7 +342,7 @@ def count_operation(runs: Sequence[PlanRun]) -> OperationCounts:
     kind = cost_class(op, plan.spec.family, counters.executions)
     product = _product(op, counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions
-    columns = max(_columns(op), 1) if product is None else product.n
+    columns = max(op.extents.get(_stick_dim(op), 1), 1) if product is None else product.n
     inner = columns if product is None else columns * product.k
     return OperationCounts(
         name=op.name,
@@ -393,8 +373,10 @@ def cost_class(op: Operation, family: Family, executions: int) -> CostClass:
         return CostClass.COLUMN_REDUCTION if keeps_stick else CostClass.ROW_REDUCTION
     if family is Family.RESTICKIFY:
         return CostClass.TRANSPOSE
-    if family is Family.COPY and executions == 1 and _is_scattered(op.outputs[0]):
-        return CostClass.CONCATENATION
+    if family is Family.COPY and executions == 1:
+        target = op.outputs[0]  # with a gap along a dim other than the outermost it is scattered
+        if any(gap > 0 for dim, gap in target.gap_elements.items() if dim != target.dims[-1]):
+            return CostClass.CONCATENATION
     if family is Family.ELEMENTWISE and any(_is_broadcast(op, t) for t in op.inputs):
         return CostClass.BROADCAST
     return CostClass.POINTWISE
@@ -405,11 +387,6 @@ def _is_broadcast(op: Operation, tensor: Tensor) -> bool:
     varying = [dim for dim in op.dims if op.extents[dim] > 1 and op.outputs[0].holds(dim)]
     dims = [dim for dim in varying if tensor.holds(dim)]
     return tensor.component is Component.HBM and is_broadcast(dims, varying)
-
-
-def _is_scattered(tensor: Tensor) -> bool:
-    """True if the tensor has a gap along a dim other than the outermost."""
-    return any(gap > 0 for dim, gap in tensor.gap_elements.items() if dim != tensor.dims[-1])
 
 
 def _has_scalar(op: Operation) -> bool:
@@ -426,10 +403,6 @@ def _stick_dim(op: Operation) -> str:
     return op.inputs[0].stick_dims[-1] if op.inputs else op.outputs[0].stick_dims[-1]
 
 
-def _columns(op: Operation) -> int:
-    return op.extents.get(_stick_dim(op), 1)
-
-
 def _product(op: Operation, counters: Counters) -> ProductShape:
     """Shape of a matrix product, with the rows that were executed."""
     operands = (*op.inputs[:2], op.outputs[0])
@@ -442,7 +415,7 @@ def _product(op: Operation, counters: Counters) -> ProductShape:
 # --- memory -----------------------------------------------------------------------------------
 
 
-def reread_bytes(runs: Sequence[PlanRun]) -> int:
+def reread_bytes(runs: Sequence[LinkedPart]) -> int:
     """Bytes of HBM that an execution reads where an earlier one read the same operand already."""
     again = 0
     for operand, tensor in enumerate(runs[0].plan.op.tensors):

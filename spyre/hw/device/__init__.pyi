@@ -4,16 +4,14 @@ from .combining import (
 )
 from .device import (
     Device as Device,
+    warm_driver as warm_driver,
+    warm_kernels as warm_kernels,
+    warm_program as warm_program,
+    warm_transfers as warm_transfers,
 )
 from .executor import (
     Progress as Progress,
 )
 from .transfer import (
     plan_transfer as plan_transfer,
-)
-from .warming import (
-    warm_driver as warm_driver,
-    warm_kernels as warm_kernels,
-    warm_program as warm_program,
-    warm_transfers as warm_transfers,
 )

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from spyre.dtypes import find_format, find_host_dtype
 from spyre.errors import UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import CODE_FORMS, OPCODES
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import plan as tb
 
 Bytes = npt.NDArray[np.uint8]
 Operator = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]

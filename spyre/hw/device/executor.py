@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import DeviceFault, DeviceLocation
-from spyre.hw.access import per_core
+from spyre.errors import DeviceFault
+from spyre.hw import plan_table as tb
+from spyre.hw.access import core_boxes
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.plans import PlanRun
-from spyre.hw.spec import device_address
-from spyre.hw.table import KERNEL_NAMES, plan as tb
+from spyre.hw.plans import LinkedPart
+from spyre.hw.spec import STICK_BYTES, device_address
 from spyre.layout import Int64Array
 
 if TYPE_CHECKING:
     from spyre.hw.counters import LaunchCounts
-    from spyre.hw.linking import BatchPiece, LinkedBatch
+    from spyre.hw.linking import BatchGroup, LinkedBatch
     from spyre.hw.sanitizer import Sanitizer
 
 Progress = Callable[[int, int], None]
@@ -57,25 +57,28 @@ class Executor:
 
     def warm(self, linked: LinkedProgram) -> None:
         """Compile or load every kernel the program needs, without running any of them."""
-        _ = linked.entries  # compiles or loads them
+        _ = linked.code.entries  # compiles or loads them
         self.prepare(linked)
 
     def prepare(self, linked: LinkedProgram) -> None:
         """Like `warm`, but in the background if the program can be interpreted meanwhile."""
         if self.sanitizer is not None:
             self.sanitizer.prepare(linked)
-        self._drive(linked, 0, 0)
+        self.run_part(linked, 0, 0)
 
     def run(self, linked: LinkedProgram) -> None:
         """Run everything in the compiled driver; raises DeviceFault for a bad index."""
-        self._begin(linked)
-        self._drive(linked, 0, len(linked.host_dispatch))
+        if self.sanitizer is not None:
+            self.sanitizer.begin(linked)
+        self.run_part(linked, 0, len(linked.host_dispatch))
         if self.counts is not None:
             self.counts.note(linked.view)
 
     def run_part(self, linked: LinkedProgram, first: int, last: int) -> None:
         """Run the dispatches ``first`` to ``last`` (excluded); raises DeviceFault as `run`."""
-        self._drive(linked, first, last)
+        faulty = self._call(linked, linked.host_dispatch, first, last)
+        if faulty >= 0:
+            raise self._fault_of(linked, faulty)
 
     def run_batch(self, batch: LinkedBatch, first: int = 0, last: int | None = None) -> None:
         """Run launches ``first`` to ``last`` (excluded; None: to the end), many per driver call.
@@ -89,19 +92,19 @@ class Executor:
                 with _numbered(launch):
                     self.run(batch.program(launch))
             return
-        for piece in batch.pieces(first, end):
-            self._run_piece(piece)
+        for number, piece in batch.pieces(first, end):
+            self._run_piece(number, piece)
 
-    def _run_piece(self, piece: BatchPiece) -> None:
-        linked, rows = piece.group.linked, piece.rows
+    def _run_piece(self, number: int, piece: BatchGroup) -> None:
+        linked, rows = piece.linked, piece.rows
         faulty = self._call(linked, rows, 0, len(rows))
         if faulty < 0:
             if self.counts is not None:
-                self.counts.note(linked.view, piece.last - piece.first)
+                self.counts.note(linked.view, len(piece))
             return
         launch, dispatch = divmod(faulty, len(linked.host_dispatch))
-        with _numbered(piece.first + launch):
-            raise self._fault_of(piece.program(piece.first + launch), dispatch)
+        with _numbered(number + launch):
+            raise self._fault_of(piece.program(launch), dispatch)
 
     def run_timed(
         self, linked: LinkedProgram, progress: Progress | None = None
@@ -109,10 +112,11 @@ class Executor:
         """Run dispatch by dispatch; returns host nanoseconds per dispatch."""
         count = len(linked.host_dispatch)
         elapsed = np.zeros(count, np.int64)
-        self._begin(linked)
+        if self.sanitizer is not None:
+            self.sanitizer.begin(linked)
         for e in range(count):
             start = time.perf_counter_ns()
-            self._drive(linked, e, e + 1)
+            self.run_part(linked, e, e + 1)
             elapsed[e] = time.perf_counter_ns() - start
             if progress is not None:
                 progress(e + 1, count)
@@ -120,22 +124,13 @@ class Executor:
             self.counts.note(linked.view)
         return elapsed
 
-    def _begin(self, linked: LinkedProgram) -> None:
-        if self.sanitizer is not None:
-            self.sanitizer.begin(linked)
-
-    def _drive(self, linked: LinkedProgram, first: int, last: int) -> None:
-        faulty = self._call(linked, linked.host_dispatch, first, last)
-        if faulty >= 0:
-            raise self._fault_of(linked, faulty)
-
     def _call(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
         """Run dispatches ``first`` to ``last`` of ``rows``; the index of a faulty one, or -1."""
         entries = linked.code.__dict__.get("entries")
         if entries is None:
             if self.is_interpreted(linked, rows):
                 return self._interpret(linked, rows, first, last)
-            entries = linked.entries
+            entries = linked.code.entries
         # Workers avoid this thread's CPU, which may have changed since the last launch.
         drive, further = _driver(self.sanitizer)
         self.pool.prepare()
@@ -164,22 +159,15 @@ class Executor:
 
         if self._estimated[0] is not rows:
             self._estimated = rows, interpreted_seconds(linked.tables, rows[:, 0])
-        names = [KERNEL_NAMES[kind] for kind in linked.code.kinds]
+        names = [tb.KERNEL_NAMES[kind] for kind in linked.code.kinds]
         return background_compiler.should_interpret((*names, *further), self._estimated[1])
 
     def _interpret(self, linked: LinkedProgram, rows: Int64Array, first: int, last: int) -> int:
-        from spyre.hw.interpreter import run as interpreter
+        from spyre.hw.interpreter import background
 
         self.interpreted += last - first
-        return interpreter.drive(
-            rows,
-            linked.tables,
-            self.memory.pointer,
-            self._scratch_pointer,
-            first,
-            last,
-            self._fault,
-        )
+        memory, scratch = self.memory.pointer, self._scratch_pointer
+        return background.drive(rows, linked.tables, memory, scratch, first, last, self._fault)
 
     def _fault_of(self, linked: LinkedProgram, dispatch: int) -> DeviceFault:
         address = device_address(int(self._fault[0]) - 1)
@@ -204,7 +192,7 @@ def _driver(sanitizer: Sanitizer | None) -> tuple[Callable[..., int], tuple[obje
         return _plain_driver(), ()
     from spyre.hw.kernels.checked_driver import drive_checked
 
-    return drive_checked, sanitizer.driver_arguments()
+    return drive_checked, sanitizer.driver_arguments
 
 
 @cache
@@ -223,26 +211,16 @@ def index_fault(
 ) -> DeviceFault:
     """SPY412: the index at device ``address`` that a dispatch read is out of range."""
     table, static, instance = (int(v) for v in linked.dispatch[dispatch, :3])
-    execute = linked.program.executes[static]
     runs = [run for run in linked.runs[static] if instance in run.instances]
     matches = filter(None, (find_index(run, instance, address) for run in runs))
     core, coordinate = next(matches, (None, {}))
     op = runs[0].plan.op
     index = int(memory.read(address, _WORD_BYTES).view("<i4")[0])
-    loops = linked.schedule.loop_indices[static][instance]
     where = ", ".join(f"{dim} {n}" for dim, n in coordinate.items()) or "an unknown coordinate"
     return DeviceFault(
         "SPY412",
         f"{op.name}: index out of range at {where}",
-        DeviceLocation(
-            op.file,
-            static,
-            core,
-            op.index_tensors[0].name,
-            address,
-            tuple(int(i) for i in loops),
-            execute.location,
-        ),
+        linked.location(static, instance, op.index_tensors[0].name, address, core),
         expected=f"0 to {int(linked.tables[table, tb.MASK_END]) - 1}",
         found=str(index),
     )
@@ -252,58 +230,35 @@ def overflow_fault(linked: LinkedProgram, dispatch: int, address: int) -> Device
     """SPY901: a result of a dispatch, for device ``address``, does not fit int32."""
     static, instance = (int(v) for v in linked.dispatch[dispatch, 1:3])
     (op, *_) = [run.plan.op for run in linked.runs[static] if instance in run.instances]
-    loops = linked.schedule.loop_indices[static][instance]
     return DeviceFault(
         "SPY901",
         f"{op.name}: an int64 result does not fit the card, which holds int64 as int32",
-        DeviceLocation(
-            op.file,
-            static,
-            None,
-            op.outputs[0].name,
-            address,
-            tuple(int(i) for i in loops),
-            linked.program.executes[static].location,
-        ),
+        linked.location(static, instance, op.outputs[0].name, address),
         expected="-2147483648 to 2147483647",
         found="a larger or smaller number",
         hint="keep such numbers on the CPU, or compute with floats",
     )
 
 
-def find_index(run: PlanRun, instance: int, address: int) -> tuple[int, dict[str, int]] | None:
+def find_index(run: LinkedPart, instance: int, address: int) -> tuple[int, dict[str, int]] | None:
     """(core, coordinate in the whole index tensor) of the word at ``address``.
 
     The first core that reads it; None if no core of the run does.
     """
     op, operand = run.plan.op, len(run.plan.op.inputs)
+    tensor, stick_dim = op.tensors[operand], run.plan.accesses[operand].stick_dim
     row = run.instances.tolist().index(instance)
-    for position, start in enumerate(run.starts(operand)[row].tolist()):
-        local = _local_coordinate(run, operand, address - start)
-        if local is not None:
+    starts = run.starts(operand)[row].tolist()
+    for position, (start, box) in enumerate(zip(starts, core_boxes(op, tensor), strict=True)):
+        if box is None:
+            continue
+        (steps,), (rest,) = box.walk.steps_of(np.array([address - start], np.int64))
+        local = dict(zip(box.dims, box.walk.at(steps.tolist())[1:], strict=True))
+        if stick_dim in local:
+            local[stick_dim] += int(rest) // _WORD_BYTES
+        is_read = local.get(stick_dim, 0) < op.core_extent(stick_dim)
+        if 0 <= rest < STICK_BYTES and is_read:
             slices = op.core_slices[position]
-            shares = {dim: slices.get(dim, 0) * per_core(op, dim) for dim in local}
-            return op.cores[position], {dim: n + shares[dim] for dim, n in local.items()}
+            shares = {dim: slices.get(dim, 0) * op.core_extent(dim) for dim in local}
+            return op.cores[position], {d: local[d] + shares[d] for d in op.dims if d in local}
     return None
-
-
-def _local_coordinate(run: PlanRun, operand: int, offset: int) -> dict[str, int] | None:
-    """Coordinate within a core's box of the word ``offset`` bytes from its start.
-
-    Pitches nest, so the offset is divided by the largest pitch first.
-    """
-    op, access = run.plan.op, run.plan.accesses[operand]
-    local: dict[str, int] = {}
-    remainder = offset
-    dims = [dim for dim in access.tensor.dims if access.tensor.holds(dim)]
-    for dim in sorted(dims, key=lambda d: -access.pitch_bytes[d]):
-        size = access.lanes if dim == access.stick_dim else 1
-        steps = -(-per_core(op, dim) // size)
-        step = min(remainder // access.pitch_bytes[dim], steps - 1)
-        remainder -= step * access.pitch_bytes[dim]
-        local[dim] = step * size
-    if access.stick_dim in local:
-        local[access.stick_dim] += remainder // _WORD_BYTES
-        remainder = 0 if local[access.stick_dim] < per_core(op, access.stick_dim) else -1
-    inside = 0 <= remainder < access.lanes * _WORD_BYTES and offset >= 0
-    return {dim: local[dim] for dim in op.dims if dim in local} if inside else None

@@ -15,16 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from spyre.hw.table import (
-    CLOSED,
-    MAX_THREADS,
-    NEXT,
-    SEMAPHORE_WORDS,
-    SEMAPHORES,
-    THREADS,
-    WORDS,
-    plan as tb,
-)
+from spyre.hw import plan_table as tb
 from spyre.layout import Int64Array
 
 
@@ -36,7 +27,7 @@ class ThreadPool:
     """
 
     def __init__(self, threads: int) -> None:
-        self.threads = min(threads, MAX_THREADS)
+        self.threads = min(threads, tb.MAX_THREADS)
         self.block = 0
         self._lock = threading.Lock()
         self._words: Int64Array = np.zeros(0, np.int64)
@@ -61,9 +52,9 @@ class ThreadPool:
         """Fresh control words (a fork leaves stale ones) and one thread per worker."""
         if self._process == os.getpid():
             return
-        self._words = np.zeros(WORDS, np.int64)
-        self._words[NEXT] = CLOSED
-        self._words[THREADS] = self.threads
+        self._words = np.zeros(tb.POOL_WORDS, np.int64)
+        self._words[tb.POOL_NEXT] = tb.CLOSED
+        self._words[tb.POOL_THREADS] = self.threads
         self.block = self._words.ctypes.data
         self._workers = tuple(self._start_worker(k) for k in range(1, self.threads))
         self._cpu = -1
@@ -73,7 +64,7 @@ class ThreadPool:
         """Start one worker; returns its kernel thread id."""
         from spyre.hw.kernels.pool import serve
 
-        semaphore = self.block + 8 * (SEMAPHORES + worker * SEMAPHORE_WORDS)
+        semaphore = self.block + 8 * (tb.POOL_SEMAPHORES + worker * tb.SEMAPHORE_WORDS)
         _libc.sem_init(ctypes.c_void_p(semaphore), 0, 0)
         words, scratch = self._words, np.zeros(tb.SCRATCH_BYTES, np.uint8)
         identity: list[int] = []

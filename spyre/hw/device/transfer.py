@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from spyre.dtypes import INTEGER_STORAGE, NO_CODE, Rounding, find_format, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw import plan_table as tb, transfer_table as tt
 from spyre.hw.device.threads import ThreadPool
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb, transfer as tt
 from spyre.layout import (
     DEVICE,
     HOST,
@@ -62,15 +62,15 @@ def _run(plan: TransferPlan, host: int, device: int, pool: ThreadPool) -> None:
     from spyre.hw.kernels.transfer import run, run_transfer
 
     if not run.is_loaded and _is_interpreted(plan):
-        from spyre.hw.interpreter import run as interpreter
+        from spyre.hw.interpreter import background
 
-        interpreter.transfer(plan.table, host, device, plan.units)
+        background.transfer(plan.table, host, device, plan.units)
         return
     if pool.threads == 1 or plan.units < 2 or plan.size_bytes < _PARALLEL_BYTES:
         run_transfer(run.address, plan.address, host, device, 0, plan.units)
         return
     pool.prepare()
-    chunks = min(plan.units, pool.threads * CHUNKS_PER_THREAD)
+    chunks = min(plan.units, pool.threads * tb.CHUNKS_PER_THREAD)
     run_job(pool.block, 0, run.address, plan.address, host, device, plan.units, chunks)
 
 

@@ -19,15 +19,14 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from spyre import config
-from spyre.cache import PACKAGE
-from spyre.hw.interpreter.source import kernels_of
-from spyre.hw.table import plan as tb
+from spyre.hw import plan_table as tb
+from spyre.hw.interpreter.source import interpreted, kernels_of
 from spyre.interrupts import interrupts
 from spyre.layout import Int64Array
 
@@ -98,17 +97,9 @@ def compiled_or_interpreted(function: Any, steps: int) -> Any:
         return function
     from spyre.hw.kernels.jit import is_kept
 
-    if is_kept(function):
+    if is_kept(function.py_func):
         return function
     return kernels_of(function.__module__)[function.__name__]
-
-
-@dataclass(frozen=True)
-class _Process:
-    """A process that compiles, and the kernel names it was given."""
-
-    process: subprocess.Popen[bytes]
-    names: frozenset[str]
 
 
 class BackgroundCompiler:
@@ -118,7 +109,8 @@ class BackgroundCompiler:
     """
 
     def __init__(self) -> None:
-        self._started: list[_Process] = []
+        self._started: dict[subprocess.Popen[bytes], frozenset[str]] = {}
+        """Kernel names by the process that compiles them."""
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
         atexit.register(self._detach)
@@ -126,7 +118,7 @@ class BackgroundCompiler:
     def _reset(self) -> None:
         self._detach()
         self._lock = threading.Lock()
-        self._started = []
+        self._started = {}
         self._ready: set[str] = set()
         self.spent_seconds = 0.0
         self.wait_budget_seconds = MAX_WAIT_SECONDS
@@ -162,7 +154,7 @@ class BackgroundCompiler:
             return False
         if missing:
             # the first process likely compiles the same as other programs; later ones do not
-            self._started.append(_start(missing, takes_turn=not self._started))
+            self._started[_start(missing, takes_turn=not self._started)] = missing
             compile_progress().report_background()
         return bool(missing or wanted & compiling)
 
@@ -172,48 +164,95 @@ class BackgroundCompiler:
         """
         from spyre.hw.kernels.progress import compile_progress
 
-        for each in self._started:
-            if each.process.poll() is None and wanted & each.names:
+        for process, names in self._started.items():
+            if process.poll() is None and wanted & names:
                 begin = time.monotonic()
-                end = _until_ended(each, begin + self.wait_budget_seconds)
-                for _ in compile_progress().elsewhere(end, len(each.names)):
+                end = _until_ended(process, begin + self.wait_budget_seconds)
+                for _ in compile_progress().elsewhere(end, len(names)):
                     pass
                 self.wait_budget_seconds -= time.monotonic() - begin
                 if self.wait_budget_seconds <= 0:
-                    each.process.terminate()
+                    process.terminate()
 
     def _names(self, running: bool) -> frozenset[str]:
         """Kernel names given to the processes that are running, or to those that have ended."""
-        chosen = [each.names for each in self._started if (each.process.poll() is None) == running]
-        return frozenset().union(*chosen)
+        started = self._started.items()
+        return frozenset().union(*(n for each, n in started if (each.poll() is None) == running))
 
     def _detach(self) -> None:
         """Let started processes continue when this one ends."""
-        for each in self._started:
-            each.process.returncode = 0  # subprocess would warn of it
+        for process in self._started:
+            process.returncode = 0  # subprocess would warn of it
 
 
 background_compiler = BackgroundCompiler()
 """The one of this process."""
 
 
-def _start(names: Iterable[str], takes_turn: bool) -> _Process:
+def _start(names: Iterable[str], takes_turn: bool) -> subprocess.Popen[bytes]:
     """Start a process that compiles ``names``, at once or when it ``takes_turn`` after others."""
+    from spyre.hw.kernels.parallel_compile import compiler_environment
+
     directory = str(config.cache_directory()) if takes_turn else ""
-    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-P", "-c", _COMPILE, directory, *sorted(names)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, config.PROGRESS.name: "0"},
+        env=compiler_environment(),
     )
-    return _Process(process, frozenset(names))
 
 
-def _until_ended(each: _Process, latest: float) -> Iterator[str]:
+def _until_ended(process: subprocess.Popen[bytes], latest: float) -> Iterator[str]:
     """End once the process has ended or it is ``latest`` on the monotonic clock; yields nothing."""
-    while each.process.poll() is None and time.monotonic() < latest:
+    while process.poll() is None and time.monotonic() < latest:
         time.sleep(_POLL_SECONDS)
         interrupts.poll()
     yield from ()
+
+
+# --- interpreting -----------------------------------------------------------------------------
+
+_ENTRIES = tuple(tb.KERNELS.values())
+_TRANSFER = "spyre.hw.kernels.transfer"
+
+
+@contextmanager
+def _interpreting() -> Iterator[None]:
+    """Run without floating point warnings, as compiled kernels do, and add up the time."""
+    begin = time.perf_counter()
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        background_compiler.spent_seconds += time.perf_counter() - begin
+
+
+def drive(
+    dispatch: Int64Array,
+    tables: Int64Array,
+    memory: int,
+    scratch: int,
+    first: int,
+    last: int,
+    fault: Int64Array,
+) -> int:
+    """As `spyre.hw.kernels.driver.drive` on one thread; chains run member by member."""
+    with _interpreting():
+        for e in range(first, last):
+            table = tables[dispatch[e, 0]]
+            bases = dispatch[e, tb.DISPATCH_BASES :]
+            run = interpreted(_ENTRIES[table[tb.KIND]])
+            status = run(
+                table.ctypes.data, bases.ctypes.data, memory, scratch, 0, int(table[tb.UNITS])
+            )
+            if status != 0:
+                fault[0] = status
+                return e
+    return -1
+
+
+def transfer(table: Int64Array, host: int, device: int, units: int) -> None:
+    """Run the copy of a transfer table between host addresses."""
+    with _interpreting():
+        kernels_of(_TRANSFER)["transfer_units"](table, host, device, 0, units)

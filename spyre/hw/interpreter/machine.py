@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from spyre.hw.kernels.arguments import entry_source
 from spyre.hw.ops import CODE_FORMS, OPCODES, OpDefinition
+from spyre.hw.plan_table import entry_source
 
 Array = npt.NDArray[Any]
 F = np.float32
@@ -387,12 +387,8 @@ def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Callable[
     return run
 
 
-def _prefetch_piece(address: int, piece: int) -> None:
-    pass
-
-
 IN_PLACE_OF: dict[str, dict[str, Any]] = {
-    "spyre.hw.kernels.families.matmul": {"prefetch_piece": _prefetch_piece},
+    "spyre.hw.kernels.families.matmul": {"prefetch_piece": lambda address, piece: None},
 }
 """Functions of modules of kernels that do nothing here."""
 
@@ -405,8 +401,6 @@ ELEMENTWISE = frozenset(
     }
 )  # fmt: skip
 """Functions that take arrays where their namesake takes a number."""
-
-DROPPED = _DROPPED
 
 OFFERED = [
     name

@@ -11,9 +11,8 @@ that LLVM selects.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -59,22 +58,18 @@ def select_elements(condition: Any, yes: Any, no: Any) -> Any:
 def _take(statement: ast.stmt, found: Namespace, path: str) -> None:
     """Execute one top-level statement of a module."""
     if isinstance(statement, ast.ImportFrom):
-        found.update(_imported(statement))
+        module = statement.module or ""
+        if module in _BELOW or module.partition(".")[0] in ("numba", "llvmlite", "__future__"):
+            return
+        if module.startswith(_KERNELS):
+            names = kernels_of(module)
+            found.update({each.asname or each.name: names[each.name] for each in statement.names})
+        else:
+            _execute(statement, found, path)
     elif isinstance(statement, ast.FunctionDef):
         _define(statement, found, path)
     elif isinstance(statement, (ast.Import, ast.Assign, ast.AnnAssign)):
         _execute(statement, found, path)
-
-
-def _imported(statement: ast.ImportFrom) -> Iterator[tuple[str, Any]]:
-    module = statement.module or ""
-    if module in _BELOW or module.partition(".")[0] in ("numba", "llvmlite", "__future__"):
-        return
-    names = kernels_of(module) if module.startswith(_KERNELS) else vars(import_module(module))
-    for alias in statement.names:
-        known = alias.name in names
-        value = names[alias.name] if known else getattr(import_module(module), alias.name)
-        yield alias.asname or alias.name, value
 
 
 def _execute(statement: ast.stmt, found: Namespace, path: str) -> None:
@@ -149,11 +144,10 @@ class _Elements:
         """True if the body of a loop may; fills ``names``."""
         assigned = {n.id for s in body for n in ast.walk(s) if _is_stored(n)}  # type: ignore[attr-defined]
         return self._are_allowed(body, assigned) and all(
-            self._is_own(index) for array, index in self._stores.items() if self._is_loaded(array)
+            self._is_own(index)
+            for array, index in self._stores.items()
+            if any(name == array for name, _ in self._loads)
         )
-
-    def _is_loaded(self, array: str) -> bool:
-        return any(name == array for name, _ in self._loads)
 
     def _is_own(self, index: ast.expr) -> bool:
         """True if an index differs for every element, and all loads of the array use the same
@@ -304,7 +298,7 @@ Kernel = Callable[[int, int, int, int, int, int], int]
 
 @cache
 def interpreted(entry: str) -> Kernel:
-    """The kernel whose entry has this dotted name, as ``spyre.hw.table.KERNELS`` lists them."""
+    """The kernel whose entry has this dotted name of `spyre.hw.plan_table.KERNELS`."""
     module, _, name = entry.rpartition(".")
     found: Kernel = kernels_of(module)[name]
     return found

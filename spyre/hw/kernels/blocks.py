@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes
 from spyre.hw.kernels.intrinsics import (
     bits_float,
@@ -17,12 +18,10 @@ from spyre.hw.kernels.intrinsics import (
     encode_half,
 )
 from spyre.hw.kernels.jit import kernel
-from spyre.hw.table import plan as tb
 
-BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
-PITCH, INNER_PITCH, EXTENT = tb.PITCH, tb.INNER_PITCH, tb.EXTENT
+BASE, TENSOR, PITCH, EXTENT = tb.BASE, tb.TENSOR, tb.PITCH, tb.EXTENT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
-RANK, OPERANDS, LANES = tb.RANK, tb.OPERANDS, tb.LANES
+RANK, OPERANDS = tb.RANK, tb.OPERANDS
 MASK_BITS, MASK_START, MASK_END = tb.MASK_BITS, tb.MASK_START, tb.MASK_END
 HALF_FORMAT, FP32_FORMAT, DL16_FORMAT = tb.HALF, tb.FP32, tb.DL16
 ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.LARGEST_CODE

@@ -2,7 +2,7 @@
 
 Per execution: reads look for unwritten sticks, writes for sticks that another core wrote in the
 same execution; inputs that overlap an output are checked again after the writes. The tables are
-those of :mod:`spyre.hw.table.checks`; the slow reference is `qa.sanitize_mutants`.
+those of :mod:`spyre.hw.check_table`; the slow reference is `qa.sanitize_mutants`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from spyre.hw import check_table as ct
 from spyre.hw.kernels.driver import drive
 from spyre.hw.kernels.jit import inline, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES, host_offset
-from spyre.hw.table import checks as ct
 
 ROLE, FIRST_BOX, BOXES, BASES, PATTERNS = ct.ROLE, ct.FIRST_BOX, ct.BOXES, ct.BASES, ct.PATTERNS
-OFFSETS, IS_LX, CAN_CLASH = ct.OFFSETS, ct.IS_LX, ct.CAN_CLASH
-READ, WRITE, REREAD = ct.READ, ct.WRITE, ct.REREAD
+OFFSETS, IS_LX, CHECKS_CLASHES = ct.OFFSETS, ct.IS_LX, ct.CHECKS_CLASHES
+READ, WRITE = ct.READ, ct.WRITE
 TAG, NEST, BEFORE, LENGTH = ct.TAG, ct.NEST, ct.BEFORE, ct.LENGTH
-RANK, RUN = ct.RANK, ct.RUN
-STRIDE = ct.STRIDE
+RANK, RUN, STRIDE = ct.RANK, ct.RUN, ct.STRIDE
 STEPS, PITCHES, MAX_RANK = ct.STEPS, ct.PITCHES, ct.MAX_RANK
-MAIN, LIVE, COUNT, EXECUTION, BOX = ct.MAIN, ct.LIVE, ct.COUNT, ct.EXECUTION, ct.BOX
+MAIN, OVERWRITTEN, COUNT, EXECUTION, BOX = ct.MAIN, ct.OVERWRITTEN, ct.COUNT, ct.EXECUTION, ct.BOX
 STICK, WORD, EXECUTIONS, LATEST = ct.STICK, ct.WORD, ct.EXECUTIONS, ct.LATEST
 CORE_BITS, RANGE_BITS, RANGE_MARK = ct.CORE_BITS, ct.RANGE_BITS, ct.RANGE_MARK
 RANGE_MASK = (1 << RANGE_BITS) - 1
@@ -150,10 +149,10 @@ def check_run(shadow, ranges, row, first, run, stride, tag, low, high, results, 
     if row[ROLE] == READ:
         check_read(shadow, first, run, stride, results[MAIN], execution, box)
         if row[IS_LX] == 1:
-            result = results[LIVE]
+            result = results[OVERWRITTEN]
             check_ranges(shadow, ranges, first, run, stride, low, high, result, execution, box)
     else:
-        if row[CAN_CLASH] == 1:
+        if row[CHECKS_CLASHES] == 1:
             check_clashes(shadow, first, run, stride, tag, results[MAIN], execution, box)
         if row[ROLE] == WRITE:
             fill(shadow, first, run, stride, tag)

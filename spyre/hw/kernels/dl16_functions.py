@@ -86,10 +86,6 @@ def _float(x: Any) -> Any:
     return np.float32(x)
 
 
-def _word_operation(name: str) -> Arithmetic:
-    return lambda left, right: left.do(name, left, right)
-
-
 def _llvm_function(name: str) -> Arithmetic:
     """LLVM's function of float32 vectors."""
 
@@ -125,12 +121,12 @@ _ARITHMETIC: dict[str, Arithmetic] = {
     "F": _float,
     "float_bits": lambda x: x.cast(x.codes.word),
     "bits_float": lambda x: x.cast(x.codes.float),
-    "add_i32": _word_operation("add"),
-    "sub_i32": _word_operation("sub"),
-    "and_i32": _word_operation("and_"),
-    "or_i32": _word_operation("or_"),
-    "shl_i32": _word_operation("shl"),
-    "sar_i32": _word_operation("ashr"),
+    "add_i32": _instruction("add"),
+    "sub_i32": _instruction("sub"),
+    "and_i32": _instruction("and_"),
+    "or_i32": _instruction("or_"),
+    "shl_i32": _instruction("shl"),
+    "sar_i32": _instruction("ashr"),
     "maximum_f32": _extreme(">"),
     "minimum_f32": _extreme("<"),
     "multiply_add": multiply_add,

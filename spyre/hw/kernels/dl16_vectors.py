@@ -19,9 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spyre.hw.kernels.intrinsics import F32, I16, I32, I64
-from spyre.hw.kernels.microkernel import LANES
-from spyre.hw.kernels.target import has_feature
+from spyre.hw.kernels.intrinsics import F32, I16, I32, I64, LANES, counted_loop, has_feature
 
 _LANE_CODES = 8
 """16-bit codes in a 128-bit lane, within which x86 interleaves and packs."""
@@ -88,12 +86,21 @@ class CodeVectors:
         stored = self.b.store(value, self.b.inttoptr(address, value.type.as_pointer()))
         stored.align = align
 
-    def splat(self, address: Any) -> Any:
-        """The code at ``address`` in all lanes."""
-        code = self.b.load(self.b.inttoptr(address, I16.as_pointer()))
-        undefined = ir.Constant(self.short, ir.Undefined)
-        first = self.b.insert_element(undefined, code, ir.Constant(I32, 0))
-        return self.shuffle(first, undefined, [0] * self.codes)
+    def splat(self, address: Any, kind: Any) -> Any:
+        """The code or number at ``address`` in all lanes of a vector of type ``kind``."""
+        element = self.b.load(self.b.inttoptr(address, kind.element.as_pointer()))
+        undefined = ir.Constant(kind, ir.Undefined)
+        first = self.b.insert_element(undefined, element, ir.Constant(I32, 0))
+        return self.shuffle(first, undefined, [0] * kind.count)
+
+    def multiply_add(self, left: Any, right: Any, addend: Any) -> Any:
+        """left · right + addend of float32, rounded once on every processor."""
+        kind, name = (
+            ir.FunctionType(self.float, [self.float] * 3),
+            f"llvm.fma.v{self.codes // 2}f32",
+        )
+        function = cgutils.get_or_insert_function(self.b.module, kind, name)
+        return self.b.call(function, [left, right, addend])
 
     def halves(self, codes: Any) -> tuple[Any, Any]:
         """Lower and upper 16 bits of the float32 values."""
@@ -230,21 +237,9 @@ def make(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> A
     return loop
 
 
-def make_runs(emit: Emit, codes: int = HOST_CODES, pack: str | None = HOST_PACK) -> Any:
-    """:func:`make` for several runs."""
-
-    @intrinsic
-    def loop(typing_context, operands, pitches, runs, count):
-        def codegen(context, builder, signature, args):
-            _emit_runs(CodeVectors(builder, codes, pack), emit, *args)
-            return context.get_dummy_value()
-
-        return types.void(operands, pitches, types.int64, types.int64), codegen
-
-    return loop
-
-
-def make_choice(emits: Mapping[int, Emit]) -> Any:
+def make_choice(
+    emits: Mapping[int, Emit], codes: int = HOST_CODES, pack: str | None = HOST_PACK
+) -> Any:
     """The intrinsic of several loops: ``loop(number, operands, pitches, runs, count)`` runs the one
     of that number; for an unknown number it does nothing.
     """
@@ -252,7 +247,7 @@ def make_choice(emits: Mapping[int, Emit]) -> Any:
     @intrinsic
     def loop(typing_context, number, operands, pitches, runs, count):
         def codegen(context, builder, signature, args):
-            emitter = CodeVectors(builder, HOST_CODES, HOST_PACK)
+            emitter = CodeVectors(builder, codes, pack)
             done = builder.append_basic_block("chosen_done")
             switch = builder.switch(args[0], done)
             for key, emit in emits.items():
@@ -285,18 +280,12 @@ def _emit_runs(
 
 def _repeat(codes: CodeVectors, count: Any, step: int, body: Callable[[Any], None]) -> None:
     """``body`` at element 0, step, ... below ``count``."""
-    b = codes.b
-    before, function = b.block, b.function
-    head, done = function.append_basic_block("codes"), function.append_basic_block("codes_done")
-    b.branch(head)
-    b.position_at_end(head)
-    element = b.phi(I64)
-    element.add_incoming(ir.Constant(I64, 0), before)
-    body(element)
-    following = b.add(element, ir.Constant(I64, step))
-    element.add_incoming(following, b.block)
-    b.cbranch(b.icmp_signed("<", following, count), head, done)
-    b.position_at_end(done)
+
+    def one(element: Any, _: Sequence[Any]) -> Sequence[Any]:
+        body(element)
+        return ()
+
+    counted_loop(codes.b, count, step, (), one)
 
 
 def _at(codes: CodeVectors, address: Any, element: Any, element_bytes: int) -> Any:
@@ -386,7 +375,7 @@ def emit_lanes(
     def body(element: Any) -> None:
         b = codes.b
         stick = b.lshr(element, ir.Constant(I64, _STICK.bit_length() - 1))
-        right = codes.splat(b.add(y, b.mul(stick, pitch_bytes)))
+        right = codes.splat(b.add(y, b.mul(stick, pitch_bytes)), codes.short)
         for start in range(0, _STICK, codes.codes):
             at = b.add(element, ir.Constant(I64, start))
             _store(codes, operation(codes, _load(codes, x, at), right), z, at)
@@ -451,47 +440,21 @@ def emit_row_product(codes: CodeVectors, operands: Sequence[Any], count: Any) ->
         for pair in pairs
         for value in codes.alternating(*(codes.load(codes.float, at, _FLOAT_BYTES) for at in pair))
     ]
-    before, function = b.block, b.function
-    head, done = function.append_basic_block("rows"), function.append_basic_block("rows_done")
-    b.branch(head)
-    b.position_at_end(head)
-    k = b.phi(I64)
-    k.add_incoming(ir.Constant(I64, 0), before)
-    totals = [b.phi(codes.float) for _ in initial]
-    for total, value in zip(totals, initial, strict=True):
-        total.add_incoming(value, before)
-    updated = _row_added(codes, totals, _at(codes, factors, k, _FLOAT_BYTES), rows, k, pitch_bytes)
-    following = b.add(k, ir.Constant(I64, 1))
-    k.add_incoming(following, b.block)
-    for total, value in zip(totals, updated, strict=True):
-        total.add_incoming(value, b.block)
-    b.cbranch(b.icmp_signed("<", following, count), head, done)
-    b.position_at_end(done)
+
+    def add_row(k: Any, totals: Sequence[Any]) -> list[Any]:
+        left = codes.splat(_at(codes, factors, k, _FLOAT_BYTES), codes.float)
+        row = b.add(rows, b.mul(k, pitch_bytes))
+        right = [
+            value
+            for start in range(0, _STICK, codes.codes)
+            for value in codes.decoded(_load(codes, row, ir.Constant(I64, start)))
+        ]
+        return [codes.multiply_add(left, r, t) for r, t in zip(right, totals, strict=True)]
+
+    updated = counted_loop(b, count, 1, initial, add_row)
     for n, pair in enumerate(pairs):
         for value, at in zip(codes.in_order(*updated[2 * n : 2 * n + 2]), pair, strict=True):
             codes.store(value, at, _FLOAT_BYTES)
-
-
-def _row_added(
-    codes: CodeVectors, totals: Sequence[Any], factor: Any, rows: Any, k: Any, pitch_bytes: Any
-) -> list[Any]:
-    """Row k of `emit_row_product`."""
-    b = codes.b
-    kind = ir.FunctionType(codes.float, [codes.float] * 3)
-    # one rounding on every processor, as `.intrinsics.multiply_add`
-    name = f"llvm.fma.v{codes.codes // 2}f32"
-    multiply_add = cgutils.get_or_insert_function(b.module, kind, name)
-    scalar = b.load(b.inttoptr(factor, F32.as_pointer()))
-    undefined = ir.Constant(codes.float, ir.Undefined)
-    first = b.insert_element(undefined, scalar, ir.Constant(I32, 0))
-    left = codes.shuffle(first, undefined, [0] * (codes.codes // 2))
-    row = b.add(rows, b.mul(k, pitch_bytes))
-    right = [
-        value
-        for start in range(0, _STICK, codes.codes)
-        for value in codes.decoded(_load(codes, row, ir.Constant(I64, start)))
-    ]
-    return [b.call(multiply_add, [left, r, t]) for r, t in zip(right, totals, strict=True)]
 
 
 OPERATIONS: dict[str, Operation] = {

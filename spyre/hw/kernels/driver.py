@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import kernel
 from spyre.hw.kernels.pool import run_job
 from spyre.hw.spec import REGION_BITS, REGION_SKEW_BYTES
-from spyre.hw.table import CHUNKS_PER_THREAD, plan as tb
 
 
 @kernel
@@ -126,7 +126,7 @@ def drive(
         if threads == 1 or units < 2 or in_order or cost < parallel_ns:
             status = call_entry(function, table, bases, memory, scratch, np.int64(0), units)
         else:
-            chunks = min(units, threads * CHUNKS_PER_THREAD)
+            chunks = min(units, threads * tb.CHUNKS_PER_THREAD)
             status = run_job(pool, scratch, function, table, bases, memory, units, chunks)
         if status != 0:
             fault[0] = status

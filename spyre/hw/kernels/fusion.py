@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.intrinsics import call_entry
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
-from spyre.hw.table import plan as tb
 
 KIND, INPUTS, UNITS, RANK, INNER = tb.KIND, tb.INPUTS, tb.UNITS, tb.RANK, tb.INNER
 EXTENT, BLOCK_STICKS = tb.EXTENT, tb.BLOCK_STICKS

@@ -1,4 +1,8 @@
-"""The few machine-level operations numba does not offer: bit casts, codecs, pointers, calls.
+"""The processor that numba compiles for, and the machine-level operations it does not offer: bit
+casts, codecs, pointers, calls.
+
+The processor is the host's, or that of NUMBA_CPU_NAME and _FEATURES. Its instructions decide widths
+of vectors and how numbers are packed and converted, but no result.
 
 numba types int32 arithmetic as int64, which halves the vectors, so the number-format codecs are
 written as 32-bit LLVM IR. Format rules: hardware reference §1.2.
@@ -7,14 +11,77 @@ written as 32-bit LLVM IR. Format rules: hardware reference §1.2.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
+import llvmlite.binding as llvm
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spyre.hw.kernels.target import has_feature
+from spyre import config
+
+_WORDS = (
+    "define <{0} x i{1}> @f(<{0} x i{1}> %x) {{ %y = add <{0} x i{1}> %x, %x ret <{0} x i{1}> %y }}"
+)
+_PROBES = {
+    "avx2": (_WORDS.format(8, 32), "vpaddd\t%ymm"),
+    "avx512f": (_WORDS.format(16, 32), "vpaddd\t%zmm"),
+    "avx512bw": (_WORDS.format(32, 16), "vpaddw\t%zmm"),
+    "f16c": ("define float @f(half %x) { %y = fpext half %x to float ret float %y }", "vcvtph2ps"),
+}
+"""By feature of x86: a function, and a text that its assembly contains if there is the feature."""
+
+
+LEVELS = {
+    "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    "x86-64-v3": frozenset({"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}),
+}
+"""Features of the levels of the x86-64 psABI, over those of the level before."""
+
+
+@cache
+def x86_level() -> str | None:
+    """The highest of `LEVELS` that the host has; None of none, or where another target is chosen.
+
+    A host with the features of the fourth level has those of the third.
+    """
+    if numba.config.CPU_NAME or numba.config.CPU_FEATURES is not None:
+        return None
+    features = llvm.get_host_cpu_features()
+    there = {name for name, is_there in features.items() if is_there}
+    return next((level for level, needed in LEVELS.items() if needed <= there), None)
+
+
+@cache
+def has_feature(name: str) -> bool:
+    """Whether the processor compiled for has one of these features of x86."""
+    chosen, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    if not chosen and features is None:
+        return bool(llvm.get_host_cpu_features().get(name, False))
+    # names imply features that LLVM keeps to itself: what it makes of a function tells
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    machine = target.create_target_machine(cpu=chosen or "", features=features)
+    function, instruction = _PROBES[name]
+    return instruction in machine.emit_assembly(llvm.parse_assembly(function))
+
+
+def vector_width() -> int:
+    """float32 lanes of the widest vector worth using: 16 with AVX-512, else 8."""
+    chosen = config.VECTOR_WIDTH.read()
+    if chosen in ("8", "16"):
+        return int(chosen)
+    return 16 if has_feature("avx512f") else 8
+
+
+LANES = vector_width()
 
 I16 = ir.IntType(16)
 I32 = ir.IntType(32)
@@ -33,6 +100,34 @@ _HALF_INSTRUCTIONS = platform.machine() not in ("x86_64", "AMD64") or has_featur
 
 def _i32(value: int) -> Any:
     return ir.Constant(I32, value)
+
+
+def counted_loop(
+    b: Any,
+    count: Any,
+    step: int,
+    initial: Sequence[Any],
+    body: Callable[[Any, Sequence[Any]], Sequence[Any]],
+) -> Sequence[Any]:
+    """Emit ``body(element, values)`` for element 0, ``step``, ... below ``count``, at least once.
+
+    ``values``: ``initial``, then the ones that the body has returned, all of them phi nodes.
+    Returns the last ones.
+    """
+    before, function = b.block, b.function
+    head, done = function.append_basic_block("loop"), function.append_basic_block("loop_done")
+    b.branch(head)
+    b.position_at_end(head)
+    element, values = b.phi(I64), [b.phi(value.type) for value in initial]
+    for phi, value in zip((element, *values), (ir.Constant(I64, 0), *initial), strict=True):
+        phi.add_incoming(value, before)
+    updated = body(element, values)
+    following = b.add(element, ir.Constant(I64, step))
+    for phi, value in zip((element, *values), (following, *updated), strict=True):
+        phi.add_incoming(value, b.block)
+    b.cbranch(b.icmp_signed("<", following, count), head, done)
+    b.position_at_end(done)
+    return updated
 
 
 @intrinsic
@@ -95,13 +190,11 @@ def _decoded_half(b: Any, code: Any) -> Any:
     # as float32 its exponent is 112 too small; the product is exact, also of subnormal numbers
     number = b.bitcast(b.fmul(b.bitcast(moved, F32), ir.Constant(F32, 2.0**112)), I32)
     special = b.or_(moved, _i32(_F32_INF))
-    special = b.select(b.icmp_signed(">", moved, _i32(_HALF_INF)), _quiet(b, special), special)
+    special = b.select(
+        b.icmp_signed(">", moved, _i32(_HALF_INF)), b.or_(special, _i32(0x400000)), special
+    )
     finite = b.icmp_signed("<", moved, _i32(_HALF_INF))
     return b.bitcast(b.or_(sign, b.select(finite, number, special)), F32)
-
-
-def _quiet(b: Any, nan: Any) -> Any:
-    return b.or_(nan, _i32(0x400000))
 
 
 @intrinsic
@@ -165,24 +258,22 @@ and_i32 = _int32_operation("and_")
 or_i32 = _int32_operation("or_")
 
 
-@intrinsic
-def maximum_f32(typing_context, left, right):
-    """left > right ? left : right, one vector instruction."""
+def _extreme(comparison: str, kind: Any) -> Any:
+    """left > right ? left : right, or the same with "<", one vector instruction."""
 
-    def codegen(context, b, signature, args):
-        return b.select(b.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
+    @intrinsic
+    def extreme(typing_context, left, right):
+        def codegen(context, b, signature, args):
+            compare = b.fcmp_ordered if kind is types.float32 else b.icmp_signed
+            return b.select(compare(comparison, *args), *args)
 
-    return types.float32(types.float32, types.float32), codegen
+        return kind(kind, kind), codegen
+
+    return extreme
 
 
-@intrinsic
-def minimum_f32(typing_context, left, right):
-    """left < right ? left : right, one vector instruction."""
-
-    def codegen(context, b, signature, args):
-        return b.select(b.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
-
-    return types.float32(types.float32, types.float32), codegen
+maximum_f32, minimum_f32 = _extreme(">", types.float32), _extreme("<", types.float32)
+maximum_i16, minimum_i16 = _extreme(">", types.int16), _extreme("<", types.int16)
 
 
 @intrinsic
@@ -231,42 +322,22 @@ maximum_number = _number_extreme(">", "and_")
 minimum_number = _number_extreme("<", "or_")
 
 
+def _order_key(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    # negative numbers count down in two's complement once their magnitude bits are inverted
+    spread = b.ashr(args[0], ir.Constant(I16, 15))
+    return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
+
+
 @intrinsic
 def order_key(typing_context, code):
     """DL16 code → int16 that compares as the number does; 0x7FFF/0xFFFF are the extremes."""
-
-    def codegen(context, b, signature, args):
-        # negative numbers count down in two's complement once their magnitude bits are inverted
-        spread = b.ashr(args[0], ir.Constant(I16, 15))
-        return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
-
-    return types.int16(types.uint16), codegen
+    return types.int16(types.uint16), _order_key
 
 
 @intrinsic
 def key_code(typing_context, key):
     """Inverse of :func:`order_key`."""
-
-    def codegen(context, b, signature, args):
-        spread = b.ashr(args[0], ir.Constant(I16, 15))
-        return b.xor(args[0], b.and_(spread, ir.Constant(I16, 0x7FFF)))
-
-    return types.uint16(types.int16), codegen
-
-
-def _int16_extreme(comparison: str) -> Any:
-    @intrinsic
-    def extreme(typing_context, left, right):
-        def codegen(context, b, signature, args):
-            return b.select(b.icmp_signed(comparison, args[0], args[1]), args[0], args[1])
-
-        return types.int16(types.int16, types.int16), codegen
-
-    return extreme
-
-
-maximum_i16 = _int16_extreme(">")
-minimum_i16 = _int16_extreme("<")
+    return types.uint16(types.int16), _order_key
 
 
 def _pointer_cast(numba_type: Any, llvm_type: Any) -> Any:
@@ -313,19 +384,11 @@ def call_entry(typing_context, function, table, bases, memory, scratch, first, l
     return types.int64(*([types.int64] * 7)), codegen
 
 
-DROPPED = 14
-"""Fraction bits of float32 that DL16 lacks."""
-
-_INFINITY = 0x7F800000
-_REBIASED = (127 - 31) << 9
-_ZERO_END = ((127 - 31) << 23) + (1 << DROPPED)
+_REBIASED = _REBIAS << 9
+_ZERO_END = (_REBIAS << 23) + (1 << _SHIFT)
 """Bits of the smallest DL16 number."""
-_NUMBERS_END = ((127 - 31) << 23) + (0x7FFF << DROPPED)
+_NUMBERS_END = (_REBIAS << 23) + (_NINF << _SHIFT)
 """Bits a NINF would have as a number."""
-
-
-def _constant(value: int) -> Any:
-    return ir.Constant(I32, value)
 
 
 def _narrow(b: Any, value: Any) -> Any:
@@ -334,14 +397,14 @@ def _narrow(b: Any, value: Any) -> Any:
 
 def _added(b: Any, magnitude: Any, add: Any, odd: Any, dropped: int) -> Any:
     """Magnitude bits plus the increment of a rounding rule."""
-    last = b.and_(b.lshr(magnitude, _constant(dropped)), odd)
+    last = b.and_(b.lshr(magnitude, _i32(dropped)), odd)
     return b.add(b.add(magnitude, add), last)
 
 
 def _parts(b: Any, value: Any) -> tuple[Any, Any]:
     """Sign bit and magnitude bits of a float32."""
     bits = b.bitcast(value, I32)
-    return b.and_(bits, _constant(-0x80000000)), b.and_(bits, _constant(0x7FFFFFFF))
+    return b.and_(bits, _i32(-0x80000000)), b.and_(bits, _i32(0x7FFFFFFF))
 
 
 @intrinsic
@@ -353,13 +416,13 @@ def encode_dl16_as(typing_context, value, add, odd, largest):
     def codegen(context, b, signature, args):
         sign, magnitude = _parts(b, args[0])
         add, odd, largest = (_narrow(b, a) for a in args[1:])
-        code = b.lshr(_added(b, magnitude, add, odd, DROPPED), _constant(DROPPED))
-        code = b.sub(code, _constant(_REBIASED))
-        code = b.select(b.icmp_signed("<", code, _constant(0)), _constant(0), code)
+        code = b.lshr(_added(b, magnitude, add, odd, _SHIFT), _i32(_SHIFT))
+        code = b.sub(code, _i32(_REBIASED))
+        code = b.select(b.icmp_signed("<", code, _i32(0)), _i32(0), code)
         code = b.select(b.icmp_signed(">", code, largest), largest, code)
-        special = b.icmp_signed(">=", magnitude, _constant(_INFINITY))
-        code = b.select(special, _constant(_NINF), code)
-        return b.trunc(b.or_(code, b.lshr(sign, _constant(16))), I16)
+        special = b.icmp_signed(">=", magnitude, _i32(_F32_INF))
+        code = b.select(special, _i32(_NINF), code)
+        return b.trunc(b.or_(code, b.lshr(sign, _i32(16))), I16)
 
     return types.uint16(types.float32, types.int64, types.int64, types.int64), codegen
 
@@ -387,11 +450,11 @@ def add_product_rounded(typing_context, total, left, right, add, odd):
 
 def _rounded(b: Any, value: Any, add: Any, odd: Any) -> Any:
     sign, magnitude = _parts(b, value)
-    rounded = _added(b, magnitude, _narrow(b, add), _narrow(b, odd), DROPPED)
-    rounded = b.and_(rounded, _constant(-1 << DROPPED))
-    rounded = b.select(b.icmp_unsigned("<", rounded, _constant(_ZERO_END)), _constant(0), rounded)
-    beyond = b.icmp_unsigned(">=", rounded, _constant(_NUMBERS_END))
-    rounded = b.select(beyond, _constant(_INFINITY), rounded)
+    rounded = _added(b, magnitude, _narrow(b, add), _narrow(b, odd), _SHIFT)
+    rounded = b.and_(rounded, _i32(-1 << _SHIFT))
+    rounded = b.select(b.icmp_unsigned("<", rounded, _i32(_ZERO_END)), _i32(0), rounded)
+    beyond = b.icmp_unsigned(">=", rounded, _i32(_NUMBERS_END))
+    rounded = b.select(beyond, _i32(_F32_INF), rounded)
     return b.bitcast(b.or_(rounded, sign), F32)
 
 
@@ -402,9 +465,9 @@ def encode_bfloat16_as(typing_context, value, add, odd):
     def codegen(context, b, signature, args):
         sign, magnitude = _parts(b, args[0])
         rounded = _added(b, magnitude, _narrow(b, args[1]), _narrow(b, args[2]), 16)
-        code = b.lshr(rounded, _constant(16))
-        nan = b.icmp_signed(">", magnitude, _constant(_INFINITY))
-        code = b.select(nan, _constant(0x7FC0), code)
-        return b.trunc(b.or_(code, b.lshr(sign, _constant(16))), I16)
+        code = b.lshr(rounded, _i32(16))
+        nan = b.icmp_signed(">", magnitude, _i32(_F32_INF))
+        code = b.select(nan, _i32(0x7FC0), code)
+        return b.trunc(b.or_(code, b.lshr(sign, _i32(16))), I16)
 
     return types.uint16(types.float32, types.int64, types.int64), codegen

@@ -5,65 +5,52 @@ processor computes the same bits; products and sums are fused only by `.intrinsi
 
 numba's disk cache does not notice edits in other modules, so every module's functions are cached in
 a directory keyed by a hash of that module and all modules of this package it imports, directly or
-not; installations of the same sources share it. The directory is set only while our functions are
-decorated; a user's own numba functions keep theirs. The code of a truncated file (power failure,
-full disk) is compiled again.
+not; installations of the same sources share it. The code of a truncated file (power failure, full
+disk) is compiled again.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import inspect
 import os
 import pickle
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba import carray, types
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    NullCache,
+    UserProvidedCacheLocator,
+)
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 
 from spyre import config
 from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
 from spyre.files import read_regular
 from spyre.hw.kernels import intrinsics
-from spyre.hw.kernels.arguments import entry_source
+from spyre.hw.kernels.intrinsics import x86_level
 from spyre.hw.kernels.progress import compile_progress
-from spyre.hw.kernels.target import x86_level
+from spyre.hw.plan_table import entry_source
 from spyre.interrupts import interrupts
 
 TESTED_VERSIONS = ("0.68.1",)
-
-
-def load_lightly(cache: Any) -> None:
-    """Let the disk cache of one function load without the implementations, where that is safe.
-
-    ``cache``: the function's ``numba.core.caching.FunctionCache``.
-    """
-    if numba.__version__ not in TESTED_VERSIONS:
-        return
-
-    def load_overload(signature: Any, target_context: Any) -> Any:
-        rtsys.initialize(target_context)
-        found = None
-        with cache._guard_against_spurious_io_errors():
-            found = cache._load_overload(signature, target_context)
-        if found is None:
-            target_context.refresh()
-        return found
-
-    cache.load_overload = load_overload
-
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -100,17 +87,15 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
         base = self._index_name.removesuffix(".nbi")
         return CheckedFiles(str(directory), base, self._source_stamp)
 
-    def lists(self, key: tuple[Any, ...]) -> bool:
-        """True if the index has code for ``key``, which may still turn out to be damaged."""
-        shipped = SHIPPED / Path(self._cache_path).name
-        is_shipped = shipped.is_dir() and shipped_key(key) in self._at(shipped)._load_index()
-        return is_shipped or key in self._load_index()
-
-    def lists_any(self) -> bool:
-        """Whether some signature of the function was compiled."""
-        shipped = SHIPPED / Path(self._cache_path).name
-        is_shipped = shipped.is_dir() and bool(self._at(shipped)._load_index())
-        return is_shipped or bool(self._load_index())
+    def lists(self, key: tuple[Any, ...] | None = None) -> bool:
+        """True if the index has code for ``key``, for None any code; it may still turn out to be
+        damaged.
+        """
+        index, shipped = self._load_index(), SHIPPED / Path(self._cache_path).name
+        there = self._at(shipped)._load_index() if shipped.is_dir() else {}
+        if key is None:
+            return bool(index or there)
+        return key in index or (bool(there) and shipped_key(key) in there)
 
     def _load_index(self) -> Any:
         if not os.path.isfile(self._index_path):  # a pipe would be waited for
@@ -149,38 +134,17 @@ def warn_damaged() -> None:
     )
 
 
-@contextmanager
-def _uncached_on_errors() -> Iterator[None]:
-    """A kernel that cannot be read or kept is one that has to be compiled."""
-    try:
-        yield
-    except OSError as error:
-        warn_uncached(error.strerror or str(error))
-
-
-def check_files(cache: Any, directory: str) -> None:
-    """Let the disk cache of one function ignore files that are damaged or cannot be written.
-
-    ``cache``: as of `load_lightly`. ``directory``: the one of the function's sources, which
-    replaces numba's key by path and time of the source file.
-    """
-    cache._cache_path = cache._impl.locator._cache_path = directory
-    cache._cache_file = CheckedFiles(
-        cache_path=directory, filename_base=cache._impl.filename_base, source_stamp=b""
-    )
-    cache._guard_against_spurious_io_errors = _uncached_on_errors
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENTRY_SIGNATURE = types.int64(*([types.int64] * 6))
 """entry(table, bases, memory, scratch: pointers; first, last: units) -> 0 or fault word."""
+_ENTRY = ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type
 
 
 compile_progress()
 
-_numba_config = threading.RLock()
-"""Held while numba's process-wide configuration differs: threads may import kernels at once."""
+_compiling = threading.RLock()
+"""Held while garbage collection is off."""
 _IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 
 
@@ -259,19 +223,67 @@ def cache_directory(module: str) -> str | None:
     return None if directory is None else str(directory)
 
 
-def _cached(function: Callable[..., Any], decorate: Callable[[str | None], Any]) -> Any:
-    """``decorate(directory)``, of numba's cache for the module of ``function``, if there is one."""
-    inside = function.__module__.partition(".")[0] == __package__.partition(".")[0]
-    directory = cache_directory(function.__module__) if inside else None
-    if directory is None:
-        return decorate(None)
-    with _numba_config:
-        previous = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = directory
+class SourceKeyedFormat(CompileResultCacheImpl, UserProvidedCacheLocator):  # type: ignore[misc]
+    """How and where numba keeps the code of a function: in the directory of its sources, whose hash
+    is in the name in place of path and time of the source file.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._py_file, self._lineno = inspect.getfile(function), function.__code__.co_firstlineno
+        self._cache_path = cache_directory(function.__module__)
+        self._locator = self
+        name = f"{Path(self._py_file).stem}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
+
+
+class CodeCache(FunctionCache):  # type: ignore[misc]
+    """numba's disk cache of one function, without damaged files and those that are not writable."""
+
+    _impl_class = SourceKeyedFormat
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = CheckedFiles(self._cache_path, self._impl.filename_base, b"")
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """Load the code of a signature, where that is safe without numba's implementations."""
+        if numba.__version__ not in TESTED_VERSIONS:
+            return super().load_overload(signature, target_context)
+        rtsys.initialize(target_context)
+        found = None
+        with self._guard_against_spurious_io_errors():
+            found = self._load_overload(signature, target_context)
+        if found is None:
+            target_context.refresh()
+        return found
+
+    @contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        """A kernel that cannot be read or kept is one that has to be compiled."""
         try:
-            return decorate(directory)
-        finally:
-            numba.config.CACHE_DIR = previous
+            yield
+        except OSError as error:
+            warn_uncached(error.strerror or str(error))
+
+    def lists(self, signature: Any = None) -> bool:
+        """True if there is code for a signature, for None any code."""
+        with self._guard_against_spurious_io_errors():
+            codegen = cpu_target.target_context.codegen()
+            key = None if signature is None else self._index_key(signature, codegen)
+            return self._cache_file.lists(key)
+        return False
+
+
+def code_cache(function: Callable[..., Any]) -> CodeCache | None:
+    """The disk cache of a function of this package; None where its code cannot be kept."""
+    inside = function.__module__.partition(".")[0] == __package__.partition(".")[0]
+    return CodeCache(function) if inside and cache_directory(function.__module__) else None
+
+
+def is_kept(function: Callable[..., Any], signature: Any = None) -> bool:
+    """Whether code of a function, for a signature or any, is on the disk."""
+    cache = code_cache(function)
+    return cache is not None and cache.lists(signature)
 
 
 class LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -306,47 +318,47 @@ class LinkedCompiler(Compiler):  # type: ignore[misc]
         return super().compile_extra(function)
 
 
-def _linked_template(linked: Any, args: Any, kws: Any) -> Any:
-    """Compile for the types of the arguments, not for their constant values: LLVM propagates these
-    once the function is inlined.
-    """
-    return linked.get_call_template(tuple(map(types.unliteral, args)), kws)
-
-
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 _LINKED = {"pipeline_class": LinkedCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-def kernel(function: F) -> F:
-    """Compile a kernel body (arrays and integers only), cached on disk.
+class CachedFunction(CPUDispatcher):  # type: ignore[misc]
+    """A function (of arrays and integers only) that numba compiles, cached on disk.
 
     Called from Python it is machine code; called by another kernel it is compiled into that one.
     """
 
-    def decorate(directory: str | None) -> Any:
-        compiled = numba.njit(cache=directory is not None, **_OPTIONS)(function)
-        compiled.compile = _uninterrupted(compiled.compile)
-        if numba.__version__ in TESTED_VERSIONS:
-            linked = cache(lambda: numba.njit(**_OPTIONS, **_LINKED)(function))
-            compiled.get_call_template = lambda args, kws: _linked_template(linked(), args, kws)
-            compiled.get_overload = lambda signature: linked().get_overload(signature)
-        if directory is not None:
-            check_files(compiled._cache, directory)
-            load_lightly(compiled._cache)
-        return compiled
+    _cache: Any
 
-    result: F = _cached(function, decorate)
-    return result
+    def compile(self, signature: Any) -> Any:
+        # interrupted, numba would leave its locks held
+        with interrupts, _collecting_later():
+            if isinstance(self._cache, NullCache):
+                self._cache = code_cache(self.py_func) or self._cache
+            return super().compile(signature)
+
+    @cached_property
+    def _linked(self) -> Any:
+        """The function as other kernels call it."""
+        return numba.njit(**_OPTIONS, **_LINKED)(self.py_func)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        if numba.__version__ not in TESTED_VERSIONS:
+            return super().get_call_template(args, kws)
+        # for the types of the arguments, not for their constant values: LLVM propagates these once
+        # the function is inlined
+        return self._linked.get_call_template(tuple(map(types.unliteral, args)), kws)
+
+    def get_overload(self, signature: Any) -> Any:
+        if numba.__version__ not in TESTED_VERSIONS:
+            return super().get_overload(signature)
+        return self._linked.get_overload(signature)
 
 
-def is_kept(compiled: Any) -> bool:
-    """Whether a function under `kernel` is compiled, here or on the disk."""
-    if compiled.overloads:
-        return True
-    with _uncached_on_errors():
-        files = getattr(compiled._cache, "_cache_file", None)
-        return isinstance(files, CheckedFiles) and files.lists_any()
-    return False
+def kernel(function: F) -> F:
+    """Compile a kernel body when it is first called, see `CachedFunction`."""
+    options = {"nopython": True, **_OPTIONS}
+    return CachedFunction(function, targetoptions=options)
 
 
 @contextmanager
@@ -354,7 +366,7 @@ def _collecting_later() -> Iterator[None]:
     """Turn off garbage collection: a compilation makes a million objects, few of them garbage, and
     collection takes a sixth of its time.
     """
-    with _numba_config:
+    with _compiling:
         is_collecting = gc.isenabled()
         gc.disable()
         try:
@@ -362,17 +374,6 @@ def _collecting_later() -> Iterator[None]:
         finally:
             if is_collecting:
                 gc.enable()
-
-
-def _uninterrupted(compile_for: F) -> F:
-    """Delay Ctrl-C until after the compilation: interrupted, numba would leave its locks held."""
-
-    @wraps(compile_for)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with interrupts, _collecting_later():
-            return compile_for(*args, **kwargs)
-
-    return run  # type: ignore[return-value]
 
 
 def inline(function: F) -> F:
@@ -395,7 +396,10 @@ class Entry:
             # one thread compiles: the code of a second compilation would be freed with it
             with interrupts, _collecting_later():
                 if self._compiled is None:
-                    self._compiled = _cached(self._function, self._compile)
+                    callback: Any = CFunc(self._function, _ENTRY, {}, {"nopython": True})
+                    callback._cache = code_cache(self._function) or callback._cache
+                    callback.compile()
+                    self._compiled = callback
             interrupts.poll()
         address: int = self._compiled.address
         return address
@@ -408,36 +412,11 @@ class Entry:
     @property
     def is_ready(self) -> bool:
         """Whether there is machine code, in this process or on the disk."""
-        return self._compiled is not None or bool(_cached(self._function, self._is_kept))
-
-    def _is_kept(self, directory: str | None) -> bool:
-        if directory is None:
-            return False
-        callback = self._callback(directory)
-        cache, codegen = callback._cache, callback._targetdescr.target_context.codegen()
-        with _uncached_on_errors():
-            return bool(cache._cache_file.lists(cache._index_key(callback._sig, codegen)))
-        return False
-
-    def _compile(self, directory: str | None) -> Any:
-        if directory is None:
-            return numba.cfunc(ENTRY_SIGNATURE, nopython=True)(self._function)
-        callback = self._callback(directory)
-        callback.compile()
-        return callback
-
-    def _callback(self, directory: str) -> Any:
-        """numba.cfunc with its disk cache loaded lightly, see `load_lightly`; not compiled yet."""
-        signature = (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type)
-        callback: Any = CFunc(self._function, signature, {}, {"nopython": True})
-        callback.enable_caching()
-        check_files(callback._cache, directory)
-        load_lightly(callback._cache)
-        return callback
+        return self.is_loaded or is_kept(self._function, ENTRY_SIGNATURE)
 
 
 def entry(kernel: Callable[..., Any], reports_faults: bool = False) -> Entry:
-    """The C entry of a function under `kernel`, cached on disk; see `arguments.entry_source`."""
+    """The C entry of a function under `kernel`, cached on disk; see `entry_source`."""
     function = kernel.py_func  # type: ignore[attr-defined]
     name, code = f"run_{function.__name__}", function.__code__
     source = entry_source(name, code.co_varnames[: code.co_argcount], reports_faults)

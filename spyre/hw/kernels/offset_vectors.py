@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from spyre.dtypes import FORMATS, NIBBLE_SHIFTS, FormatKind, decode_device
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.intrinsics import (
     decode_dl16,
     decode_half,
@@ -18,7 +19,6 @@ from spyre.hw.kernels.intrinsics import (
     float_bits,
 )
 from spyre.hw.kernels.jit import kernel
-from spyre.hw.table import plan as tb
 
 WORDS = tb.WORDS
 """Size of a view of a table with vectors: no bound, they are as long as the table's counts say."""
@@ -26,7 +26,6 @@ DL16, HALF, FP32, INT4 = tb.DL16, tb.HALF, tb.FP32, tb.INT4
 DL16_TRUNC, DL16_EVEN = tb.DL16_TRUNC, tb.DL16_EVEN
 FP8_143, INT8, FIRST_PACKED = tb.FP8_143, tb.INT8, tb.FIRST_PACKED
 
-F = np.float32
 FIRST_NIBBLE = NIBBLE_SHIFTS[0]
 
 
@@ -49,7 +48,7 @@ ROUNDING_ADD, ROUNDING_ODD, LARGEST_CODE = tb.ROUNDING_ADD, tb.ROUNDING_ODD, tb.
 
 @kernel
 def vector_word(table, position):
-    """Element ``position`` of the vectors behind the head row (see ``plans.lines.attach``)."""
+    """Element ``position`` of the vectors behind the head row, see `offset_tables.attach`."""
     row = position // (WORDS - 1)
     return table[(row + 1) * WORDS + 1 + position - row * (WORDS - 1)]
 

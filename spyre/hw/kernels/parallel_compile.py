@@ -22,10 +22,10 @@ from numba import types
 
 from spyre import config
 from spyre.cache import PACKAGE
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.jit import Entry, cache_directory, is_kept
 from spyre.hw.kernels.progress import compile_progress
 from spyre.hw.spec import MAX_OPERANDS
-from spyre.hw.table import plan as tb
 from spyre.interrupts import interrupts
 
 TRANSFER, DRIVER = "transfer", "driver"
@@ -82,7 +82,7 @@ def processes() -> int:
 def compile_together(names: Iterable[str]) -> None:
     """If several of ``names`` are not ready, compile them and the driver in worker processes."""
     with _compiling:
-        missing = [name for name in names if not entry_of(name).is_ready]
+        missing = missing_of(names)
         if len(missing) > 1 and processes() > 1:
             for _ in compiled_elsewhere([*missing, DRIVER]):
                 pass
@@ -90,15 +90,13 @@ def compile_together(names: Iterable[str]) -> None:
 
 def missing_of(names: Iterable[str]) -> list[str]:
     """Those of ``names`` of `JOBS` that are neither loaded nor on the disk."""
-    return [name for name in names if not _is_ready(name)]
+    return [n for n in names if not (_is_driver_ready() if n == DRIVER else entry_of(n).is_ready)]
 
 
-def _is_ready(name: str) -> bool:
-    if name != DRIVER:
-        return entry_of(name).is_ready
+def _is_driver_ready() -> bool:
     from spyre.hw.kernels.driver import drive
 
-    return is_kept(drive)
+    return bool(drive.overloads) or is_kept(drive.py_func)  # type: ignore[attr-defined]
 
 
 def compile_missing(names: Iterable[str]) -> None:
@@ -139,14 +137,19 @@ def compiled_elsewhere(names: Sequence[str]) -> Iterator[str]:
 
 def _worker(numbers: int, begun_end: int) -> subprocess.Popen[bytes]:
     """Start a process that compiles; its failures are reported when this process compiles."""
-    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _WORKER],  # nothing of the working folder is imported
         stdin=numbers,
         stdout=begun_end,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, config.PROGRESS.name: "0"},
+        env=compiler_environment(),
     )
+
+
+def compiler_environment() -> dict[str, str]:
+    """The environment of processes that compile: this package, and no progress lines."""
+    path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, config.PROGRESS.name: "0"}
 
 
 def _lines(pipe: int) -> Iterator[str]:

@@ -28,25 +28,25 @@ from numba.extending import intrinsic
 
 from spyre.hw.kernels.intrinsics import I64, call_entry, pointer_i64
 from spyre.hw.kernels.jit import kernel
-from spyre.hw.table import (
-    ARGUMENTS,
-    BUSY,
+from spyre.hw.plan_table import (
     CHUNK_MASK,
-    CHUNKS,
     CLOSED,
-    DONE,
-    GENERATION,
     JOB_BITS,
     LINGER_ROUNDS,
-    NEXT,
+    POOL_ARGUMENTS as ARGUMENTS,
+    POOL_BUSY as BUSY,
+    POOL_CHUNKS as CHUNKS,
+    POOL_DONE as DONE,
+    POOL_GENERATION as GENERATION,
+    POOL_NEXT as NEXT,
+    POOL_SEMAPHORES as SEMAPHORES,
+    POOL_SLEEPING as SLEEPING,
+    POOL_STATUS as STATUS,
+    POOL_THREADS as THREADS,
+    POOL_UNITS as UNITS,
+    POOL_WORDS as WORDS,
     SEMAPHORE_WORDS,
-    SEMAPHORES,
-    SLEEPING,
     SPIN_ROUNDS,
-    STATUS,
-    THREADS,
-    UNITS,
-    WORDS,
 )
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
+from spyre.hw import plan_table as tb, transfer_table as tt
 from spyre.hw.kernels.intrinsics import (
     bits_float,
     call_entry,
@@ -26,7 +27,6 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.table import plan as tb, transfer as tt
 
 FAR = 1 << 46
 """Extent given to arrays made from raw addresses."""

@@ -1,15 +1,13 @@
-from .aliases import (
-    AliasStructure as AliasStructure,
-    alias_rows as alias_rows,
-    alias_structure as alias_structure,
-    equal_runs as equal_runs,
-)
 from .binding import (
     AddressOwners as AddressOwners,
     AddressWindow as AddressWindow,
+    AliasStructure as AliasStructure,
     Allocation as Allocation,
     Binding as Binding,
     TileMap as TileMap,
+    alias_rows as alias_rows,
+    alias_structure as alias_structure,
+    equal_runs as equal_runs,
     window_base as window_base,
 )
 from .checks import (
@@ -17,7 +15,6 @@ from .checks import (
 )
 from .linked_program import (
     BatchGroup as BatchGroup,
-    BatchPiece as BatchPiece,
     LinkedBatch as LinkedBatch,
     LinkedProgram as LinkedProgram,
     Variant as Variant,
@@ -25,6 +22,7 @@ from .linked_program import (
     is_movable as is_movable,
     movable_rows as movable_rows,
     move as move,
+    shape_text as shape_text,
     variants_of as variants_of,
 )
 from .linker import (
@@ -37,7 +35,4 @@ from .trace import (
     core_owners as core_owners,
     operand_owners as operand_owners,
     trace as trace,
-)
-from .view import (
-    shape_text as shape_text,
 )

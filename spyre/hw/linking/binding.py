@@ -1,4 +1,4 @@
-"""The binding of a launch: parameter values, base addresses of segments, accessible memory.
+"""The binding of a launch: parameter values, base addresses of segments, and its memory.
 
 Symbolic bundles take addresses as parameter values. Baked bundles carry addresses whose segment
 (16 GiB each) names the argument; the segment table gives that argument's address. A tile of a
@@ -7,19 +7,25 @@ larger tensor is bound through a window, which maps the tile's offsets to the te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.spec import HBM_BYTES, REGION_BITS, REGION_BYTES, REGIONS
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 
+FIXED = -1
+"""Owner of a value that depends on no address: scratchpads, sizes, constants."""
+UNKNOWN = -2
+"""Owner of a value that depends on several addresses, or on one other than by adding to it."""
 WINDOW_BITS = 40
 """The address bits from here on are a window's number; addresses of real memory are below."""
 
@@ -238,3 +244,102 @@ def _moved(values: Mapping[K, int], owners: Mapping[K, int], bases: Sequence[int
         name: values[name] if values[name] >> WINDOW_BITS else bases[k]
         for name, k in owners.items()
     }
+
+
+# --- allocations that overlap -----------------------------------------------------------------
+
+# Allocations that overlap, directly or through others, form a group that moves together.
+AliasStructure = tuple[tuple[int, int], ...]
+"""Per allocation: the group, named by its first allocation in the order given, and the bytes from
+the group's lowest address."""
+
+
+def alias_structure(addresses: Sequence[int], sizes: Sequence[int]) -> AliasStructure | None:
+    """The structure of allocations at ``addresses`` of ``sizes`` bytes; None when none overlap."""
+    groups: list[list[int]] = []
+    end = -1
+    for low, size, k in sorted(zip(addresses, sizes, range(len(sizes)), strict=True)):
+        if low < end:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+        end = max(end, low + size)
+    if len(groups) == len(sizes):
+        return None
+    found = {k: (min(g), addresses[k] - addresses[g[0]]) for g in groups for k in g}
+    return tuple(found[k] for k in range(len(sizes)))
+
+
+def alias_rows(addresses: Int64Array, sizes: Int64Array) -> Int64Array:
+    """`alias_structure` of many launches at once: int64 [launch, allocation, 2].
+
+    ``addresses``: [launch, allocation]; ``sizes``: [allocation]. Without overlaps every allocation
+    is one group with offset 0.
+    """
+    if not sizes.size:
+        return np.zeros((*addresses.shape, 2), np.int64)
+    # as `alias_structure`, in order of address, for all launches at once
+    order = np.lexsort((np.broadcast_to(sizes, addresses.shape), addresses), axis=1)
+    lows = np.take_along_axis(addresses, order, 1)
+    ends = np.maximum.accumulate(lows + sizes[order], axis=1)
+    begins = np.ones(lows.shape, np.bool_)
+    begins[:, 1:] = lows[:, 1:] >= ends[:, :-1]
+    first = np.maximum.accumulate(np.where(begins, lows, np.iinfo(np.int64).min), axis=1)
+    groups, offsets = np.empty_like(order), np.empty_like(lows)
+    np.put_along_axis(groups, order, np.cumsum(begins, axis=1), 1)
+    np.put_along_axis(offsets, order, lows - first, 1)
+    names = (groups[:, :, None] == groups[:, None, :]).argmax(axis=2)
+    return np.stack((names, offsets), axis=2)
+
+
+def equal_runs(*columns: npt.NDArray[np.generic]) -> Iterator[tuple[int, int]]:
+    """(first, last) of neighbouring launches that are equal in all ``columns``, [launch, ...]."""
+    count = len(columns[0])
+    if not count:
+        return
+    changed = np.zeros(count - 1, np.bool_)
+    for column in columns:
+        flat = column.reshape(count, -1)
+        changed |= (flat[1:] != flat[:-1]).any(axis=1)
+    yield from pairwise([0, *(np.flatnonzero(changed) + 1).tolist(), count])
+
+
+class AllocationTable:
+    """The allocations of a launch, searched with arrays of addresses."""
+
+    def __init__(self, allocations: Sequence[Allocation]) -> None:
+        lows, sizes = [a.address_bytes for a in allocations], [a.size_bytes for a in allocations]
+        self._lows = np.array(lows, np.int64)
+        self._ends = self._lows + np.array(sizes, np.int64)
+        structure = alias_structure(lows, sizes)
+        groups = range(len(sizes)) if structure is None else [group for group, _ in structure]
+        self._groups = np.array(groups, np.int64)
+        self._order = np.argsort(self._lows, kind="stable")
+        # Views may overlap: per allocation in order of address, the one up to it that ends last.
+        reached = np.maximum.accumulate(self._ends[self._order])
+        self._widest = self._order[np.searchsorted(reached, reached, side="left")]
+
+    def holders(self, low: Int64Array, high: Int64Array) -> Int64Array:
+        """The allocation that contains bytes ``low`` to ``high``, elementwise; -1 if none does."""
+        if not self._order.size:
+            return np.full(low.shape, -1, np.int64)
+        before = np.searchsorted(self._lows[self._order], low, side="right") - 1
+        widest = self._widest[np.maximum(before, 0)]
+        return np.where((before >= 0) & (high <= self._ends[widest]), widest, -1)
+
+    def confirmed(self, owners: Int64Array, holders: Int64Array, bases: Int64Array) -> Int64Array:
+        """``owners``, UNKNOWN where an operand is or begins in the memory of another group.
+
+        ``owners``, ``bases`` (start of the first core): [member, operand]. ``holders``: the
+        allocation that contains each core's operand, [member, operand, core], -1 for LX.
+        """
+        if not self._groups.size:
+            return owners
+        group = self._groups[np.maximum(owners, 0)]
+        holder = np.maximum(holders, 0)
+        in_group = (self._groups[holder] == group[:, :, None]) & (holders >= 0)
+        first = holder[:, :, 0]
+        begins = (bases >= self._lows[first]) & (bases < self._ends[first])
+        good = in_group.all(axis=2) & begins
+        settled: Int64Array = np.where((owners < 0) | good, owners, UNKNOWN)
+        return settled

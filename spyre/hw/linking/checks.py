@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from spyre.errors import BundleError, DeviceFault, DeviceLocation, JsonLocation
 from spyre.hw.access import Box, core_boxes, global_coordinate
-from spyre.hw.linking.binding import Allocation
-from spyre.hw.plans import CorePlan, UniformOperation
-from spyre.hw.spec import (
-    LX_BASE,
-    LX_BYTES,
-    STICK_BYTES,
-)
-from spyre.hw.table import REQUANTIZATIONS, REQUANTIZE_KIND, plan as tb
+from spyre.hw.linking.binding import Allocation, AllocationTable
+from spyre.hw.ops import Category, Family
+from spyre.hw.plans import CorePlan
+from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
-from spyre.mlir.operation import (
-    Component,
-    Operation,
-    footprint,
-    literal_addresses,
-    unbound_symbols,
-)
-from spyre.mlir.program import Execute, LinkableProgram, Schedule
+from spyre.mlir.operation import Component, Operation, footprint, literal_addresses, unbound_symbols
+from spyre.mlir.program import Execute, LinkableProgram
 
 
 def check_bound(op: Operation, execute: Execute) -> None:
@@ -41,33 +30,38 @@ def check_literals(op: Operation, execute: Execute, program: LinkableProgram) ->
             raise fault.error(BundleError, JsonLocation(op.file, fault.place.json_path))
 
 
-@dataclass(frozen=True)
-class CheckedExecute:
-    """The execute that is checked, for messages."""
-
-    op: Operation
-    execute: Execute
-    schedule: Schedule
-    plan: CorePlan
-    instances: Int64Array
-
-    def location(self, member: int, operand: int, core: int | None, address: int) -> DeviceLocation:
-        """The location of an address of ``operand`` in one of ``instances``."""
-        loops = self.schedule.loop_indices[self.execute.index][self.instances[member]]
-        return DeviceLocation(
-            self.op.file,
-            self.execute.index,
-            core,
-            self.op.tensors[operand].name,
-            address,
-            tuple(int(i) for i in loops),
-            self.execute.location,
-        )
+Locate = Callable[[int, int, int | None, int], DeviceLocation]
+"""The location of an address in messages: of a member of the instances, operand, core, address."""
 
 
-def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
+def operand_location(
+    op: Operation,
+    execute: Execute,
+    loops: Int64Array,
+    instances: Int64Array,
+    member: int,
+    operand: int,
+    core: int | None,
+    address: int,
+) -> DeviceLocation:
+    """The location of an address of ``operand`` in a member of ``instances``.
+
+    ``loops``: loop indices, [instance, depth]. A `Locate` once the first four are bound.
+    """
+    return DeviceLocation(
+        op.file,
+        execute.index,
+        core,
+        op.tensors[operand].name,
+        address,
+        tuple(loops[instances[member]].tolist()),
+        execute.location,
+    )
+
+
+def check_alignment(op: Operation, locate: Locate, starts: Int64Array) -> None:
     """DeviceFault SPY413 unless ``starts`` [member, operand, core] are multiples of an element."""
-    words = np.array([max(tensor.word_length_bytes, 1) for tensor in place.op.tensors], np.int64)
+    words = np.array([max(tensor.word_length_bytes, 1) for tensor in op.tensors], np.int64)
     bad = starts % words[:, None] != 0
     if not bad.any():
         return
@@ -75,108 +69,81 @@ def check_alignment(place: CheckedExecute, starts: Int64Array) -> None:
     address = int(starts[member, operand, core])
     raise DeviceFault(
         "SPY413",
-        f"{place.op.name}: the address of an element is not a multiple of its size",
-        place.location(member, operand, place.op.cores[core], address),
+        f"{op.name}: the address of an element is not a multiple of its size",
+        locate(member, operand, op.cores[core], address),
         expected=f"a multiple of {words[operand]} bytes",
         found=f"{address:#x}",
     )
 
 
-def check_lx(place: CheckedExecute, divided: UniformOperation, member: int) -> None:
-    """DeviceFault SPY410 if a tensor of ``divided`` leaves its core's scratchpad."""
-    op = divided.op
+def check_lx(locate: Locate, op: Operation, starts: Int64Array, member: int) -> None:
+    """DeviceFault SPY410 if a tensor leaves its core's scratchpad.
+
+    ``starts``: [member, operand, core] of ``op``, with its tensors' own work slices.
+    """
     for k, tensor in enumerate(op.tensors):
         if tensor.component is not Component.LX:
             continue
         span = footprint(op, tensor).span_bytes
         for i, core in enumerate(op.cores):
-            offset = int(divided.starts[member, k, i]) - LX_BASE - core * LX_BYTES
+            offset = int(starts[member, k, i]) - LX_BASE - core * LX_BYTES
             if offset < 0 or offset + span > LX_BYTES:
                 raise DeviceFault(
                     "SPY410",
                     f"{op.name} leaves the scratchpad of its core",
-                    place.location(0, k, core, offset),
+                    locate(0, k, core, offset),
                     expected=f"bytes 0 to {LX_BYTES}",
                     found=f"bytes {offset} to {offset + span}",
                 )
 
 
 def allows_overread(plan: CorePlan) -> bool:
-    """True if the plan's kernel takes the ends of arguments (`vectors.END`) and stops there.
+    """True if the plan's kernel takes the ends of arguments (`plan_table.END`) and stops there.
 
     torch-spyre's conversions to and from fp8 read pairs of sticks; the second stick may be behind
     the end of the argument. The card allows it, and the results of those lanes are not used.
     """
-    heads = plan.tables[plan.tables[:, tb.KIND] != tb.EXTRA]
-    floats = heads[:, tb.OPCODE] < REQUANTIZATIONS.index("add")
-    return bool(((heads[:, tb.KIND] == REQUANTIZE_KIND) & floats).all())
+    is_integer = plan.spec.category is Category.INTEGER
+    return plan.spec.family is Family.REQUANTIZE and not is_integer
 
 
 def check_hbm(
-    place: CheckedExecute, starts: Int64Array, allocations: Sequence[Allocation]
+    plan: CorePlan,
+    locate: Locate,
+    starts: Int64Array,
+    allocations: Sequence[Allocation],
+    memory: AllocationTable,
 ) -> Int64Array:
     """Index of the allocation that contains each operand, [member, operand, core]; -1 for LX.
 
-    ``starts``: [member, operand, core]. The cores' allocations differ only if each core has a
-    separate tensor. Operations that allow an overread may pass the end of the allocation.
-    DeviceFault SPY411 for an operand in no allocation.
+    ``starts``: [member, operand, core]; ``memory``: of ``allocations``. The cores' allocations
+    differ only if each core has a separate tensor. Operations that allow an overread may pass the
+    end of the allocation. DeviceFault SPY411 for an operand in no allocation.
     """
-    bounded = allows_overread(place.plan)
-    index = _AllocationIndex.of(allocations)
+    bounded = allows_overread(plan)
     owners = np.full(starts.shape, -1, np.int64)
-    for k, tensor in enumerate(place.op.tensors):
+    for k, tensor in enumerate(plan.op.tensors):
         if tensor.component is not Component.HBM:
             continue
         if tensor.per_core_in_hbm:
             low = starts[:, k, :]
-            high = low + place.plan.accesses[k].span_bytes
+            high = low + plan.accesses[k].span_bytes
         else:
-            low = starts[:, k, :1] + place.plan.low_bytes[k]
-            high = starts[:, k, :1] + place.plan.high_bytes[k]
+            low = starts[:, k, :1] + plan.low_bytes[k]
+            high = starts[:, k, :1] + plan.high_bytes[k]
         cut = bounded and not tensor.per_core_in_hbm
-        holders = index.owner(low, low + STICK_BYTES if cut else high)
+        holders = memory.holders(low, low + STICK_BYTES if cut else high)
         if (holders < 0).any():
             member, core = (int(i) for i in np.argwhere(holders < 0)[0])
             extent = int(low[member, core]), int(high[member, core])
-            _raise_out_of_bounds(place, member, k, starts[member, k], extent, allocations)
+            _raise_out_of_bounds(plan.op, locate, member, k, starts[member, k], extent, allocations)
         owners[:, k] = holders
     return owners
 
 
-@dataclass(frozen=True)
-class _AllocationIndex:
-    """Allocations in order of address: positions in the list given, first and end bytes."""
-
-    order: Int64Array
-    lows: Int64Array
-    highs: Int64Array
-
-    @classmethod
-    def of(cls, allocations: Sequence[Allocation]) -> _AllocationIndex:
-        lows = np.array([a.address_bytes for a in allocations], np.int64)
-        highs = np.array([a.end_bytes for a in allocations], np.int64)
-        order = np.argsort(lows, kind="stable")
-        return cls(order, lows[order], highs[order])
-
-    def owner(self, low: Int64Array, high: Int64Array) -> Int64Array:
-        """The allocation that contains bytes ``low`` to ``high``, elementwise; -1 if none does."""
-        if not self.order.size:
-            return np.full(low.shape, -1, np.int64)
-        before = np.searchsorted(self.lows, low, side="right") - 1
-        # Views may overlap: of the allocations that begin before, take the one that ends last.
-        widest = _widest_before(self.highs)[np.maximum(before, 0)]
-        inside = (before >= 0) & (high <= self.highs[widest])
-        return np.where(inside, self.order[widest], -1)
-
-
-def _widest_before(highs: Int64Array) -> Int64Array:
-    """Per allocation in order of address, the one up to it that ends last."""
-    ends = np.maximum.accumulate(highs) if highs.size else highs
-    return np.searchsorted(ends, ends, side="left")
-
-
 def _raise_out_of_bounds(
-    place: CheckedExecute,
+    op: Operation,
+    locate: Locate,
     member: int,
     operand: int,
     starts: Int64Array,
@@ -188,18 +155,18 @@ def _raise_out_of_bounds(
     For tensors of single cores in HBM, ``extent`` is the range of one core.
     """
     low, high = extent
-    alone = place.op.tensors[operand].per_core_in_hbm
+    alone = op.tensors[operand].per_core_in_hbm
     near = [a for a in allocations if a.address_bytes <= low < a.end_bytes]
     expected = "one of: " + ", ".join(
         f"{a.name} {a.address_bytes:#x}..{a.end_bytes:#x}" for a in (near or allocations)[:8]
     )
     memory = allocations if alone else near or allocations
-    position, address, coordinate = _first_core_outside(place.op, operand, starts, memory)
+    position, address, coordinate = _first_core_outside(op, operand, starts, memory)
     cores = "of one core" if alone else "over all cores"
     raise DeviceFault(
         "SPY411",
-        f"{place.op.name} touches memory outside of its arguments",
-        place.location(member, operand, place.op.cores[position], address),
+        f"{op.name} touches memory outside of its arguments",
+        locate(member, operand, op.cores[position], address),
         expected=expected if allocations else "no device memory at all",
         found=f"bytes {low:#x}..{high:#x} ({high - low} bytes) {cores}{coordinate}",
     )

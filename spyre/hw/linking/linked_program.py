@@ -10,50 +10,116 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.linking.aliases import AliasStructure, alias_structure
-from spyre.hw.linking.binding import Binding
-from spyre.hw.linking.view import LinkedView
-from spyre.hw.plans import CorePlan, PlanRun
-from spyre.hw.spec import (
-    HBM_BYTES,
-    REGION_BITS,
-    REGION_SKEW_BYTES,
-    STICK_BYTES,
+from spyre.errors import DeviceLocation, SourceLocation
+from spyre.hw import plan_table as tb
+from spyre.hw.access import Box, core_boxes
+from spyre.hw.counters import (
+    NO_ACCESSES,
+    Counters,
+    Dispatches,
+    Executions,
+    LxAccesses,
+    OperationCounts,
+    count_cores,
+    count_execute,
+    count_operation,
 )
-from spyre.hw.table import CHAIN_KIND, DISPATCH_BASES, DISPATCH_WORDS, KERNEL_NAMES, plan as tb
+from spyre.hw.linking.binding import Allocation, Binding
+from spyre.hw.linking.trace import core_owners, operand_owners
+from spyre.hw.plans import CorePlan, LinkedPart
+from spyre.hw.spec import HBM_BYTES, LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
 from spyre.layout import Int64Array
-from spyre.mlir.operation import Operation
-from spyre.mlir.program import LinkableProgram, Schedule
+from spyre.mlir.operation import Component, Operation
+from spyre.mlir.program import Execute, LinkableProgram, Schedule
 
-if TYPE_CHECKING:
-    from spyre.hw.counters import Counters
+
+@dataclass(frozen=True, eq=False)
+class LinkedStatement:
+    """An execute statement with the operation of its SDSC and the plans linked for it."""
+
+    execute: Execute
+    operation: Operation
+    runs: tuple[LinkedPart, ...]
+
+    @property
+    def index(self) -> int:
+        return self.execute.index
+
+    @property
+    def name(self) -> str:
+        return self.operation.name
+
+    @property
+    def shape(self) -> str:
+        """The iteration space; for a runtime size the sizes of the executions."""
+        return shape_text(self.operation, self.runs)
+
+    @property
+    def source(self) -> str:
+        return self.execute.sdsc_filename
+
+    @property
+    def location(self) -> SourceLocation | None:
+        return self.execute.location
+
+    @cached_property
+    def cores(self) -> tuple[int, ...]:
+        return tuple(sorted({core for run in self.runs for core in run.plan.op.cores}))
+
+    @cached_property
+    def counters(self) -> Counters:
+        """The work of all its executions."""
+        return count_execute(self.runs)
+
+    @cached_property
+    def core_counts(self) -> Int64Array:
+        """The same core by core, int64 [CORES, len(CORE_COLUMNS)]."""
+        return count_cores(self.runs)
+
+    @cached_property
+    def operation_counts(self) -> OperationCounts:
+        """The same with its class and shape."""
+        return count_operation(self.runs)
+
+
+def shape_text(op: Operation, runs: Sequence[LinkedPart] = ()) -> str:
+    """The iteration space in N_ order, in elements; for a runtime size the sizes in ``runs``."""
+    extents = {dim: str(op.extents[dim]) for dim in op.dims}
+    for dim in op.symbolic_dims if runs else ():
+        sizes = {run.plan.op.extents[dim] for run in runs}
+        extents[dim] = "-".join(map(str, sorted({min(sizes), max(sizes)})))
+    return ", ".join(f"{dim} {extent}" for dim, extent in extents.items())
 
 
 @dataclass(frozen=True, eq=False)
 class LinkedCode:
     """The result of linking, shared by all moved copies of the program.
 
-    ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``run_rows``:
-    first row in ``tables`` of each run, in the order of ``runs``. ``runs``: plans and instances of
-    each static execute; an instance with several parts is in several runs. ``binding``: the launch
-    it was linked for, whose addresses ``view``, ``runs`` and `host_dispatch` have.
-    ``base_allocations``: the allocation each base of each dispatch moves with, int32 [dispatch,
-    operand], FIXED or UNKNOWN. ``movable``: everything that depends on an allocation moves with it.
-    ``chained``: some dispatches are chains, see :mod:`spyre.hw.linking.linker`.
+    It is the :class:`~spyre.hw.counters.program.ProgramView` of all of them; what observers ask for
+    is computed on first access.
+
+    ``tables``: int64 [n, WORDS]; rows of KIND EXTRA continue the table before them. ``statements``:
+    with the plans and instances of each; an instance with several parts is in several runs.
+    ``dispatch``: in program order, [dispatch, DISPATCH_WORDS]. ``run_rows``: first row in
+    ``tables`` of each run, statement by statement. ``binding``: the launch it was linked for, whose
+    addresses these have. ``base_allocations``: the allocation each base of each dispatch moves
+    with, int32 [dispatch, operand], FIXED or UNKNOWN. ``movable``: everything that depends on an
+    allocation moves with it. ``chained``: some dispatches are chains, see
+    :mod:`spyre.hw.linking.linker`.
     """
 
     tables: Int64Array
     program: LinkableProgram
+    statements: tuple[LinkedStatement, ...]
+    schedule: Schedule
+    dispatch: Int64Array
     run_rows: Int64Array
-    view: LinkedView
-    runs: tuple[tuple[PlanRun, ...], ...]
     binding: Binding
     base_allocations: npt.NDArray[np.int32]
     movable: bool
@@ -69,13 +135,13 @@ class LinkedCode:
         """Kinds of the kernels the program uses."""
         kinds = self.tables[:, tb.KIND]
         used: list[int] = np.flatnonzero(np.bincount(kinds[kinds != tb.EXTRA])).tolist()
-        return [*used, CHAIN_KIND] if self.chained else used
+        return [*used, tb.CHAIN_KIND] if self.chained else used
 
     @cached_property
     def host_dispatch(self) -> Int64Array:
         """The dispatches with base addresses as host offsets."""
-        mapped = self.view.dispatch.copy()
-        bases = mapped[:, DISPATCH_BASES:]
+        mapped = self.dispatch.copy()
+        bases = mapped[:, tb.DISPATCH_BASES :]
         bases += (bases >> REGION_BITS) * REGION_SKEW_BYTES
         return mapped
 
@@ -89,10 +155,50 @@ class LinkedCode:
         """Bytes of each allocation of ``binding``."""
         return tuple(a.size_bytes for a in self.binding.allocations)
 
+    # --- as observers see it ------------------------------------------------------------------
+
     @cached_property
-    def aliases(self) -> AliasStructure | None:
-        """Overlaps of the allocations of ``binding``."""
-        return alias_structure(self.bases.tolist(), self.sizes)
+    def executions(self) -> Executions:
+        """Executions with dispatches, in program order; the parts of one count once."""
+        statement, instance = self.dispatch[:, 1], self.dispatch[:, 2]
+        span = int(instance.max(initial=0)) + 1
+        _, first = np.unique(statement * span + instance, return_index=True)
+        rows = np.sort(first)
+        return Executions(statement[rows], instance[rows])
+
+    @cached_property
+    def dispatches(self) -> Dispatches:
+        """All dispatches; each run is a part."""
+        part = np.searchsorted(self.run_rows, self.dispatch[:, 0], side="right") - 1
+        cores = (run.plan.op.cores for statement in self.statements for run in statement.runs)
+        return Dispatches(self.dispatch[:, 1], self.dispatch[:, 2], part, tuple(cores))
+
+    @cached_property
+    def lx_accesses(self) -> LxAccesses:
+        """Every use of a range of the scratchpads."""
+        uses = [use for statement in self.statements for use in self._lx_uses(statement)]
+        return LxAccesses(*np.concatenate(uses, axis=1)) if uses else NO_ACCESSES
+
+    def _lx_uses(self, statement: LinkedStatement) -> Iterator[Int64Array]:
+        if not statement.runs:
+            return
+        positions = np.flatnonzero(self.executions.statement == statement.index)
+        instance = self.executions.instance[positions]
+        position_of = np.zeros(int(instance.max(initial=0)) + 1, np.int64)
+        position_of[instance] = positions
+        for run in statement.runs:
+            for operand, access in enumerate(run.plan.accesses):
+                if access.tensor.component is not Component.LX:
+                    continue
+                starts = (run.starts(operand) - LX_BASE) % LX_BYTES
+                low, high = starts.min(axis=1), starts.max(axis=1) + access.span_bytes
+                index = np.full(len(low), statement.index)
+                writes = np.full(len(low), int(access.tensor in run.plan.op.outputs))
+                yield np.stack([low, high, position_of[run.instances], index, writes])
+
+    def loop_indices(self, statement: int, instance: int) -> tuple[int, ...]:
+        """Indices of the loops around an execution, outermost first."""
+        return tuple(self.schedule.loop_indices[statement][instance].tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +224,6 @@ class LinkedProgram:
         """The program that was linked."""
         return self.code.program
 
-    @property
-    def run_rows(self) -> Int64Array:
-        """First row in ``tables`` of each run."""
-        return self.code.run_rows
-
-    @property
-    def entries(self) -> Int64Array:
-        """Addresses of the kernels the program uses, compiled or loaded on first access."""
-        return self.code.entries
-
     @cached_property
     def host_dispatch(self) -> Int64Array:
         """``dispatch`` with base addresses as host offsets, as kernels take them."""
@@ -145,29 +241,28 @@ class LinkedProgram:
     def schedule(self) -> Schedule:
         """All executes with their symbol values."""
         if self.bases is None:
-            return self.view.schedule
+            return self.code.schedule
         return self.program.schedule(self.binding.parameters, self.binding.scratch_addresses)
 
     @cached_property
     def dispatch(self) -> Int64Array:
-        """Dispatches in program order, with device addresses, [dispatch, DISPATCH_WORDS].
+        """Dispatches in program order, with device addresses, [dispatch, tb.DISPATCH_WORDS].
 
         Table, static execute, instance, chain length, 8 base addresses.
         """
         if self.bases is None:
-            return self.view.dispatch
-        moved = self.view.dispatch.copy()
-        moved[:, DISPATCH_BASES:] += self._shifts[self.code.base_allocations]
+            return self.code.dispatch
+        moved = self.code.dispatch.copy()
+        moved[:, tb.DISPATCH_BASES :] += self._shifts[self.code.base_allocations]
         return moved
 
     @cached_property
-    def runs(self) -> tuple[tuple[PlanRun, ...], ...]:
+    def runs(self) -> tuple[tuple[LinkedPart, ...], ...]:
         """Plans and their instances per static execute."""
-        if self.bases is None:
-            return self.code.runs
-        return tuple(tuple(map(self._moved, group)) for group in self.code.runs)
+        runs = tuple(statement.runs for statement in self.code.statements)
+        return runs if self.bases is None else tuple(tuple(map(self._moved, g)) for g in runs)
 
-    def _moved(self, run: PlanRun) -> PlanRun:
+    def _moved(self, run: LinkedPart) -> LinkedPart:
         return replace(run, bases=run.bases + self._shifts[run.base_allocations])
 
     @cached_property
@@ -175,21 +270,32 @@ class LinkedProgram:
         """Bytes each allocation moves by, and 0 at the end for FIXED (index -1)."""
         return np.append(np.array(self.bases, np.int64) - self.code.bases, 0)
 
+    def location(
+        self, static: int, instance: int, tensor: str, address: int, core: int | None = None
+    ) -> DeviceLocation:
+        """The location of a device address in an instance of an execute statement, for messages."""
+        execute = self.program.executes[static]
+        loops = tuple(int(i) for i in self.schedule.loop_indices[static][instance])
+        file = self.code.statements[static].operation.file
+        return DeviceLocation(file, static, core, tensor, address, loops, execute.location)
+
     @property
     def counters(self) -> tuple[Counters, ...]:
         """The work of every static execute in one launch; counted once per linked program."""
-        return tuple(statement.counters for statement in self.view.statements)
+        return tuple(statement.counters for statement in self.code.statements)
 
     @property
-    def view(self) -> LinkedView:
+    def view(self) -> LinkedCode:
         """The program as observers see it: one object for all moved copies."""
-        return self.code.view
+        return self.code
 
     @cached_property
     def plans(self) -> tuple[tuple[CorePlan, ...], ...]:
         """The distinct plans of each static execute."""
-        runs = self.code.runs
-        return tuple(tuple({id(r.plan): r.plan for r in group}.values()) for group in runs)
+        return tuple(
+            tuple({id(run.plan): run.plan for run in statement.runs}.values())
+            for statement in self.code.statements
+        )
 
 
 @dataclass(frozen=True)
@@ -198,28 +304,60 @@ class Variant:
 
     ``starts``: device addresses in bytes, [member of ``instances``, operand, core]. Most statements
     have one variant; runtime sizes and shorter last work slices make more. ``divided``: as in
-    :class:`PlanRun`.
+    :class:`LinkedPart`.
     """
 
+    binding: Binding
+    schedule: Schedule
+    execute: Execute
     op: Operation
     instances: Int64Array
     starts: Int64Array
     divided: Operation | None = None
 
+    @cached_property
+    def boxes(self) -> tuple[tuple[Box | None, ...], ...]:
+        """The sticks that each core accesses, per operand and core."""
+        return tuple(core_boxes(self.op, tensor) for tensor in self.op.tensors)
+
+    @cached_property
+    def owners(self) -> tuple[tuple[Allocation | None, ...], ...]:
+        """Per operand and core the allocation its address is computed from.
+
+        None in LX, and where an address is computed from several or from none. Of views of one
+        memory that begin together, the largest.
+        """
+        binding, symbols = self.binding, self.schedule.symbols[self.execute.index]
+        per_operand = operand_owners(self.op, self.execute, symbols, binding.owners)
+        largest = sorted(binding.allocations, key=lambda a: a.size_bytes)
+        at = {allocation.address_bytes: allocation for allocation in largest}
+        begins = [a.address_bytes for a in binding.allocations]
+        return tuple(
+            tuple(
+                None if number < 0 else at[begins[number]]
+                for number in core_owners(owners, len(self.op.cores))
+            )
+            for owners in per_operand
+        )
+
 
 def variants_of(linked: LinkedProgram, static: int) -> tuple[Variant, ...]:
     """The operations of execute statement ``static``, in the order of its parts."""
-    groups: dict[int, list[PlanRun]] = {}
+    groups: dict[int, list[LinkedPart]] = {}
     for run in linked.runs[static]:
         groups.setdefault(id(run.plan.op), []).append(run)
-    return tuple(map(_variant, groups.values()))
-
-
-def _variant(runs: list[PlanRun]) -> Variant:
-    instances = np.concatenate([run.instances for run in runs])
-    starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
-    order = np.argsort(instances, kind="stable")
-    return Variant(runs[0].plan.op, instances[order], starts[order], runs[0].divided)
+    variants = []
+    for runs in groups.values():
+        instances = np.concatenate([run.instances for run in runs])
+        starts = np.concatenate([run.bases[:, :, None] + run.pattern[None] for run in runs])
+        order = np.argsort(instances, kind="stable")
+        execute, op = linked.program.executes[static], runs[0].plan.op
+        instances, starts = instances[order], starts[order]
+        variant = Variant(
+            linked.binding, linked.schedule, execute, op, instances, starts, runs[0].divided
+        )
+        variants.append(variant)
+    return tuple(variants)
 
 
 def is_movable(addresses: Iterable[int], sizes: Iterable[int]) -> bool:
@@ -257,17 +395,17 @@ def place_rows(code: LinkedCode, bases: Int64Array) -> Int64Array:
     """Dispatches of many launches one behind another, bases as host offsets; see `move`.
 
     ``bases``: addresses of the allocations, [launch, allocation] → [launch · dispatch,
-    DISPATCH_WORDS].
+    tb.DISPATCH_WORDS].
     """
     from spyre.hw.kernels.driver import place_dispatches
 
-    dispatch = code.view.dispatch
+    dispatch = code.dispatch
     place = place_dispatches
     if not place.overloads:  # type: ignore[attr-defined]
         from spyre.hw.interpreter.background import compiled_or_interpreted
 
         place = compiled_or_interpreted(place, len(bases) * len(dispatch))
-    rows = np.empty((len(bases) * len(dispatch), DISPATCH_WORDS), np.int64)
+    rows = np.empty((len(bases) * len(dispatch), tb.DISPATCH_WORDS), np.int64)
     place(dispatch, code.base_allocations, code.bases, bases, rows)
     return rows
 
@@ -298,33 +436,18 @@ class BatchGroup:
         names = self.names[launch] if self.names else ()
         return move(self.linked, self.bases[launch].tolist(), names)
 
-    def rows(self, first: int, last: int) -> Int64Array:
-        """Dispatches of launches ``first`` to ``last`` (excluded), bases as host offsets."""
+    def part(self, first: int, last: int) -> BatchGroup:
+        """Launches ``first`` to ``last`` (excluded) of the group."""
         if self.bases is None:
-            return self.linked.host_dispatch
-        return place_rows(self.linked.code, self.bases[first:last])
-
-
-@dataclass(frozen=True)
-class BatchPiece:
-    """Launches ``first`` to ``last`` (excluded) of a batch, all of one group.
-
-    ``offset``: number of the group's first launch in the batch.
-    """
-
-    group: BatchGroup
-    offset: int
-    first: int
-    last: int
+            return self
+        return replace(self, bases=self.bases[first:last], names=self.names[first:last])
 
     @property
     def rows(self) -> Int64Array:
-        """Their dispatches, bases as host offsets."""
-        return self.group.rows(self.first - self.offset, self.last - self.offset)
-
-    def program(self, launch: int) -> LinkedProgram:
-        """Launch number ``launch`` of the batch."""
-        return self.group.program(launch - self.offset)
+        """The dispatches of all launches, bases as host offsets."""
+        if self.bases is None:
+            return self.linked.host_dispatch
+        return place_rows(self.linked.code, self.bases)
 
 
 class LinkedBatch:
@@ -340,29 +463,23 @@ class LinkedBatch:
 
     def program(self, launch: int) -> LinkedProgram:
         """Launch number ``launch`` as a separate program."""
-        (piece,) = self.pieces(launch, launch + 1)
-        return piece.program(launch)
+        ((_, piece),) = self.pieces(launch, launch + 1)
+        return piece.program(0)
 
-    def pieces(self, first: int, last: int) -> Iterator[BatchPiece]:
-        """Launches ``first`` to ``last`` (excluded) in pieces of at most MAX_ROWS dispatches.
+    def pieces(self, first: int, last: int) -> Iterator[tuple[int, BatchGroup]]:
+        """Launches ``first`` to ``last`` (excluded) in pieces of at most MAX_ROWS dispatches, each
+        with the number of its first launch.
 
         A launch with more dispatches is one piece.
         """
         for group, (begin, end) in zip(self.groups, pairwise(self._offsets), strict=True):
-            step = max(MAX_ROWS // max(len(group.linked.view.dispatch), 1), 1)
+            step = max(MAX_ROWS // max(len(group.linked.code.dispatch), 1), 1)
             low, high = max(first, begin), min(last, end)
             for launch in range(low, high, step):
-                yield BatchPiece(group, begin, launch, min(launch + step, high))
+                yield launch, group.part(launch - begin, min(launch + step, high) - begin)
 
 
 # --- kernels ----------------------------------------------------------------------------------
-
-
-@cache
-def _address(kind: int) -> int:
-    from spyre.hw.kernels.parallel_compile import entry_of  # imports numba
-
-    return entry_of(KERNEL_NAMES[kind]).address
 
 
 def entry_addresses(kinds: Iterable[int]) -> Int64Array:
@@ -371,12 +488,12 @@ def entry_addresses(kinds: Iterable[int]) -> Int64Array:
     Kernels are compiled, or loaded from the disk cache, on first use; several at a time where
     there are CPUs.
     """
-    from spyre.hw.kernels.parallel_compile import compile_together
-    from spyre.hw.kernels.progress import compile_progress  # imports numba
+    from spyre.hw.kernels.parallel_compile import compile_together, entry_of  # import numba
+    from spyre.hw.kernels.progress import compile_progress
 
     wanted = list(kinds)
-    compile_together([KERNEL_NAMES[kind] for kind in wanted])
-    addresses = np.zeros(len(KERNEL_NAMES), np.int64)
+    compile_together([tb.KERNEL_NAMES[kind] for kind in wanted])
+    addresses = np.zeros(len(tb.KERNEL_NAMES), np.int64)
     for kind in compile_progress().numbered(wanted):
-        addresses[kind] = _address(kind)
+        addresses[kind] = entry_of(tb.KERNEL_NAMES[kind]).address
     return addresses

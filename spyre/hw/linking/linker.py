@@ -9,50 +9,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from spyre.errors import JsonLocation, UnsupportedError
-from spyre.hw.linking.aliases import AllocationTable
-from spyre.hw.linking.binding import Binding
+from spyre.hw import plan_table as tb
+from spyre.hw.linking.binding import FIXED, UNKNOWN, AllocationTable, Binding
 from spyre.hw.linking.checks import (
-    CheckedExecute,
     allows_overread,
     check_alignment,
     check_bound,
     check_hbm,
     check_literals,
     check_lx,
+    operand_location,
 )
-from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram
-from spyre.hw.linking.trace import FIXED, UNKNOWN, common_owner, operand_owners, value_owner
-from spyre.hw.linking.view import LinkedStatement, LinkedView
+from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, LinkedStatement
+from spyre.hw.linking.trace import common_owner, operand_owners, value_owner
 from spyre.hw.plans import (
     CorePlan,
-    PlanRun,
-    UniformOperation,
+    LinkedPart,
+    UniformPart,
     check_slices,
     plan_operation,
     uniform_operations,
 )
-from spyre.hw.spec import (
-    LX_BASE,
-    LX_BYTES,
-    MAX_OPERANDS,
-    REGION_BITS,
-    REGION_SKEW_BYTES,
-)
-from spyre.hw.table import (
-    CHAIN_LENGTH,
-    COPY_KIND,
-    DISPATCH_BASES,
-    DISPATCH_WORDS,
-    ELEMENTWISE_KIND,
-    STRIP_STICKS,
-    plan as tb,
-    vectors as vt,
-)
+from spyre.hw.spec import LX_BASE, LX_BYTES, MAX_OPERANDS, REGION_BITS, REGION_SKEW_BYTES
 from spyre.layout import Int64Array
 from spyre.mlir.operation import (
     INDEX_LIMIT_CONSTANT,
@@ -90,14 +73,14 @@ class Linker:
         """Tables and dispatches for ``binding``. DeviceFault for accesses outside of its memory."""
         with self._lock:
             schedule = self.program.schedule(binding.parameters, binding.scratch_addresses)
-            memory = AllocationTable.of(binding.allocations)
+            memory = AllocationTable(binding.allocations)
             movable = is_relocatable(self.program, schedule, binding)
             launch = _LinkState(schedule, binding, memory, movable)
             linked = [self._link_execute(execute, launch) for execute in self.program.executes]
         operations = [self.operations[e.sdsc_filename] for e in self.program.executes]
         return assemble(self.program, operations, schedule, linked, binding, launch.movable)
 
-    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[list[PlanRun]]:
+    def _link_execute(self, execute: Execute, launch: _LinkState) -> list[list[LinkedPart]]:
         """The runs of each part of one static execute, in the order the parts run."""
         op = self.operations[execute.sdsc_filename]
         symbols = launch.schedule.symbols[execute.index]
@@ -106,26 +89,30 @@ class Linker:
         check_slices(op)
         starts = start_addresses(op, execute, symbols, launch.binding)
         owners = launch.owners(op, execute)
-        parts: list[list[PlanRun]] = []
+        parts: list[list[LinkedPart]] = []
         for sizes, instances in group_by_sizes(op, execute.symbol_ids, symbols):
             sized = with_sizes(op, sizes)
-            for number, plain in enumerate(uniform_operations(sized, starts[instances])):
+            for number, part in enumerate(uniform_operations(sized, starts[instances])):
                 if number == len(parts):
                     parts.append([])
                 key = (execute.sdsc_filename, number, *sizes.items())
-                members = _Instances(execute, instances, owners[instances])
-                parts[number] += self._runs(plain, members, key, launch)
+                parts[number] += self._runs(
+                    *part, execute, instances, owners[instances], key, launch
+                )
         return parts
 
     def _runs(
         self,
-        plain: UniformOperation,
-        members: _Instances,
+        part: UniformPart,
+        divided: UniformPart | None,
+        execute: Execute,
+        instances: Int64Array,
+        owners: Int64Array,
         key: tuple[object, ...],
         launch: _LinkState,
-    ) -> Iterator[PlanRun]:
-        """Plans, checks and tables of one part for ``members``."""
-        op, starts, binding = plain.op, plain.starts, launch.binding
+    ) -> Iterator[LinkedPart]:
+        """Plans, checks and tables of one part for ``instances``; ``owners``: [member, operand]."""
+        (op, starts), binding = part, launch.binding
         # A plan depends on the cores' starts relative to the first one, not on their addresses.
         bases = starts[:, :, 0]
         patterns = starts - bases[:, :, None]
@@ -133,26 +120,26 @@ class Linker:
             first = int(same_pattern[0])
             tags = arrangements_at(op, bases[first], binding)
             plan = self._plan(op, key, _host_pattern(op, starts[first]), tags)
-            checked = CheckedExecute(
-                op, members.execute, launch.schedule, plan, members.rows[same_pattern]
+            loops = launch.schedule.loop_indices[execute.index]
+            locate = partial(operand_location, op, execute, loops, instances[same_pattern])
+            check_alignment(op, locate, starts[same_pattern])
+            check_lx(locate, *(divided or part), first)
+            holders = check_hbm(
+                plan, locate, starts[same_pattern], binding.allocations, launch.memory
             )
-            check_alignment(checked, starts[same_pattern])
-            check_lx(checked, plain.divided or plain, first)
-            holders = check_hbm(checked, starts[same_pattern], binding.allocations)
             base_allocations = launch.memory.confirmed(
-                members.owners[same_pattern], holders, bases[same_pattern]
+                owners[same_pattern], holders, bases[same_pattern]
             )
             for tables, of_limit in _bounded_tables(
-                checked, bases[same_pattern], holders[:, :, 0], binding
+                plan, bases[same_pattern], holders[:, :, 0], binding
             ):
                 rows = same_pattern[of_limit]
-                divided = plain.divided.op if plain.divided else None
-                yield PlanRun(
+                yield LinkedPart(
                     plan,
-                    members.rows[rows],
+                    instances[rows],
                     bases[rows],
                     patterns[first],
-                    divided,
+                    divided[0] if divided else None,
                     base_allocations[of_limit],
                     tables,
                 )
@@ -197,15 +184,6 @@ def is_relocatable(program: LinkableProgram, schedule: Schedule, binding: Bindin
     if any(value_owner(value, binding.owners) != FIXED for value in program.control_values):
         return False
     return all(abs(int(v)) < _SAFE for s in schedule.symbols if s.size for v in (s.min(), s.max()))
-
-
-@dataclass(frozen=True)
-class _Instances:
-    """Instances (``rows``) of an execute statement; ``owners``: [row, operand]."""
-
-    execute: Execute
-    rows: Int64Array
-    owners: Int64Array
 
 
 def start_addresses(
@@ -269,31 +247,31 @@ def arrangements_at(op: Operation, bases: Int64Array, binding: Binding) -> tuple
 
 
 def _bounded_tables(
-    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
+    plan: CorePlan, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Pairs of tables and the members they are for.
 
     If the kernel asks for the end of an argument, there is one pair per distinct end.
     """
-    if allows_overread(checked.plan):
-        return _cut_tables(checked, bases, holders, binding)
+    if allows_overread(plan):
+        return _cut_tables(plan, bases, holders, binding)
     value = next(
-        (k for k, t in enumerate(checked.op.tensors) if t.indirection is Indirection.VALUE), None
+        (k for k, t in enumerate(plan.op.tensors) if t.indirection is Indirection.VALUE), None
     )
-    if value is None or not (checked.plan.tables[:, tb.KIND] == COPY_KIND).all():
-        return [(checked.plan.tables, np.arange(len(bases)))]
-    return _index_limited_tables(checked, value, bases, holders, binding)
+    if value is None or not (plan.tables[:, tb.KIND] == tb.COPY_KIND).all():
+        return [(plan.tables, np.arange(len(bases)))]
+    return _index_limited_tables(plan, value, bases, holders, binding)
 
 
 def _cut_tables(
-    checked: CheckedExecute, bases: Int64Array, holders: Int64Array, binding: Binding
+    plan: CorePlan, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Tables with the ends of the arguments that operands read beyond, per distinct ends."""
-    tables, everyone = checked.plan.tables, np.arange(len(bases))
+    tables, everyone = plan.tables, np.arange(len(bases))
     ends = np.array([*(a.end_bytes for a in binding.allocations), 0], np.int64)
-    local = np.array([tensor.is_local for tensor in checked.op.tensors])
+    local = np.array([tensor.is_local for tensor in plan.op.tensors])
     rooms = np.where(local, _FARTHEST, ends[holders] - bases)
-    over = np.array(checked.plan.high_bytes, np.int64) > rooms
+    over = np.array(plan.high_bytes, np.int64) > rooms
     if not over.any():
         return [(tables, everyone)]
     result = []
@@ -301,29 +279,39 @@ def _cut_tables(
     for k, room in enumerate(distinct):
         cut = tables.copy()
         heads = np.flatnonzero(cut[:, tb.KIND] != tb.EXTRA)
-        cut[heads, tb.FLAGS] |= vt.BOUNDED
+        cut[heads, tb.FLAGS] |= tb.BOUNDED
         for operand, room_bytes in enumerate(room):
-            cut[heads, tb.OPERAND + operand * tb.OPERAND_WORDS + vt.END] = 8 * room_bytes
+            cut[heads, tb.OPERAND + operand * tb.OPERAND_WORDS + tb.END] = 8 * room_bytes
         result.append((cut, np.flatnonzero(which.reshape(-1) == k)))
     return result
 
 
 def _index_limited_tables(
-    checked: CheckedExecute, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
+    plan: CorePlan, value: int, bases: Int64Array, holders: Int64Array, binding: Binding
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Tables with the index limit of gathers, per distinct limit."""
-    tables = checked.plan.tables
+    """Tables with the index limit of gathers, per distinct limit.
+
+    UnsupportedError SPY533 for indices into one tensor per core in HBM.
+    """
+    tables, op, tensor = plan.tables, plan.op, plan.op.tensors[value]
+    if tensor.per_core_in_hbm:  # the cores share one index limit
+        raise UnsupportedError(
+            "SPY533",
+            f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
+            JsonLocation(op.file, tensor.json_path),
+            expected="one tensor of all cores",
+            found=f"{len(op.cores)} cores with a tensor each",
+        )
     # The limit is the first index out of range: beyond the operation's limit or the allocation.
     step = max(int(tables[0, tb.VALUE]), 1)
-    _refuse_unrelated(checked.op, value)
     ends = np.array([a.end_bytes for a in binding.allocations], np.int64)
-    if checked.op.tensors[value].component is Component.LX:
-        room = LX_BYTES - checked.plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
+    if tensor.component is Component.LX:
+        room = LX_BYTES - plan.accesses[value].span_bytes + np.zeros(len(bases), np.int64)
     else:
-        room = ends[holders[:, value]] - (bases[:, value] + checked.plan.high_bytes[value])
+        room = ends[holders[:, value]] - (bases[:, value] + plan.high_bytes[value])
     limits = room // step + 1
-    if INDEX_LIMIT_CONSTANT in checked.op.constants:
-        limits = np.minimum(limits, checked.op.constants[INDEX_LIMIT_CONSTANT])
+    if INDEX_LIMIT_CONSTANT in op.constants:
+        limits = np.minimum(limits, op.constants[INDEX_LIMIT_CONSTANT])
     result = []
     for limit in np.unique(limits):
         limited = tables.copy()
@@ -332,24 +320,11 @@ def _index_limited_tables(
     return result
 
 
-def _refuse_unrelated(op: Operation, value: int) -> None:
-    """UnsupportedError SPY533 for one tensor per core in HBM: the cores share one index limit."""
-    tensor = op.tensors[value]
-    if tensor.per_core_in_hbm:
-        raise UnsupportedError(
-            "SPY533",
-            f"{op.name}: indices into {tensor.name}, one tensor per core, are not simulated",
-            JsonLocation(op.file, tensor.json_path),
-            expected="one tensor of all cores",
-            found=f"{len(op.cores)} cores with a tensor each",
-        )
-
-
 def assemble(
     program: LinkableProgram,
     operations: Sequence[Operation],
     schedule: Schedule,
-    linked: Sequence[Sequence[Sequence[PlanRun]]],
+    linked: Sequence[Sequence[Sequence[LinkedPart]]],
     binding: Binding,
     movable: bool,
 ) -> LinkedProgram:
@@ -358,91 +333,54 @@ def assemble(
     Per static execute: ``operations``: its SDSC's operation; ``linked``: the runs of its parts.
     ``movable``: as of `is_relocatable`.
     """
-    layout = _TableLayout()
-    for instances, parts in zip(map(len, schedule.symbols), linked, strict=True):
-        for part in parts:
-            layout.add(part, instances)
-    stacked = np.concatenate(layout.tables) if layout.tables else np.zeros((0, tb.WORDS), np.int64)
-    dispatch, allocations = _dispatches(schedule, layout, [len(parts) for parts in linked])
-    # Numbers of tables become their first rows, as rows of KIND EXTRA may follow each.
-    dispatch[:, 0] = np.concatenate(layout.heads)[dispatch[:, 0]]
-    runs = tuple(tuple(run for part in parts for run in part) for parts in linked)
-    rows = np.array(layout.run_rows, np.int64)
-    known = all((run.base_allocations != UNKNOWN).all() for group in runs for run in group)
-    chained = mark_chains(stacked, dispatch)
-    statements = map(LinkedStatement, program.executes, operations, runs)
-    view = LinkedView(tuple(statements), schedule, dispatch, rows)
-    code = LinkedCode(
-        stacked, program, rows, view, runs, binding, allocations, movable and known, chained
-    )
-    return LinkedProgram(code)
-
-
-@dataclass
-class _TableLayout:
-    """Tables of all parts one behind another.
-
-    ``heads``: rows that begin a table. Per part and instance: ``first`` of its heads, their number
-    (``count``), ``bases`` and the allocations they move with (``allocations``).
-    """
-
-    tables: list[Int64Array] = field(default_factory=list)
-    heads: list[Int64Array] = field(default_factory=lambda: [np.zeros(0, np.int64)])
-    first: list[Int64Array] = field(default_factory=list)
-    count: list[Int64Array] = field(default_factory=list)
-    bases: list[Int64Array] = field(default_factory=list)
-    allocations: list[Int64Array] = field(default_factory=list)
-    run_rows: list[int] = field(default_factory=list)
-    rows: int = 0
-    total: int = 0
-
-    def add(self, part: Sequence[PlanRun], instances: int) -> None:
-        """Append the tables of one part of an execute that has so many ``instances``."""
-        first = np.zeros(instances, np.int64)
-        count = np.zeros(instances, np.int64)
-        bases = np.zeros((instances, MAX_OPERANDS), np.int64)
-        allocations = np.full((instances, MAX_OPERANDS), FIXED, np.int64)
+    parts = [part for of_statement in linked for part in of_statement]
+    counts = [len(of_statement) for of_statement in linked]
+    instances = [len(symbols) for symbols in schedule.symbols]
+    # a slot per part and instance: its first table, how many it has, its bases and their owners
+    slots = np.cumsum([0, *np.repeat(instances, counts)])
+    first, count = np.zeros((2, slots[-1]), np.int64)
+    bases = np.zeros((slots[-1], MAX_OPERANDS), np.int64)
+    allocations = np.full((slots[-1], MAX_OPERANDS), FIXED, np.int64)
+    tables, heads = [np.zeros((0, tb.WORDS), np.int64)], [np.zeros(0, np.int64)]
+    rows: list[int] = []
+    row = number = 0
+    for part, slot in zip(parts, slots[:-1].tolist(), strict=True):
         for run in part:
             head = np.flatnonzero(run.tables[:, tb.KIND] != tb.EXTRA)
-            self.tables.append(run.tables)
-            self.run_rows.append(self.rows)
-            self.heads.append(self.rows + head)
-            first[run.instances] = self.total
-            count[run.instances] = len(head)
-            bases[run.instances, : run.bases.shape[1]] = run.bases
-            allocations[run.instances, : run.bases.shape[1]] = run.base_allocations
-            self.rows += len(run.tables)
-            self.total += len(head)
-        self.first.append(first)
-        self.count.append(count)
-        self.bases.append(bases)
-        self.allocations.append(allocations)
-
-
-def _dispatches(
-    schedule: Schedule, layout: _TableLayout, parts: Sequence[int]
-) -> tuple[Int64Array, npt.NDArray[np.int32]]:
-    """Every dispatch in program order, and the allocations of its bases, [dispatch, operand].
-
-    ``parts``: how many each static execute has.
-    """
-    if not layout.first:
-        return np.zeros((0, DISPATCH_WORDS), np.int64), np.zeros((0, MAX_OPERANDS), np.int32)
-    executes, part = _execute_parts(schedule, np.array(parts, np.int64))
-    offsets = np.cumsum([0] + [len(f) for f in layout.first])[:-1]
-    row = offsets[part] + schedule.instance[executes]
-    first = np.concatenate(layout.first)[row]
-    count = np.concatenate(layout.count)[row]
-    bases = np.concatenate(layout.bases)[row]
-    repeat = np.repeat(np.arange(len(row)), count)
-    within = np.arange(len(repeat)) - np.repeat(np.cumsum(count) - count, count)
-    dispatch = np.zeros((len(repeat), DISPATCH_WORDS), np.int64)
-    dispatch[:, 0] = first[repeat] + within
+            at, width = slot + run.instances, run.bases.shape[1]
+            first[at], count[at] = number, len(head)
+            bases[at, :width], allocations[at, :width] = run.bases, run.base_allocations
+            tables.append(run.tables)
+            heads.append(row + head)
+            rows.append(row)
+            row, number = row + len(run.tables), number + len(head)
+    executes, part_of = _execute_parts(schedule, np.array(counts, np.int64))
+    used = slots[part_of] + schedule.instance[executes]
+    repeat = np.repeat(np.arange(len(used)), count[used])
+    within = np.arange(len(repeat)) - np.repeat(np.cumsum(count[used]) - count[used], count[used])
+    dispatch = np.zeros((len(repeat), tb.DISPATCH_WORDS), np.int64)
+    # numbers of tables become their first rows, as rows of KIND EXTRA may follow each
+    dispatch[:, 0] = np.concatenate(heads)[first[used][repeat] + within]
     dispatch[:, 1] = schedule.order[executes][repeat]
     dispatch[:, 2] = schedule.instance[executes][repeat]
-    dispatch[:, DISPATCH_BASES:] = bases[repeat]
-    allocations = np.concatenate(layout.allocations)[row][repeat]
-    return np.ascontiguousarray(dispatch), np.ascontiguousarray(allocations, np.int32)
+    dispatch[:, tb.DISPATCH_BASES :] = bases[used][repeat]
+    runs = [tuple(run for part in of_statement for run in part) for of_statement in linked]
+    known = all((run.base_allocations != UNKNOWN).all() for part in parts for run in part)
+    stacked = np.concatenate(tables)
+    chained = mark_chains(stacked, dispatch)
+    code = LinkedCode(
+        stacked,
+        program,
+        tuple(map(LinkedStatement, program.executes, operations, runs)),
+        schedule,
+        dispatch,
+        np.array(rows, np.int64),
+        binding,
+        np.ascontiguousarray(allocations[used][repeat], np.int32),
+        movable and known,
+        chained,
+    )
+    return LinkedProgram(code)
 
 
 def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -459,9 +397,9 @@ def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
 
     ``tables``: [row, WORDS]; ``dispatch``: [dispatch, DISPATCH_WORDS].
     """
-    dispatch[:, CHAIN_LENGTH] = 1
+    dispatch[:, tb.CHAIN_LENGTH] = 1
     kinds, units = tables[dispatch[:, 0]][:, (tb.KIND, tb.UNITS)].T
-    long = (kinds == ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > STRIP_STICKS)
+    long = (kinds == tb.ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > tb.STRIP_STICKS)
     if not np.any(long):
         return False
     from spyre.hw.kernels.fusion import find_chains

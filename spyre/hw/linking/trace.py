@@ -20,14 +20,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from spyre.hw.counters import UNLABELLED, ExecuteLabels
-from spyre.hw.linking.binding import AddressOwners
+from spyre.hw.linking.binding import FIXED, UNKNOWN, AddressOwners
 from spyre.hw.linking.checks import check_bound
 from spyre.hw.plans import check_slices
 from spyre.hw.spec import REGION_BITS, REGION_BYTES, REGIONS
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, group_by_sizes, with_sizes
 from spyre.mlir.program import (
-    Atom,
     Derived,
     Execute,
     IndexValue,
@@ -37,11 +36,6 @@ from spyre.mlir.program import (
 
 T = TypeVar("T")
 
-FIXED = -1
-"""Owner of a value that depends on no address: scratchpads, sizes, constants."""
-UNKNOWN = -2
-"""Owner of a value that depends on several addresses, or on one other than by adding to it."""
-
 
 # --- owners of values and operands ------------------------------------------------------------
 
@@ -50,11 +44,14 @@ def value_owner(value: IndexValue, owners: AddressOwners[int]) -> int:
     """Number of the memory that ``value`` belongs to, FIXED or UNKNOWN."""
     owner = FIXED
     for atom, coefficient in value.terms:
+        found = FIXED
         if isinstance(atom, Derived):
-            if any(_atom_owner(inner, owners) != FIXED for inner in _atoms(atom)):
-                return UNKNOWN
-            continue
-        found = _atom_owner(atom, owners)
+            sides = (atom.left, atom.right)
+            found = FIXED if all(value_owner(s, owners) == FIXED for s in sides) else UNKNOWN
+        elif atom.source == "allocation":
+            found = owners.scratch[atom.index] if owners.scratch else UNKNOWN
+        elif atom.source != "loop":
+            found = owners.parameters.get(atom.name, FIXED)
         if found == FIXED:
             continue
         # Twice a start, or the sum of two, does not move as any one memory does.
@@ -62,23 +59,6 @@ def value_owner(value: IndexValue, owners: AddressOwners[int]) -> int:
             return UNKNOWN
         owner = found
     return owner
-
-
-def _atom_owner(atom: Atom, owners: AddressOwners[int]) -> int:
-    if isinstance(atom, Derived) or atom.source == "loop":
-        return FIXED
-    if atom.source == "allocation":
-        return owners.scratch[atom.index] if owners.scratch else UNKNOWN
-    return owners.parameters.get(atom.name, FIXED)
-
-
-def _atoms(derived: Derived) -> Iterator[Atom]:
-    for value in (derived.left, derived.right):
-        for atom, _ in value.terms:
-            if isinstance(atom, Derived):
-                yield from _atoms(atom)
-            else:
-                yield atom
 
 
 def operand_owners(
@@ -161,7 +141,7 @@ class Walk(Generic[T]):
         """True if the operation writes it."""
         return self.operand >= len(self.op.tensors) - len(self.op.outputs)
 
-    @property
+    @cached_property
     def owner(self) -> T | None:
         """The memory of all cores; None where they have none, or different ones."""
         first = self.owners[0]
@@ -203,7 +183,7 @@ class TracedExecute(Generic[T]):
         """Its SDSC file in reports."""
         return self.label.sdsc(self.execute.sdsc_filename)
 
-    @property
+    @cached_property
     def owned(self) -> tuple[Walk[T], ...]:
         """The walks whose cores all address one known memory."""
         return tuple(walk for walk in self.walks if walk.owner is not None)

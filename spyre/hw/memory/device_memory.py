@@ -10,7 +10,7 @@ import mmap
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ import numpy.typing as npt
 from spyre.errors import DeviceOutOfMemory
 from spyre.hw.spec import HOST_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout
+
+if TYPE_CHECKING:
+    from spyre.hw.sanitizer import Sanitizer
 
 _MAP_NORESERVE = 0x4000
 _GUARD_BYTES = 4096
@@ -29,28 +32,15 @@ POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
 
 
-class MemoryObserver(Protocol):
-    """Is called for every host access that changes memory."""
-
-    def written(self, address_bytes: int, size_bytes: int, name: str = "") -> None:
-        """A range was written; ``name``: of the tensor, if there is one."""
-
-    def cleared(self, address_bytes: int, size_bytes: int) -> None:
-        """A range was cleared."""
-
-    def cleared_all(self) -> None:
-        """All of memory was cleared."""
-
-
 class DeviceMemory:
     """The card's memory as one lazily committed reservation, addressed by device addresses.
 
     ``pointer``: host address of device address 0, for kernels, which take host offsets.
-    ``observer`` is called by `write`, `clear` and `clear_all`; writes through views bypass it.
+    ``observer``: is called by `write`, `clear` and `clear_all`; writes through views bypass it.
     """
 
     def __init__(self) -> None:
-        self.observer: MemoryObserver | None = None
+        self.observer: Sanitizer | None = None
         self._mapping = reserve(HOST_BYTES + _GUARD_BYTES)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._mapping.madvise(mmap.MADV_HUGEPAGE, 0, HOST_BYTES & -mmap.PAGESIZE)

@@ -1,12 +1,10 @@
-from .definition import (
-    Category as Category,
-    Family as Family,
-    OpDefinition as OpDefinition,
-)
 from .elementwise import (
     CODE_FORMS as CODE_FORMS,
     OPCODE as OPCODE,
     OPCODES as OPCODES,
+    Category as Category,
+    Family as Family,
+    OpDefinition as OpDefinition,
 )
 from .rules import (
     FATAL as FATAL,

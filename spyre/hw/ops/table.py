@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spyre.hw.ops.definition import FLOATS, HALF, WORD, Category, Family, OpDefinition
-from spyre.hw.ops.elementwise import ELEMENTWISE
+from spyre.hw.ops.elementwise import ELEMENTWISE, FLOATS, HALF, WORD, Category, Family, OpDefinition
 from spyre.mlir.operation import INDEX_LIMIT_CONSTANT, OVERFLOW_CONSTANT
 
 POSITIONS = (*FLOATS, "IEEE_INT32", "SENUINT32")

@@ -1,7 +1,7 @@
 """The input of planners, the writer of table rows, masked coordinates, and cores as axes.
 
 A planner gets a :class:`PlanContext` (operation, op-table row, operand accesses, start addresses)
-and yields int64 rows of :mod:`spyre.hw.table.plan`.
+and yields int64 rows of :mod:`spyre.hw.plan_table`.
 
 Because the start addresses of the cores are affine in their work-slice indices, cores become
 ordinary axes of the walk over operands; kernels then do not depend on cores, and threads split
@@ -11,22 +11,23 @@ blocks instead. If starts are not affine, the cores are split into groups whose 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from spyre.dtypes import FORMATS, NO_CODE
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
-from spyre.hw.access import TensorAccess, per_core
+from spyre.hw import plan_table as tb
+from spyre.hw.access import TensorAccess
 from spyre.hw.ops import OpDefinition, decode_constant
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanContext:
     """Input of a planner.
 
@@ -46,12 +47,12 @@ class PlanContext:
     threads: int
     chunked: bool = False
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[TensorAccess, ...]:
         """Accesses of the inputs."""
         return self.accesses[: len(self.op.inputs)]
 
-    @property
+    @cached_property
     def output(self) -> TensorAccess:
         """Access of the one output."""
         return self.accesses[-1]
@@ -167,7 +168,7 @@ def walk_axes(
     """
     axes = []
     for dim in context.op.dims if dims is None else dims:
-        extent, step = per_core(context.op, dim), sticks.get(dim, 1)
+        extent, step = context.op.core_extent(dim), sticks.get(dim, 1)
         if dim in sticks:
             extent = whole_steps(context, dim, extent, step)
         axes.append(Axis(extent, tuple(a.step_bytes(dim, step) for a in context.accesses)))
@@ -197,7 +198,7 @@ class RowWriter:
         self.words[tb.KIND] = kind
 
     def header(self, **words: int) -> None:
-        """Set header words by their lower-case names in :mod:`spyre.hw.table.plan`."""
+        """Set header words by their lower-case names in :mod:`spyre.hw.plan_table`."""
         for name, value in words.items():
             self.words[getattr(tb, name.upper())] = value
 
@@ -208,6 +209,11 @@ class RowWriter:
         self.words[word + tb.TENSOR] = tensor
         self.words[word + tb.LANE] = lane
         self.words[word + tb.FORMAT] = code
+
+    def operands(self, context: PlanContext, bases: Iterable[int]) -> None:
+        """Describe all operands as whole sticks of any format, the slots in order."""
+        for k, (access, base) in enumerate(zip(context.accesses, bases, strict=False)):
+            self.operand(k, k, base, tb.WHOLE_STICK, context.any_format_code(access.tensor))
 
     def walk(self, walk: AccessMap) -> None:
         """Set RANK, EXTENT, INNER and the pitches of all operands; the last axis is innermost."""
@@ -246,7 +252,7 @@ class Mask:
 
     def starts(self, context: PlanContext) -> Int64Array:
         """Coordinate of each core's first element along the masked dim."""
-        share = per_core(context.op, self.dim)
+        share = context.op.core_extent(self.dim)
         slices = [core.get(self.dim, 0) * share for core in context.op.core_slices]
         return np.array(slices, np.int64)
 
@@ -304,7 +310,10 @@ def fold_cores(
     Dims of ``whole_dims`` (those being reduced) are not split into several groups; raises
     UnsupportedError if only such a split would make the starts affine.
     """
-    slices = _slice_indices(op)
+    split = [dim for dim in op.dims if op.slices.get(dim, 1) > 1]
+    slices = {
+        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64) for dim in split
+    }
     groups: list[CoreGroup] = []
     for cores in _passes(slices, starts.shape[1], bool(whole_dims)):
         picked = {dim: index[cores] for dim, index in slices.items()}
@@ -328,13 +337,6 @@ def _passes(slices: dict[str, Int64Array], cores: int, together: bool) -> Iterat
         seen[slices_of_core] += 1
     for turn in range(int(turns.max(initial=0)) + 1):
         yield np.flatnonzero(turns == turn)
-
-
-def _slice_indices(op: Operation) -> dict[str, Int64Array]:
-    split = [dim for dim in op.dims if op.slices.get(dim, 1) > 1]
-    return {
-        dim: np.fromiter((core.get(dim, 0) for core in op.core_slices), np.int64) for dim in split
-    }
 
 
 def _groups(

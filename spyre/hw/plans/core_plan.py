@@ -16,20 +16,14 @@ from importlib import import_module
 import numpy as np
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
 from spyre.hw.ops import FATAL, Family, OpDefinition, find_faults, require_op, require_rules
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.normalise import check_slices, uniform_operations
 from spyre.hw.spec import LX_BYTES
-from spyre.hw.table import plan as tb
 from spyre.layout import Int64Array
-from spyre.mlir.operation import (
-    OVERFLOW_CONSTANT,
-    Component,
-    Operation,
-    Padding,
-    slice_offsets,
-)
+from spyre.mlir.operation import OVERFLOW_CONSTANT, Component, Operation, Padding, slice_offsets
 
 _IRREGULAR = "SPY523"
 """The one refusal of planners that depends on a program's start addresses."""
@@ -41,7 +35,7 @@ _PLANNERS: dict[Family, str] = {
     Family.CONVERT: "spyre.hw.plans.movement.plan_convert",
     Family.RESTICKIFY: "spyre.hw.plans.movement.plan_restickify",
     Family.MATMUL: "spyre.hw.plans.matmul.plan_matmul",
-    Family.TOPK: "spyre.hw.plans.topk.plan_topk",
+    Family.TOPK: "spyre.hw.plans.reduction.plan_topk",
     Family.PACKED_MATMUL: "spyre.hw.plans.packed_matmul.plan_packed_matmul",
     Family.REQUANTIZE: "spyre.hw.plans.requantize.plan_requantize",
     Family.WINDOWING: "spyre.hw.plans.windowing.plan_windowing",
@@ -81,14 +75,14 @@ class CorePlan:
 
 
 @dataclass(frozen=True)
-class PlanRun:
+class LinkedPart:
     """A plan and the instances of a static execute it runs for.
 
     ``bases``: start addresses of the first core, int64 [instance, operand]; ``pattern``: those of
     all cores relative to it, [operand, core]. ``divided``: the operation with its tensors' own work
     slices, where the plan's is in cells, which may be in other cores' scratchpads.
     ``base_allocations``: index of the allocation each base moves with, [instance, operand], or
-    FIXED or UNKNOWN of :mod:`spyre.hw.linking.trace`. ``tables``: of the plan, with the ends of
+    FIXED or UNKNOWN of :mod:`spyre.hw.linking.binding`. ``tables``: of the plan, with the ends of
     arguments filled in where its kernel asks for them.
     """
 
@@ -142,7 +136,10 @@ def plan_operation(
         threads,
         chunked,
     )
-    contexts = [context] if core_order is None else _one_by_one(context, core_order)
+    contexts = [context]
+    if core_order is not None:  # a context per core; cores that combine their results share one
+        parts = shuffled(op, relative_starts, core_order)
+        contexts = [replace(context, op=part, starts=starts) for part, starts in parts]
     tables = np.vstack([row for c in contexts for row in _planner(spec.family)(c)])
     touched = [
         touched_bytes(op, tensor, starts)
@@ -150,14 +147,6 @@ def plan_operation(
     ]
     low, high = np.array(touched, np.int64).reshape(-1, 2).T
     return CorePlan(op, spec, tables, accesses, low, high)
-
-
-def _one_by_one(context: PlanContext, seed: int) -> list[PlanContext]:
-    """A context per core, in shuffled order; cores that combine their results share one."""
-    return [
-        replace(context, op=op, starts=starts)
-        for op, starts in shuffled(context.op, context.starts, seed)
-    ]
 
 
 def _check_indirection(op: Operation, spec: OpDefinition) -> None:
@@ -223,9 +212,8 @@ def check_operation(op: Operation) -> tuple[Finding, ...]:
     if op.windows or any(fault.code in FATAL for fault in faults):
         return faults
     try:
-        for part in uniform_operations(op, _regular_starts(op)[None]):
-            starts = part.starts[0]
-            plan_operation(part.op, starts - starts[:, :1])
+        for (part, starts), _ in uniform_operations(op, _regular_starts(op)[None]):
+            plan_operation(part, starts[0] - starts[0, :, :1])
     except UnsupportedError as error:
         if error.code == _IRREGULAR:
             return faults

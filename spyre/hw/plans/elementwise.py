@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spyre.errors import SdscError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess
 from spyre.hw.ops import OPCODES
 from spyre.hw.plans.context import (
@@ -25,7 +26,6 @@ from spyre.hw.plans.context import (
     walk_axes,
 )
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, sort_axes
 from spyre.mlir.operation import Component
 

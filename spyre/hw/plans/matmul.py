@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from spyre.errors import SdscError
-from spyre.hw.access import per_core
+from spyre.hw import plan_table as tb
 from spyre.hw.plans.context import (
     CoreGroup,
     PlanContext,
@@ -20,7 +20,6 @@ from spyre.hw.plans.context import (
     fold_cores,
     walk_axes,
 )
-from spyre.hw.table import matmul as mt, plan as tb
 from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 
 STICK = 64
@@ -73,8 +72,8 @@ def find_roles(context: PlanContext) -> MatmulRoles:
     """Roles of all dims; raises SdscError when the structure is no matmul."""
     a, b, c = (access.tensor for access in context.accesses)
     members = {d: (a.holds(d), b.holds(d), c.holds(d)) for d in context.op.dims}
-    reduced = _with(members, (True, True, False))
-    made = _with(members, (False, True, True))
+    reduced = dims_with(members, (True, True, False))
+    made = dims_with(members, (False, True, True))
     sticks = tuple(access.stick_dim for access in context.accesses)
     unknown = [d for d, m in members.items() if sum(m) < 2 and context.op.extents[d] > 1]
     fits = len(reduced) == 1 and sticks[1] in made and sticks == (*reduced, sticks[1], sticks[1])
@@ -91,13 +90,14 @@ def find_roles(context: PlanContext) -> MatmulRoles:
     return MatmulRoles(
         reduced[0],
         sticks[1],
-        _with(members, (True, False, True)),
+        dims_with(members, (True, False, True)),
         made,
-        _with(members, (True, True, True)),
+        dims_with(members, (True, True, True)),
     )
 
 
-def _with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
+def dims_with(members: Mapping[str, tuple[bool, ...]], wanted: tuple[bool, ...]) -> tuple[str, ...]:
+    """Dims whose operands, of A, B and C, are those ``wanted``."""
     return tuple(dim for dim, holders in members.items() if holders == wanted)
 
 
@@ -136,40 +136,30 @@ def fit_rows(
 
     Row axes move A and C, columns B and C (in sticks), ``reduced`` A and B (in sticks, at most 3).
     """
-    while len(rows) > mt.AXES:
+    while len(rows) > tb.MATMUL_AXES:
         batch.append(rows.pop(0))
-    while len(columns) > mt.AXES:
+    while len(columns) > tb.MATMUL_AXES:
         batch.append(columns.pop(0))
-    if len(batch) <= mt.BATCH_AXES:
-        yield _row(context, roles, bases, batch, rows, columns, reduced)
+    if len(batch) > tb.MATMUL_BATCH_AXES:
+        first = batch[0]
+        for step in range(first.extent):
+            moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
+            yield from fit_rows(
+                context, roles, moved, batch[1:], list(rows), list(columns), reduced
+            )
         return
-    first = batch[0]
-    for step in range(first.extent):
-        moved = tuple(b + step * p for b, p in zip(bases, first.pitches, strict=True))
-        yield from fit_rows(context, roles, moved, batch[1:], list(rows), list(columns), reduced)
-
-
-def _row(
-    context: PlanContext,
-    roles: MatmulRoles,
-    bases: tuple[int, ...],
-    batch: list[Axis],
-    rows: list[Axis],
-    columns: list[Axis],
-    reduced: list[Axis],
-) -> Int64Array:
     row = RowWriter(tb.CHUNK_MATMUL_KIND if context.chunked else tb.MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
-    _write_axes(row, mt.BATCH, pad_axes(batch, mt.BATCH_AXES, 3), (_A, _B, _C))
-    _write_axes(row, mt.ROWS, pad_axes(rows, mt.AXES, 3), (_A, _C))
-    _write_axes(row, mt.COLUMNS, pad_axes(columns, mt.AXES, 3), (_B, _C))
-    _write_axes(row, mt.REDUCED, pad_axes(reduced, mt.AXES, 3), (_A, _B))
-    row.words[mt.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
-    row.words[mt.CORE_DEPTH] = per_core(context.op, roles.reduction) // STICK
+    _write_axes(row, tb.MATMUL_BATCH, pad_axes(batch, tb.MATMUL_BATCH_AXES, 3), (_A, _B, _C))
+    _write_axes(row, tb.MATMUL_ROWS, pad_axes(rows, tb.MATMUL_AXES, 3), (_A, _C))
+    _write_axes(row, tb.MATMUL_COLUMNS, pad_axes(columns, tb.MATMUL_AXES, 3), (_B, _C))
+    _write_axes(row, tb.MATMUL_REDUCED, pad_axes(reduced, tb.MATMUL_AXES, 3), (_A, _B))
+    row.words[tb.B_ROW_PITCH] = context.accesses[_B].pitch_bytes[roles.reduction]
+    row.words[tb.CORE_DEPTH] = context.op.core_extent(roles.reduction) // STICK
     counts = tuple(prod(a.extent for a in axes) for axes in (batch, rows, columns, reduced))
     _write_blocks(context, row, counts)
-    return row.words
+    yield row.words
 
 
 def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple[int, ...]) -> None:
@@ -181,7 +171,7 @@ def _write_axes(row: RowWriter, word: int, axes: Sequence[Axis], operands: tuple
 
 def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
-    column_blocks = -(-columns // mt.COLUMN_BLOCK)
+    column_blocks = -(-columns // tb.COLUMN_BLOCK)
     wanted = 2 * context.threads
     row_blocks = 1
     if batches * column_blocks < wanted and rows > _MANY_ROWS:
@@ -189,9 +179,9 @@ def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...])
     row_block = -(-rows // row_blocks)
     row_blocks = -(-rows // row_block)
     words = row.words
-    words[mt.ROW_COUNT], words[mt.COLUMN_COUNT], words[mt.REDUCED_COUNT] = rows, columns, depth
-    words[mt.ROW_BLOCK], words[mt.ROW_BLOCKS] = row_block, row_blocks
-    words[mt.COLUMN_BLOCKS] = column_blocks
+    words[tb.ROW_COUNT], words[tb.COLUMN_COUNT], words[tb.REDUCED_COUNT] = rows, columns, depth
+    words[tb.ROW_BLOCK], words[tb.ROW_BLOCKS] = row_block, row_blocks
+    words[tb.COLUMN_BLOCKS] = column_blocks
     decoded = batches * columns * STICK * depth * STICK
     multiply_adds = rows * decoded
     if context.chunked:

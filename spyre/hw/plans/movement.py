@@ -15,7 +15,8 @@ from operator import add
 import numpy as np
 
 from spyre.errors import SdscError
-from spyre.hw.access import TensorAccess, per_core
+from spyre.hw import plan_table as tb
+from spyre.hw.access import TensorAccess
 from spyre.hw.plans.context import (
     PlanContext,
     RowWriter,
@@ -24,7 +25,6 @@ from spyre.hw.plans.context import (
     outer_count,
     walk_axes,
 )
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
@@ -194,7 +194,7 @@ def _index_levels(context: PlanContext, dim: str) -> list[AccessMap]:
     is not full is a separate nest.
     """
     index = context.accesses[1]
-    extent = per_core(context.op, dim)
+    extent = context.op.core_extent(dim)
     moves = tuple(a.pitch_bytes.get(dim, 0) if a.tensor.holds(dim) else 0 for a in context.accesses)
     start = (0,) * len(moves)
     if dim != index.stick_dim or not index.tensor.holds(dim):
@@ -314,12 +314,12 @@ def _coordinates(context: PlanContext, dim: str, limited: TensorAccess) -> Int64
     """Begin of each core's slice of ``dim`` in ``limited``, whose extent is the limit."""
     if limited.tensor.component is Component.LX or limited.tensor.per_core_in_hbm:
         return np.zeros(context.starts.shape[1], np.int64)
-    share = per_core(context.op, dim)
+    share = context.op.core_extent(dim)
     return np.array([core.get(dim, 0) * share for core in context.op.core_slices], np.int64)
 
 
 def _block_axis(context: PlanContext, dim: str, a: str, b: str, side: int) -> Axis:
-    extent, step = per_core(context.op, dim), 1
+    extent, step = context.op.core_extent(dim), 1
     if dim in (a, b):
         if extent % side:
             raise SdscError(

@@ -40,33 +40,27 @@ _LOOKED_UP = (*_REFINED, Family.CONVERT, Family.REDUCTION, Family.MATMUL)
 """Families whose operations may read another core's slice of a tensor, as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class UniformOperation:
-    """A plain operation; ``starts``: bytes, int64 [instance, operand, core].
-
-    ``divided``: the same with its tensors' own work slices, where ``op`` is in cells.
-    """
-
-    op: Operation
-    starts: Int64Array
-    divided: UniformOperation | None = None
+UniformPart = tuple[Operation, Int64Array]
+"""An operation and its start addresses: bytes, int64 [instance, operand, core]."""
 
 
-def uniform_operations(op: Operation, starts: Int64Array) -> Iterator[UniformOperation]:
-    """Parts of ``op``, to be run one after another; ``starts`` as in :class:`UniformOperation`.
+def uniform_operations(
+    op: Operation, starts: Int64Array
+) -> Iterator[tuple[UniformPart, UniformPart | None]]:
+    """Parts of ``op``, to be run one after another; ``starts``: as in `UniformPart`.
 
-    SdscError SPY261 for own work slices that contradict the operation, UnsupportedError SPY517,
-    SPY534.
+    A part in cells comes with the same part with its tensors' own work slices. SdscError SPY261 for
+    own work slices that contradict the operation, UnsupportedError SPY517, SPY534.
     """
     if any(tensor.own_core_slices for tensor in op.tensors):
         plain = without_equal_divisions(op)
         if any(tensor.own_core_slices for tensor in plain.tensors):
             _check_own_slices(plain)
-            yield _cells(UniformOperation(plain, starts))
+            yield _cells(plain, starts), (plain, starts)
             return
         op = plain
     for even, cores in _even_parts(op):
-        yield UniformOperation(even, starts[:, :, cores])
+        yield (even, starts[:, :, cores]), None
 
 
 def check_slices(op: Operation) -> None:
@@ -205,17 +199,18 @@ def _check_own_slices(op: Operation) -> None:
         )
 
 
-def _cells(part: UniformOperation) -> UniformOperation:
-    """``part`` over the cells of all tensors' slices, a core's cells next to each other.
+def _cells(op: Operation, starts: Int64Array) -> UniformPart:
+    """The part over the cells of all tensors' slices, a core's cells next to each other.
 
     The start addresses in its tensors are those of the cores that hold the cells, without the
-    offset of the cell; ``starts`` of the part include it.
+    offset of the cell; those returned include it.
     """
-    op = part.op
     grid = _Grid.of(op)
     owners = [_owners(op, tensor, grid) for tensor in op.tensors]
-    starts_of_operands = [_cell_starts(part, grid, k, owners[k]) for k in range(len(op.tensors))]
-    starts = np.stack(starts_of_operands, axis=1)
+    of_cells = [
+        starts[:, k, owners[k]] + _cell_offsets(op, tensor, grid)
+        for k, tensor in enumerate(op.tensors)
+    ]
     owner_of = {
         tensor.index: positions for tensor, positions in zip(op.tensors, owners, strict=True)
     }
@@ -232,7 +227,7 @@ def _cells(part: UniformOperation) -> UniformOperation:
         cores=tuple(op.cores[core] for core in grid.cores),
         core_slices=tuple(cells),
     )
-    return UniformOperation(plain, starts, part)
+    return plain, np.stack(of_cells, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,15 +264,11 @@ def _indices(op: Operation, division: TensorDivision) -> Int64Array:
     return np.array(rows, np.int64)
 
 
-def _cell_starts(
-    part: UniformOperation, grid: _Grid, operand: int, owners: Int64Array
-) -> Int64Array:
-    """Bytes, [instance, cell]: start of the core that holds the cell, plus the cell's offset."""
-    op, tensor = part.op, part.op.tensors[operand]
-    factors = _cells_per_slice(op, tensor, grid)
-    starts = part.starts[:, operand, owners]
-    moved: Int64Array = starts + (grid.index % factors) @ _cell_steps(op, tensor, grid)
-    return moved
+def _cell_offsets(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:
+    """Bytes, [cell]: from the start of the core that holds a cell to the cell."""
+    within = grid.index % _cells_per_slice(op, tensor, grid)
+    offsets: Int64Array = within @ _cell_steps(op, tensor, grid)
+    return offsets
 
 
 def _cells_per_slice(op: Operation, tensor: Tensor, grid: _Grid) -> Int64Array:

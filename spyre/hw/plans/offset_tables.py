@@ -17,10 +17,10 @@ import numpy as np
 
 from spyre.dtypes import find_stored_format
 from spyre.errors import JsonLocation, SdscError, UnsupportedError
-from spyre.hw.access import TensorAccess, per_core
-from spyre.hw.plans.context import CoreGroup, PlanContext, check_shared_output, fold_cores
+from spyre.hw import plan_table as tb
+from spyre.hw.access import TensorAccess
+from spyre.hw.plans.context import PlanContext, check_shared_output, fold_cores
 from spyre.hw.spec_choices import ALTERNATE_GROUP, ALTERNATING_OPERANDS
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import Operation, Tensor, unsplit_input_extent
 
@@ -103,13 +103,21 @@ def spaces(
     Raises UnsupportedError for irregular starts of cores that reduce together.
     """
     op = context.op
-    _check_positive(context)
+    for dim, extent in op.extents.items():
+        if extent < 1:
+            raise SdscError(
+                "SPY294",
+                f"{op.name}: nothing to iterate along {dim!r}",
+                JsonLocation(op.file, "$.dscs_[0].N_"),
+                expected="at least 1 element",
+                found=str(extent),
+            )
     for access in context.accesses:
         _check_size(context, access)
         _check_shares(context, access)
     pseudo = (*op.windows, *counted)
     positions = [
-        [core.get(dim, 0) * per_core(op, dim) for core in op.core_slices] for dim in pseudo
+        [core.get(dim, 0) * op.core_extent(dim) for core in op.core_slices] for dim in pseudo
     ]
     starts = np.vstack([context.starts, np.array(positions, np.int64).reshape(-1, len(op.cores))])
     scale = np.array([8] * len(context.accesses) + [1] * len(pseudo), np.int64)
@@ -117,21 +125,11 @@ def spaces(
     together = [dim for dim in reduced if op.slices.get(dim, 1) > 1]
     for group in fold_cores(op, starts, together):
         check_shared_output(context, group, reduced, len(context.accesses) - 1)
-        yield OffsetSpace(
-            np.array(group.first, np.int64) * scale, _slice_lines(group, scale), local
-        )
-
-
-def _check_positive(context: PlanContext) -> None:
-    for dim, extent in context.op.extents.items():
-        if extent < 1:
-            raise SdscError(
-                "SPY294",
-                f"{context.op.name}: nothing to iterate along {dim!r}",
-                JsonLocation(context.op.file, "$.dscs_[0].N_"),
-                expected="at least 1 element",
-                found=str(extent),
-            )
+        slices = {
+            dim: (np.array(axis.pitches, np.int64) * scale)[:, None] * np.arange(axis.extent)
+            for dim, axis in group.axes.items()
+        }
+        yield OffsetSpace(np.array(group.first, np.int64) * scale, slices, local)
 
 
 def _check_size(context: PlanContext, access: TensorAccess) -> None:
@@ -145,7 +143,7 @@ def _check_size(context: PlanContext, access: TensorAccess) -> None:
     for dim in dims:
         window = op.window_of(tensor, dim)
         if window is None:
-            needed = per_core(op, dim)
+            needed = op.core_extent(dim)
         elif tensor.is_local and op.slices.get(dim, 1) > 1:
             needed = op.window_span(tensor, dim)
         else:
@@ -166,40 +164,31 @@ def _check_shares(context: PlanContext, access: TensorAccess) -> None:
     for dim, size in access.sticks.items():
         windowed = op.window_of(access.tensor, dim) is not None
         split = access.tensor.holds(dim) and op.slices.get(dim, 1) > 1 and not windowed
-        if split and per_core(op, dim) % size:
+        if split and op.core_extent(dim) % size:
             raise SdscError(
                 "SPY282",
                 f"{op.name}: one core's share of stick dim {dim!r} is not whole sticks",
                 JsonLocation(op.file, "$.numWkSlicesPerDim_"),
                 expected=f"a multiple of {size} elements as in {access.tensor.name}",
-                found=f"{per_core(op, dim)} elements",
+                found=f"{op.core_extent(dim)} elements",
             )
-
-
-def _slice_lines(group: CoreGroup, scale: Int64Array) -> dict[str, Int64Array]:
-    return {
-        dim: (np.array(axis.pitches, np.int64) * scale)[:, None] * np.arange(axis.extent)
-        for dim, axis in group.axes.items()
-    }
 
 
 def _local_line(context: PlanContext, dim: str, pseudo: Sequence[str]) -> Int64Array:
     op = context.op
-    steps = np.arange(per_core(op, dim), dtype=np.int64)
-    rows = [_operand_row(context, k, dim, steps) for k in range(len(context.accesses))]
+    steps = np.arange(op.core_extent(dim), dtype=np.int64)
+    rows = [_operand_row(op, access, dim, steps) for access in context.accesses]
     rows += [steps if dim == counted else np.zeros_like(steps) for counted in pseudo]
     return np.stack(rows)
 
 
-def _operand_row(context: PlanContext, operand: int, dim: str, steps: Int64Array) -> Int64Array:
+def _operand_row(op: Operation, access: TensorAccess, dim: str, steps: Int64Array) -> Int64Array:
     """Offsets along ``dim``; under a window those of the whole sticks before each position."""
-    op, access = context.op, context.accesses[operand]
     window = op.window_of(access.tensor, dim)
     if window is None:
         return local_offsets(op, access, dim)
     size = access.sticks.get(dim, 1)
-    in_sticks = steps * window.stride // size * size
-    return coordinate_offsets(op, access, dim, in_sticks)
+    return coordinate_offsets(op, access, dim, steps * window.stride // size * size)
 
 
 def attach(head: Int64Array, vectors: Sequence[Int64Array]) -> Int64Array:
@@ -241,7 +230,7 @@ def local_offsets(op: Operation, access: TensorAccess, dim: str) -> Int64Array:
 
     Windowed dims of an input have no such vector; see :func:`coordinate_offsets`.
     """
-    steps = np.arange(per_core(op, dim), dtype=np.int64)
+    steps = np.arange(op.core_extent(dim), dtype=np.int64)
     if not access.tensor.holds(dim):
         return np.zeros_like(steps)
     return coordinate_offsets(op, access, dim, steps)

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
-from spyre.hw.access import TensorAccess, per_core
+from spyre.hw import plan_table as tb
+from spyre.hw.access import TensorAccess
 from spyre.hw.plans.context import PlanContext, RowWriter, float_word, refuse_chunks
-from spyre.hw.plans.matmul import STICK, MatmulRoles, fit_rows
+from spyre.hw.plans.matmul import STICK, MatmulRoles, dims_with, fit_rows
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, line_axis, spaces
 from spyre.hw.plans.windowing import WindowRegion, place_line, region_line, regions, window_dims
 from spyre.hw.spec_choices import INTEGER_MATMUL_SCALE
-from spyre.hw.table import matmul as mt, plan as tb, vectors as vt
 from spyre.layout import Int64Array, canonical_axes, drop_unit_axes, join_axes
 
 _FORMATS = {
@@ -38,18 +38,14 @@ def find_packed_roles(context: PlanContext) -> MatmulRoles:
     a, b, c = (access.tensor for access in context.accesses)
     places = window_dims(context) if context.spec.windowed else ()
     members = {d: (a.holds(d) or d in places, b.holds(d), c.holds(d)) for d in op.dims}
-
-    def those(*wanted: bool) -> tuple[str, ...]:
-        return tuple(dim for dim, holders in members.items() if holders == wanted)
-
-    channels = tuple(d for d in those(True, True, False) if d not in places)
-    columns = those(False, True, True)
+    reduced, columns = (True, True, False), dims_with(members, (False, True, True))
+    channels = tuple(d for d in dims_with(members, reduced) if d not in places)
     generated = context.output.tensor.stick_dims[0]
-    lost = [d for d in places if members[d] != (True, True, False)]
+    lost = [d for d in places if members[d] != reduced]
     unknown = [d for d, m in members.items() if sum(m) < 2 and op.extents[d] > 1]
     if len(channels) != 1 or generated not in columns or lost or unknown:
         raise _structure(context)
-    rows, batch = those(True, False, True), those(True, True, True)
+    rows, batch = dims_with(members, (True, False, True)), dims_with(members, (True, True, True))
     return MatmulRoles(channels[0], generated, rows, columns, batch, places)
 
 
@@ -140,7 +136,7 @@ def _region_tables(
     chosen: dict[str, WindowRegion],
 ) -> list[Int64Array]:
     stick_dims = (roles.reduction, roles.generated)
-    in_sticks = all(per_core(context.op, d) % STICK == 0 for d in stick_dims)
+    in_sticks = all(context.op.core_extent(d) % STICK == 0 for d in stick_dims)
     if context.spec.kernel_op == "dl16" and in_sticks:
         sticks = dict.fromkeys(stick_dims, STICK)
         tables = _matmul_tables(
@@ -207,7 +203,7 @@ def _matmul_tables(
         groups.append([axis for axis in axes if axis is not None])
     batch, rows, columns = (canonical_axes(group, _C) for group in groups[:3])
     depth = join_axes(drop_unit_axes(groups[3]))
-    if len(depth) > mt.AXES:
+    if len(depth) > tb.MATMUL_AXES:
         return None
     start = tuple((bases[:3] // 8).tolist())
     return list(fit_rows(context, roles, start, batch, rows, columns, depth))
@@ -220,9 +216,7 @@ def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Arra
     width = space.bases.size
     batch, rows, columns, depth = (combine(context, group, width) for group in lines)
     row = RowWriter(tb.PACKED_MATMUL_KIND)
-    for k, access in enumerate(context.accesses):
-        code = context.any_format_code(access.tensor)
-        row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)
+    row.operands(context, space.bases.tolist())
     counts = tuple(group.shape[1] for group in (batch, rows, columns, depth))
     _write_counts(context, row, counts)
     return attach(row.words, [batch[:3], rows[[_A, _C]], columns[[_B, _C]], depth[[_A, _B]]])
@@ -230,17 +224,15 @@ def _block(context: PlanContext, space: OffsetSpace, lines: _Lines) -> Int64Arra
 
 def _write_counts(context: PlanContext, row: RowWriter, counts: tuple[int, ...]) -> None:
     batches, rows, columns, depth = counts
-    column_blocks = -(-columns // vt.COLUMN_BLOCK)
+    column_blocks = -(-columns // tb.PACKED_COLUMN_BLOCK)
     wanted = -(-2 * context.threads // (batches * column_blocks))
     blocks = max(-(-rows // _MOST_ROWS), min(wanted, -(-rows // 64)))
     row_block = -(-rows // blocks)
-    words = row.words
-    words[vt.BATCHES], words[vt.ROWS], words[vt.COLUMNS], words[vt.DEPTH] = counts
-    words[vt.ROW_BLOCK], words[vt.ROW_BLOCKS] = row_block, -(-rows // row_block)
-    words[vt.COLUMN_BLOCKS] = column_blocks
+    row_blocks = -(-rows // row_block)
+    row.words[tb.COUNTS : tb.COUNTS + 7] = *counts, row_block, row_blocks, column_blocks
     row.header(
         value=float_word(INTEGER_MATMUL_SCALE),
-        flags=vt.EXACT_INTEGERS if context.spec.kernel_op.startswith("int") else 0,
-        units=batches * column_blocks * -(-rows // row_block),
+        flags=tb.EXACT_INTEGERS if context.spec.kernel_op.startswith("int") else 0,
+        units=batches * column_blocks * row_blocks,
         cost_ns=int(batches * rows * columns * depth * context.spec.element_ns),
     )

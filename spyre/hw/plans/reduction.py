@@ -1,4 +1,4 @@
-"""Planner of reductions: kept and reduced axes, masks, and work slices of reduced dims.
+"""Planners of reductions and of top-k: kept and reduced axes, masks, work slices of reduced dims.
 
 A dim is reduced if the input holds it and the output does not (operations reference §2). Cores
 that split a reduced dim share output addresses; their slices become the outermost reduced axes.
@@ -10,7 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spyre.hw.access import per_core
+from spyre.errors import SdscError
+from spyre.hw import plan_table as tb
+from spyre.hw.access import TensorAccess
+from spyre.hw.ops import topk_dims
 from spyre.hw.plans.context import (
     CoreGroup,
     Mask,
@@ -27,7 +30,6 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.elementwise import check_sticks
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import TOKEN_MAXIMUM
-from spyre.hw.table import plan as tb
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes, pad_axes, sort_axes
 
 _IN, _OUT, _AT = 0, 1, 2
@@ -123,7 +125,9 @@ def _row(
     row.walk(walk)
     if mask is not None:
         mask.write(row)
-    block = _block_sticks(context, kept)
+    # kept sticks per unit: many for long runs of memory, few enough to busy all threads
+    most = tb.MAX_CHUNK_STICKS if chunked else tb.MAX_KEPT_STICKS
+    block = max(min(kept.count // (4 * context.threads), most), 1)
     scale, low, high, flags = _epilogue(context)
     bounds = float_word(low), float_word(high)
     row.words[tb.CONSTANT : tb.CONSTANT + 4] = block, *bounds, _core_steps(context)
@@ -162,12 +166,6 @@ def _epilogue(context: PlanContext) -> tuple[float, float, float, int]:
     return values[0] if values else 1.0, 0.0, 0.0, tb.ZERO_MEAN if zero_mean else 0
 
 
-def _block_sticks(context: PlanContext, kept: AccessMap) -> int:
-    """Kept sticks per unit: many for long runs of memory, few enough to busy all threads."""
-    share = kept.count // (4 * context.threads)
-    return max(min(share, tb.MAX_CHUNK_STICKS if _is_chunked(context) else tb.MAX_KEPT_STICKS), 1)
-
-
 def _is_chunked(context: PlanContext) -> bool:
     """True if the sum accumulates in DL16: 16-bit floats, in the number mode dl16-chunk."""
     name, wide = context.spec.kernel_op, context.format_code(context.output.tensor) == tb.FP32
@@ -179,5 +177,106 @@ def _core_steps(context: PlanContext) -> int:
     total = 1
     for dim in reduced_dims(context):
         lanes = context.output.lanes if dim == context.output.stick_dim else 1
-        total *= per_core(context.op, dim) // lanes
+        total *= context.op.core_extent(dim) // lanes
     return total
+
+
+# --- top-k ------------------------------------------------------------------------------------
+
+# The reduced dim is in the input only, the k dim in the output only, all others in both; neither is
+# in the stick. The reduced dim may not be split over cores; where k is, each core sees all elements
+# and writes the ranks of its slice.
+_INDEX_FORMATS = ("IEEE_INT32", "SENUINT32")
+
+
+def plan_topk(context: PlanContext) -> Iterator[Int64Array]:
+    """Rows of a top-k."""
+    source = context.inputs[0]
+    reduced, added = _find_dims(context)
+    dims = [dim for dim in context.op.dims if dim not in (reduced, added)]
+    axes = walk_axes(context, {source.stick_dim: source.lanes}, dims)
+    whole = [added] if context.op.slices.get(added, 1) > 1 else []
+    for group in fold_cores(context.op, context.starts, whole):
+        ranks = _ranks(context, added, group.axes.get(added, Axis(1, (0, 0))))
+        others = [axis for dim, axis in group.axes.items() if dim != added]
+        walk = AccessMap(group.first, (*others, *axes)).canonical(1)
+        for part in walk.unrolled(tb.MAX_RANK + 1):
+            yield _topk_row(context, reduced, ranks, part)
+
+
+def _ranks(context: PlanContext, added: str, slices: Axis) -> tuple[int, int, int, int]:
+    """k, bytes between ranks, ranks per slice of k, and bytes between slices."""
+    source, target = slices.pitches
+    if source:
+        raise context.refuse(
+            "SPY531",
+            f"dim {added!r} split over cores that read different elements",
+            "one input for all slices of k",
+            f"inputs {source} bytes apart",
+        )
+    share = context.op.core_extent(added)
+    return slices.extent * share, context.output.pitch_bytes[added], share, target
+
+
+def _find_dims(context: PlanContext) -> tuple[str, str]:
+    source, target = context.inputs[0], context.output
+    reduced, added = topk_dims(context.op)
+    sticks = {source.stick_dim, target.stick_dim}
+    fits = len(reduced) == 1 and len(added) == 1 and len(sticks) == 1
+    if not fits or sticks & {*reduced, *added}:
+        raise SdscError(
+            "SPY285",
+            f"{context.op.name}: the tensors do not have the structure of a top-k",
+            context.location,
+            expected="one dim in the input only, one in the output only, a common stick dim",
+            found=f"input only {reduced}, output only {added}, stick dims {sorted(sticks)}",
+        )
+    _check_lanes(context)
+    if (slices := context.op.slices.get(reduced[0], 1)) > 1:
+        raise context.refuse(
+            "SPY531",
+            f"dim {reduced[0]!r} split over cores",
+            "the reduced dim on one core",
+            f"{slices} work slices",
+        )
+    return reduced[0], added[0]
+
+
+def _check_lanes(context: PlanContext) -> None:
+    """Only positions as int32 may have other sticks than the input."""
+    source, target = context.inputs[0], context.output
+    if source.lanes == target.lanes or _output_format(context, target) == tb.INT32:
+        return
+    raise SdscError(
+        "SPY283",
+        f"{context.op.name}: operands have different sticks",
+        context.location,
+        expected=f"{source.lanes} elements per stick as in {source.tensor.name}",
+        found=f"{target.lanes} in {target.tensor.name}",
+    )
+
+
+def _output_format(context: PlanContext, target: TensorAccess) -> int:
+    if target.tensor.data_format in _INDEX_FORMATS and context.spec.kernel_op == "index":
+        return tb.INT32
+    return context.format_code(target.tensor)
+
+
+def _topk_row(
+    context: PlanContext, reduced: str, ranks: tuple[int, int, int, int], walk: AccessMap
+) -> Int64Array:
+    source, target = context.inputs[0], context.output
+    row = RowWriter(tb.TOPK_KIND)
+    row.operand(0, 0, walk.first[0], tb.WHOLE_STICK, context.format_code(source.tensor))
+    row.operand(1, 1, walk.first[1], tb.WHOLE_STICK, _output_format(context, target))
+    row.walk(walk)
+    count = context.op.extents[reduced]
+    row.words[tb.CONSTANT : tb.CONSTANT + 6] = [count, source.pitch_bytes[reduced], *ranks]
+    row.header(
+        opcode=tb.TOPK.index(context.spec.kernel_op),
+        lanes=source.lanes,
+        value=target.pitch_bytes[target.stick_dim],
+        units=walk.count,
+        cost_ns=walk.count * source.lanes * count * ranks[0],
+    )
+    return row.words

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spyre.errors import SdscError
-from spyre.hw.access import per_core
+from spyre.hw import plan_table as tb
 from spyre.hw.plans.context import (
     Mask,
     PlanContext,
@@ -23,7 +23,6 @@ from spyre.hw.plans.context import (
 from spyre.hw.plans.offset_tables import OffsetSpace, attach, combine, element_bits, spaces
 from spyre.hw.plans.packed_matmul import check_stick
 from spyre.hw.spec import STICK_BYTES
-from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
 from spyre.mlir.operation import OVERFLOW_CONSTANT
 
@@ -120,7 +119,7 @@ def _split_sticks(
 ) -> tuple[Int64Array, Int64Array]:
     """The line of a stick dim within one stick, and from stick to stick: memory in its order."""
     unit = max(access.sticks.get(dim, 1) for access in context.accesses)
-    if per_core(context.op, dim) % unit:
+    if context.op.core_extent(dim) % unit:
         return line, line[:, :1] * 0
     return line[:, :unit], line[:, ::unit]
 
@@ -140,22 +139,20 @@ def _block(context: PlanContext, space: OffsetSpace, mask: Mask | None) -> Int64
     outer = collect([d for d in op.dims if d not in sticks], by_stick)
     vectors = [outer, middle, within]
     row = RowWriter(tb.REQUANTIZE_KIND)
-    for k, access in enumerate(context.accesses):
-        code = context.any_format_code(access.tensor)
-        row.operand(k, k, int(space.bases[k]), tb.WHOLE_STICK, code)
+    row.operands(context, space.bases.tolist())
     for k, name in enumerate(context.spec.constants):
         row.words[tb.CONSTANT + k] = float_word(context.constant(name))
     if context.is_set(OVERFLOW_CONSTANT):
-        row.words[tb.FLAGS] = vt.REFUSE_OVERFLOW
+        row.words[tb.FLAGS] = tb.REFUSE_OVERFLOW
     if mask is not None:
         mask.write(row)
         row.words[tb.CONSTANT] = space.bases[output + 1]
     counts = [group.shape[1] for group in vectors]
-    row.words[vt.COUNTS : vt.COUNTS + 3] = counts
+    row.words[tb.COUNTS : tb.COUNTS + 3] = counts
     row.header(
         opcode=tb.REQUANTIZATIONS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
-        units=counts[0] * -(-counts[1] // vt.MIDDLE_BLOCK),
+        units=counts[0] * -(-counts[1] // tb.MIDDLE_BLOCK),
         cost_ns=int(np.prod(counts) * context.spec.element_ns),
     )
     return attach(row.words, vectors)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spyre.errors import JsonLocation, SdscError
-from spyre.hw.access import per_core
+from spyre.hw import plan_table as tb
 from spyre.hw.plans.context import (
     PlanContext,
     RowWriter,
@@ -33,16 +33,8 @@ from spyre.hw.plans.offset_tables import (
     coordinate_offsets,
     spaces,
 )
-from spyre.hw.table import plan as tb, vectors as vt
 from spyre.layout import Int64Array
-from spyre.mlir.operation import (
-    Operation,
-    Padding,
-    Tensor,
-    Window,
-    implied_front,
-    unsplit_input_extent,
-)
+from spyre.mlir.operation import Padding, Window, implied_front, unsplit_input_extent
 
 _WINDOWS = "$.dscs_[0].N_.paddingSizes_"
 _SLICES = "$.numWkSlicesPerDim_"
@@ -69,7 +61,15 @@ def window_dims(context: PlanContext) -> tuple[str, ...]:
     dims = tuple(window.window_dim for window in op.windows.values())
     for dim, window in op.windows.items():
         _check_window(context, dim, window, dims)
-        _check_padding(context, dim, window)
+        source = context.inputs[0].tensor
+        if source.padding.get(dim) is Padding.LOWERED:
+            raise context.refuse(
+                "SPY547",
+                f"an input lowered along {dim!r} is not simulated",
+                "another kind of padding",
+                Padding.LOWERED,
+                source.json_path,
+            )
         _check_split(context, dim, window)
     return dims
 
@@ -105,26 +105,13 @@ def _check_window(
         raise _structure(context, f"windows within {window.total} elements", f"{reach} elements")
 
 
-def _check_padding(context: PlanContext, dim: str, window: Window) -> None:
-    source = context.inputs[0].tensor
-    if source.padding.get(dim) is Padding.LOWERED:
-        raise context.refuse(
-            "SPY547",
-            f"an input lowered along {dim!r} is not simulated",
-            "another kind of padding",
-            Padding.LOWERED,
-            source.json_path,
-        )
-
-
 def _dims_of(context: PlanContext) -> str:
     """The dims along which the first input and the output vary."""
-    source, target = context.inputs[0].tensor, context.output.tensor
-    return ", ".join(f"{t.name} over {_held(context.op, t)}" for t in (source, target))
-
-
-def _held(op: Operation, tensor: Tensor) -> str:
-    return " ".join(dim for dim in op.dims if tensor.holds(dim)) or "no dim"
+    tensors = context.inputs[0].tensor, context.output.tensor
+    held = (" ".join(filter(tensor.holds, context.op.dims)) for tensor in tensors)
+    return ", ".join(
+        f"{t.name} over {dims or 'no dim'}" for t, dims in zip(tensors, held, strict=True)
+    )
 
 
 def _check_split(context: PlanContext, dim: str, window: Window) -> None:
@@ -174,7 +161,7 @@ def _dim_regions(context: PlanContext, space: OffsetSpace, dim: str) -> Iterator
     front = implied_front(access.tensor, dim, window)
     places = np.arange(op.extents[window.window_dim], dtype=np.int64) * window.dilation - front
     coordinates = (origin * window.stride)[:, None] + places
-    inside = (coordinates >= 0) & (coordinates < _limit(context, dim, window))
+    inside = (coordinates >= 0) & (coordinates < unsplit_input_extent(access.tensor, dim, window))
     size = access.sticks.get(dim, 1)
     phase = origin * window.stride % size
     keys = np.stack([inside.argmax(axis=1), inside.sum(axis=1), phase], axis=1)
@@ -183,10 +170,6 @@ def _dim_regions(context: PlanContext, space: OffsetSpace, dim: str) -> Iterator
         inner_places = np.arange(first, first + count)
         bits = coordinate_offsets(op, access, dim, places[inner_places] + shift)
         yield WindowRegion(np.flatnonzero(which.reshape(-1) == number), inner_places, bits)
-
-
-def _limit(context: PlanContext, dim: str, window: Window) -> int:
-    return unsplit_input_extent(context.inputs[0].tensor, dim, window)
 
 
 def region_line(space: OffsetSpace, dim: str, chosen: dict[str, WindowRegion]) -> Int64Array:
@@ -215,7 +198,7 @@ def plan_windowing(context: PlanContext) -> Iterator[Int64Array]:
     whole_steps(
         context,
         context.output.stick_dim,
-        per_core(context.op, context.output.stick_dim),
+        context.op.core_extent(context.output.stick_dim),
         context.output.lanes,
     )
     for space in spaces(context, places):
@@ -269,13 +252,13 @@ def _head(context: PlanContext, space: OffsetSpace, kept: int, places: int) -> R
     for k, access in enumerate(context.accesses):
         lane = 0 if access.is_lane else tb.WHOLE_STICK
         row.operand(k, k, int(space.bases[k]), lane, context.format_code(access.tensor))
-    row.words[vt.KEPT], row.words[vt.PLACES] = kept, places
+    row.words[tb.COUNTS : tb.COUNTS + 2] = kept, places
     constants = context.spec.constants
     row.header(
         opcode=tb.WINDOWINGS.index(context.spec.kernel_op),
         inputs=len(context.inputs),
         lanes=context.output.lanes,
-        units=-(-kept // vt.KEPT_BLOCK),
+        units=-(-kept // tb.KEPT_BLOCK),
         value=float_word(context.constant(constants[0]) if constants else 1.0),
         cost_ns=int(kept * max(places, 1) * context.output.lanes * context.spec.element_ns),
     )

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from spyre.mlir.operation import Component, Indirection, Operation, Padding, Tensor
+from spyre.mlir.operation import Indirection, Operation, Padding, Tensor
 
 Int64Array = npt.NDArray[np.int64]
 Coordinates = Mapping[str, Int64Array]
@@ -37,11 +37,6 @@ def slice_origin(op: Operation, position: int) -> dict[str, int]:
     """Global coordinate of the first element of the ``position``-th core's box (step 1)."""
     extents = core_extents(op)
     return {dim: op.core_slices[position].get(dim, 0) * extents[dim] for dim in op.dims}
-
-
-def is_local(tensor: Tensor) -> bool:
-    """True if every core has its own small tensor instead of a slice of one."""
-    return tensor.component is Component.LX or tensor.per_core_in_hbm
 
 
 def stick_elements(tensor: Tensor, dim: str) -> int:
@@ -110,10 +105,10 @@ def element_offsets(op: Operation, tensor: Tensor, local: Coordinates) -> Int64A
         size = stick_elements(tensor, dim)
         offset += pitch[dim] * (coordinate // size)
         within[dim] = coordinate % size
-    return offset + _position_in_stick(tensor, within) * tensor.word_length_bytes
+    return offset + position_in_stick(tensor, within) * tensor.word_length_bytes
 
 
-def _position_in_stick(tensor: Tensor, within: dict[str, Int64Array]) -> Int64Array:
+def position_in_stick(tensor: Tensor, within: dict[str, Int64Array]) -> Int64Array:
     """Element number in the stick; the stick's dims are listed innermost first (step 5)."""
     position = np.zeros_like(next(iter(within.values())))
     weight = 1

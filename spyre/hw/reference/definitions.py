@@ -8,9 +8,10 @@ minimumNumber of IEEE 754-2019, alone and in reductions. Keys are the op table's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -172,40 +173,23 @@ REDUCE: dict[str, Callable[[Array], Array]] = {
 """What a reduction does to an element before combining."""
 
 
-class Maximum:
-    """`maximum` of two arrays, or along axes of one."""
-
-    def __call__(self, a: Array, b: Array) -> Array:
-        """Of two arrays."""
-        return maximum(a, b)
-
-    def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
-        """Along ``axis``; -0 only if every zero is one."""
-        extreme = np.fmax.reduce(values, axis=axis, keepdims=keepdims)
-        positive = np.any((values == 0.0) & ~np.signbit(values), axis=axis, keepdims=keepdims)
-        return select(extreme == 0.0, select(positive, _ZERO, -_ZERO), extreme)
+def reduce_maximum(values: Array, axis: tuple[int, ...]) -> Array:
+    """`maximum` along ``axis``, which stays with extent 1; -0 only if every zero is one."""
+    extreme = np.fmax.reduce(values, axis=axis, keepdims=True)
+    positive = np.any((values == 0.0) & ~np.signbit(values), axis=axis, keepdims=True)
+    return select(extreme == 0.0, select(positive, _ZERO, -_ZERO), extreme)
 
 
-class Minimum(Maximum):
-    """`minimum` of two arrays, or along axes of one."""
-
-    def __call__(self, a: Array, b: Array) -> Array:
-        """Of two arrays."""
-        return minimum(a, b)
-
-    def reduce(self, values: Array, axis: tuple[int, ...], keepdims: Literal[True]) -> Array:
-        """Along ``axis``."""
-        return -super().reduce(-values, axis, keepdims)
-
-
-COMBINE: dict[str, np.ufunc | Maximum] = {
-    "sum": np.add,
-    "max": Maximum(),
-    "min": Minimum(),
-    "absmax": Maximum(),
-    "prod": np.multiply,
+COMBINE: dict[str, tuple[Callable[..., Array], Callable[..., Array]]] = {
+    "sum": (np.add, partial(np.add.reduce, keepdims=True)),
+    "max": (maximum, reduce_maximum),
+    "min": (minimum, lambda values, axis: -reduce_maximum(-values, axis)),
+    "absmax": (maximum, reduce_maximum),
+    "prod": (np.multiply, partial(np.multiply.reduce, keepdims=True)),
 }
-"""How a reduction combines elements, and the partial results of cores; max and min skip NaN."""
+"""How a reduction combines the partial results of cores, and elements along axes; max and min skip
+NaN.
+"""
 
 
 CHUNK = 64
@@ -229,12 +213,9 @@ def add_all(terms: Iterable[Array], rules: NumericRules) -> Array:
 
 def sum_in_chunks(terms: Iterable[Array], rules: NumericRules) -> Array:
     """The total of one core: chunks of 64 consecutive terms, then their totals."""
-    return add_all((add_all(chunk, rules) for chunk in _chunks(iter(terms))), rules)
-
-
-def _chunks(terms: Iterator[Array]) -> Iterator[list[Array]]:
-    while chunk := list(islice(terms, CHUNK)):
-        yield chunk
+    remaining = iter(terms)
+    chunks = iter(lambda: list(islice(remaining, CHUNK)), [])
+    return add_all((add_all(chunk, rules) for chunk in chunks), rules)
 
 
 def constant(op: Operation, name: str) -> np.float32:

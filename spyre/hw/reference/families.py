@@ -35,13 +35,18 @@ from spyre.hw.reference.definitions import (
     sum_in_chunks,
 )
 from spyre.hw.reference.execution import (
-    Codes,
     Execution,
     IndexOutOfRange,
     Memory,
     keeps_one_per_stick,
 )
-from spyre.hw.reference.packed import masked, run_packed_matmul, run_requantize, run_windowing
+from spyre.hw.reference.packed import (
+    masked,
+    run_packed_matmul,
+    run_requantize,
+    run_windowing,
+    sharing_cores,
+)
 from spyre.layout import arrangement_positions
 from spyre.mlir.operation import Indirection, Operation, Tensor
 
@@ -68,10 +73,6 @@ def run_reference(
     _FAMILIES[spec.family](execution, spec)
 
 
-def _shuffle(execution: Execution, spec: OpDefinition) -> None:
-    run_shuffle(execution)
-
-
 # --- elementwise ------------------------------------------------------------------------------
 
 
@@ -96,36 +97,16 @@ def _operands(execution: Execution, spec: OpDefinition, core: int) -> list[Array
 # --- reductions and matmul: cores may share an output -----------------------------------------
 
 
-def _kept_dims(op: Operation) -> list[str]:
-    return [dim for dim in op.dims if op.outputs[0].holds(dim)]
-
-
 def _reduced_axes(op: Operation) -> tuple[int, ...]:
     """Axes of a core's box along which the output does not vary."""
     return tuple(i for i, dim in enumerate(op.dims) if not op.outputs[0].holds(dim))
 
 
-def _sharing_cores(execution: Execution) -> Iterator[list[int]]:
-    """Cores that work on the same part of the output, in the order of their other slices."""
-    op = execution.op
-    dims = _kept_dims(op)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for core in execution.cores:
-        key = tuple(op.core_slices[core].get(dim, 0) for dim in dims)
-        groups.setdefault(key, []).append(core)
-    for group in groups.values():
-        yield sorted(group, key=lambda core: _slice_order(op, core))
-
-
-def _slice_order(op: Operation, core: int) -> tuple[int, ...]:
-    return tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
-
-
 def _reduction(execution: Execution, spec: OpDefinition) -> None:
     op = execution.op
     chunked = execution.adds_in_chunks and spec.kernel_op in ("sum", "exx2")
-    for group in _sharing_cores(execution):
-        inputs = [_reduction_input(execution, core) for core in group]
+    for group in sharing_cores(op):
+        inputs = [masked(execution, core, execution.read(0, core)) for core in group]
 
         def total_of(name: str, values: Sequence[Array], group: list[int] = group) -> Array:
             return _chunked_total(execution, group, values) if chunked else _total(op, name, values)
@@ -159,21 +140,16 @@ def _ended(op: Operation, spec: OpDefinition, total: Array) -> Array:
     return total * constant(op, spec.constants[0]) if spec.constants else total
 
 
-def _reduction_input(execution: Execution, core: int) -> Array:
-    return masked(execution, core, execution.read(0, core))
-
-
 def _total(op: Operation, name: str, inputs: Sequence[Array]) -> Array:
     """Partial results of the cores, exact up to one rounding to float32 each, combined in order.
 
     A dim that neither side holds does not count twice: only one of its elements is taken.
     """
-    combine, total = COMBINE[name], None
+    (combine, reduce), total = COMBINE[name], None
     for values in inputs:
         taken = _once_per_element(op, values)
-        partial = combine.reduce(
-            REDUCE[name](taken.astype(np.float64)), axis=_reduced_axes(op), keepdims=True
-        ).astype(np.float32)
+        elements = REDUCE[name](taken.astype(np.float64))
+        partial = reduce(elements, axis=_reduced_axes(op)).astype(np.float32)
         total = partial if total is None else combine(total, partial)
     assert total is not None
     return np.asarray(total)
@@ -218,7 +194,7 @@ def _matmul(execution: Execution, spec: OpDefinition) -> None:
     terms = ["".join(letters[d] for d in op.dims if t.holds(d)) for t in op.tensors]
     formula = f"{terms[0]},{terms[1]}->{terms[2]}"
     rules = execution.numerics.alu_rules
-    for group in _sharing_cores(execution):
+    for group in sharing_cores(op):
         parts = [[_held_part(execution, k, core) for k in (0, 1)] for core in group]
         if execution.adds_in_chunks:
             total = add_all((_chunked_product(formula, a, b, rules) for a, b in parts), rules)
@@ -292,7 +268,10 @@ def _copy_indirect(execution: Execution, core: int) -> None:
     index_tensor = op.index_tensors[0]
     words = execution.read_codes(execution.addresses(1, core), index_tensor)
     index = words.astype(np.int32).astype(np.int64)
-    _check_index(index, execution.index_limit)
+    limit = np.iinfo(np.int64).max if execution.index_limit is None else execution.index_limit
+    bad = (index < 0) | (index >= limit)
+    if bad.any():
+        raise IndexOutOfRange(int(index[bad][0]))
     addresses = []
     for operand in (0, execution.output):
         tensor = op.tensors[operand]
@@ -302,14 +281,6 @@ def _copy_indirect(execution: Execution, core: int) -> None:
             addresses.append(execution.addresses(operand, core))
     codes = execution.read_codes(addresses[0], op.inputs[0])
     execution.write_codes(addresses[1], codes, op.outputs[0])
-
-
-def _check_index(index: Int64Array, limit: int | None) -> None:
-    bad = index < 0
-    if limit is not None:
-        bad |= index >= limit
-    if bad.any():
-        raise IndexOutOfRange(int(index[bad][0]))
 
 
 def _indexed_addresses(
@@ -364,16 +335,12 @@ def _restickify(execution: Execution, spec: OpDefinition) -> None:
         exists = _is_stored(execution, 0, core)
         stored = _is_stored(execution, execution.output, core)
         codes = np.zeros(exists.shape, np.uint32)
-        codes[exists] = _read_where(execution, exists, core)
+        if exists.any():
+            addresses = execution.addresses(0, core)[exists]
+            codes[exists] = execution.read_codes(addresses, execution.op.inputs[0])
         if stored.any():
             addresses = execution.addresses(execution.output, core)[stored]
             execution.write_codes(addresses, codes[stored], target)
-
-
-def _read_where(execution: Execution, exists: npt.NDArray[np.bool_], core: int) -> Codes:
-    if not exists.any():
-        return np.zeros(0, np.uint32)
-    return execution.read_codes(execution.addresses(0, core)[exists], execution.op.inputs[0])
 
 
 def _is_stored(execution: Execution, operand: int, core: int) -> npt.NDArray[np.bool_]:
@@ -419,34 +386,20 @@ def _falling_order(values: Array, axis: int) -> Int64Array:
     return np.asarray(values.shape[axis] - 1 - turned)
 
 
-_FAMILIES: dict[Family, Callable[[Execution, OpDefinition], None]] = {
-    Family.ELEMENTWISE: _elementwise,
-    Family.REDUCTION: _reduction,
-    Family.COPY: _copy,
-    Family.CONVERT: _convert,
-    Family.RESTICKIFY: _restickify,
-    Family.MATMUL: _matmul,
-    Family.TOPK: _topk,
-    Family.PACKED_MATMUL: run_packed_matmul,
-    Family.REQUANTIZE: run_requantize,
-    Family.WINDOWING: run_windowing,
-    Family.SHUFFLE: _shuffle,
-}
-
-
-def run_shuffle(execution: Execution) -> None:
+def run_shuffle(execution: Execution, spec: OpDefinition) -> None:
     """Copy every element of every core's box of the output from the core that holds it.
 
     All elements are read before any is written: cores do not wait for each other.
     """
-    source, target = execution.op.inputs[0], execution.op.outputs[0]
-    boxes = list(computed_boxes(execution.op))
+    op = execution.op
+    source, target = op.inputs[0], op.outputs[0]
+    boxes = list(computed_boxes(op))
     codes = [
-        execution.read_codes(_global_addresses(execution, 0, core, box), source)
+        execution.read_codes(addresses_elsewhere(op, execution.starts, 0, core, box), source)
         for core, box in boxes
     ]
     for (core, box), values in zip(boxes, codes, strict=True):
-        addresses = _global_addresses(execution, execution.output, core, box)
+        addresses = addresses_elsewhere(op, execution.starts, execution.output, core, box)
         execution.write_codes(addresses, values, target)
 
 
@@ -462,7 +415,16 @@ def computed_boxes(op: Operation) -> Iterator[tuple[int, dict[str, Int64Array]]]
             yield core, {d: grid[k] + first[k] for k, d in enumerate(op.dims)}
 
 
-def _global_addresses(
-    execution: Execution, operand: int, core: int, box: dict[str, Int64Array]
-) -> Int64Array:
-    return addresses_elsewhere(execution.op, execution.starts, operand, core, box)
+_FAMILIES: dict[Family, Callable[[Execution, OpDefinition], None]] = {
+    Family.ELEMENTWISE: _elementwise,
+    Family.REDUCTION: _reduction,
+    Family.COPY: _copy,
+    Family.CONVERT: _convert,
+    Family.RESTICKIFY: _restickify,
+    Family.MATMUL: _matmul,
+    Family.TOPK: _topk,
+    Family.PACKED_MATMUL: run_packed_matmul,
+    Family.REQUANTIZE: run_requantize,
+    Family.WINDOWING: run_windowing,
+    Family.SHUFFLE: run_shuffle,
+}

@@ -21,6 +21,7 @@ from spyre.hw.reference.addresses import (
     Coordinates,
     Int64Array,
     pitches,
+    position_in_stick,
     slice_origin,
     stick_elements,
 )
@@ -32,7 +33,7 @@ from spyre.hw.spec_choices import (
     QUANTIZED_FP8_MAX,
     WINDOW_MAX_OUTSIDE,
 )
-from spyre.mlir.operation import Operation, Padding, Tensor
+from spyre.mlir.operation import MASK_CONSTANT, Operation, Padding, Tensor
 
 Array = npt.NDArray[Any]
 
@@ -40,23 +41,6 @@ Array = npt.NDArray[Any]
 def bits_of(tensor: Tensor) -> int:
     """Bits of one element."""
     return find_stored_format(tensor.data_format).bits
-
-
-def position_in_stick(execution: Execution, operand: int, within: Coordinates) -> Int64Array:
-    """Element number in the stick; a dim may be listed twice, its low digit first."""
-    tensor = execution.op.tensors[operand]
-    remaining = dict(within)
-    if is_interleaved(execution, operand):
-        dim = tensor.stick_dims[0]
-        half, group, element = remaining[dim] // 64, remaining[dim] // 8 % 8, remaining[dim] % 8
-        remaining[dim] = 16 * group + 8 * half + element
-    position = np.zeros_like(next(iter(remaining.values())))
-    weight = 1
-    for dim, size in zip(tensor.stick_dims, tensor.stick_sizes, strict=True):
-        position += weight * (remaining[dim] % size)
-        remaining[dim] = remaining[dim] // size
-        weight *= size
-    return position
 
 
 def is_interleaved(execution: Execution, operand: int) -> bool:
@@ -82,7 +66,11 @@ def bit_addresses(execution: Execution, operand: int, core: int, stored: Coordin
         size = stick_elements(tensor, dim)
         address += 8 * pitch[dim] * (coordinate // size)
         within[dim] = coordinate % size
-    return address + position_in_stick(execution, operand, within) * bits_of(tensor)
+    if is_interleaved(execution, operand):
+        dim = tensor.stick_dims[0]
+        half, group, element = within[dim] // 64, within[dim] // 8 % 8, within[dim] % 8
+        within[dim] = 16 * group + 8 * half + element
+    return address + position_in_stick(tensor, within) * bits_of(tensor)
 
 
 def read_packed(execution: Execution, operand: int, core: int, stored: Coordinates) -> Array:
@@ -128,9 +116,6 @@ def _write_nibbles(execution: Execution, bits: Int64Array, values: Array) -> Non
 
 
 # --- elementwise ------------------------------------------------------------------------------
-
-
-MASK_CONSTANT = "samv-maskvalue"
 
 
 def masked(execution: Execution, core: int, values: Array) -> Array:
@@ -225,14 +210,14 @@ def _part(execution: Execution, operand: int, core: int, outside: float = 0.0) -
     return np.where(inside, read_packed(execution, operand, core, stored), outside)
 
 
-def _sharing(op: Operation, cores: Sequence[int]) -> Iterator[list[int]]:
+def sharing_cores(op: Operation) -> Iterator[list[int]]:
     """Cores that work on the same part of the output, in order of the other slices.
 
     Cores with all slices equal repeat the work and share nothing.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     seen: Counter[tuple[int, ...]] = Counter()
-    for core in cores:
+    for core in range(len(op.cores)):
         slices = tuple(op.core_slices[core].get(dim, 0) for dim in op.dims)
         kept = [n for n, dim in zip(slices, op.dims, strict=True) if op.outputs[0].holds(dim)]
         groups.setdefault((*kept, seen[slices]), []).append(core)
@@ -261,7 +246,7 @@ def run_packed_matmul(execution: Execution, spec: OpDefinition) -> None:
     """Σ A·B over all dims the output lacks; partial sums of cores in order, rounded to float32."""
     op = execution.op
     exact = spec.kernel_op.startswith("int")
-    for group in _sharing(op, execution.cores):
+    for group in sharing_cores(op):
         total: Array | None = None
         for core in group:
             a, b = (_part(execution, k, core) for k in (0, 1))

@@ -6,10 +6,7 @@ from .findings import (
     parse_checks as parse_checks,
     uncovered_output as uncovered_output,
 )
-from .run_findings import (
-    ExpectedOutput as ExpectedOutput,
-    check_cover as check_cover,
-)
 from .sanitizer import (
     Sanitizer as Sanitizer,
+    check_cover as check_cover,
 )

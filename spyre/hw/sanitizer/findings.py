@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from spyre.errors import DeviceLocation, Finding, LaunchError, Severity, SourceLocation
+from spyre.hw.spec import LX_BASE, LX_BYTES
 
 
 class Check(StrEnum):
@@ -215,3 +216,8 @@ def _joined(members: list[SanitizerFinding]) -> SanitizerFinding:
 def count_of(number: int, noun: str) -> str:
     """``1 stick``, ``2,000 sticks``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shown_address(address_bytes: int) -> int:
+    """The address in SDSC files: in LX, from the start of the core's scratchpad."""
+    return address_bytes if address_bytes < LX_BASE else (address_bytes - LX_BASE) % LX_BYTES

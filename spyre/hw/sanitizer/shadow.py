@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import UnsupportedError
+from spyre.hw import check_table as ct
 from spyre.hw.counters import ExecuteLabels, ProgramView, StatementView
 from spyre.hw.memory import reserve
 from spyre.hw.spec import (
@@ -27,7 +28,6 @@ from spyre.hw.spec import (
     STICK_BYTES,
     host_offset,
 )
-from spyre.hw.table import checks as ct
 from spyre.layout import Int64Array
 
 UInt32Array = npt.NDArray[np.uint32]
@@ -35,22 +35,30 @@ _WORD_BYTES = 4
 _LX_FIRST = host_offset(LX_BASE) // STICK_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A transfer or a raw write from the host. ``name``: of the tensor."""
-
-    name: str
-
-
 @dataclass(frozen=True)
-class LaunchEvent:
-    """A launch: its executions have consecutive records."""
+class LabelledProgram:
+    """A launched program, with the numbers and names of its executes in findings."""
 
-    program: ProgramView
+    view: ProgramView
     label: ExecuteLabels
 
+    def locate(self, execution: int) -> tuple[StatementView, int, tuple[int, ...]]:
+        """Statement, instance and loop indices of execution number ``execution`` of a launch."""
+        index = int(self.view.executions.statement[execution])
+        instance = int(self.view.executions.instance[execution])
+        return self.view.statements[index], instance, self.view.loop_indices(index, instance)
 
-Event = Upload | LaunchEvent
+    def describe(self, execution: int, core: int | None) -> str:
+        """One execution in words, such as ``execute 3 (add), core 5, loop indices (1, 0)``."""
+        statement, _, loops = self.locate(execution)
+        parts = [f"execute {self.label.first_execute + statement.index} ({statement.name})"]
+        parts += [] if core is None else [f"core {core}"]
+        parts += [f"loop indices {tuple(loops)}"] if loops else []
+        return ", ".join(parts)
+
+
+Event = str | LabelledProgram
+"""The name of what the host wrote, by a transfer or raw; or a launch."""
 
 
 class RecordLog:
@@ -69,22 +77,19 @@ class RecordLog:
         """The first record of a new event. UnsupportedError SPY738 if no records are left."""
         # Two uploads at once must not get the same record.
         with self._lock:
-            return self._add(event, records)
-
-    def _add(self, event: Event, records: int) -> int:
-        first = self.next_record
-        if first + records > ct.MAX_RECORD:
-            raise UnsupportedError(
-                "SPY738",
-                "the sanitizer has seen more executions than it can tell apart",
-                expected=f"at most {ct.MAX_RECORD} executions and uploads until a reset",
-                found=f"{first + records}",
-                hint="Device.reset() starts again",
-            )
-        self._firsts.append(first)
-        self._events.append(event)
-        self.next_record += records
-        return first
+            first = self.next_record
+            if first + records > ct.MAX_RECORD:
+                raise UnsupportedError(
+                    "SPY738",
+                    "the sanitizer has seen more executions than it can tell apart",
+                    expected=f"at most {ct.MAX_RECORD} executions and uploads until a reset",
+                    found=f"{first + records}",
+                    hint="Device.reset() starts again",
+                )
+            self._firsts.append(first)
+            self._events.append(event)
+            self.next_record += records
+            return first
 
     def find(self, record: int) -> tuple[Event, int]:
         """The event of ``record``, and the number of the execution within the event."""
@@ -116,9 +121,7 @@ class ShadowMemory:
 
     def mark_sticks(self, addresses_bytes: Int64Array, record: int) -> None:
         """Record a write of the sticks of HBM at ``addresses_bytes``."""
-        sticks = addresses_bytes + (addresses_bytes >> REGION_BITS) * REGION_SKEW_BYTES
-        sticks //= STICK_BYTES
-        self.words[sticks] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
+        self.words[host_sticks(addresses_bytes)] = record << ct.CORE_BITS | ct.UNKNOWN_CORE
 
     def clear(self, address_bytes: int, size_bytes: int) -> None:
         """Mark a range as unwritten; whole pages are returned to the host."""
@@ -147,35 +150,16 @@ class ShadowMemory:
             self.ranges[first : first + -(-size_bytes // STICK_BYTES)] = 0
 
 
-def core_of(word: int) -> int | None:
-    """Core of a shadow word; None for uploads and unknown cores."""
-    tag = word & ((1 << ct.CORE_BITS) - 1)
-    return tag - 1 if 0 < tag <= CORES else None
-
-
 def describe_writer(log: RecordLog, word: int) -> str:
     """The writer of a stick in words; ``word`` is not 0."""
     event, execution = log.find(word >> ct.CORE_BITS)
-    if isinstance(event, Upload):
-        return f"upload of {event.name}"
-    return describe_execution(event, execution, core_of(word))
+    if isinstance(event, str):
+        return f"upload of {event}"
+    tag = word & ((1 << ct.CORE_BITS) - 1)
+    return event.describe(execution, tag - 1 if 0 < tag <= CORES else None)
 
 
-def describe_execution(event: LaunchEvent, execution: int, core: int | None) -> str:
-    """One execution in words, such as ``execute 3 (add), core 5, loop indices (1, 0)``."""
-    statement, _, loops = locate_execution(event.program, execution)
-    parts = [f"execute {event.label.first_execute + statement.index} ({statement.name})"]
-    if core is not None:
-        parts.append(f"core {core}")
-    if loops:
-        parts.append(f"loop indices {tuple(loops)}")
-    return ", ".join(parts)
-
-
-def locate_execution(
-    program: ProgramView, execution: int
-) -> tuple[StatementView, int, tuple[int, ...]]:
-    """Statement, instance and loop indices of execution number ``execution`` of a launch."""
-    index = int(program.executions.statement[execution])
-    instance = int(program.executions.instance[execution])
-    return program.statements[index], instance, program.loop_indices(index, instance)
+def host_sticks(addresses: Int64Array) -> Int64Array:
+    """Number in the host reservation of the stick of each device address."""
+    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
+    return mapped // STICK_BYTES

@@ -26,7 +26,7 @@ from spyre.hw.counters import ExecuteLabels, StatementView
 from spyre.hw.device import Device, Progress
 from spyre.hw.linking import LinkedProgram, arrangements_at
 from spyre.hw.memory import DeviceMemory
-from spyre.hw.plans import CorePlan, PlanRun
+from spyre.hw.plans import CorePlan, LinkedPart
 from spyre.hw.reference import Execution
 from spyre.hw.spec import CORES, LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import Int64Array, arrangement_positions
@@ -57,7 +57,7 @@ class ExecuteView:
     last: int
     static: int
     instance: int
-    run: PlanRun
+    run: LinkedPart
     is_first_part: bool = True
 
     @property
@@ -131,7 +131,7 @@ class ExecuteView:
 def execute_views(linked: LinkedProgram) -> Iterator[ExecuteView]:
     """All steps of a program in program order."""
     runs = [run for group in linked.runs for run in group]
-    which = np.searchsorted(linked.run_rows, linked.dispatch[:, 0], side="right") - 1
+    which = np.searchsorted(linked.code.run_rows, linked.dispatch[:, 0], side="right") - 1
     key = np.column_stack((linked.dispatch[:, 1:3], which))
     if not len(key):
         return

@@ -22,7 +22,7 @@ from spyre.dtypes import FORMATS, canonical_dtype_name
 from spyre.errors import MismatchError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
-from spyre.hw.plans import PlanRun
+from spyre.hw.plans import LinkedPart
 from spyre.layout import (
     DevicePosition,
     SpyreTensorLayout,
@@ -335,7 +335,7 @@ def last_writer(linked: LinkedProgram, address_bytes: int) -> StickWriter | None
 
 
 def _last_of_run(
-    linked: LinkedProgram, execute: Execute, run: PlanRun, address: int
+    linked: LinkedProgram, execute: Execute, run: LinkedPart, address: int
 ) -> tuple[int, StickWriter] | None:
     """(position in program order, writer) of the last execution that covers ``address``."""
     op = run.plan.op

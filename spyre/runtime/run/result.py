@@ -24,7 +24,8 @@ from spyre.runtime.compare import Comparison, OutputLocation
 from spyre.runtime.kernel import ExecutedLaunch
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer import ExpectedOutput, SanitizerFinding
+    from spyre.hw.memory import DeviceTensor
+    from spyre.hw.sanitizer import SanitizerFinding
     from spyre.runtime.compare import Verification
 
 
@@ -145,11 +146,14 @@ def observed(device: Device) -> Iterator[None]:
 
 
 def take_findings(
-    device: Device, outputs: Iterable[ExpectedOutput], first_record: int
+    device: Device,
+    outputs: Iterable[tuple[DeviceTensor, npt.NDArray[np.bool_]]],
+    first_record: int,
 ) -> tuple[SanitizerFinding, ...]:
     """All findings since the last call, and those on sticks of ``outputs`` that are not written.
 
-    ``first_record``: number of the sanitizer's first record of the run.
+    ``outputs``: with the sticks that must be written. ``first_record``: `next_record` before the
+    first launch of the run.
     """
     sanitizer = device.sanitizer
     if sanitizer is None:
@@ -157,7 +161,6 @@ def take_findings(
     from spyre.hw.sanitizer import Check, check_cover
 
     if Check.COVER in sanitizer.checks:
-        for expected in outputs:
-            uncovered = check_cover(expected, sanitizer.shadow, sanitizer.log, first_record)
-            sanitizer.add(uncovered)
+        for output in outputs:
+            sanitizer.add(check_cover(*output, sanitizer.shadow, sanitizer.log, first_record))
     return sanitizer.take()

@@ -67,8 +67,8 @@ from spyre.runtime.run.runs import (
 )
 
 if TYPE_CHECKING:
-    from spyre.hw.sanitizer import ExpectedOutput
     from spyre.runtime.compare import ExecuteObserver
+    from spyre.runtime.tracing import BoolArray
 
 BundleLike = LoweredBundle | str | os.PathLike[str]
 MAX_KERNELS = 256
@@ -134,15 +134,13 @@ class PlacedRun:
             view_offset,
         )
 
-    def expected_outputs(self) -> Iterator[ExpectedOutput]:
+    def expected_outputs(self) -> Iterator[tuple[DeviceTensor, BoolArray]]:
         """Outputs whose memory is undefined before the run, with the sticks that it must write."""
-        from spyre.hw.sanitizer import ExpectedOutput
-
         for output in self.run.outputs:
             spec = self.run.buffers[output.buffer].spec
             if spec is not None and spec.role is Role.OUTPUT:
                 sticks = required_sticks(spec, output)
-                yield ExpectedOutput(self.tensors[output.buffer], sticks)
+                yield self.tensors[output.buffer], sticks
 
     def _last_writer(self, tensor: DeviceTensor, stick: Sequence[int]) -> StickWriter | None:
         """The last execute of all launches that wrote a stick; None if that is not known."""

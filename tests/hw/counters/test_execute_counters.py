@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from spyre.hw.counters.counts import Counters
 from spyre.hw.counters.execute import CORE_COLUMNS, chain_hops, count_cores, count_execute
-from spyre.hw.plans.core_plan import PlanRun
+from spyre.hw.plans.core_plan import LinkedPart
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Indirection, Operation
@@ -29,7 +29,7 @@ from tests.hw.strategies import elementwise_specs, examples, reduction_specs
 LX = Component.LX
 
 
-def runs_of(op: Operation, repeat: int = 1) -> Sequence[PlanRun]:
+def runs_of(op: Operation, repeat: int = 1) -> Sequence[LinkedPart]:
     return link(engine(), [op], allocations_of(windows(op)), repeat).runs[0]
 
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.measured import MeasuredKernel, counts_of, measured_kernels
 from spyre.hw.cost.models import MODELS, kernel_ns
 from spyre.hw.counters.counts import CostClass, OperationCounts
 from spyre.hw.counters.execute import count_operation
-from spyre.hw.counters.launches import operation_counts
+from spyre.hw.counters.program import operation_counts
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import (
     HostOperand,
@@ -23,6 +22,7 @@ from spyre.mlir.builder.recipes import (
 )
 from spyre.mlir.operation.operation import Component
 from tests.hw.harness import allocations_of, engine, link, region, windows
+from tools.measured_kernels import MeasuredKernel, counts_of, measured_kernels
 
 A, B, C = (HostOperand(region(k)) for k in range(3))
 BUILT = ("exp", "mul", "neg", "sumrow", "sum_row", "sum_col", "amax", "restickify", "mm", "row_add")

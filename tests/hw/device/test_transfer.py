@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 
 from spyre.dtypes import decode_dl16, find_host_dtype
 from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw import transfer_table as tt
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import plan_transfer
 from spyre.hw.numerics import Numerics
-from spyre.hw.table import transfer as tt
 from spyre.layout import (
     SpyreTensorLayout,
     contiguous_strides,

@@ -8,14 +8,14 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from spyre.hw import plan_table as tb
 from spyre.hw.device.device import Device
-from spyre.hw.interpreter import run as interpreter
+from spyre.hw.interpreter import background as interpreter
 from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.table import DISPATCH_BASES, KERNELS, plan as tb
 from spyre.runtime.compare.executes import ExecuteView, execute_views
 
 Bytes = npt.NDArray[np.uint8]
-KINDS = tuple(KERNELS)
+KINDS = tuple(tb.KERNELS)
 
 
 Same = Callable[[Bytes, Bytes], bool]
@@ -60,10 +60,19 @@ def _compiled(device: Device, linked: LinkedProgram, dispatch: int) -> tuple[int
 
     executor, fault = device.executor, np.zeros(1, np.int64)
     rows = linked.host_dispatch.copy()
-    rows[:, DISPATCH_BASES - 1] = 1  # no chains
+    rows[:, tb.DISPATCH_BASES - 1] = 1  # no chains
     scratch, memory = executor._scratch_pointer, device.memory.pointer
     faulty = drive(
-        rows, linked.tables, linked.entries, memory, 0, scratch, 1, dispatch, dispatch + 1, fault
+        rows,
+        linked.tables,
+        linked.code.entries,
+        memory,
+        0,
+        scratch,
+        1,
+        dispatch,
+        dispatch + 1,
+        fault,
     )
     return int(faulty), int(fault[0])
 

@@ -15,17 +15,16 @@ import pytest
 
 from spyre.cli.run import main
 from spyre.errors import DeviceFault
+from spyre.hw import plan_table as tb
 from spyre.hw.device.device import Device
 from spyre.hw.interpreter import background as background_module
 from spyre.hw.interpreter.background import (
     MAX_SECONDS,
     BackgroundCompiler,
-    _Process,
     interpreted_seconds,
 )
 from spyre.hw.kernels import parallel_compile, transfer
 from spyre.hw.kernels.jit import Entry
-from spyre.hw.table import KERNEL_NAMES, WORDS, plan as tb
 from spyre.runtime.run.session import RunOptions, Session
 from tests.hw.harness import engine
 from tests.hw.plans.test_pages import linked, table_of_pages
@@ -55,11 +54,11 @@ class Background:
         self.processes: list[Compiling] = []
         self.ready: set[str] = set()
 
-    def start(self, names: frozenset[str], takes_turn: bool) -> _Process:
+    def start(self, names: frozenset[str], takes_turn: bool) -> Compiling:
         assert takes_turn == (not self.started)
         self.started.append(names)
         self.processes.append(Compiling())
-        return _Process(self.processes[-1], names)  # type: ignore[arg-type]
+        return self.processes[-1]
 
     def missing_of(self, names: frozenset[str]) -> list[str]:
         return [name for name in names if name not in self.ready]
@@ -139,11 +138,11 @@ def test_nobody_waits_for_long(background: Background) -> None:
 
 
 def test_every_kernel_has_an_estimate() -> None:
-    assert set(background_module._COST_NS) == set(KERNEL_NAMES)
+    assert set(background_module._COST_NS) == set(tb.KERNEL_NAMES)
 
 
 def test_large_programs_are_too_slow() -> None:
-    tables = np.zeros((2, WORDS), np.int64)
+    tables = np.zeros((2, tb.WORDS), np.int64)
     tables[:, tb.KIND] = tb.ELEMENTWISE_KIND, tb.CHUNK_REDUCTION_KIND
     tables[:, tb.UNITS] = 100
     small = interpreted_seconds(tables, np.zeros(10, np.int64))
@@ -224,7 +223,7 @@ def test_the_background_compiles_what_it_is_asked_for(
 ) -> None:
     """From an empty cache, and nothing else."""
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
-    process = background_module._start(["copying"], takes_turn=True).process
+    process = background_module._start(["copying"], takes_turn=True)
     assert process.wait(timeout=300) == 0
     names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
     assert "movement.run_copying" in names
@@ -236,7 +235,7 @@ def test_the_background_ends_with_those_it_has_started(
 ) -> None:
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("SPYRE_NUM_THREADS", "2")
-    process = background_module._start(["matmul", "elementwise"], takes_turn=False).process
+    process = background_module._start(["matmul", "elementwise"], takes_turn=False)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while len(started := children.read_text().split()) < 2:
         time.sleep(0.01)
@@ -251,7 +250,7 @@ def test_the_background_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     directory = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
-    process = background_module._start(["copying"], takes_turn=True).process
+    process = background_module._start(["copying"], takes_turn=True)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.3)
     process.kill()

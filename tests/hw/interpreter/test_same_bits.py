@@ -13,10 +13,10 @@ from spyre.hw.device.device import Device
 from spyre.hw.device.executor import Executor
 from spyre.hw.device.threads import shared_pool
 from spyre.hw.device.transfer import _run, plan_transfer
+from spyre.hw.interpreter.background import transfer
 from spyre.hw.interpreter.machine import multiply_add
-from spyre.hw.interpreter.run import transfer
 from spyre.hw.numerics import parse_numerics
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder.operations import build_operation

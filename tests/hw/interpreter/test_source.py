@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spyre.hw.interpreter.source import _Loops, interpreted, kernels_of
-from spyre.hw.table import DISPATCH_WORDS, KERNELS
+from spyre.hw.plan_table import DISPATCH_WORDS, KERNELS
 
 NOT_CALLED = {"ir", "intrinsic", "cgutils", "I16", "I32", "I64"}
 """Of what writes LLVM's text, for which there is something else."""

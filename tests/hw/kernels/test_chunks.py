@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from spyre.dtypes import NumericRules, decode_dl16, encode_dl16
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels import intrinsics
 from spyre.hw.reference.definitions import add_rounded, sum_in_chunks
-from spyre.hw.table import plan as tb
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, reduction
 from tests.hw.harness import (

@@ -208,7 +208,7 @@ def test_rows_are_added_up_in_order(vectors: Any) -> None:
 @vectors
 def test_runs_lie_apart(vectors: Any) -> None:
     emit = partial(dl16_vectors.emit_elementwise, partial(dl16_vectors.arithmetic, "fmul"))
-    loop, runs, size = dl16_vectors.make_runs(emit, *vectors), 5, 128
+    loop, runs, size = dl16_vectors.make_choice({0: emit}, *vectors), 5, 128
     rng = np.random.default_rng(3)
     x, y, z = (
         rng.integers(0, 1 << 16, (runs, width)).astype(np.uint16) for width in (200, 128, 400)
@@ -216,7 +216,7 @@ def test_runs_lie_apart(vectors: Any) -> None:
     kept = z[:, size:].copy()
 
     def call(operands, pitches, runs, count):
-        loop(operands, pitches, runs, count)
+        loop(0, operands, pitches, runs, count)
 
     places = x.ctypes.data, y[runs - 1 :].ctypes.data, z.ctypes.data
     _compiled(call)(places, (x.strides[0], -y.strides[0], z.strides[0]), runs, size)

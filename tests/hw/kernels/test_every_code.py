@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spyre.dtypes import NumericRules, decode_device, encode_device
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.reference.definitions import define
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise

@@ -16,8 +16,8 @@ from hypothesis import given, settings, strategies as st
 from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.linking.linked_program import LinkedProgram
+from spyre.hw.plan_table import CHAIN_LENGTH, COST_NS, MAX_CHAIN
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES, STICK_BYTES
-from spyre.hw.table.plan import CHAIN_LENGTH, COST_NS, MAX_CHAIN
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.operation.operation import Component

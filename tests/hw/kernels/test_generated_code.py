@@ -20,7 +20,7 @@ import pytest
 from spyre.hw import kernels
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
 from spyre.hw.kernels.jit import Entry
-from spyre.hw.table import KERNELS
+from spyre.hw.plan_table import KERNELS
 from tools.vector_bounds import compiled, counts_of
 
 ESTIMATE = re.compile(

@@ -18,7 +18,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from spyre import cache
 from spyre.cache import warn_uncached
-from spyre.hw.kernels import jit, target
+from spyre.hw.kernels import intrinsics, jit
 from spyre.hw.kernels.jit import TESTED_VERSIONS, CheckedFiles
 from tests.interrupts import interrupted_at, interruptible
 
@@ -134,7 +134,7 @@ def test_the_key_covers_every_module_a_kernel_imports() -> None:
 
 def test_edits_elsewhere_compile_nothing() -> None:
     sources = {path.name for path in jit.imported_sources(KERNELS)}
-    assert {"elementwise.py", "blocks.py", "intrinsics.py", "plan.py"} <= sources
+    assert {"elementwise.py", "blocks.py", "intrinsics.py", "plan_table.py"} <= sources
     assert not sources & {"reduction.py", "linker.py", "core_plan.py", "families.py", "config.py"}
 
 
@@ -169,7 +169,7 @@ def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 LOAD_ALL = """
 import sys
 from spyre.hw.kernels import checked_driver, driver, pool
-from spyre.hw.table.plan import KERNEL_NAMES
+from spyre.hw.plan_table import KERNEL_NAMES
 from spyre.hw.linking.linked_program import entry_addresses
 from spyre.hw.kernels.transfer import run
 assert (entry_addresses(range(len(KERNEL_NAMES))) != 0).all() and run.address
@@ -249,20 +249,20 @@ def test_what_came_with_the_package_is_not_compiled(
 def test_shipped_code_is_that_of_the_hosts_level(
     monkeypatch: pytest.MonkeyPatch, missing: str, level: str | None
 ) -> None:
-    features = dict.fromkeys(frozenset().union(*target.LEVELS.values()), True)
-    above = {"fma": target.LEVELS["x86-64-v4"]}.get(missing, frozenset())
+    features = dict.fromkeys(frozenset().union(*intrinsics.LEVELS.values()), True)
+    above = {"fma": intrinsics.LEVELS["x86-64-v4"]}.get(missing, frozenset())
     there = {**features, **dict.fromkeys({missing, *above}, False)}
-    monkeypatch.setattr(target.llvm, "get_host_cpu_features", lambda: there)
-    target.x86_level.cache_clear()
+    monkeypatch.setattr(intrinsics.llvm, "get_host_cpu_features", lambda: there)
+    intrinsics.x86_level.cache_clear()
     try:
         key = ("signature", ("x86_64-unknown-linux-gnu", "sapphirerapids", "+fma"), ("code",))
         expected = ("x86_64-unknown-linux-gnu", level, "")
         assert jit.shipped_key(key) == ("signature", expected, ("code",))
         monkeypatch.setattr(numba.config, "CPU_NAME", "generic")
-        target.x86_level.cache_clear()
-        assert target.x86_level() is None
+        intrinsics.x86_level.cache_clear()
+        assert intrinsics.x86_level() is None
     finally:
-        target.x86_level.cache_clear()
+        intrinsics.x86_level.cache_clear()
 
 
 def flipped(content: bytes) -> bytes:

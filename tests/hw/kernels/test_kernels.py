@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from spyre.hw.ops.definition import HALF, Family, OpDefinition
+from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.mlir.builder.operations import OperationSpec
 from tests.hw.harness import (

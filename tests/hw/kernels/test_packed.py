@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from spyre.dtypes import decode_device, decode_dl16, encode_device, encode_dl16
 from spyre.errors import DeviceFault, UnsupportedError
 from spyre.hw.linking.binding import Allocation
-from spyre.hw.ops.definition import Family, OpDefinition
+from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.hw.plans.requantize import _FORMATS
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation

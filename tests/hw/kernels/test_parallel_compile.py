@@ -13,9 +13,9 @@ import pytest
 
 from spyre.errors import LaunchError
 from spyre.hw.device import Device, warm_program
-from spyre.hw.kernels import parallel_compile
+from spyre.hw.kernels import jit, parallel_compile
 from spyre.hw.kernels.families.movement import run_copy
-from spyre.hw.kernels.jit import Entry, cache_directory
+from spyre.hw.kernels.jit import Entry
 from tests.interrupts import interruptible
 
 ECHO = """
@@ -106,13 +106,14 @@ def test_a_program_that_cannot_be_linked_fails_when_it_runs(elsewhere: list[list
     assert not elsewhere
 
 
-def test_kernels_that_are_kept_are_ready(tmp_path) -> None:
+def test_kernels_that_are_kept_are_ready(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_copy.address
     again = Entry(run_copy._function)
     assert run_copy.is_ready
-    assert again._is_kept(cache_directory("spyre.hw.kernels.families.movement"))
-    assert not again._is_kept(str(tmp_path))
-    assert not again._is_kept(None)
+    assert again.is_ready
+    for directory in (str(tmp_path), None):
+        monkeypatch.setattr(jit, "cache_directory", lambda _, directory=directory: directory)
+        assert not again.is_ready
 
 
 def test_every_job_is_begun_once(

@@ -135,7 +135,7 @@ def test_a_program_over_all_regions_commits_little():
     allocations = [Allocation(f"t{k}", base, size) for k, base in enumerate(bases)]
     device = Device(threads=2)
     linked = link(device, operations, allocations)
-    linked.entries  # noqa: B018  (kernels loaded before measuring)
+    linked.code.entries  # noqa: B018  (kernels loaded before measuring)
     device.executor.pool.prepare()
     before = resident_bytes()
     device.executor.run(linked)

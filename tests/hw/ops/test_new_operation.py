@@ -40,7 +40,7 @@ PLACES = {
 SCRIPT = """
 import numpy as np
 from spyre.dtypes import decode_device, encode_device
-from spyre.hw.interpreter import run as interpreter
+from spyre.hw.interpreter import background as interpreter
 from spyre.hw.kernels.dl16_functions import CODE_OPERATIONS
 from spyre.hw.ops import OPS, SPEC_NAMES
 from spyre.hw.reference.definitions import define

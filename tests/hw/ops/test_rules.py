@@ -9,7 +9,7 @@ import pytest
 
 from spyre.dtypes import encode_dl16
 from spyre.errors import Finding, SdscError, Severity, UnsupportedError
-from spyre.hw.ops.definition import HALF, Family, OpDefinition
+from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
 from spyre.hw.ops.rules import RULES, arrangement_faults, require_op
 from spyre.hw.ops.table import OPS
 from spyre.hw.plans.core_plan import check_operation, plan_operation

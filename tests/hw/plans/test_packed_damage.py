@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from spyre.errors import SpyreError
-from spyre.hw.ops.definition import Family
+from spyre.hw import plan_table as tb
+from spyre.hw.ops.elementwise import Family
 from spyre.hw.ops.table import OPS
-from spyre.hw.table import plan as tb
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.operation.operation import Component, Operation, Padding, Tensor
 from tests.hw.golden_cases import GOLDEN

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from spyre.errors import DeviceFault, SdscError, SpyreError, UnsupportedError
+from spyre.hw import plan_table as tb
 from spyre.hw.access import make_access
 from spyre.hw.counters.execute import count_plan
 from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.hw.plans.offset_tables import local_offsets
 from spyre.hw.reference import literal_starts
-from spyre.hw.table import plan as tb
-from spyre.hw.table.plan import MATMUL_KIND, PACKED_MATMUL_KIND
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Operation, Padding, Window
@@ -157,12 +156,12 @@ def kinds(op: Operation) -> list[int]:
 
 def test_plain_convolutions_are_matmuls():
     """One table without padding, one per region of equal places with it, split or not."""
-    assert kinds(conv("", 0)) == [MATMUL_KIND]
-    assert kinds(conv("", 0, i=2, j=2)) == [MATMUL_KIND]
-    assert kinds(conv("", 1)) == [MATMUL_KIND] * 9
-    assert kinds(conv("", 1, i=3)) == [MATMUL_KIND] * 9
-    assert kinds(conv("", 1, Padding.STORED_ZEROS)) == [MATMUL_KIND]
-    assert kinds(conv("int8", 1)) == [PACKED_MATMUL_KIND] * 9
+    assert kinds(conv("", 0)) == [tb.MATMUL_KIND]
+    assert kinds(conv("", 0, i=2, j=2)) == [tb.MATMUL_KIND]
+    assert kinds(conv("", 1)) == [tb.MATMUL_KIND] * 9
+    assert kinds(conv("", 1, i=3)) == [tb.MATMUL_KIND] * 9
+    assert kinds(conv("", 1, Padding.STORED_ZEROS)) == [tb.MATMUL_KIND]
+    assert kinds(conv("int8", 1)) == [tb.PACKED_MATMUL_KIND] * 9
 
 
 def test_plans_are_shown():

@@ -10,7 +10,7 @@ import pytest
 import spyre
 from spyre.dtypes import find_stored_format
 from spyre.errors import DeviceLocation, MismatchError
-from spyre.hw.ops.definition import Family
+from spyre.hw.ops.elementwise import Family
 from spyre.hw.reference import run_reference
 from spyre.hw.reference.agreement import (
     AGREEMENTS,

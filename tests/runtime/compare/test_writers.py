@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spyre.hw.access import per_core
 from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.spec import STICK_BYTES
@@ -43,7 +42,7 @@ def offsets(op, access):
     walks = []
     for dim in access.tensor.dims:
         if access.tensor.holds(dim):
-            steps = per_core(op, dim)
+            steps = op.core_extent(dim)
             if dim == access.stick_dim:
                 steps = -(-steps // access.lanes)
             walks.append([k * access.pitch_bytes[dim] for k in range(steps)])
@@ -102,6 +101,7 @@ def test_scattering_leaves_it_open():
         plan = linked.plans[0][0]
         output = replace(plan.op.outputs[0], indirection=Indirection.VALUE)
         scattering = replace(plan, op=replace(plan.op, outputs=(output,)))
-        runs = ((replace(linked.runs[0][0], plan=scattering),),)
-        linked = replace(linked, code=replace(linked.code, runs=runs))
+        runs = (replace(linked.runs[0][0], plan=scattering),)
+        statements = (replace(linked.code.statements[0], runs=runs),)
+        linked = replace(linked, code=replace(linked.code, statements=statements))
         assert last_writer(linked, placement.tensors["arg_0"].address_bytes) is None

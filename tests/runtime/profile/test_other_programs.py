@@ -10,17 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from spyre.hw import check_table as ct
 from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import kernel_ns
 from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import CostClass, Counters, OperationCounts
 from spyre.hw.counters.execute import CORE_COLUMNS
-from spyre.hw.counters.launches import ExecuteLabels, LaunchCounts, lx_peak_bytes
-from spyre.hw.counters.program import Dispatches, Executions, ProgramView, StatementView
+from spyre.hw.counters.program import (
+    Dispatches,
+    ExecuteLabels,
+    Executions,
+    LaunchCounts,
+    ProgramView,
+    StatementView,
+    lx_peak_bytes,
+)
 from spyre.hw.counters.scratchpad import LxAccesses
-from spyre.hw.sanitizer.shadow import LaunchEvent, RecordLog, describe_writer
+from spyre.hw.sanitizer.shadow import LabelledProgram, RecordLog, describe_writer
 from spyre.hw.spec import CORES
-from spyre.hw.table import checks as ct
 from spyre.runtime.flex.blocks import ControlBlock
 from spyre.runtime.flex.command_stream import Command, CommandStream
 from spyre.runtime.flex.scheduling import Engine
@@ -187,6 +194,6 @@ def test_traced(listing):
 
 def test_named_by_the_sanitizer(listing):
     log = RecordLog()
-    first = log.add(LaunchEvent(listing, LABELS), 6)
+    first = log.add(LabelledProgram(listing, LABELS), 6)
     writer = describe_writer(log, (first + 3) << ct.CORE_BITS | 4)
     assert writer == "execute 11 (scale), core 3, loop indices (1,)"

@@ -14,7 +14,7 @@ from spyre.hw.cost.machine import default_machine
 from spyre.hw.cost.models import kernel_ns
 from spyre.hw.cost.timeline import TaskKind
 from spyre.hw.counters.counts import Counters
-from spyre.hw.counters.launches import operation_counts
+from spyre.hw.counters.program import operation_counts
 from spyre.runtime.flex.device import FlexDevice
 from spyre.runtime.kernel.kernel import run_recorded
 from spyre.runtime.profile.kernels import LAUNCH, imbalance

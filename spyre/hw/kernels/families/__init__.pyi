@@ -1,4 +1,4 @@
-from .combining import (
+from .elementwise import (
     add_all as add_all,
     combine as combine,
 )

@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numba import carray
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import (
     begin,
     fill,
@@ -30,6 +32,8 @@ from spyre.hw.kernels.intrinsics import (
     minimum_f32,
     minimum_number,
     multiply_add,
+    pointer_f32,
+    pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import (
@@ -52,7 +56,6 @@ from spyre.hw.kernels.vector_math import (
 from spyre.hw.ops import CODE_FORMS, OPCODE as OP, OPCODES
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.spec_choices import BATCHNORM_OPERANDS, FNMS_FORM, LEAKY_SLOPE, VARIANCE_FLOOR
-from spyre.hw.table import plan as tb
 
 F = np.float32
 SLOPE = F(LEAKY_SLOPE)
@@ -270,11 +273,10 @@ def fused_runs(opcode, inputs, memory, a, b, c, z, da, db, dc, dz, runs, n, lane
 
 OPCODE, INPUTS, INNER, BLOCKS, LANES = tb.OPCODE, tb.INPUTS, tb.INNER, tb.BLOCKS, tb.LANES
 FLAGS, SECOND = tb.FLAGS, tb.OPERAND + tb.OPERAND_WORDS
-MASK, MASK_LANES, CONSTANT = tb.MASK, tb.MASK_LANES, tb.CONSTANT
+MASK, MASK_LANES, BLOCK_STICKS = tb.MASK, tb.MASK_LANES, tb.BLOCK_STICKS
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 LANE, FORMAT, PITCH, INNER_PITCH = tb.LANE, tb.FORMAT, tb.PITCH, tb.INNER_PITCH
 RANK, EXTENT, OPERANDS = tb.RANK, tb.EXTENT, tb.OPERANDS
-BLOCK_STICKS, WORDS = tb.BLOCK_STICKS, tb.WORDS
 FP32, WHOLE_STICK = tb.FP32, tb.WHOLE_STICK
 BUFFER = BLOCK_STICKS * 64
 
@@ -425,3 +427,62 @@ def elementwise(table, bases, constants, half, word, counters, scratch, first, l
 
 
 run = entry(elementwise)
+
+
+# --- reductions of collectives ----------------------------------------------------------------
+
+# Two runs of codes at any host address, in memory that the cards' processes share, are combined
+# into one: by the functions above, with the same single rounding and the same bits.
+
+
+@kernel
+def _load(address, sticks, code, lanes, buffer):
+    half = carray(pointer_u16(address), sticks * STICK_BYTES // 2)
+    word = carray(pointer_f32(address), sticks * STICK_BYTES // 4)
+    load_sticks(half, word, 0, sticks, STICK_BYTES, -1, code, lanes, buffer)
+
+
+@kernel
+def _store(address, sticks, code, buffer):
+    half = carray(pointer_u16(address), sticks * STICK_BYTES // 2)
+    word = carray(pointer_f32(address), sticks * STICK_BYTES // 4)
+    store_sticks(half, word, 0, sticks, STICK_BYTES, code, buffer)
+
+
+@kernel
+def combine(opcode, code, fused, x, y, z, sticks):
+    """z = x op y over ``sticks`` sticks in format ``code``; host addresses, z may be x.
+
+    ``opcode``: of `spyre.hw.ops.OPCODES`. ``fused``: DL16 codes whose operation has a code form.
+    """
+    if fused:
+        fused_binary(opcode, (x, y, z), (0, 0, 0), 1, sticks * 64)
+        return
+    lanes = 32 if code == FP32 else 64
+    constants = np.zeros(2, np.float32)
+    left = np.empty(BLOCK_STICKS * lanes, np.float32)
+    right, result = np.empty_like(left), np.empty_like(left)
+    for first in range(0, sticks, BLOCK_STICKS):
+        count = min(BLOCK_STICKS, sticks - first)
+        at, n = first * STICK_BYTES, count * lanes
+        _load(x + at, count, code, lanes, left)
+        _load(y + at, count, code, lanes, right)
+        apply_binary(opcode, left[:n], right[:n], result[:n], constants)
+        _store(z + at, count, code, result)
+
+
+@kernel
+def add_all(code, sources, z, sticks):
+    """z = the sum of all ``sources`` (host addresses), in float32 in their order, rounded once."""
+    lanes = 32 if code == FP32 else 64
+    total = np.empty(BLOCK_STICKS * lanes, np.float32)
+    term = np.empty_like(total)
+    for first in range(0, sticks, BLOCK_STICKS):
+        count = min(BLOCK_STICKS, sticks - first)
+        at, n = first * STICK_BYTES, count * lanes
+        _load(sources[0] + at, count, code, lanes, total)
+        for k in range(1, sources.size):
+            _load(sources[k] + at, count, code, lanes, term)
+            for i in range(n):
+                total[i] = total[i] + term[i]
+        _store(z + at, count, code, total)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.dl16_vectors import decode_codes, encode_codes, row_product
 from spyre.hw.kernels.intrinsics import (
     add_product_rounded,
@@ -21,16 +22,15 @@ from spyre.hw.kernels.intrinsics import (
 )
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.table import matmul as mt, plan as tb
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 HALF_FORMAT, DL16_FORMAT = tb.HALF, tb.DL16
-BATCH, ROWS, COLUMNS, REDUCED = mt.BATCH, mt.ROWS, mt.COLUMNS, mt.REDUCED
-ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = mt.ROW_COUNT, mt.COLUMN_COUNT, mt.REDUCED_COUNT
-ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = mt.ROW_BLOCK, mt.ROW_BLOCKS, mt.COLUMN_BLOCKS
-COLUMN_BLOCK, B_ROW_PITCH, WORDS = mt.COLUMN_BLOCK, mt.B_ROW_PITCH, tb.WORDS
-CORE_DEPTH = mt.CORE_DEPTH
+BATCH, ROWS = tb.MATMUL_BATCH, tb.MATMUL_ROWS
+COLUMNS, REDUCED = tb.MATMUL_COLUMNS, tb.MATMUL_REDUCED
+ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = tb.ROW_COUNT, tb.COLUMN_COUNT, tb.REDUCED_COUNT
+ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = tb.ROW_BLOCK, tb.ROW_BLOCKS, tb.COLUMN_BLOCKS
+COLUMN_BLOCK, B_ROW_PITCH, CORE_DEPTH = tb.COLUMN_BLOCK, tb.B_ROW_PITCH, tb.CORE_DEPTH
 F = np.float32
 STICK = 64
 

@@ -11,19 +11,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import begin, follow, load_one, store_sticks
-from spyre.hw.kernels.intrinsics import (
-    I16,
-    I32,
-    I64,
-)
+from spyre.hw.kernels.intrinsics import I16, I32, I64
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.table import plan as tb
 
 OPCODE, INNER, BLOCKS, FLAGS, VALUE = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.FLAGS, tb.VALUE
 LANE, LANES, FORMAT, INNER_PITCH = tb.LANE, tb.LANES, tb.FORMAT, tb.INNER_PITCH
 IN, OUT, THIRD, FOURTH = (tb.OPERAND + k * tb.OPERAND_WORDS for k in range(4))
-BLOCK_STICKS, WORDS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WORDS, tb.WHOLE_STICK
+BLOCK_STICKS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WHOLE_STICK
 FP32_FORMAT, CONSTANT = tb.FP32, tb.CONSTANT
 
 INDEX, INDEX_END = THIRD, tb.MASK_END

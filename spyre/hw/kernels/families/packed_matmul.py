@@ -10,24 +10,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-)
+from spyre.hw import plan_table as tb
+from spyre.hw.kernels.intrinsics import bits_float
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, tall_microkernel
-from spyre.hw.kernels.offset_vectors import (
-    gather_values,
-    read_vector,
-    scatter_values,
-    vector_word,
-)
-from spyre.hw.table import plan as tb, vectors as vt
+from spyre.hw.kernels.offset_vectors import gather_values, read_vector, scatter_values, vector_word
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT, FLAGS, VALUE = tb.BASE, tb.TENSOR, tb.FORMAT, tb.FLAGS, tb.VALUE
-BATCHES, ROWS, COLUMNS, DEPTH = vt.BATCHES, vt.ROWS, vt.COLUMNS, vt.DEPTH
-ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = vt.ROW_BLOCK, vt.ROW_BLOCKS, vt.COLUMN_BLOCKS
-COLUMN_BLOCK, EXACT_INTEGERS = vt.COLUMN_BLOCK, vt.EXACT_INTEGERS
+BATCHES, ROWS, COLUMNS, DEPTH = range(tb.COUNTS, tb.COUNTS + 4)
+ROW_BLOCK, ROW_BLOCKS, COLUMN_BLOCKS = range(tb.COUNTS + 4, tb.COUNTS + 7)
+COLUMN_BLOCK, EXACT_INTEGERS = tb.PACKED_COLUMN_BLOCK, tb.EXACT_INTEGERS
 
 K_BLOCK = 256
 ROW_CHUNK = 8 * TALL

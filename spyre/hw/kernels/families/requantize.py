@@ -9,18 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-)
+from spyre.hw import plan_table as tb
+from spyre.hw.kernels.intrinsics import bits_float
 from spyre.hw.kernels.jit import entry, kernel
-from spyre.hw.kernels.offset_vectors import (
-    gather_values,
-    read_vector,
-    scatter_values,
-    vector_word,
-)
+from spyre.hw.kernels.offset_vectors import gather_values, read_vector, scatter_values, vector_word
 from spyre.hw.spec_choices import QUANTIZE_TIES_TO_EVEN, QUANTIZED_FP8_MAX
-from spyre.hw.table import plan as tb, vectors as vt
 
 F = np.float32
 
@@ -28,9 +21,10 @@ QUANTIZE8, QUANTIZE4, TO_FP8, VALUE, ADD, MUL, TRUNCATE, FROM_INT = range(len(tb
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
 OPERAND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND_WORDS
 OPCODE, INPUTS, CONSTANT, FLAGS = tb.OPCODE, tb.INPUTS, tb.CONSTANT, tb.FLAGS
-END, BOUNDED, REFUSE_OVERFLOW = vt.END, vt.BOUNDED, vt.REFUSE_OVERFLOW
+END, BOUNDED, REFUSE_OVERFLOW = tb.END, tb.BOUNDED, tb.REFUSE_OVERFLOW
 MASK, MASK_START, MASK_END = tb.MASK, tb.MASK_START, tb.MASK_END
-OUTER, MIDDLE, INNER, MIDDLE_BLOCK = vt.OUTER, vt.MIDDLE, vt.INNER, vt.MIDDLE_BLOCK
+OUTER, MIDDLE, INNER = range(tb.COUNTS, tb.COUNTS + 3)
+MIDDLE_BLOCK = tb.MIDDLE_BLOCK
 FP8_MAX = F(QUANTIZED_FP8_MAX)
 
 

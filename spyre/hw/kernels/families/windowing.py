@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from spyre.hw import plan_table as tb
 from spyre.hw.kernels.blocks import load_one, store_sticks
-from spyre.hw.kernels.intrinsics import (
-    bits_float,
-    maximum_f32,
-    multiply_add,
-)
+from spyre.hw.kernels.intrinsics import bits_float, maximum_f32, multiply_add
 from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.offset_vectors import read_vector, vector_word
 from spyre.hw.spec_choices import WINDOW_MAX_OUTSIDE
-from spyre.hw.table import plan as tb, vectors as vt
 
 F = np.float32
 
@@ -27,7 +23,8 @@ X, SECOND, OPERAND_WORDS = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND
 OPCODE, INPUTS, LANES, VALUE, WHOLE_STICK = (
     tb.OPCODE, tb.INPUTS, tb.LANES, tb.VALUE, tb.WHOLE_STICK,
 )  # fmt: skip
-KEPT, PLACES, KEPT_BLOCK = vt.KEPT, vt.PLACES, vt.KEPT_BLOCK
+KEPT, PLACES = range(tb.COUNTS, tb.COUNTS + 2)
+KEPT_BLOCK = tb.KEPT_BLOCK
 OUTSIDE = F(WINDOW_MAX_OUTSIDE)
 
 

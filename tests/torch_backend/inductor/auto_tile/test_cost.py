@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from spyre.hw.counters.launches import operation_counts
+from spyre.hw.counters.program import operation_counts
 from spyre.torch_backend.inductor.auto_tile import launch_counts
 from tests.torch_backend.inductor.auto_tile.trials import FUNCTIONS, compiled, inputs
 from tests.torch_backend.inductor.compiled_code import run_clean

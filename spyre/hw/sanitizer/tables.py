@@ -1,4 +1,4 @@
-"""The tables of the compiled checks, made once per linked program.
+"""The tables of the compiled checks of a linked program (:mod:`spyre.hw.check_table`).
 
 Rows and boxes are shared by all instances of an execute statement; each instance adds a base
 address. A range that several cores read is checked once.
@@ -7,25 +7,19 @@ address. A range that several cores read is checked once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from spyre.errors import UnsupportedError
-from spyre.hw.access import Box, canonical_cores, core_boxes, is_indirect
+from spyre.hw import check_table as ct
+from spyre.hw.access import Box, canonical_cores, is_indirect
 from spyre.hw.linking import Allocation, LinkedProgram, Variant, variants_of
 from spyre.hw.sanitizer.findings import Check
-from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BITS, REGION_SKEW_BYTES, STICK_BYTES
-from spyre.hw.table import checks as ct
+from spyre.hw.sanitizer.shadow import host_sticks
+from spyre.hw.spec import LX_BASE, LX_BYTES, STICK_BYTES
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes, join_axes
 from spyre.mlir.operation import Component, Tensor, footprint
-
-
-def host_sticks(addresses: Int64Array) -> Int64Array:
-    """Number in the host reservation of the stick of each device address."""
-    mapped: Int64Array = addresses + (addresses >> REGION_BITS) * REGION_SKEW_BYTES
-    return mapped // STICK_BYTES
 
 
 @dataclass(frozen=True)
@@ -45,15 +39,10 @@ class OperandBoxes:
     @classmethod
     def of(cls, variant: Variant, index: int) -> OperandBoxes:
         tensor = variant.op.tensors[index]
-        boxes = core_boxes(variant.op, tensor)
+        boxes = variant.boxes[index]
         firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
         begins = variant.starts[:, index, :] + firsts
         return cls(index, tensor, begins, boxes, _box_ranges(variant, index, boxes))
-
-    @property
-    def is_aligned(self) -> bool:
-        """True if every box begins at a stick."""
-        return not (self.begins % STICK_BYTES).any()
 
     @property
     def low(self) -> int:
@@ -119,70 +108,98 @@ def may_overlap(a: OperandBoxes, b: OperandBoxes) -> bool:
     return a.low < b.high and b.low < a.high
 
 
-@dataclass(frozen=True)
-class RowSource:
-    """The operand that a row was made from.
+class CheckTables:
+    """The tables of a linked program; without INIT and LX only writes are recorded.
 
-    ``static``: number of the execute statement; ``role``: READ, WRITE or REREAD. ``positions``: of
-    the boxes' cores among the operation's cores.
+    ``operands``: behind each row an operand: the variant, the operand's number, the role, and the
+    positions of its boxes' cores among the operation's. ``executions``: executions of one launch.
+    ``arguments``: the tables that `drive_checked` takes, in its order.
     """
 
-    static: int
-    variant: Variant
-    operand: int
-    role: int
-    positions: tuple[int, ...]
+    def __init__(self, linked: LinkedProgram, checks: frozenset[Check]) -> None:
+        self.operands: list[tuple[Variant, int, int, list[int]]] = []
+        self._checks = checks
+        self._rows: list[list[int]] = []
+        self._boxes: list[list[int]] = []
+        self._nests: dict[tuple[int, ...], int] = {}  # index by the words of a nest
+        self._bases: list[int] = []
+        self._patterns: list[int] = []
+        self._offsets: list[int] = []
+        first_rows = [0]
+        for static in range(len(linked.program.executes)):
+            for variant in variants_of(linked, static):
+                self._add(variant)
+            first_rows.append(len(self._rows))
+        numbers = execution_numbers(linked.dispatch)
+        self.executions = int(numbers.max(initial=-1)) + 1
+        self.arguments = (
+            numbers,
+            np.array(first_rows, np.int64),
+            np.array(self._rows, np.int64).reshape(-1, ct.ROW_WORDS),
+            np.array(self._boxes, np.int64).reshape(-1, ct.BOX_WORDS),
+            np.array(list(self._nests), np.int64).reshape(-1, ct.NEST_WORDS),
+            *(np.array(x, np.int64) for x in (self._bases, self._patterns, self._offsets)),
+        )
 
+    def _add(self, variant: Variant) -> None:
+        """Add the rows of an operation, in the order of their checks."""
+        op = variant.op
+        operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
+        first_output = len(op.tensors) - len(op.outputs)
+        # Which sticks an index selects depends on data; the kernels check the indices.
+        inputs = [o for o in operands[:first_output] if not is_indirect(o.tensor)]
+        outputs = operands[first_output:]
+        if self._checks & {Check.INIT, Check.LX}:
+            for operand in inputs:
+                self._add_row(variant, operand, ct.READ)
+        for operand in outputs:
+            # Recording too many writes hides findings; recording too few would invent some.
+            if is_indirect(operand.tensor):
+                operand = reachable(operand, variant.binding.allocations)
+            self._add_row(variant, operand, ct.WRITE)
+        # Only inputs that may overlap an output have to be checked again after the writes.
+        for operand in inputs:
+            if any(may_overlap(operand, output) for output in outputs):
+                self._add_row(variant, operand, ct.REREAD)
 
-class CheckTables(NamedTuple):
-    """Tables of :mod:`spyre.hw.table.checks`, in the order in which `drive_checked` takes them.
-
-    ``executions``: per dispatch the number of the execution it begins, -1 where it continues one.
-    ``first_rows``: first row of each execute statement, and the number of rows.
-    """
-
-    executions: Int64Array
-    first_rows: Int64Array
-    rows: Int64Array
-    boxes: Int64Array
-    nests: Int64Array
-    bases: Int64Array
-    patterns: Int64Array
-    offsets: Int64Array
-
-
-@dataclass(frozen=True)
-class CheckPlan:
-    """The tables of a linked program, and the operand behind each row."""
-
-    tables: CheckTables
-    sources: tuple[RowSource, ...]
-
-    @property
-    def execution_count(self) -> int:
-        """Executions of one launch."""
-        return int(self.tables.executions.max(initial=-1)) + 1
-
-
-def make_check_plan(linked: LinkedProgram, checks: frozenset[Check]) -> CheckPlan:
-    """The tables for ``linked``; without INIT and LX only writes are recorded."""
-    builder = _Builder(linked, checks)
-    first_rows = [0]
-    for static in range(len(linked.program.executes)):
-        for variant in variants_of(linked, static):
-            builder.add(static, variant)
-        first_rows.append(len(builder.rows))
-    tables = CheckTables(
-        execution_numbers(linked.dispatch),
-        np.array(first_rows, np.int64),
-        _table(builder.rows, ct.ROW_WORDS),
-        _table(builder.boxes, ct.BOX_WORDS),
-        _table(list(builder.nests), ct.NEST_WORDS),
-        builder.bases.joined(),
-        builder.patterns.joined(),
-        builder.offsets.joined(),
-    )
-    return CheckPlan(tables, tuple(builder.sources))
+    def _add_row(self, variant: Variant, operand: OperandBoxes, role: int) -> None:
+        op, tensor = variant.op, operand.tensor
+        writers = canonical_cores(op)
+        starts = host_sticks(operand.begins)
+        is_aligned = not (operand.begins % STICK_BYTES).any()
+        words = [tuple(nest_words(box, is_aligned)) if box else None for box in operand.boxes]
+        nests = [self._nests.setdefault(w, len(self._nests)) if w else -1 for w in words]
+        # A read that several cores share is checked once; writes also differ by their core.
+        positions = [p for p, box in enumerate(operand.boxes) if box is not None]
+        positions = _distinct(starts, positions, nests, None if role == ct.READ else writers)
+        if not positions:
+            return
+        base = starts[:, positions[0]]
+        offsets, pattern = _patterns(starts[:, positions] - base[:, None])
+        # A single core cannot race with itself.
+        can_race = role == ct.REREAD or (
+            not is_indirect(tensor) and len({writers[p] for p in positions}) > 1
+        )
+        instances = len(variant.schedule.loop_indices[variant.execute.index])
+        row = [0] * ct.ROW_WORDS
+        row[ct.ROLE] = role
+        row[ct.FIRST_BOX], row[ct.BOXES] = len(self._boxes), len(positions)
+        row[ct.BASES], row[ct.OFFSETS] = len(self._bases), len(self._offsets)
+        row[ct.PATTERNS] = -1 if pattern is None else len(self._patterns)
+        row[ct.IS_LX] = int(tensor.component is Component.LX)
+        row[ct.CHECKS_CLASHES] = int(can_race and Check.RACE in self._checks)
+        self._rows.append(row)
+        self._offsets += offsets.ravel().tolist()
+        for column, values in ((self._bases, base), (self._patterns, pattern)):
+            if values is not None:
+                of_all = np.full(instances, -1, np.int64)
+                of_all[variant.instances] = values
+                column += of_all.tolist()
+        for p in positions:
+            tag = ct.UNKNOWN_CORE if is_indirect(tensor) else op.cores[writers[p]] + 1
+            before, length = operand.ranges[p]
+            self._boxes.append([tag, nests[p], before, length + (not is_aligned)])
+        self.operands.append((variant, operand.index, role, positions))
 
 
 def execution_numbers(dispatch: Int64Array) -> Int64Array:
@@ -192,107 +209,6 @@ def execution_numbers(dispatch: Int64Array) -> Int64Array:
     begins = np.ones(len(dispatch), np.bool_)
     begins[1:] = (dispatch[1:, 1:3] != dispatch[:-1, 1:3]).any(axis=1)
     return np.where(begins, np.cumsum(begins) - 1, -1)
-
-
-def _table(rows: Sequence[Sequence[int]], words: int) -> Int64Array:
-    return np.array(rows, np.int64).reshape(len(rows), words)
-
-
-class _Pieces:
-    """Arrays to be joined into a flat one."""
-
-    def __init__(self) -> None:
-        self._arrays: list[Int64Array] = [np.zeros(0, np.int64)]
-        self._size = 0
-
-    def add(self, values: Int64Array) -> int:
-        """Append ``values``; returns the index of the first of them."""
-        first = self._size
-        self._arrays.append(values.ravel())
-        self._size += values.size
-        return first
-
-    def joined(self) -> Int64Array:
-        return np.concatenate(self._arrays)
-
-
-@dataclass
-class _Builder:
-    """Tables under construction; ``nests``: index by the words of a nest."""
-
-    linked: LinkedProgram
-    checks: frozenset[Check]
-    rows: list[list[int]] = field(default_factory=list)
-    boxes: list[list[int]] = field(default_factory=list)
-    nests: dict[tuple[int, ...], int] = field(default_factory=dict)
-    bases: _Pieces = field(default_factory=_Pieces)
-    patterns: _Pieces = field(default_factory=_Pieces)
-    offsets: _Pieces = field(default_factory=_Pieces)
-    sources: list[RowSource] = field(default_factory=list)
-
-    def add(self, static: int, variant: Variant) -> None:
-        """Add the rows of an operation of statement ``static``, in the order of their checks."""
-        op = variant.op
-        operands = [OperandBoxes.of(variant, k) for k in range(len(op.tensors))]
-        first_output = len(op.tensors) - len(op.outputs)
-        # Which sticks an index selects depends on data; the kernels check the indices.
-        inputs = [o for o in operands[:first_output] if not is_indirect(o.tensor)]
-        outputs = operands[first_output:]
-        if self.checks & {Check.INIT, Check.LX}:
-            for operand in inputs:
-                self._add_row(static, variant, operand, ct.READ)
-        for operand in outputs:
-            # Recording too many writes hides findings; recording too few would invent some.
-            if is_indirect(operand.tensor):
-                operand = reachable(operand, self.linked.binding.allocations)
-            self._add_row(static, variant, operand, ct.WRITE)
-        # Only inputs that may overlap an output have to be checked again after the writes.
-        for operand in inputs:
-            if any(may_overlap(operand, output) for output in outputs):
-                self._add_row(static, variant, operand, ct.REREAD)
-
-    def _add_row(self, static: int, variant: Variant, operand: OperandBoxes, role: int) -> None:
-        op, count = variant.op, len(self.linked.schedule.loop_indices[static])
-        writers = canonical_cores(op)
-        starts = host_sticks(operand.begins)
-        nests = [self._nest(b, operand.is_aligned) if b else -1 for b in operand.boxes]
-        # A read that several cores share is checked once; writes also differ by their core.
-        positions = [p for p, box in enumerate(operand.boxes) if box is not None]
-        positions = _distinct(starts, positions, nests, None if role == ct.READ else writers)
-        if not positions:
-            return
-        base = starts[:, positions[0]]
-        relative, pattern = _patterns(starts[:, positions] - base[:, None])
-        # A single core cannot race with itself.
-        can_race = role == ct.REREAD or (
-            not is_indirect(operand.tensor) and len({writers[p] for p in positions}) > 1
-        )
-        row = [0] * ct.ROW_WORDS
-        row[ct.ROLE] = role
-        row[ct.FIRST_BOX], row[ct.BOXES] = len(self.boxes), len(positions)
-        row[ct.BASES] = self.bases.add(_of_all(base, variant, count))
-        row[ct.PATTERNS] = -1
-        if pattern is not None:
-            row[ct.PATTERNS] = self.patterns.add(_of_all(pattern, variant, count))
-        row[ct.OFFSETS] = self.offsets.add(relative)
-        row[ct.IS_LX] = int(operand.tensor.component is Component.LX)
-        row[ct.CAN_CLASH] = int(can_race and Check.RACE in self.checks)
-        self.rows.append(row)
-        for p in positions:
-            tag = ct.UNKNOWN_CORE if is_indirect(operand.tensor) else op.cores[writers[p]] + 1
-            before, length = operand.ranges[p]
-            self.boxes.append([tag, nests[p], before, length + (not operand.is_aligned)])
-        self.sources.append(RowSource(static, variant, operand.index, role, tuple(positions)))
-
-    def _nest(self, box: Box, aligned: bool) -> int:
-        return self.nests.setdefault(tuple(nest_words(box, aligned)), len(self.nests))
-
-
-def _of_all(values: Int64Array, variant: Variant, count: int) -> Int64Array:
-    """``values`` of the variant's instances, with -1 for the other of the ``count`` instances."""
-    spread = np.full(count, -1, np.int64)
-    spread[variant.instances] = values
-    return spread
 
 
 def nest_words(box: Box, aligned: bool) -> list[int]:

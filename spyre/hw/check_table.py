@@ -19,8 +19,8 @@ PATTERNS = 4
 OFFSETS = 5
 """Index of the offset of box 0 in pattern 0 among all offsets."""
 IS_LX = 6
-CAN_CLASH = 7
-"""1: several cores write this operand."""
+CHECKS_CLASHES = 7
+"""1: sticks that another core wrote in the same execution are a finding."""
 ROW_WORDS = 8
 
 # roles, in the order of the rows of one execution
@@ -53,7 +53,7 @@ NEST_WORDS = PITCHES + MAX_RANK
 
 # results, two slots per row
 MAIN = 0
-LIVE = 1
+OVERWRITTEN = 1
 """LX read through a range that partially overlaps the one it was written through."""
 SLOTS = 2
 COUNT = 0

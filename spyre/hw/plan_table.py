@@ -4,12 +4,16 @@ Every address is in bytes. Words, kinds and opcodes are named here once; planner
 kernels read them. Operands are the tensors of the SDSC in table order, the output last; a masked
 operation has one more pseudo-operand whose "address" is the coordinate (elements) along the masked
 dim. Opcodes are positions in the lists below, those of elementwise operations in
-`spyre.hw.ops.OPCODES`.
+`spyre.hw.ops.OPCODES`. The arguments of a kernel's C entry and the control block of the thread pool
+follow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spyre.dtypes import FORMATS
+from spyre.hw.spec import HOST_BYTES
 
 WORDS = 128
 
@@ -43,7 +47,6 @@ MAX_CONSTANTS = 8
 # operands
 OPERAND = 32
 OPERAND_WORDS = 12
-MAX_TABLE_OPERANDS = 8
 BASE = 0
 TENSOR = 1
 LANE = 2
@@ -111,7 +114,7 @@ KERNELS = {
     "converting": "spyre.hw.kernels.families.movement.run_convert",
     "restickify": "spyre.hw.kernels.families.movement.run_restickify",
     "matmul": "spyre.hw.kernels.families.matmul.run",
-    "topk": "spyre.hw.kernels.families.topk.run",
+    "topk": "spyre.hw.kernels.families.reduction.run_topk",
     "chunk_reduction": "spyre.hw.kernels.families.reduction.run_chunked",
     "chunk_matmul": "spyre.hw.kernels.families.matmul.run_chunked",
     "packed_matmul": "spyre.hw.kernels.families.packed_matmul.run",
@@ -192,3 +195,132 @@ STRIP_STICKS = 512
 """Sticks of a strip: 64 KiB per operand, so that a few operands fit a core's own cache."""
 CHAIN_WORDS = 2 + 3 * MAX_CHAIN
 """Words that tell the chain kernel its members."""
+
+# --- matmul -----------------------------------------------------------------------------------
+
+# An axis is an extent and the byte pitches of the operands that move along it. N and K axes count
+# sticks (64 elements of the generated and the reduction dim).
+MATMUL_BATCH = 68
+"""4 axes of (extent, A, B, C)."""
+MATMUL_BATCH_AXES = 4
+MATMUL_ROWS = 84
+"""3 axes of (extent, A, C): the preserved dims."""
+MATMUL_COLUMNS = 93
+"""3 axes of (extent, B, C): sticks of the generated dim."""
+MATMUL_REDUCED = 102
+"""3 axes of (extent, A, B): sticks of the reduction dim."""
+MATMUL_AXES = 3
+B_ROW_PITCH = 111
+"""Bytes between consecutive k in B."""
+ROW_COUNT = 112
+COLUMN_COUNT = 113
+REDUCED_COUNT = 114
+ROW_BLOCK = 115
+"""Rows of one unit."""
+ROW_BLOCKS = 116
+COLUMN_BLOCKS = 117
+CORE_DEPTH = 118
+"""K sticks of one core's work slice, for chunked accumulation."""
+COLUMN_BLOCK = 4
+"""Sticks of C one unit computes (256 columns)."""
+
+# --- tables with vectors ----------------------------------------------------------------------
+
+# Operand words BASE, TENSOR and FORMAT are where other tables have them, but BASE counts bits.
+COUNTS = 16
+"""First count word: how many elements the vectors of each group have."""
+
+# packed matmul: groups batch (A, B, C), rows (A, C), columns (B, C), depth (A, B); their counts are
+# followed by the rows of a block, and the numbers of blocks of rows and columns
+PACKED_COLUMN_BLOCK = 256
+"""Columns of one unit."""
+EXACT_INTEGERS = 1
+"""Packed matmul FLAGS bit: float32 sums of one K block are exact integers and added in float64."""
+
+# requantize: groups outer, middle, inner, each with a vector per operand, the output last
+MIDDLE_BLOCK = 8
+"""Middle steps of one unit; whole bytes of 4-bit elements are within one."""
+END = 4
+"""Operand word: bits from the operand's base on that it may touch, where FLAGS has BOUNDED."""
+BOUNDED = 1
+"""FLAGS bit: elements beyond END are read as 0 and not written."""
+REFUSE_OVERFLOW = 2
+"""FLAGS bit: an integer result that does not fit is a fault. CONSTANT word 0 of a masked operation
+is the position of its first element along the masked dim.
+"""
+
+# windowing: groups kept sticks (a vector per operand), places in the window (per input)
+KEPT_BLOCK = 16
+"""Kept sticks of one unit."""
+
+# --- the C entry of a kernel ------------------------------------------------------------------
+
+TABLE_WORDS = 1 << 40
+"""Extent of the view of a table, whose vectors may follow its row."""
+VIEWS = {
+    "table": f"carray(pointer_i64(table), {TABLE_WORDS})",
+    "bases": "carray(pointer_i64(bases), 8)",
+    "constants": f"carray(pointer_f32(table + {8 * CONSTANT}), {2 * MAX_CONSTANTS})",
+    "half": f"carray(pointer_u16(memory), {HOST_BYTES // 2})",
+    "word": f"carray(pointer_f32(memory), {HOST_BYTES // 4})",
+    "integers": f"carray(pointer_i32(memory), {HOST_BYTES // 4})",
+    "octet": f"carray(pointer_u8(memory), {HOST_BYTES})",
+    "counters": f"carray(pointer_i64(scratch), {SCRATCH_COUNTERS})",
+    "scratch": f"carray(pointer_f32(scratch + {8 * SCRATCH_COUNTERS}), {SCRATCH_FLOATS})",
+    "memory": "memory",
+    "scratch_address": "scratch",
+    "host": "bases",
+    "device": "memory",
+}
+"""Views of a C entry's arguments by the names of a kernel's parameters: words of the table and of
+the base addresses, float32 constants; the reservation as uint16, float32, int32 and bytes; loop
+counters and float32 buffers of the thread; and plain addresses. Copies have the host tensor in
+place of base addresses."""
+
+
+def entry_source(name: str, parameters: Sequence[str], reports_faults: bool) -> str:
+    """Source of the C entry ``name`` of the function ``kernel`` with these parameters.
+
+    Every kernel is called through one C signature: four host addresses, and the first and the last
+    unit, which are also the last two ``parameters``. The entry calls ``kernel`` with arrays over
+    the addresses, and returns its fault word if it ``reports_faults``, else 0. The interpreter runs
+    the same text with another ``carray``.
+    """
+    views = ", ".join(VIEWS[parameter] for parameter in parameters[:-2])
+    call = f"kernel({views}, first, last)"
+    body = f"    return {call}\n" if reports_faults else f"    {call}\n    return 0\n"
+    return f"def {name}(table, bases, memory, scratch, first, last):\n{body}"
+
+
+# --- control block of the thread pool, shared by the caller and the workers (int64 each) ------
+
+MAX_THREADS = 256
+
+POOL_NEXT = 0
+"""Next chunk to claim, with the job's number above JOB_BITS; CLOSED between jobs."""
+POOL_CHUNKS = 8
+"""End of the chunks of the job, with its number above JOB_BITS."""
+POOL_DONE = 16
+POOL_GENERATION = 24
+POOL_BUSY = 32
+"""1 while a caller has the workers."""
+POOL_STATUS = 40
+POOL_UNITS = 48
+POOL_THREADS = 49
+POOL_ARGUMENTS = 50
+"""function, table, bases, memory."""
+POOL_SLEEPING = 64
+"""One word per thread: 1 while it waits on its semaphore."""
+POOL_SEMAPHORES = POOL_SLEEPING + MAX_THREADS
+SEMAPHORE_WORDS = 8
+"""Room for one sem_t (32 bytes on Linux), a cache line each."""
+POOL_WORDS = POOL_SEMAPHORES + MAX_THREADS * SEMAPHORE_WORDS
+
+CLOSED = 1 << 60
+JOB_BITS = 24
+CHUNK_MASK = (1 << JOB_BITS) - 1
+SPIN_ROUNDS = 2000
+"""Pauses before the caller yields its CPU while a worker finishes its last chunk."""
+LINGER_ROUNDS = 2000
+"""Pauses (some 50 µs) a worker waits for the next job before it sleeps: programs are many jobs."""
+CHUNKS_PER_THREAD = 8

@@ -1,5 +1,0 @@
-"""Words of the tables that planners write and kernels read; nothing here computes."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
