@@ -32,8 +32,8 @@ from spyre.hw.device import Device
 from spyre.hw.linking import LinkedProgram, shape_text
 from spyre.hw.numerics import Numerics
 from spyre.hw.ops import Family, decode_constant
-from spyre.hw.plans import CorePlan
 from spyre.hw.plan_table import CHUNK, CHUNKED_REDUCTIONS
+from spyre.hw.plans import CorePlan
 from spyre.runtime.compare import (
     ExecuteView,
     Index,
