@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spyre.hw.cost.machine import Value, default_machine
-from tools.measured_kernels import group_errors, predictions
+from spyre.hw.cost.measured import group_errors, predictions
 
 Rows = Iterator[tuple[object, ...]]
 CONSTANTS_HEAD = ("constant", "value", "unit", "kind", "source")

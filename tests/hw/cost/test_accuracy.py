@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from spyre.hw.cost.fit import fit
 from spyre.hw.cost.machine import default_machine
-from tools.cost_fit import fit
-from tools.measured_kernels import MeasuredKernel, group_errors, measured_kernels, predictions, rms
+from spyre.hw.cost.measured import MeasuredKernel, group_errors, measured_kernels, predictions, rms
 
 BARS = {
     "pointwise": 0.05,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spyre.hw.cost.machine import default_machine
+from spyre.hw.cost.measured import MeasuredKernel, counts_of, measured_kernels
 from spyre.hw.cost.models import MODELS, kernel_ns
 from spyre.hw.counters.counts import CostClass, OperationCounts
 from spyre.hw.counters.execute import count_operation
@@ -22,7 +23,6 @@ from spyre.mlir.builder.recipes import (
 )
 from spyre.mlir.operation.operation import Component
 from tests.hw.harness import allocations_of, engine, link, region, windows
-from tools.measured_kernels import MeasuredKernel, counts_of, measured_kernels
 
 A, B, C = (HostOperand(region(k)) for k in range(3))
 BUILT = ("exp", "mul", "neg", "sumrow", "sum_row", "sum_col", "amax", "restickify", "mm", "row_add")

@@ -12,7 +12,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib import resources
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def measured_kernels() -> tuple[MeasuredKernel, ...]:
 
     The file is sorted by group, kernel and extents (as text), so the rule looks at no time.
     """
-    text = Path(__file__).with_name(FILE).read_text(encoding="utf-8")
+    text = resources.files("spyre.hw.cost").joinpath(FILE).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     seen: dict[str, int] = {}
     kernels = []

@@ -1,6 +1,6 @@
 """Fitting the calibrated model's free constants on the fitted half of the measured kernels.
 
-`python -m tools.cost_fit` prints the constants; ``spyre.toml`` ships these values, and a test
+`python -m spyre.hw.cost.fit` prints the constants; ``spyre.toml`` ships these values, and a test
 repeats the fit. Levenberg's method on relative errors, over logarithms of the constants.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spyre.hw.cost.machine import MachineSpec, default_machine
+from spyre.hw.cost.measured import MeasuredKernel, counts_of, measured_kernels
 from spyre.hw.cost.models import kernel_ns
-from tools.measured_kernels import MeasuredKernel, counts_of, measured_kernels
 
 Float64Array = npt.NDArray[np.float64]
 DIGITS = 3
