@@ -39,7 +39,6 @@ from spyre.runtime.comms.transport import (
     Deadline,
     Outbox,
     Transport,
-    pieces_of,
 )
 
 ALGORITHMS = ("RankOrder", "Ring", "Tree", "Float32")
@@ -83,6 +82,8 @@ class CollectiveRecord:
         return f"{self.name} {self.detail}".rstrip()
 
 
+Stage = Callable[[int], None]
+"""One step of a pipeline, for the piece of a number."""
 Outgoing = Mapping[int, tuple[Bytes, tuple[int, ...]]]
 """By outbox: the part in it, and the ranks that read it."""
 Incoming = Mapping[int, tuple[Bytes, int]]
@@ -186,41 +187,27 @@ class Communicator:
         the chunk has been read.
         """
         bounds = _chunk_bounds(run.size, self.size)
-        sizes = [_piece_sizes(end - start, self.transport.piece_bytes) for start, end in bounds]
+        chunks = [self._pieces(run[None, start:end]) for start, end in bounds]
         others = tuple(k for k in receivers if k != self.rank)
-        boxes = [Outbox(sizes[c] if c != self.rank else (), (c,)) for c in range(self.size)] + [
-            Outbox(sizes[self.rank], others)
-        ]
-        parts = [pieces_of(run, s, start) for (start, _), s in zip(bounds, sizes, strict=True)]
         is_receiver = self.rank in receivers
 
-        def send(index: int) -> None:
-            for c in self._followers:
-                if index < len(sizes[c]):
-                    self.transport.send(c, index, parts[c][index])
-
-        def reduce_own(index: int) -> None:
-            if index >= len(sizes[self.rank]):
-                return
-            own = parts[self.rank][index]
-            runs = [
-                own if k == self.rank else self._read(k, self.rank, index, sizes[self.rank])
-                for k in range(self.size)
-            ]
+        def reduce(index: int, runs: Sequence[Bytes]) -> None:
             if is_receiver:
-                self._fold(runs, self.rank, combiner, own)
-                self.transport.send(self.size, index, own)
+                self._fold(runs, self.rank, combiner, runs[self.rank])
+                self.transport.send(self.size, index, runs[self.rank])
             else:
                 self._fold(runs, self.rank, combiner, self.transport.piece(self.size, index))
                 self.transport.commit(self.size)
 
         def receive(index: int) -> None:
             for c in self._followers:
-                if is_receiver and index < len(sizes[c]):
-                    self._receive(c, self.size, index, parts[c])
+                if is_receiver and index < len(chunks[c]):
+                    self._receive(c, self.size, index, chunks[c])
 
-        with self._round(name, detail, boxes, run.size, deadline):
-            _pipeline(max(map(len, sizes)), (send, reduce_own, receive))
+        results = Outbox(_sizes(chunks[self.rank]), others)
+        boxes, stages = self._distribution(chunks, reduce)
+        with self._round(name, detail, [*boxes, results], run.size, deadline):
+            _pipeline(max(map(len, chunks)), (*stages, receive))
 
     def reduce_scatter(
         self,
@@ -231,36 +218,47 @@ class Communicator:
         deadline: Deadline,
     ) -> None:
         """Reduce ``parts[rank]`` of all ranks, whole sticks, into ``out``."""
-        own_blocks = self._blocks(out)
-        sizes = _block_bytes(own_blocks)
-        blocks = [self._blocks(part) for part in parts]
-        boxes = [
-            Outbox(_block_bytes(blocks[c]) if c != self.rank else (), (c,))
-            for c in range(self.size)
-        ]
+        targets = self._pieces(out)
+        pieces = [self._pieces(part) for part in parts]
 
-        def send(index: int) -> None:
-            for c in self._followers:
-                if index < len(blocks[c]):
-                    self.transport.send(c, index, parts[c][blocks[c][index]])
-
-        def reduce_own(index: int) -> None:
-            if index >= len(own_blocks):
-                return
-            own = np.ascontiguousarray(parts[self.rank][own_blocks[index]]).reshape(-1)
-            runs = [
-                own if k == self.rank else self._read(k, self.rank, index, sizes)
-                for k in range(self.size)
-            ]
-            target = out[own_blocks[index]]
+        def reduce(index: int, runs: Sequence[Bytes]) -> None:
+            target = targets[index]
             result = target.reshape(-1)  # a copy if the rows are not adjacent
             self._fold(runs, self.rank, combiner, result)
             if not np.may_share_memory(result, target):
                 target[...] = result.reshape(target.shape)
 
         total = sum(part.size for part in parts)
+        boxes, stages = self._distribution(pieces, reduce)
         with self._round("reduce_scatter", detail, boxes, total, deadline):
-            _pipeline(max(map(len, blocks)), (send, reduce_own))
+            _pipeline(max(map(len, pieces)), stages)
+
+    def _distribution(
+        self, parts: Sequence[Sequence[Bytes]], reduce: Callable[[int, Sequence[Bytes]], None]
+    ) -> tuple[list[Outbox], tuple[Stage, Stage]]:
+        """Outboxes and stages in which each rank gets the pieces of its part from all ranks.
+
+        ``reduce(index, runs)`` is called with piece ``index`` of every rank, each one run.
+        """
+        own = parts[self.rank]
+        sizes = _sizes(own)
+        boxes = [Outbox(_sizes(p) if c != self.rank else (), (c,)) for c, p in enumerate(parts)]
+
+        def send(index: int) -> None:
+            for c in self._followers:
+                if index < len(parts[c]):
+                    self.transport.send(c, index, parts[c][index])
+
+        def reduce_own(index: int) -> None:
+            if index < len(own):
+                run = np.ascontiguousarray(own[index]).reshape(-1)
+                runs = [
+                    run if k == self.rank else self._read(k, self.rank, index, sizes)
+                    for k in range(self.size)
+                ]
+                reduce(index, runs)
+
+        return boxes, (send, reduce_own)
 
     # --- copies -------------------------------------------------------------------------------
 
@@ -332,21 +330,17 @@ class Communicator:
         itself: tuple[Bytes, Bytes] | None = None,
     ) -> None:
         """Send and receive parts. ``itself``: destination and source of a local copy."""
-        blocks = {box: self._blocks(part) for box, (part, _) in outgoing.items()}
-        targets = {
-            k: [part[block] for block in self._blocks(part)] for k, (part, _) in incoming.items()
-        }
+        sources = {box: self._pieces(part) for box, (part, _) in outgoing.items()}
+        targets = {k: self._pieces(part) for k, (part, _) in incoming.items()}
         boxes = [
-            Outbox(_block_bytes(blocks[box]), outgoing[box][1])
-            if box in outgoing
-            else Outbox((), ())
+            Outbox(_sizes(sources[box]), outgoing[box][1]) if box in outgoing else Outbox((), ())
             for box in range(max(outgoing, default=-1) + 1)
         ]
 
         def send(index: int) -> None:
-            for box, (part, _) in outgoing.items():
-                if index < len(blocks[box]):
-                    self.transport.send(box, index, part[blocks[box][index]])
+            for box, pieces in sources.items():
+                if index < len(pieces):
+                    self.transport.send(box, index, pieces[index])
 
         def receive(index: int) -> None:
             for k in self._followers:
@@ -354,7 +348,7 @@ class Communicator:
                     self._receive(k, incoming[k][1], index, targets[k])
 
         with self._round(name, detail, boxes, size_bytes, deadline):
-            steps = max([0, *map(len, blocks.values()), *map(len, targets.values())])
+            steps = max([0, *map(len, sources.values()), *map(len, targets.values())])
             _pipeline(steps, (send, receive))
             if itself is not None:
                 itself[0][...] = itself[1].reshape(itself[0].shape)
@@ -406,16 +400,27 @@ class Communicator:
         self._received_bytes[rank] += targets[index].size
         self.transport.receive(rank, box, index, targets)
 
-    def _blocks(self, part: Bytes) -> list[tuple[slice, slice]]:
-        rows, columns = part.shape  # a run is one row
-        return _blocks_of((rows, columns), self.transport.piece_bytes)
+    def _pieces(self, part: Bytes) -> list[Bytes]:
+        """Divide an array of bytes [rows, columns] into groups of rows or parts of single rows."""
+        (rows, columns), limit = part.shape, self.transport.piece_bytes
+        if part.size == 0:
+            return []
+        if columns >= limit:
+            starts = range(0, columns, limit)
+            return [part[row : row + 1, at : at + limit] for row in range(rows) for at in starts]
+        group = max(1, limit // columns)
+        return [part[row : row + group] for row in range(0, rows, group)]
 
     def _fold(self, runs: Sequence[Bytes], owner: int, combiner: Combiner, out: Bytes) -> None:
         self._combined_bytes += (len(runs) - 1) * out.size
         _fold(runs, owner, self.algorithm, combiner, out)
 
 
-def _pipeline(pieces: int, stages: Sequence[Callable[[int], None]]) -> None:
+def _sizes(pieces: Sequence[Bytes]) -> tuple[int, ...]:
+    return tuple(piece.size for piece in pieces)
+
+
+def _pipeline(pieces: int, stages: Sequence[Stage]) -> None:
     """Run the stages over all pieces: in step i, stage s works on piece i - s."""
     for step in range(pieces + len(stages) - 1):
         for lag, stage in enumerate(stages):
@@ -440,35 +445,6 @@ def _chunk_bounds(size_bytes: int, ranks: int) -> list[tuple[int, int]]:
     share = -(-sticks // ranks)
     edges = [min(sticks, rank * share) * STICK_BYTES for rank in range(ranks + 1)]
     return list(pairwise(edges))
-
-
-def _piece_sizes(size_bytes: int, piece_bytes: int) -> tuple[int, ...]:
-    """Return the sizes of the pieces of a run."""
-    whole, rest = divmod(size_bytes, piece_bytes)
-    return (piece_bytes,) * whole + ((rest,) if rest else ())
-
-
-def _blocks_of(shape: tuple[int, int], piece_bytes: int) -> list[tuple[slice, slice]]:
-    """Divide an array of bytes [rows, columns] into groups of rows or parts of single rows."""
-    rows, columns = shape
-    if rows * columns == 0:
-        return []
-    if columns >= piece_bytes:
-        starts = range(0, columns, piece_bytes)
-        return [
-            (slice(row, row + 1), slice(at, min(at + piece_bytes, columns)))
-            for row in range(rows)
-            for at in starts
-        ]
-    group = max(1, piece_bytes // columns)
-    return [
-        (slice(row, min(row + group, rows)), slice(0, columns)) for row in range(0, rows, group)
-    ]
-
-
-def _block_bytes(blocks: Sequence[tuple[slice, slice]]) -> tuple[int, ...]:
-    """Return the bytes of each block."""
-    return tuple((r.stop - r.start) * (c.stop - c.start) for r, c in blocks)
 
 
 def _fold(

@@ -19,6 +19,7 @@ import select
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,6 @@ from spyre.runtime.comms.transport import (
     Transport,
     check_size,
     padded,
-    pieces_of,
     text_of,
 )
 
@@ -79,7 +79,7 @@ class SharedMemory(Transport):
         for words, box in zip(sizes, self._boxes, strict=False):
             words[OFFSET], words[SIZE] = at, box.size_bytes
             words[PROGRESS] = self._number << ROUND_SHIFT
-            self._own.append(pieces_of(arena, box.sizes, at))
+            self._own.append(_pieces(arena, box.sizes, at))
             at += box.size_bytes
         page[HEADER:BOXES].view(np.uint8)[:] = padded(self._header)
         page[ROUND] = self._number
@@ -142,7 +142,7 @@ class SharedMemory(Transport):
             arena = self._memory.arena(rank)
         except OSError as error:
             raise self._gone([rank]) from error
-        self._theirs[rank, box] = pieces_of(arena, sizes, int(words[OFFSET]))
+        self._theirs[rank, box] = _pieces(arena, sizes, int(words[OFFSET]))
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -188,6 +188,12 @@ class SharedMemory(Transport):
             f"{self._header}: the process of rank {', '.join(map(str, ranks))} has ended",
             expected="every rank to take part in every operation of its group",
         )
+
+
+def _pieces(arena: Bytes, sizes: Sequence[int], start: int) -> list[Bytes]:
+    """Return consecutive pieces of these sizes, the first of which begins at byte ``start``."""
+    edges = (start + end for end in accumulate(sizes, initial=0))
+    return [arena[low:high] for low, high in pairwise(edges)]
 
 
 def _pause(waited: float) -> None:

@@ -6,6 +6,7 @@ encryption. Messages between two ranks with one tag arrive in the order they are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -67,7 +68,7 @@ class MessageTransport(Transport):
         self._release()
 
     def _release(self) -> None:
-        self._committed = [0] * MAX_RANKS
+        self._committed: Counter[int] = Counter()
         self._sent: list[tuple[int, Pending]] = []
         self._headers: dict[int, tuple[Bytes, Pending]] = {}
         self._sizes: dict[int, Bytes] = {}

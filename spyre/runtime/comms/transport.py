@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Protocol, Self
 
 import numpy as np
@@ -197,12 +196,6 @@ class Transport(ABC):
             expected="all ranks of the group",
             found=f"nothing from rank {rank}",
         )
-
-
-def pieces_of(run: Bytes, sizes: Sequence[int], start: int) -> list[Bytes]:
-    """Return consecutive pieces of these sizes, the first of which begins at byte ``start``."""
-    edges = (start + end for end in accumulate(sizes, initial=0))
-    return [run[low:high] for low, high in pairwise(edges)]
 
 
 def padded(text: str, size_bytes: int = HEADER_BYTES) -> Bytes:

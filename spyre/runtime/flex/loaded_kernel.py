@@ -257,7 +257,14 @@ class LoadedKernel:
 
     def compute(self, work: JobWork, first: int, last: int) -> None:
         """Run iterations ``first`` to ``last`` (excluded) with the symbols in program memory."""
-        self._check_image(work.card)
+        content = work.card.device.memory.view(self.image.address_bytes, STICK_BYTES)
+        if content.tobytes() != self.header:
+            raise DeviceFault(
+                "SPY881",
+                f"program memory does not hold {self.name} any more",
+                expected=f"the header of its binary at {self.image.address_bytes:#x}",
+                found=content[:16].tobytes().hex(),
+            )
         if first == last:
             return
         passes = work.passes
@@ -308,16 +315,6 @@ class LoadedKernel:
             return
         batch = kernel.link_batch_at(signature, addresses)
         work.card.device.executor.run_batch(batch)
-
-    def _check_image(self, card: Card) -> None:
-        content = card.device.memory.view(self.image.address_bytes, STICK_BYTES)
-        if content.tobytes() != self.header:
-            raise DeviceFault(
-                "SPY881",
-                f"program memory does not hold {self.name} any more",
-                expected=f"the header of its binary at {self.image.address_bytes:#x}",
-                found=content[:16].tobytes().hex(),
-            )
 
     def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Memory of one compute control block: program, correction tensor, arguments, pool."""
@@ -433,9 +430,10 @@ class Correction:
         """Bytes of one correction tensor: whole sticks."""
         return -(-8 * len(self.names) // STICK_BYTES) * STICK_BYTES
 
-    def rows(self, signature: LaunchSignature, addresses: Int64Array) -> Int64Array:
-        """The correction tensors of launches at ``addresses`` [launch, address]."""
-        columns = self._columns_of(signature)
+    def rows(self, work: JobWork, first: int, last: int) -> Int64Array:
+        """The correction tensors of iterations ``first`` to ``last`` (excluded) of a launch."""
+        assert work.passes is not None
+        addresses, columns = work.addresses(first, last), self._columns_of(work.passes.signature)
         rows = np.empty((len(addresses), columns.row.size), np.int64)
         rows[:] = columns.row
         rows[:, columns.words] = addresses[:, columns.addresses]
@@ -516,13 +514,9 @@ class Correction:
 
     def steps(self, name: str) -> tuple[HostOperation, DMA]:
         """The steps before the compute step of kernel ``name``."""
-        host = HostOperation(self._launch_rows, CORRECTION, self.size_bytes // 8, CORRECTION)
+        host = HostOperation(self.rows, CORRECTION, self.size_bytes // 8, CORRECTION)
         label = f"{CORRECTION} of {name}"
         return host, DMA(_copy, self.memory_ranges, self.size_bytes, True, True, label)
-
-    def _launch_rows(self, work: JobWork, first: int, last: int) -> Int64Array:
-        assert work.passes is not None
-        return self.rows(work.passes.signature, work.addresses(first, last))
 
     def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Device memory of the correction tensor of an iteration."""

@@ -213,7 +213,7 @@ class TilePlan:
         """False if the launch is one pass."""
         return bool(self.dims)
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         return tuple(dim.count for dim in self.dims)
 
@@ -221,7 +221,7 @@ class TilePlan:
     def iterations(self) -> int:
         return len(self.indices)
 
-    @property
+    @cached_property
     def needs_steps(self) -> bool:
         """True if a launch also copies partial tiles or accumulates results."""
         return any(dim.is_partial or (dim.is_reduction and dim.count > 1) for dim in self.dims)

@@ -49,7 +49,12 @@ class CardObserver(Generic[T]):
 
     def __enter__(self) -> Self:
         if not _observed.acquire(blocking=False):
-            raise _nested()
+            raise LaunchError(
+                "SPY950",
+                "the cards are being recorded already",
+                expected="one torch.spyre.trace, .profile or .counting at a time in a process",
+                hint="leave the other block first",
+            )
         try:
             self.observations.clear()
             card_at(-1)
@@ -81,15 +86,6 @@ def recorded(runner: Runner | None, card: FlexDevice) -> Iterator[CommandStream]
             yield commands
     finally:
         card.runner = before
-
-
-def _nested() -> LaunchError:
-    return LaunchError(
-        "SPY950",
-        "the cards are being recorded already",
-        expected="one torch.spyre.trace, .profile or .counting at a time in a process",
-        hint="leave the other block first",
-    )
 
 
 FIRST_PROCESS = 1 << 22
