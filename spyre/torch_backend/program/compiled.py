@@ -1,6 +1,6 @@
 """Programs of the PyTorch device, launched by the addresses of their arguments.
 
-`show_program` is the log of TORCH_SPYRE_DEBUG and writes the bundles of SPYRE_KEEP.
+`show_program` logs programs (TORCH_SPYRE_DEBUG) and writes their bundles (SPYRE_KEEP).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -125,15 +126,11 @@ class SpyreKernel:
         """
         self._lane, self._lanes, self._path = None, (), NO_LOOPS
         first = len(self.specs)
-        try:
-            lane = self._make(operation, body, spread=False)
-        except LoweringError:
-            self.is_complete = False
-            raise
-        try:
+        was_complete, self.is_complete = self.is_complete, False
+        lane = self._make(operation, body, spread=False)
+        with suppress(LoweringError):
             self._check(first)
-        except LoweringError:
-            self.is_complete = False
+            self.is_complete = was_complete
         self._finish_step(operation, body, lane, first)
         return lane, self._lanes
 

@@ -427,8 +427,9 @@ def planned_kernel(
 
 
 def _text(kernel: KernelOperations | Kernel) -> str:
-    is_written = not isinstance(kernel, KernelOperations)
-    return f"{spec_text(to_op_specs(kernel))}\n" if is_written else str(kernel)
+    if isinstance(kernel, KernelOperations):
+        return str(kernel)
+    return f"{spec_text(to_op_specs(kernel))}\n"
 
 
 # --- operations of a kernel: undivided, unplaced ----------------------------------------------
