@@ -3,7 +3,7 @@
 What a copy between a host tensor and a device tensor does, all of it: its formats, the loop nests
 that move elements, and on the way in the nests whose device positions become zero. A nest is an
 `AccessMap` over elements, of the host and of the device. The compiled copies execute these
-descriptors and nothing else.
+descriptors and nothing else; reports and the sanitizer find elements and sticks in the nests.
 `conversion_info` makes them: the device dims become axes (an element arrangement splits two of them
 into its digits), the axes of each host dim are cut into boxes, and each choice of one box per host
 dim is a nest. Rule: runtime reference §3; arrangements: operations reference §6.
@@ -319,6 +319,18 @@ def _nests_between(layout: SpyreTensorLayout, sizes: Ints, strides: Ints) -> tup
     return _nests(*_grouped_walk(geometry, layout, False, geometry.host_strides, 0))
 
 
+def _counterpart(
+    layout: SpyreTensorLayout, sizes: Ints, strides: Ints, position: int, space: int
+) -> int | None:
+    """Return the position in the other space of one in ``space``; None if no nest has it."""
+    element = np.array([position], np.int64)
+    for nest in _nests_between(layout, sizes, strides):
+        walk = AccessMap(nest.first, tuple(sort_axes(nest.axes, space)))
+        if walk.contains(element, space=space)[0]:
+            return int(walk.locate(element, space, HOST if space == DEVICE else DEVICE)[0])
+    return None
+
+
 def device_coordinate(
     layout: SpyreTensorLayout,
     dma_sizes: Sequence[int],
@@ -330,16 +342,13 @@ def device_coordinate(
     LaunchError SPY322 if the layout does not contain it.
     """
     sizes, strides = tuple(dma_sizes), tuple(dma_strides)
-    offset = np.array([sum(i * s for i, s in zip(index, strides, strict=True))], np.int64)
     inside = all(0 <= i < n for i, n in zip(index, sizes, strict=True))
-    for nest in _nests_between(layout, sizes, strides) if inside else ():
-        by_host = AccessMap(nest.first, tuple(sort_axes(nest.axes, HOST)))
-        if by_host.contains(offset, space=HOST)[0]:
-            element = int(by_host.locate(offset, HOST, DEVICE)[0])
-            *stick, lane = np.unravel_index(element, layout.device_size)
-            byte_offset = element * layout.data_format.bits // 8
-            return DevicePosition(tuple(map(int, stick)), int(lane), byte_offset)
-    raise misfit(layout, sizes, strides, f"no device position for {list(index)}")
+    offset = sum(i * s for i, s in zip(index, strides, strict=True))
+    element = _counterpart(layout, sizes, strides, offset, HOST) if inside else None
+    if element is None:
+        raise misfit(layout, sizes, strides, f"no device position for {list(index)}")
+    *stick, lane = map(int, np.unravel_index(element, layout.device_size))
+    return DevicePosition(tuple(stick), lane, element * layout.data_format.bits // 8)
 
 
 def occupied_sticks(
@@ -385,10 +394,8 @@ def host_coordinates_of_stick(
     LaunchError SPY322 for another stick.
     """
     sizes, strides = tuple(dma_sizes), tuple(dma_strides)
-    steps = layout.device_strides[:-1]
-    element = np.array([sum(c * s for c, s in zip(stick, steps, strict=True))], np.int64)
-    for nest in _nests_between(layout, sizes, strides):
-        if nest.contains(element, space=DEVICE)[0]:
-            offset = int(nest.locate(element, DEVICE, HOST)[0])
-            return host_coordinate_of_offset(offset, sizes, strides)
-    raise misfit(layout, sizes, strides, f"no host element in stick {tuple(stick)}")
+    first = sum(c * s for c, s in zip(stick, layout.device_strides[:-1], strict=True))
+    offset = _counterpart(layout, sizes, strides, first, DEVICE)
+    if offset is None:
+        raise misfit(layout, sizes, strides, f"no host element in stick {tuple(stick)}")
+    return host_coordinate_of_offset(offset, sizes, strides)

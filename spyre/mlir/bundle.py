@@ -22,7 +22,6 @@ from spyre.mlir.program import LoopProgram
 from spyre.mlir.sdsc import Inspection, Sdsc, decode_sdsc, encode_sdsc, inspect_sdsc, read_operation
 from spyre.mlir.text import (
     ExecuteOp,
-    InputArgType,
     Module,
     ModuleInspection,
     inspect_module,
@@ -178,12 +177,15 @@ def _sdsc_name(source: BundleSource, module: Module, execute: ExecuteOp) -> str:
 
 def _cross_findings(bundle: Bundle) -> Iterator[Finding]:
     judged: set[str] = set()
+    types = (parameter.type for parameter in bundle.module.function.parameters)
+    # Where the arguments' addresses are parameters, segments name no argument.
+    takes_addresses = any(given is not None and not given.is_size for given in types)
     for execute in bundle.module.executes():
         name = execute.sdsc_filename
         operation = bundle.inspections[name].operation
         if operation is None:
             continue
-        if name not in judged and _takes_addresses(bundle.module):
+        if name not in judged and takes_addresses:
             for literal in literal_addresses(operation, name):
                 place = JsonLocation(bundle.path_of(name), literal.place.json_path)
                 yield literal.finding(Severity.ERROR, place)
@@ -195,12 +197,6 @@ def _cross_findings(bundle: Bundle) -> Iterator[Finding]:
     for name in bundle.unexecuted:
         place = JsonLocation(bundle.path_of(name))
         yield Finding("SPY277", Severity.WARNING, f"{name} is never executed", place)
-
-
-def _takes_addresses(module: Module) -> bool:
-    """True if the arguments' addresses are parameters, so that segments name none."""
-    types = (parameter.type for parameter in module.function.parameters)
-    return any(isinstance(given, InputArgType) and not given.is_size for given in types)
 
 
 def _unused(bundle: Bundle, execute: ExecuteOp, operation: Operation) -> Iterator[Finding]:

@@ -76,10 +76,12 @@ def _stored_extent(op: Operation, tensor: Tensor, dim: str) -> int:
         return tensor.device_dim_sizes[dim]
     if tensor.indirection is Indirection.VALUE and tensor.max_dim_sizes.get(dim, -1) > 0:
         return tensor.max_dim_sizes[dim]
-    if (window := op.window_of(tensor, dim)) is not None:
-        return _windowed_extent(op, tensor, dim, window) + tensor.gap_elements.get(dim, 0)
-    extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
     gap = tensor.gap_elements.get(dim, 0)
+    if (window := op.window_of(tensor, dim)) is not None:
+        divided = tensor.is_local and op.slices.get(dim, 1) > 1
+        whole = unsplit_input_extent(tensor, dim, window)
+        return (op.window_span(tensor, dim) if divided else whole) + gap
+    extent = op.tensor_extent(tensor, dim) if tensor.is_local else op.extents[dim]
     return extent - gap if gap and _gap_is_padding(op, tensor, dim, gap) else extent + gap
 
 
@@ -93,12 +95,6 @@ def unsplit_input_extent(tensor: Tensor, dim: str, window: Window) -> int:
     if tensor.padding.get(dim) in STORED_PADDING:
         return window.total
     return window.total - window.pad_front - window.pad_back
-
-
-def _windowed_extent(op: Operation, tensor: Tensor, dim: str, window: Window) -> int:
-    if tensor.is_local and op.slices.get(dim, 1) > 1:
-        return op.window_span(tensor, dim)
-    return unsplit_input_extent(tensor, dim, window)
 
 
 def indexed_dims(op: Operation, tensor: Tensor) -> tuple[str, ...]:
