@@ -310,12 +310,8 @@ def wrap_function(name: str, around: Callable[..., Any]) -> None:
         table[id(function)] = f"aten::{name}"
 
 
-def accelerator_of_data_parallel() -> str | None:
-    """The type of device that `torch.nn.DataParallel` moves modules to; None without any."""
-    from torch._utils import _get_available_device_type
-
-    name: str | None = _get_available_device_type()
-    return name
+accelerator_of_data_parallel: Callable[[], str | None] = torch._utils._get_available_device_type
+"""The type of device that `torch.nn.DataParallel` moves modules to; None without any."""
 
 
 def wrap_backward(around: Callable[..., Any]) -> None:

@@ -30,7 +30,7 @@ def cpu_generator(device_index: int = -1) -> torch.Generator:
     return _generators[index]
 
 
-def seed_cards(seed: int) -> None:
+def manual_seed_all(seed: int) -> None:
     """Seed the generators of all cards, including cards that are not used yet."""
     global _default_seed
     _default_seed = int(seed)
@@ -58,9 +58,6 @@ def is_random(op: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags or any(
         argument.name == "generator" for argument in schema_of(op).arguments
     )
-
-
-manual_seed_all = seed_cards
 
 
 def manual_seed(seed: int) -> None:

@@ -40,7 +40,7 @@ _F32 = "float32"
 
 def in_float32(formula: Callable[..., Term], builder: Lowering, *args: Any) -> Value:
     """A lowering (builder, *values, dtype, *numbers) of ``formula(*terms, *numbers)``."""
-    values = [v for v in args if isinstance(v, Value)]
+    values = [v for v in args if not isinstance(v, (int, float, str))]
     dtype, *numbers = args[len(values) :]
     terms = (Term(builder, builder.convert(v, _F32)) for v in values)
     return builder.convert(formula(*terms, *numbers).value, dtype)

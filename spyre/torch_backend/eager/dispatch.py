@@ -164,19 +164,14 @@ rows of an operator the first whose conditions hold is run.
 """
 
 
-def never(*_: Any) -> bool:
-    """For operators that write to none of their arguments."""
-    return False
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class EagerOperation:
     """An aten operator with its kernels, in the order they are tried.
 
     ``overload``: the operator to run on the CPU; None if the CPU has no kernel either.
     ``promoted``: converts integer arguments to floats where torch promotes them, or returns None.
-    ``overlaps``: True if the call writes to overlapping memory in a way that only the CPU defines;
-    raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
+    ``overlaps``: returns True if the call writes to overlapping memory in a way that only the CPU
+    defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
     """
 
     name: str
@@ -184,7 +179,7 @@ class EagerOperation:
     kernels: Sequence[tuple[Kernel, Conditions | None]]
     signature: Signature
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
-    overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] = never
+    overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     is_one_launch: bool = False
 
     def kernel_for(self, arguments: Arguments) -> Kernel | None:
@@ -253,7 +248,7 @@ def one_launch(name: str, positional: Names, run: Kernel) -> EagerOperation:
 
 
 def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
-    if operation.overlaps(args, kwargs):
+    if operation.overlaps is not None and operation.overlaps(args, kwargs):
         return _on_cpu(operation, *args, **kwargs)
     try:
         arguments = bind(operation.signature, args, kwargs)

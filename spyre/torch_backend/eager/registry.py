@@ -32,7 +32,6 @@ from spyre.torch_backend.eager.dispatch import (
     Kernel,
     call,
     call_functional,
-    never,
     signature_of,
 )
 from spyre.torch_backend.eager.overlap import overlap_check
@@ -126,20 +125,16 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
     return functions
 
 
-def _overlap_check(name: str, op: Any) -> Callable[..., bool]:
+def _overlap_check(name: str, op: Any) -> Callable[..., bool] | None:
     """Fills take whatever overlaps."""
     is_fill = name in factories.FILLS or name in masks.FILLS
     is_checked = op is not None and schema_of(op).is_mutable and not is_fill
-    return overlap_check(op) if is_checked else never
+    return overlap_check(op) if is_checked else None
 
 
-_registered = False
-
-
+@cache
 def register() -> None:
-    global _registered
-    if not _registered:
-        _registered = True
-        register_kernels(eager_kernels())
-        register_composites({**matmul.COMPOSITES, **recurrent.COMPOSITES})
-        register_casts()
+    """Register them, once."""
+    register_kernels(eager_kernels())
+    register_composites({**matmul.COMPOSITES, **recurrent.COMPOSITES})
+    register_casts()

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import factorial, inf, nan, pi, sqrt
-from typing import Any
 
 from spyre.torch_backend.program import Lowering, Value, float_bits
 
@@ -146,10 +145,10 @@ def _twice_artanh(r: Term, terms: int) -> Term:
     return r * _polynomial(r * r, [2 / (2 * k + 1) for k in range(terms)])
 
 
-def _polynomial(z: Term, coefficients: Sequence[float]) -> Any:
+def _polynomial(z: Term, coefficients: Sequence[float]) -> Term:
     """Horner's scheme; ``coefficients``: at least two, the constant one first."""
-    *lower, highest = coefficients
-    total: Any = highest
+    *lower, second, highest = coefficients
+    total = fused(highest, z, second)
     for coefficient in reversed(lower):
         total = fused(total, z, coefficient)
     return total
