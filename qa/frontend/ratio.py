@@ -137,7 +137,7 @@ def _preparation(call: Call, loaded: dict[str, Any]) -> float:
 def _launch(call: Call, loaded: dict[str, Any]) -> float:
     import torch
 
-    from spyre.runtime.flex import Passes
+    from spyre.runtime.flex import LaunchPlan
     from spyre.runtime.kernel import Launch, PoolBuffer
     from spyre.runtime.program import POOL, owner_of
     from spyre.torch_backend.device import card_at
@@ -155,7 +155,7 @@ def _launch(call: Call, loaded: dict[str, Any]) -> float:
     numbers = sorted(k for k in owners if k is not None and k != POOL)
     memory = {k: buffer.tensor for k, buffer in zip(numbers, buffers, strict=True)}
     launch = Launch(memory, pool)
-    plan = Passes.of(kernel.kernel, launch)
+    plan = LaunchPlan.of(kernel.kernel, launch)
     stream = card_at(-1).streams.current
     kept = [buffer.memory for buffer in buffers]
     stream.submit(kernel.bind_at(plan, launch.addresses, kept))

@@ -27,7 +27,7 @@ from spyre.frontend.tensors import on_card
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout import SpyreTensorLayout
-from spyre.runtime.flex import LoadedKernel, Passes, bytes_to_host, load_code
+from spyre.runtime.flex import LoadedKernel, LaunchPlan, bytes_to_host, load_code
 from spyre.runtime.kernel import Launch, PoolBuffer
 from spyre.runtime.program import POOL, owner_of
 from spyre.runtime.spyrecode import (
@@ -64,7 +64,7 @@ class PreparedKernel:
         self.card = card
         self.names = _step_names(code, profiler_name)
         self.loaded: LoadedKernel | None = None
-        self._plans: dict[tuple[object, ...], Passes] = {}
+        self._plans: dict[tuple[object, ...], LaunchPlan] = {}
         self._lock = threading.Lock()
 
     @property
@@ -123,7 +123,7 @@ class PreparedKernel:
         key = (*[(k, t.layout) for k, t in arguments.items()], pool and pool.size_bytes)
         plan = self._plans.get(key)
         if plan is None:
-            plan = Passes.of(loaded.kernel, launch)
+            plan = LaunchPlan.of(loaded.kernel, launch)
             # Linking errors belong to this launch, not to the next call that waits for it.
             loaded.kernel.link_at(plan.signature, launch.addresses, plan.names)
             with self._lock:

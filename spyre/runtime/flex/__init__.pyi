@@ -32,7 +32,7 @@ from .scheduling import (
 )
 from .steps import (
     JobPlan as JobPlan,
-    Passes as Passes,
+    LaunchPlan as LaunchPlan,
     bytes_to_device as bytes_to_device,
     bytes_to_host as bytes_to_host,
     device_copy_plan as device_copy_plan,

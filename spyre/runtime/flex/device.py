@@ -31,7 +31,7 @@ from spyre.runtime.flex.scheduling import Engine, Policy
 from spyre.runtime.flex.steps import (
     JobPlan,
     JobWork,
-    Passes,
+    LaunchPlan,
     bytes_to_device,
     to_device_plan,
     to_host_plan,
@@ -315,9 +315,12 @@ class BlockingStream:
         ``runner``: runs it in place of the card's runner and of the compiled driver.
         """
         runner = runner or self.device.runner or run_recorded
-        passes, is_recorded = Passes.of(kernel.kernel, launch), self.device.scheduler.is_observed
+        launch_plan, is_recorded = (
+            LaunchPlan.of(kernel.kernel, launch),
+            self.device.scheduler.is_observed,
+        )
         executed = self._wait(
-            kernel.bind_at(passes, launch.addresses, (), runner, is_corrected=is_recorded)
+            kernel.bind_at(launch_plan, launch.addresses, (), runner, is_corrected=is_recorded)
         )
         assert isinstance(executed, ExecutedLaunch)
         return replace(executed, name=kernel.name)

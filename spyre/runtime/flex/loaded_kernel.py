@@ -34,7 +34,7 @@ from spyre.runtime.flex.steps import (
     HostOperation,
     JobPlan,
     JobWork,
-    Passes,
+    LaunchPlan,
     bytes_to_device,
 )
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner
@@ -49,8 +49,8 @@ Shapes = tuple[tuple[int | str, ...], ...]
 """Host extents of each argument: numbers, or names of runtime sizes."""
 ArgumentsOf = Callable[[Mapping[str, int]], KernelArguments]
 """The arguments of a kernel, for given values of its runtime sizes and index parameters."""
-MAX_PASSES = 1024
-"""Sets of passes that a kernel keeps, one per signature of its tensors."""
+MAX_LAUNCH_PLANS = 1024
+"""Launch plans that a kernel keeps, one per signature of its tensors."""
 
 
 class LoadedKernel:
@@ -82,7 +82,7 @@ class LoadedKernel:
             self._pool_memory = card.allocate(pool_bytes)
             address = card.allocator.device_address(self._pool_memory.index)
             self.pool = PoolBuffer(address, pool_bytes)
-        self._known_passes: LruCache[tuple[object, ...], Passes] = LruCache(MAX_PASSES)
+        self._launch_plans: LruCache[tuple[object, ...], LaunchPlan] = LruCache(MAX_LAUNCH_PLANS)
         self._tilers: dict[frozenset[tuple[str, int]], Tiler] = {}
         self._lock = threading.Lock()
 
@@ -137,21 +137,21 @@ class LoadedKernel:
             tuple(values.items()) if values else (),
             *[tensor.signature for tensor in tensors],
         )
-        passes = self._known_passes.get(key)
-        if passes is None:
-            passes = self._find_passes(card, tensors, options, values)
-            self._known_passes.put(key, passes)
+        launch_plan = self._launch_plans.get(key)
+        if launch_plan is None:
+            launch_plan = self._find_launch_plan(card, tensors, options, values)
+            self._launch_plans.put(key, launch_plan)
         bases = tuple([tensor.resolved.address_bytes for tensor in tensors])
         if self.pool is not None:
             bases = (*bases, self.pool.address_bytes)
-        work = JobWork(plan, card, tensors, passes, bases)
-        if passes.tiles is not None:
-            self._bind_tiles(work, passes.tiles, tensors, values)
+        work = JobWork(plan, card, tensors, launch_plan, bases)
+        if launch_plan.tiles is not None:
+            self._bind_tiles(work, launch_plan.tiles, tensors, values)
         return self._corrected(work)
 
     def bind_at(
         self,
-        passes: Passes,
+        launch_plan: LaunchPlan,
         addresses: tuple[int, ...],
         keep_alive: Sequence[object] = (),
         runner: Runner | None = None,
@@ -165,7 +165,7 @@ class LoadedKernel:
         `JobWork`.
         """
         plan = self.plan if is_corrected else self.bound_plan
-        work = JobWork(plan, self.card, keep_alive, passes, addresses, runner, origin)
+        work = JobWork(plan, self.card, keep_alive, launch_plan, addresses, runner, origin)
         return self._corrected(work) if is_corrected else work
 
     def _corrected(self, work: JobWork) -> JobWork:
@@ -173,19 +173,19 @@ class LoadedKernel:
             work.correction = self.correction.take(work.card, work.iterations)
         return work
 
-    def _find_passes(
+    def _find_launch_plan(
         self,
         card: Card,
         tensors: Sequence[SpyreTensor],
         options: TilingOptions | None,
         values: Mapping[str, int],
-    ) -> Passes:
-        """The passes of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
+    ) -> LaunchPlan:
+        """The launch plan of tensors. TilingError and LaunchError SPY850-SPY862 if there is none."""
         arguments = self.arguments_of(values)
         self._check(card, arguments, tensors)
         launch = self._launch(arguments, tensors, values)
         if _matches(arguments, launch):
-            return Passes.of(self.kernel, launch)
+            return LaunchPlan.of(self.kernel, launch)
         from spyre.runtime.tiling.execute import Tiler, TileSteps
 
         key = frozenset(launch.values.items())
@@ -195,8 +195,8 @@ class LoadedKernel:
                 tiler = self._tilers[key] = Tiler(self.kernel, arguments, launch.values)
             tiles = tiler.plan(launch, options)
             if not tiles.is_tiled and all(tensor.map.is_identity for tensor in tiles.tensors):
-                return Passes.of(self.kernel, launch)
-            return _tiled_passes(TileSteps(tiler, launch, tiles))
+                return LaunchPlan.of(self.kernel, launch)
+            return _tiled_launch_plan(TileSteps(tiler, launch, tiles))
 
     def _launch(
         self,
@@ -267,12 +267,12 @@ class LoadedKernel:
             )
         if first == last:
             return
-        passes = work.passes
-        assert passes is not None
+        launch_plan = work.launch_plan
+        assert launch_plan is not None
         if work.is_single:
-            self._run_one(work, passes.kernel, passes.signature, work.bases)
+            self._run_one(work, launch_plan.kernel, launch_plan.signature, work.bases)
             return
-        addresses, signature = work.addresses(first, last), passes.signature
+        addresses, signature = work.addresses(first, last), launch_plan.signature
         if work.correction is not None:
             # The card runs with the values that DMA wrote, not with those the host bound.
             rows = self.correction.read(work.card, work.correction, first, last)
@@ -281,9 +281,9 @@ class LoadedKernel:
         if work.steps is not None:
             work.steps.run(first, addresses, partial(self._run_one, work))
         elif last - first == 1:
-            self._run_one(work, passes.kernel, signature, tuple(addresses[0].tolist()))
+            self._run_one(work, launch_plan.kernel, signature, tuple(addresses[0].tolist()))
         else:
-            self._run_tiles(work, passes.kernel, signature, addresses)
+            self._run_tiles(work, launch_plan.kernel, signature, addresses)
 
     def _run_one(
         self,
@@ -292,9 +292,9 @@ class LoadedKernel:
         signature: LaunchSignature,
         addresses: tuple[int, ...],
     ) -> None:
-        assert work.passes is not None
+        assert work.launch_plan is not None
         device = work.card.device
-        linked = kernel.link_at(signature, addresses, work.passes.names)
+        linked = kernel.link_at(signature, addresses, work.launch_plan.names)
         runner = work.runner or work.card.runner
         if runner is None:
             device.executor.run(linked)
@@ -318,13 +318,13 @@ class LoadedKernel:
 
     def memory_ranges(self, work: JobWork, iteration: int) -> tuple[MemoryRange, ...]:
         """Memory of one compute control block: program, correction tensor, arguments, pool."""
-        assert work.passes is not None
+        assert work.launch_plan is not None
         resolve = work.card.allocator.virtual_address
         ranges = [MemoryRange("program", resolve(self.image.address_bytes))]
         if work.correction is not None:
             ranges += self.correction.memory_ranges(work, iteration)
         addresses = work.addresses(iteration, iteration + 1)[0].tolist()
-        pairs = zip(work.passes.names, addresses, strict=True)
+        pairs = zip(work.launch_plan.names, addresses, strict=True)
         return (*ranges, *(MemoryRange(name, resolve(address)) for name, address in pairs))
 
 
@@ -341,7 +341,7 @@ def _matches(arguments: KernelArguments, launch: Launch) -> bool:
     return True
 
 
-def _tiled_passes(steps: TileSteps) -> Passes:
+def _tiled_launch_plan(steps: TileSteps) -> LaunchPlan:
     """The kernel retargeted to tiles, with the offset of every tile."""
     plan, kernel, launch = steps.plan, steps.kernel_of(), steps.launch
     signature = kernel.signature_of(steps.launch_of())
@@ -350,7 +350,7 @@ def _tiled_passes(steps: TileSteps) -> Passes:
     for column, index in enumerate(signature.indices):
         if index in column_of:
             offsets_bytes[:, column] = plan.offsets_bytes[:, column_of[index]]
-    return Passes(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
+    return LaunchPlan(kernel, signature, launch.names, launch.size_bytes, offsets_bytes, plan)
 
 
 # --- runtime sizes ----------------------------------------------------------------------------
@@ -432,8 +432,11 @@ class Correction:
 
     def rows(self, work: JobWork, first: int, last: int) -> Int64Array:
         """The correction tensors of iterations ``first`` to ``last`` (excluded) of a launch."""
-        assert work.passes is not None
-        addresses, columns = work.addresses(first, last), self._columns_of(work.passes.signature)
+        assert work.launch_plan is not None
+        addresses, columns = (
+            work.addresses(first, last),
+            self._columns_of(work.launch_plan.signature),
+        )
         rows = np.empty((len(addresses), columns.row.size), np.int64)
         rows[:] = columns.row
         rows[:, columns.words] = addresses[:, columns.addresses]

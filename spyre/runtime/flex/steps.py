@@ -2,7 +2,7 @@
 
 The names are those of the pipeline RFC: a `Job` has a `JobPlan`, an ordered list of
 `HostOperation`, `DMA` and `DeviceCompute` steps; an `ExecutionPlan` is a list of jobs. A plan is
-immutable and shared by all its launches; a `JobWork` is one launch, `Passes` are computed once for
+immutable and shared by all its launches; a `JobWork` is one launch, a `LaunchPlan` is computed once for
 all launches of a kernel over tensors of one signature: the kernel to run (retargeted to tiles if
 the tensors are larger) and the offset of every tile. Runtime reference §5 and §8.
 """
@@ -70,7 +70,7 @@ CHUNK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
-class Passes:
+class LaunchPlan:
     """How a kernel runs over tensors of one signature. Immutable; any thread may use it.
 
     ``kernel`` runs once per iteration. ``offsets_bytes``: int64 [iteration, address], the corner of
@@ -86,7 +86,7 @@ class Passes:
     tiles: TilePlan | None = None
 
     @classmethod
-    def of(cls, kernel: Kernel, launch: Launch) -> Passes:
+    def of(cls, kernel: Kernel, launch: Launch) -> LaunchPlan:
         """A single pass of ``kernel`` over tensors that were already checked."""
         return cls(kernel, kernel.signature_of(launch), launch.names, launch.size_bytes)
 
@@ -121,7 +121,7 @@ class Passes:
 class JobWork(Work):
     """One launch of a job plan: a copy, or a kernel at given addresses.
 
-    ``payload``: owners of the memory it uses. ``passes``: of a kernel launch; None for copies.
+    ``payload``: owners of the memory it uses. ``launch_plan``: of a kernel launch; None for copies.
     ``bases``: start address (bytes) of each tensor of a kernel. ``runner``: runs the kernel in
     place of the compiled driver; ``result``: its return value, or the bytes that a copy read.
     ``origin``: source lines, if known. ``buffers``: host buffers by handle, int64 [iteration,
@@ -135,7 +135,7 @@ class JobWork(Work):
         "card",
         "correction",
         "origin",
-        "passes",
+        "launch_plan",
         "plan",
         "result",
         "runner",
@@ -147,25 +147,25 @@ class JobWork(Work):
         plan: JobPlan,
         card: Card,
         keep_alive: Sequence[object] = (),
-        passes: Passes | None = None,
+        launch_plan: LaunchPlan | None = None,
         bases: tuple[int, ...] = (),
         runner: Runner | None = None,
         origin: SourceLines | None = None,
         is_large: bool = False,
     ) -> None:
-        if passes is None:
+        if launch_plan is None:
             super().__init__(plan.stages, 1, keep_alive, is_large=is_large)
         else:
             super().__init__(
                 plan.stages,
-                passes.iterations,
+                launch_plan.iterations,
                 keep_alive,
-                is_large=passes.is_large,
-                chunk=passes.chunk,
+                is_large=launch_plan.is_large,
+                chunk=launch_plan.chunk,
             )
         self.plan = plan
         self.card = card
-        self.passes = passes
+        self.launch_plan = launch_plan
         self.bases = bases
         self.runner = runner
         self.origin = origin
@@ -183,9 +183,9 @@ class JobWork(Work):
 
     @property
     def is_single(self) -> bool:
-        """True if it needs neither a correction tensor nor several passes."""
-        passes = self.passes
-        one_pass = self.steps is None and (passes is None or passes.offsets_bytes is None)
+        """True if it needs neither a correction tensor nor several iterations."""
+        launch_plan = self.launch_plan
+        one_pass = self.steps is None and (launch_plan is None or launch_plan.offsets_bytes is None)
         return one_pass and self.correction is None
 
     def addresses(self, first: int, last: int) -> Int64Array:
@@ -195,8 +195,8 @@ class JobWork(Work):
         """
         if self.steps is not None:
             return self.steps.addresses[first:last]
-        assert self.passes is not None
-        return self.passes.addresses(self.bases, first, last)
+        assert self.launch_plan is not None
+        return self.launch_plan.addresses(self.bases, first, last)
 
     def release(self) -> None:
         self.payload = None
@@ -210,7 +210,7 @@ class JobWork(Work):
             self.plan,
             self.card,
             self.payload,
-            self.passes,
+            self.launch_plan,
             self.bases,
             self.runner,
             self.origin,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -218,11 +217,17 @@ def set_stream(stream: Any) -> None:
     set_device(card.index)
 
 
-@contextmanager
-def stream(stream: Any) -> Iterator[Any]:
+class stream:
     """``with torch.spyre.stream(s):`` is ``with s:``, except that ``s`` may be None."""
-    with nullcontext() if stream is None else stream as entered:
-        yield entered
+
+    def __init__(self, stream: Any) -> None:
+        self._entered = nullcontext() if stream is None else stream
+
+    def __enter__(self) -> Any:
+        return self._entered.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.__exit__(*error)
 
 
 def follow_all_streams() -> None:

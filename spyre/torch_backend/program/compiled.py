@@ -23,7 +23,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder import BuiltBundle
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.flex import LoadedKernel, Passes
+from spyre.runtime.flex import LoadedKernel, LaunchPlan
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
@@ -74,34 +74,36 @@ class CompiledProgram(LoadedKernel):
         with out_of_memory_as_torch_says(card, f"program memory for {name}"):
             super().__init__(card, name, kernel, _no_arguments, header)
         self._is_linked = False
-        self._passes = self.passes(self.spans_bytes)
+        self._launch_plan = self.launch_plan(self.spans_bytes)
         stream = card.streams.current
         stream.wait_for(stream.copy(self.load_plan(header), ()))
 
-    def passes(self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None) -> Passes:
+    def launch_plan(
+        self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
+    ) -> LaunchPlan:
         """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
         launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
-        return Passes.of(self.kernel, launch)
+        return LaunchPlan.of(self.kernel, launch)
 
     def launch(
         self,
         stream: FlexStream,
         addresses: tuple[int, ...],
         keep_alive: Sequence[DeviceStorage | None],
-        passes: Passes | None = None,
+        launch_plan: LaunchPlan | None = None,
         origin: SourceLines | None = None,
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``keep_alive`` is held until it has run.
 
-        ``passes``: of a program with runtime sizes. ``origin``: its source lines. The first launch
-        without ``passes`` raises the errors of linking.
+        ``launch_plan``: of a program with runtime sizes. ``origin``: its source lines. The first launch
+        without ``launch_plan`` raises the errors of linking.
         """
-        if passes is None and not self._is_linked:
+        if launch_plan is None and not self._is_linked:
             self.linked_at(addresses)
             self._is_linked = True
         if (watcher := _launch_watcher.get()) is not None:
             watcher(self, addresses)
-        work = self.bind_at(passes or self._passes, addresses, keep_alive, origin=origin)
+        work = self.bind_at(launch_plan or self._launch_plan, addresses, keep_alive, origin=origin)
         if not profiler_is_on():
             stream.submit(work)
             return
@@ -110,7 +112,7 @@ class CompiledProgram(LoadedKernel):
 
     def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:
         """The linked program of a launch with arguments at ``addresses``."""
-        return self.kernel.link_at(self._passes.signature, addresses)
+        return self.kernel.link_at(self._launch_plan.signature, addresses)
 
 
 def _raw(number: int, span_bytes: int) -> DeviceTensor:

@@ -76,6 +76,15 @@ def test_current_stream_within_blocks():
     assert torch.spyre.current_stream() == default
 
 
+def test_a_block_can_be_entered_again():
+    default, a = torch.spyre.current_stream(), torch.spyre.Stream()
+    block = torch.spyre.stream(a)
+    for _ in range(2):
+        with block, block:
+            assert torch.spyre.current_stream() == a
+        assert torch.spyre.current_stream() == default
+
+
 def test_block_that_fails_restores_the_stream():
     s = torch.spyre.Stream()
     with pytest.raises(KeyError), s:

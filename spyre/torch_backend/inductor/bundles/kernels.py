@@ -53,7 +53,7 @@ from spyre.torch_backend.tensors import (
 )
 
 if TYPE_CHECKING:
-    from spyre.runtime.flex import FlexDevice, Passes
+    from spyre.runtime.flex import FlexDevice, LaunchPlan
 EMITTER = "spyre.torch_backend.inductor"
 
 
@@ -180,7 +180,7 @@ class InductorKernel:
         if values:
             extents = [(evaluated(n, values), evaluated(s, values), *o) for n, s, *o in extents]
         self._bases = [argument_base(*row) for row in extents]
-        self._plans: dict[CardKey, Passes] = {}
+        self._plans: dict[CardKey, LaunchPlan] = {}
 
     def at(self, sizes: dict[str, int]) -> InductorKernel:
         """The kernel for launches with ``sizes``, which runs the same programs."""
@@ -262,7 +262,7 @@ class InductorKernel:
         if self._values is not None:
             key = (card.index, card.device.resets)
             if key not in self._plans:
-                self._plans = {key: program.passes(self._spans, self._values)}
+                self._plans = {key: program.launch_plan(self._spans, self._values)}
             plan = self._plans[key]
         addresses = tuple([buffer.address_bytes for buffer in memory])
         kept = [buffer.memory for buffer in memory]
