@@ -27,7 +27,7 @@ from spyre.frontend.tensors import on_card
 from spyre.hw.memory import DeviceTensor
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout import SpyreTensorLayout
-from spyre.runtime.flex import LoadedKernel, LaunchPlan, bytes_to_host, load_code
+from spyre.runtime.flex import LaunchPlan, LoadedKernel, bytes_to_host, load_code
 from spyre.runtime.kernel import Launch, PoolBuffer
 from spyre.runtime.program import POOL, owner_of
 from spyre.runtime.spyrecode import (

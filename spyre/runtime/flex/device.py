@@ -315,12 +315,9 @@ class BlockingStream:
         ``runner``: runs it in place of the card's runner and of the compiled driver.
         """
         runner = runner or self.device.runner or run_recorded
-        launch_plan, is_recorded = (
-            LaunchPlan.of(kernel.kernel, launch),
-            self.device.scheduler.is_observed,
-        )
+        plan, is_recorded = LaunchPlan.of(kernel.kernel, launch), self.device.scheduler.is_observed
         executed = self._wait(
-            kernel.bind_at(launch_plan, launch.addresses, (), runner, is_corrected=is_recorded)
+            kernel.bind_at(plan, launch.addresses, (), runner, is_corrected=is_recorded)
         )
         assert isinstance(executed, ExecutedLaunch)
         return replace(executed, name=kernel.name)

@@ -180,7 +180,7 @@ class LoadedKernel:
         options: TilingOptions | None,
         values: Mapping[str, int],
     ) -> LaunchPlan:
-        """The launch plan of tensors. TilingError and LaunchError SPY850-SPY862 if there is none."""
+        """The plan of a launch. TilingError and LaunchError SPY850-SPY862 if there is none."""
         arguments = self.arguments_of(values)
         self._check(card, arguments, tensors)
         launch = self._launch(arguments, tensors, values)

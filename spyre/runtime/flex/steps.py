@@ -2,9 +2,9 @@
 
 The names are those of the pipeline RFC: a `Job` has a `JobPlan`, an ordered list of
 `HostOperation`, `DMA` and `DeviceCompute` steps; an `ExecutionPlan` is a list of jobs. A plan is
-immutable and shared by all its launches; a `JobWork` is one launch, a `LaunchPlan` is computed once for
-all launches of a kernel over tensors of one signature: the kernel to run (retargeted to tiles if
-the tensors are larger) and the offset of every tile. Runtime reference §5 and §8.
+immutable and shared by all its launches; a `JobWork` is one launch. A `LaunchPlan` is computed once
+for all launches of a kernel over tensors of one signature: the kernel to run (retargeted to tiles
+if the tensors are larger) and the offset of every tile. Runtime reference §5 and §8.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class JobWork(Work):
         "buffers",
         "card",
         "correction",
-        "origin",
         "launch_plan",
+        "origin",
         "plan",
         "result",
         "runner",

@@ -23,7 +23,7 @@ from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder import BuiltBundle
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.arguments import KernelArguments
-from spyre.runtime.flex import LoadedKernel, LaunchPlan
+from spyre.runtime.flex import LaunchPlan, LoadedKernel
 from spyre.runtime.kernel import Kernel, Launch
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
@@ -95,8 +95,8 @@ class CompiledProgram(LoadedKernel):
     ) -> None:
         """Enqueue it with arguments at ``addresses``; ``keep_alive`` is held until it has run.
 
-        ``launch_plan``: of a program with runtime sizes. ``origin``: its source lines. The first launch
-        without ``launch_plan`` raises the errors of linking.
+        ``launch_plan``: of a program with runtime sizes. ``origin``: its source lines. The first
+        launch without ``launch_plan`` raises the errors of linking.
         """
         if launch_plan is None and not self._is_linked:
             self.linked_at(addresses)
