@@ -95,23 +95,19 @@ class Finding:
     hint: str = ""
 
     def __str__(self) -> str:
-        return render(self)
+        """Place, severity, code and message; then excerpt and details."""
+        place = f"{self.location}: " if self.location is not None else ""
+        lines = [f"{place}{self.severity.value} {self.code}: {self.message}"]
+        if isinstance(self.location, SourceLocation) and (excerpt := self.location.excerpt()):
+            lines.append(excerpt)
+        details = {label: getattr(self, label) for label in ("expected", "found", "hint")}
+        lines.extend(f"  {label}: {value}" for label, value in details.items() if value)
+        return "\n".join(lines)
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
     """True if one of them is an error."""
     return any(finding.severity is Severity.ERROR for finding in findings)
-
-
-def render(finding: Finding) -> str:
-    """Text of a finding: place, severity, code and message; then excerpt and details."""
-    place = f"{finding.location}: " if finding.location is not None else ""
-    lines = [f"{place}{finding.severity.value} {finding.code}: {finding.message}"]
-    if isinstance(finding.location, SourceLocation) and (excerpt := finding.location.excerpt()):
-        lines.append(excerpt)
-    details = {label: getattr(finding, label) for label in ("expected", "found", "hint")}
-    lines.extend(f"  {label}: {value}" for label, value in details.items() if value)
-    return "\n".join(lines)
 
 
 class SpyreError(RuntimeError):

@@ -66,8 +66,8 @@ class ComparedRun:
     """A run that has ended. ``result.comparisons`` is empty without expected outputs.
 
     ``numerics``: number mode of the device. ``search``: for ``--expect``; ``breakpoint``: for
-    ``--break``. ``causes``: findings that may explain why outputs
-    differ, the likeliest first; without expected outputs, suspicious addresses.
+    ``--break``. ``causes``: findings that may explain why outputs differ, the likeliest first;
+    without expected outputs, suspicious addresses.
     """
 
     options: ExecuteOptions
@@ -103,7 +103,7 @@ def run_and_report(options: ExecuteOptions) -> int:
 
         print_run(compared)
         if compared.breakpoint is not None:
-            print_tensors(compared.breakpoint, options.save_tensors)
+            print_tensors(compared.breakpoint, compared.options.save_tensors)
         if compared.search is not None and compared.differs:
             print_deviation(compared.search)
         recorder.print_commands()

@@ -77,9 +77,9 @@ class Scale:
         return min(max((value - low) / (high - low or 1.0), 0.0), 1.0)
 
 
-def linear_scale(title: str, most: float, text: Callable[[float], str] = "{:g}".format) -> Scale:
+def linear_scale(title: str, most: float) -> Scale:
     """Return a scale from 0 to ``most`` with round numbers as ticks."""
-    return Scale(title, 0.0, most or 1.0, linear_ticks(most, text, least=0.0))
+    return Scale(title, 0.0, most or 1.0, linear_ticks(most, "{:g}".format, least=0.0))
 
 
 def log_scale(title: str, low: float, high: float) -> Scale:

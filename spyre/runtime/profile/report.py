@@ -164,11 +164,11 @@ class Bottleneck:
     places: Places = ()
 
 
-def bottlenecks_of(profile: Profile, most: int = MOST) -> tuple[Bottleneck, ...]:
-    """Return at most ``most`` bottlenecks, the largest first."""
+def bottlenecks_of(profile: Profile) -> tuple[Bottleneck, ...]:
+    """Return at most `MOST` bottlenecks, the largest first."""
     found = [*_launching_bottleneck(profile), *_execute_bottlenecks(profile)]
     found.sort(key=lambda each: -each.time_ns)
-    return tuple(each for each in found[:most] if each.time_ns)
+    return tuple(each for each in found[:MOST] if each.time_ns)
 
 
 def _launching_bottleneck(profile: Profile) -> Iterator[Bottleneck]:

@@ -399,27 +399,24 @@ def _busy(profile: Profile, resource: Resource) -> str:
     return f"{profile.timeline.busy_ns(resource) / profile.makespan_ns:.0%}"
 
 
-def profile_text(profile: Profile, every: bool = False, width: int = TEXT_WIDTH) -> str:
-    """Return the tables and the lines below them as plain text of at most ``width`` columns."""
-    tables = [make_table(profile, every)]
+def profile_text(profile: Profile) -> str:
+    """Return the tables and the lines below them as plain text."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    tables = [make_table(profile)]
     if sources := source_rows(profile):
         columns = [c for c in SOURCE_COLUMNS if c.name != "HBM"]
         folded = {c.name for c in columns if c.number is None}
         tables.append(text_table(columns, sources[:MAX_LINES], folded))
     if profile.collectives:
         tables.append(text_table(COLLECTIVE_COLUMNS, collective_rows(profile), {"collective"}))
-    lines = [line for table in tables for line in table_lines(table, width)]
+    lines = []
+    for table in tables:
+        out = StringIO()
+        Console(file=out, width=TEXT_WIDTH, highlight=False).print(table)
+        lines += [line.rstrip() for line in out.getvalue().strip("\n").splitlines()]
     if len(sources) > MAX_LINES:
         lines.append(f"and {len(sources) - MAX_LINES} lines that take less time (JSON, report)")
     return "\n".join((*lines, *summary_lines(profile)))
-
-
-def table_lines(table: Table, width: int) -> Sequence[str]:
-    """Return a `rich` table as lines of at most ``width`` columns."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    out = StringIO()
-    Console(file=out, width=width, highlight=False).print(table)
-    return [line.rstrip() for line in out.getvalue().strip("\n").splitlines()]
