@@ -165,7 +165,7 @@ def _run_kernel(case: Case, bundle: str, target: Path, checked: bool) -> None:
         placement.fill()
         for number in range(len(launches)):
             linked = placement.link(number)
-            session.device.executor._drive(linked, 0, _affordable(linked))
+            session.device.executor.run_part(linked, 0, _affordable(linked))
 
 
 def _affordable(linked: LinkedProgram) -> int:

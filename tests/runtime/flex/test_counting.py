@@ -63,7 +63,7 @@ def test_what_fails_does_not_count(card, plan, monkeypatch):
         raise DeviceFault("SPY881", "broken")
 
     with card.counting() as counts, monkeypatch.context() as patch:
-        patch.setattr(Executor, "_drive", fail)
+        patch.setattr(Executor, "run_part", fail)
         card.default_stream.launch(plan, sticks(card))
         with pytest.raises(DeviceFault):
             card.default_stream.synchronize()
