@@ -77,8 +77,8 @@ def one_stick(directory: Path) -> list[Figure]:
 
 def _linked(plan: JobPlan, card: FlexDevice, tensors: list[SpyreTensor]):
     launch = plan.bind(card, tensors)
-    passes = launch.passes
-    return passes.kernel.link_at(passes.signature, launch.bases, passes.names)
+    whole = launch.launch_plan
+    return whole.kernel.link_at(whole.signature, launch.bases, whole.names)
 
 
 def tiles(directory: Path) -> list[Figure]:
@@ -103,8 +103,8 @@ def tiles(directory: Path) -> list[Figure]:
 
 def _tiled(name: str, card: FlexDevice, plan: JobPlan, tensors: list[SpyreTensor]) -> Figure:
     launch = plan.bind(card, tensors)
-    passes, executor = launch.passes, card.device.executor
-    kernel, signature, names = passes.kernel, passes.signature, passes.names
+    tiled, executor = launch.launch_plan, card.device.executor
+    kernel, signature, names = tiled.kernel, tiled.signature, tiled.names
     rows = launch.addresses(0, TILES).tolist()
     linked = [kernel.link_at(signature, tuple(row), names) for row in rows]
     ratios = []

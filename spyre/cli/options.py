@@ -33,7 +33,7 @@ examples:
 # --- options ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Options:
     """Options of all commands that read a bundle or case; fields are named like the flags.
 
@@ -53,7 +53,7 @@ class Options:
     verbose: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class DiagnoseOptions(Options):
     """Options of ``check`` and ``explain``."""
 
@@ -63,7 +63,7 @@ class DiagnoseOptions(Options):
     format: str = "text"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeviceOptions(Options):
     """Options of commands that make a device."""
 
@@ -73,7 +73,7 @@ class DeviceOptions(Options):
     core_order: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class WarmOptions(DeviceOptions):
     """Options of ``warm``. ``sanitize``: names of checks, "" for all."""
 
@@ -81,7 +81,7 @@ class WarmOptions(DeviceOptions):
     warm: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ComparisonOptions(DeviceOptions):
     """Options of commands that compare outputs with expected ones."""
 
@@ -91,14 +91,14 @@ class ComparisonOptions(DeviceOptions):
     exact: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class NumericsOptions(ComparisonOptions):
     """Options of the comparison of two number modes, ``numerics`` and ``against``."""
 
     against: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompareOptions(DeviceOptions):
     """Options of the comparison of two profiles."""
 
@@ -108,7 +108,7 @@ class CompareOptions(DeviceOptions):
     overlap: str = "overlapped"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExecuteOptions(ComparisonOptions):
     """Options of ``run`` and ``profile``.
 
@@ -141,7 +141,7 @@ class ExecuteOptions(ComparisonOptions):
         return self.profile or any(file is not None for file in files)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClearCacheOptions:
     """Options of ``--clear-cache``."""
 

@@ -8,7 +8,6 @@ a diagnosis loads no numba. Exit codes: runtime reference §5.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -140,6 +139,8 @@ def _parse_code(arguments: Sequence[str], program: str) -> argparse.Namespace:
 def _explain_code(parsed: argparse.Namespace) -> int:
     code: DiagnosticCode = parsed.code
     if parsed.json:
+        import json
+
         print(json.dumps(asdict(code), indent=2))
         return 0
     print(f"{code.code}: {code.title}\n")

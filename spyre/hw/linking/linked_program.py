@@ -387,7 +387,8 @@ def move(linked: LinkedProgram, bases: Sequence[int], names: tuple[str, ...] = (
     of addresses meet `is_movable` and the allocations overlap in the same way; nothing is checked.
     """
     moved = LinkedProgram(linked.code, bases, names)
-    _ = moved.host_dispatch  # a program is moved to be run
+    # A program is moved to be run. Set directly, since a cached property takes a lock first.
+    vars(moved)["host_dispatch"] = place_rows(linked.code, np.array([bases], np.int64))
     return moved
 
 

@@ -41,7 +41,10 @@ def lower(module: syntax.Module) -> LoopProgram:
     """Lower a module. Raises ValidationError if its structure is wrong (names, arity, execute
     rules), BundleError SPY125, SPY157 or SPY158 if a constant expression is.
     """
-    return inspect_module(module).program
+    findings = check_rules(STRUCTURE_RULES, module, module)
+    if has_errors(findings):
+        raise ValidationError(findings)
+    return _lowered(module)
 
 
 def _lowered(module: syntax.Module) -> LoopProgram:
@@ -234,7 +237,8 @@ def _symbols(program: LoopProgram) -> Iterator[ModuleFault]:
                         expected="an address or a size ≥ 0", found=f"{value}",
                     )  # fmt: skip
                 before, where = first.setdefault(id_, (value, group))
-                if where != group and before != value and id_ not in reported:
+                is_other = before is not value and before != value
+                if is_other and where != group and id_ not in reported:
                     reported.add(id_)
                     yield Fault(
                         "SPY166", execute.location,

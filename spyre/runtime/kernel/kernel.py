@@ -222,7 +222,8 @@ class Kernel:
 
     def _sizes_of(self, signature: LaunchSignature) -> tuple[int, ...]:
         """Bytes at every address, device_mem_allocate included."""
-        return (*signature.sizes, *[buffer.size_bytes for buffer in self.reserve_scratch()])
+        scratch = self.reserve_scratch()
+        return (*signature.sizes, *[b.size_bytes for b in scratch]) if scratch else signature.sizes
 
     # --- running ------------------------------------------------------------------------------
 
