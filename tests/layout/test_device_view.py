@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from spyre.layout import SpyreTensorLayout, contiguous_strides
-from spyre.layout.conversion import device_coordinate
+from spyre.dtypes import STICK_BYTES
+from spyre.layout import SpyreTensorLayout, contiguous_strides, transfer_geometry
 from spyre.layout.device_view import DeviceView, Factor, device_view, row_major_view
+from tests.layout.copies_reference import host_positions
 
 
 def places_of_elements(layout, sizes):
     """Byte offset on the card of every host element, by its offset in the host tensor."""
     strides = contiguous_strides(sizes)
-    return {
-        sum(i * s for i, s in zip(index, strides, strict=True)): device_coordinate(
-            layout, sizes, strides, index
-        ).byte_offset
-        for index in itertools.product(*map(range, sizes))
-    }
+    coordinates, valid = host_positions(transfer_geometry(layout, sizes, strides))
+    hosts = np.tensordot(np.array(strides, np.int64), coordinates, 1)[valid]
+    places = np.flatnonzero(valid) * (STICK_BYTES // layout.elements_per_stick)
+    known = dict(zip(hosts.tolist(), places.tolist(), strict=True))
+    assert len(known) == math.prod(sizes)
+    return known
 
 
 def places_of_view(view: DeviceView):

@@ -186,6 +186,10 @@ class Operation:
     symbolic_dims: Mapping[str, SymbolicDim] = field(default_factory=dict)
     last_extents: Mapping[str, int] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields: plans on disk do not hold what is computed from them."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """All operands: inputs, index tensors, outputs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -421,3 +422,13 @@ def test_results_are_the_same(bundle: Path) -> None:
     read, kept = spyre.run(load_bundle(bundle), inputs), spyre.run(kernel, inputs)
     np.testing.assert_array_equal(read.outputs[0], kept.outputs[0])
     assert read.findings == kept.findings == spyre.run(bundle, inputs).findings
+
+
+def test_plans_do_not_hold_what_is_computed_from_operations(bundle: Path) -> None:
+    operation = next(iter(compile_bundle(bundle).operations.values()))
+    tensors, symbols = operation.tensors, operation.symbol_ids
+    assert operation.footprints, "the check computes them"
+    read = pickle.loads(pickle.dumps(operation))
+    assert vars(read).keys() == operation.__dataclass_fields__.keys()
+    assert read == operation
+    assert (read.tensors, read.symbol_ids, read.footprints) == (tensors, symbols, {})
