@@ -8,8 +8,8 @@ import pytest
 
 from tools import prose
 
-ABSENT = "NoSuch" + "Class"
-"""A name that no code has, not even this file."""
+ABSENT = "".join(("NoSuch", "Class"))
+"""A name that no code has, not even the compiled code of this file."""
 
 
 def test_the_prose_of_the_repository():
