@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Generic, TypeVar
 
-from spyre.errors import Finding, Location, Severity, SpyreError
+from spyre.errors import Finding, LaunchError, Location, Severity, SpyreError
 
 PlaceT = TypeVar("PlaceT")
 SubjectT = TypeVar("SubjectT")
@@ -73,3 +74,30 @@ class RuleSet(Generic[SubjectT, PlaceT]):
             for code, severity in self.severities.items()
             for fault in faults[code][:limit]
         )
+
+
+# --- arguments of public functions ------------------------------------------------------------
+
+LARGEST = 1 << 62
+"""The largest number that an argument may be: int64 arithmetic with a spare bit."""
+
+
+def whole_number(name: str, value: object, least: int = 0, most: int = LARGEST) -> int:
+    """Return ``value`` as int. LaunchError SPY812 unless it is a whole number in the range."""
+    try:
+        number = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        found = type(value).__name__ if number is None else f"{number:#x}"[:40]
+        expected = f"a whole number from {least} to {most}"
+        raise LaunchError("SPY812", f"{name} has a wrong value", expected=expected, found=found)
+    return number
+
+
+def require_type(name: str, value: object, *kinds: type) -> None:
+    """Raise LaunchError SPY812 unless ``value`` is an instance of one of ``kinds``."""
+    if not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        found = type(value).__name__
+        raise LaunchError("SPY812", f"{name} has a wrong type", expected=expected, found=found)

@@ -16,6 +16,7 @@ from msgspec import UnsetType
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Operation, Tensor
 from spyre.mlir.sdsc.codec import json_path
+from spyre.mlir.sdsc.field_rules import FIELD_RULES
 from spyre.mlir.sdsc.meaning_rules import BASIC_RULES, BUILT_RULES, MEANING_RULES
 from spyre.mlir.sdsc.reader import open_document, operation_of
 from spyre.mlir.sdsc.reading import (
@@ -248,6 +249,7 @@ FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
 # --- inspections ----------------------------------------------------------------------------------
 
 LARGEST_TEXT = 10**17
+FILE_RULES = MEANING_RULES + FIELD_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +329,7 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
         return None
     operation = operation_of(document)
     context = RuleContext(operation, document)
-    return operation if _passes((BASIC_RULES, MEANING_RULES), context, findings) else None
+    return operation if _passes((BASIC_RULES, FILE_RULES), context, findings) else None
 
 
 def _passes(

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from msgspec import UNSET
+
 from spyre.dtypes import FORMATS, STICK_BYTES
 from spyre.errors import Severity
 from spyre.mlir.operation import (
@@ -249,8 +251,9 @@ def _memories(context: RuleContext) -> Iterator[Fault[str]]:
     """memOrg_ lists every operand's memory, and every listed tensor is an operand."""
     labels, op = context.document.dsc.tensors, context.op
     for tensor in op.tensors:
-        memories = given(labels[tensor.index].memories, {})
-        if memories and tensor.component.value not in memories:
+        table = labels[tensor.index].memories
+        memories = [name for name, memory in given(table, {}).items() if memory.is_present]
+        if table is not UNSET and tensor.component.value not in memories:
             message = f"{tensor.name} lives in a memory memOrg_ does not list"
             path, found = f"{tensor.json_path}.memOrg_", ", ".join(memories)
             yield Fault("SPY252", path, message, tensor.component.value, found)
