@@ -15,109 +15,140 @@ from spyre.errors import Severity
 from spyre.mlir.operation import Indirection, Operation, Padding, Tensor
 from spyre.mlir.sdsc.reader import WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos
-from spyre.mlir.sdsc.structs import CoordInfo, FoldManager, given, int_or_none
+from spyre.mlir.sdsc.structs import AllocateNode, CoordInfo, FoldManager, Number, given, int_or_none
 from spyre.rules import Fault, RuleSet
 
-Field = tuple[tuple[str, ...], tuple[object, ...], object]
-"""Path, the values that agree with the operation, and the one of the file (UNSET if absent)."""
-_TABLES = frozenset({WINDOWS_KEY, "coreletSplit_", "rowSplit_", "peSfpSplit_"})
+_TABLES = (WINDOWS_KEY, "coreletSplit_", "rowSplit_", "peSfpSplit_")
 _FIDELITIES = ("regular", "fast")
 
 
-def _contradictions(context: RuleContext) -> Iterator[Fault[str]]:
-    for path, allowed, found in _fields(context):
-        if found not in allowed and found is not UNSET:
-            message = f"{path[-1]} has no effect here, but contradicts the operation"
-            expected = " or ".join(map(str, dict.fromkeys(allowed)))
-            yield Fault("SPY263", ".".join(path), message, expected, str(found))
+def _differs(path: str, field: str, expected: object, found: object) -> Fault[str]:
+    message = f"{field} has no effect here, but contradicts the operation"
+    return Fault("SPY263", f"{path}.{field}", message, str(expected), str(found))
 
 
-def _fields(context: RuleContext) -> Iterator[Field]:
-    op, dsc, root = context.op, context.document.dsc, context.dsc_path
-    entry, at = dsc.compute_ops[0], f"{root}.computeOp_[0]"
-    yield (at, "exUnit"), _units(op), entry.unit
-    yield (at, "location"), ("Inner",), entry.location
-    if not isinstance(entry.attributes, UnsetType):
-        formats = tuple(tensor.data_format for tensor in (*op.inputs, *op.outputs))
-        yield (at, "attributes_", "dataFormat_"), formats, entry.attributes.data_format
-        yield (at, "attributes_", "fidelity_"), _FIDELITIES, entry.attributes.fidelity
-    if not op.masks:
-        yield (root, "maskingConstId_"), (-1,), int_or_none(given(dsc.mask_constant_id, -1))
-    places = {"N_": dsc.extents}
+def _compute_op(context: RuleContext) -> Iterator[Fault[str]]:
+    op, entry = context.op, context.document.dsc.compute_ops[0]
+    path, unit = f"{context.dsc_path}.computeOp_[0]", _unit(op)
+    if entry.unit not in (unit, UNSET) and not op.windows:  # of windowed ones both units do some
+        yield _differs(path, "exUnit", unit, entry.unit)
+    if entry.location not in ("Inner", UNSET):
+        yield _differs(path, "location", "Inner", entry.location)
+    if isinstance(entry.attributes, UnsetType):
+        return
+    formats = [tensor.data_format for tensor in (*op.inputs, *op.outputs)]
+    if entry.attributes.data_format not in formats:
+        expected, found = " or ".join(dict.fromkeys(formats)), entry.attributes.data_format
+        yield _differs(f"{path}.attributes_", "dataFormat_", expected, found)
+    if entry.attributes.fidelity not in (*_FIDELITIES, UNSET):
+        expected, found = " or ".join(_FIDELITIES), str(entry.attributes.fidelity)
+        yield _differs(f"{path}.attributes_", "fidelity_", expected, found)
+
+
+def _unit(op: Operation) -> str:
+    """The matrix unit contracts a dim of two inputs."""
+    missing = (dim for dim in op.dims if not op.outputs[0].holds(dim))
+    return "pt" if any(sum(t.holds(dim) for t in op.inputs) > 1 for dim in missing) else "sfp"
+
+
+def _tables(context: RuleContext) -> Iterator[Fault[str]]:
+    """No mask constant without a mask; in N_ and the stages the operation's windows, no splits."""
+    op, dsc = context.op, context.document.dsc
+    if not op.masks and int_or_none(given(dsc.mask_constant_id, -1)) != -1:
+        yield _differs(context.dsc_path, "maskingConstId_", -1, dsc.mask_constant_id)
+    places = [("N_", dsc.extents)]
     for key, stage in given(dsc.stages, {}).items():
-        places[f"dataStageParam_.{key}.ss_"] = stage.steady
-        places[f"dataStageParam_.{key}.el_"] = given(stage.epilogue, {})
-    for place, extents in places.items():
-        for key in extents.keys() & _TABLES:
-            dims = sorted(op.windows) if key == WINDOWS_KEY else []
-            table = extents[key]
-            found = sorted(d.removesuffix("_") for d in table) if isinstance(table, dict) else table
-            yield (root, place, key), (str(dims),), str(found)
+        path = f"dataStageParam_.{key}"
+        places += [(f"{path}.ss_", stage.steady), (f"{path}.el_", given(stage.epilogue, {}))]
+    for place, extents in places:
+        for key in _TABLES:
+            dims = op.windows if key == WINDOWS_KEY else ()
+            table = extents.get(key)
+            if table is None or not (table or dims):
+                continue
+            found = (
+                {d.removesuffix("_") for d in table} if isinstance(table, dict) else {str(table)}
+            )
+            if found != set(dims):
+                path = f"{context.dsc_path}.{place}"
+                yield _differs(path, key, ", ".join(dims) or "no dim", ", ".join(sorted(found)))
+
+
+def _nodes(context: RuleContext) -> Iterator[Fault[str]]:
+    op, nodes, agreeing = context.op, context.document.nodes, None
     for tensor in op.tensors:
-        yield from _node_fields(context, tensor)
-
-
-def _units(op: Operation) -> tuple[str, ...]:
-    """The matrix unit contracts a dim of two inputs; of windowed operations both units do some."""
-    if op.windows:
-        return "pt", "sfp"
-    contracted = (dim for dim in op.dims if not op.outputs[0].holds(dim))
-    return ("pt" if any(sum(t.holds(d) for t in op.inputs) > 1 for d in contracted) else "sfp",)
-
-
-def _node_fields(context: RuleContext, tensor: Tensor) -> Iterator[Field]:
-    op, (node, path) = context.op, context.document.nodes[tensor.index]
-    yield from _start_fields(len(op.cores), node.starts, f"{path}.startAddressCoreCorelet_")
-    if tensor.indirection is Indirection.NONE:
-        sizes = tuple(tensor.max_dim_sizes.values())
-        yield (path, "maxDimSizes_"), ((-1,) * len(sizes),), sizes
-    if tensor.indirection is not Indirection.INDEX and not tensor.own_core_slices:
-        for dim, info in coord_infos(node).items():
-            if dim in tensor.scale:
-                place = f"{path}.coordinates_.coordInfo.{dim}"
-                yield from _coordinate_fields(op, tensor, dim, info, place)
-
-
-def _start_fields(cores: int, starts: FoldManager, path: str) -> Iterator[Field]:
-    """The first fold has a step per core, if the addresses are a table; the others have one."""
-    pairs = zip(starts.functions, starts.properties, strict=True)
-    for number, (function, fold) in enumerate(pairs):
-        is_constant = function.const is not UNSET
-        counts = (1,) if number else (cores, 1) if is_constant else (cores,)
-        yield (f"{path}.dim_prop_attr[{number}]", "factor_"), counts, int_or_none(fold.factor)
-        if number:
-            kind = "Const" if is_constant else "Map or Affine"
-            yield (path, f"dim_prop_func[{number}]"), ("Const",), kind
-
-
-def _coordinate_fields(
-    op: Operation, tensor: Tensor, dim: str, info: CoordInfo, path: str
-) -> Iterator[Field]:
-    """§5.5: a coordinate is the sum of alpha · step + beta over cores, corelets, rows, elements."""
-    yield (path, "spatial"), (3,), info.spatial
-    yield (path, "temporal"), (0,), info.temporal
-    yield (path, "padding"), (tensor.padding.get(dim, Padding.NONE).value,), info.padding
-    window, factors = (
-        op.window_of(tensor, dim),
-        [int_or_none(p.factor) for p in info.folds.properties],
-    )
-    share = op.tensor_extent(tensor, dim) * (window.stride if window else 1)
-    slices = op.slices.get(dim, 1) if tensor.holds(dim) else 1
-    for number, count in enumerate(((1, slices), (1,), (1,))):
-        yield (f"{path}.folds.dim_prop_attr[{number}]", "factor_"), count, factors[number]
-    inner = 1
-    for number in reversed(range(len(factors))):
-        place, affine = f"{path}.folds.dim_prop_func[{number}]", info.folds.functions[number].affine
-        if isinstance(affine, UnsetType):
-            yield (path, "dim_prop_func"), ("Affine",), "Map or Const"
+        node, path = nodes[tensor.index]
+        folds = node.starts.functions, node.starts.properties, node.coordinates
+        facts = folds, node.max_dim_sizes, tensor.scale, tensor.padding, tensor.indirection
+        if facts == agreeing:  # most tensors of an operation are alike
             continue
-        yield (place, "beta_"), (0,), int_or_none(affine.beta)
-        if factors[number] != 1:
-            replicated = number == len(factors) - 1 and tensor.scale[dim] == -2
-            alphas = (share,) if number == 0 else (inner, 0) if replicated else (inner,)
-            yield (place, "alpha_"), alphas, int_or_none(affine.alpha)
-        inner *= factors[number] or 1
+        faults = list(_node_faults(op, tensor, node, path))
+        yield from faults
+        if not faults and not op.windows:
+            agreeing = facts
 
 
-FIELD_RULES: RuleSet[RuleContext, str] = RuleSet({"SPY263": Severity.WARNING}, (_contradictions,))
+def _node_faults(
+    op: Operation, tensor: Tensor, node: AllocateNode, path: str
+) -> Iterator[Fault[str]]:
+    if fault := _start_fault(len(op.cores), node.starts, path):
+        yield fault
+    sizes = list(tensor.max_dim_sizes.values())
+    if tensor.indirection is Indirection.NONE and sizes.count(-1) < len(sizes):
+        yield _differs(path, "maxDimSizes_", "-1, without an index tensor", sizes)
+    if tensor.indirection is Indirection.INDEX or tensor.own_core_slices:
+        return
+    for dim, info in coord_infos(node).items():
+        if dim in tensor.scale and (fault := _coordinate_fault(op, tensor, dim, info, path)):
+            yield fault
+
+
+def _start_fault(cores: int, starts: FoldManager, path: str) -> Fault[str] | None:
+    """The first fold has a step per core, if the addresses are a table; the others have one."""
+    constant = [function.const is not UNSET for function in starts.functions]
+    factors = [int_or_none(fold.factor) for fold in starts.properties]
+    first = factors[0] == cores or (factors[0] == 1 and constant[0])
+    if first and set(factors[1:]) <= {1} and all(constant[1:]):
+        return None
+    kinds = ["Const" if is_constant else "Map or Affine" for is_constant in constant]
+    found = f"{', '.join(kinds)} of {', '.join(map(str, factors))}"
+    expected = f"Map, Const, Const of {cores}, 1, 1"
+    return _differs(path, "startAddressCoreCorelet_", expected, found)
+
+
+def _coordinate_fault(
+    op: Operation, tensor: Tensor, dim: str, info: CoordInfo, path: str
+) -> Fault[str] | None:
+    """§5.5: a coordinate is the sum of alpha · step + beta over cores, corelets, rows, elements."""
+    kind = tensor.padding.get(dim, Padding.NONE).value
+    kinds = [given(info.spatial, 3), given(info.temporal, 0), given(info.padding, kind)]
+    pairs = zip(info.folds.functions, info.folds.properties, strict=True)
+    found = [
+        (getattr(f.affine, "alpha", 0), getattr(f.affine, "beta", None), p.factor) for f, p in pairs
+    ]
+    window, slices = op.window_of(tensor, dim), op.slices.get(dim, 1) if tensor.holds(dim) else 1
+    share = op.tensor_extent(tensor, dim) * (window.stride if window else 1)
+    wanted, inner = [], 0 if tensor.scale[dim] == -2 else 1
+    for _, _, count in reversed(found[3:]):
+        wanted.append((inner, 0, count))
+        inner = max(inner, 1) * (int_or_none(count) or 1)
+    wanted = [(share, 0, slices), (0, 0, 1), (0, 0, 1), *reversed(wanted)]
+    if found != wanted:  # in numbers; a fold of one step adds its beta only
+        found, wanted = ([_step(*fold) for fold in folds] for folds in (found, wanted))
+        if found[0] == (0, 0, 1):
+            wanted[0] = found[0]
+    if kinds == [3, 0, kind] and found == wanted:
+        return None
+    expected, text = (", ".join(map(str, [*x])) for x in ([3, 0, kind, *wanted], [*kinds, *found]))
+    return _differs(path, f"coordinates_.coordInfo.{dim}", expected, text)
+
+
+def _step(alpha: Number, beta: Number, count: Number) -> tuple[int | None, int | None, int | None]:
+    steps = int_or_none(count)
+    return 0 if steps == 1 else int_or_none(alpha), int_or_none(beta), steps
+
+
+FIELD_RULES: RuleSet[RuleContext, str] = RuleSet(
+    {"SPY263": Severity.WARNING}, (_compute_op, _tables, _nodes)
+)
 """They compare a file with itself; what the writer writes agrees."""

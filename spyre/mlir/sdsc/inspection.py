@@ -92,11 +92,12 @@ def _core_to_dsc(document: SdscDocument) -> Iterator[Fault[str]]:
         return
     path = f"{document.path}.coreIdToDsc_"
     count = len(given(document.sdsc.body.dscs, ()))
+    numbers = [str(number) for number in range(count)]
     for core in map(str, document.dsc.core_ids):
         index = table.get(core)
         if index is None:
             yield Fault("SPY209", path, f"core {core} has no DSC", f'an entry "{core}"')
-        elif str(index) not in map(str, range(count)):
+        elif str(index) not in numbers:
             message = f"DSC of core {core} does not exist"
             yield Fault("SPY209", f"{path}.{core}", message, f"0 to {count - 1}", str(index))
 
@@ -249,7 +250,6 @@ FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
 # --- inspections ----------------------------------------------------------------------------------
 
 LARGEST_TEXT = 10**17
-FILE_RULES = MEANING_RULES + FIELD_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,9 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
         return None
     operation = operation_of(document)
     context = RuleContext(operation, document)
-    return operation if _passes((BASIC_RULES, FILE_RULES), context, findings) else None
+    return (
+        operation if _passes((BASIC_RULES, MEANING_RULES, FIELD_RULES), context, findings) else None
+    )
 
 
 def _passes(

@@ -409,7 +409,8 @@ def _addresses(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
         yield Fault("SPY227", path, message, "a multiple of 128", str(start))
     code, capacity_bytes, misplaced, expected = _RANGES[tensor.component]
     limit = capacity_bytes - context.footprints[tensor.index].span_bytes
-    for core, start in _first(context, tensor, lambda start: not 0 <= start <= limit):
+    if min(tensor.starts) < 0 or max(tensor.starts) > limit:
+        ((core, start),) = _first(context, tensor, lambda start: not 0 <= start <= limit)
         message = f"{tensor.name} {misplaced} core {core}"
         yield Fault(code, path, message, expected.format(limit), str(start))
 
