@@ -433,10 +433,10 @@ def _touched(run: LinkedPart, operand: int) -> tuple[Int64Array, Int64Array]:
 
 def _reads_what_it_writes(tables: Int64Array, operand: int) -> bool:
     """True if each unit's sticks of an input are those of the output, if these begin together."""
-    kind, flags, inputs = tables[0, [tb.KIND, tb.FLAGS, tb.INPUTS]]
-    if kind != tb.ELEMENTWISE_KIND and (kind != tb.COPY_KIND or flags):
+    kind, is_indirect = tables[0, tb.KIND], tables[0, tb.FLAGS] != 0
+    if kind != tb.ELEMENTWISE_KIND and (kind != tb.COPY_KIND or is_indirect):
         return False
-    output = inputs if kind == tb.ELEMENTWISE_KIND else 1
+    output = tables[0, tb.INPUTS] if kind == tb.ELEMENTWISE_KIND else 1
     slots = tables[:, tb.OPERAND :].reshape(len(tables), -1, tb.OPERAND_WORDS)
     reads = np.flatnonzero(slots[0, :output, tb.TENSOR] == operand)
     steps = slots[:, :, _STEPS]

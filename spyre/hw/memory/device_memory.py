@@ -114,12 +114,9 @@ def require_range(address_bytes: int, size_bytes: int, end_bytes: int = DEVICE_B
         found = f"addresses {address_bytes:#x} to {address_bytes + size_bytes:#x}"
     except (TypeError, ValueError):
         found = f"{address_bytes!r} and {size_bytes!r}"
-    raise LaunchError(
-        "SPY403",
-        "raw bytes are not within one memory region",
-        expected=f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes",
-        found=found,
-    )
+    expected = f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes"
+    message = "raw bytes are not within one memory region"
+    raise LaunchError("SPY403", message, expected=expected, found=found)
 
 
 def reserve(size_bytes: int) -> mmap.mmap:

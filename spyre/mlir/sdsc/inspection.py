@@ -29,7 +29,7 @@ from spyre.mlir.sdsc.reading import (
 )
 from spyre.mlir.sdsc.structs import Dims, FoldManager, Sdsc, given
 from spyre.mlir.sdsc.writer import write_operation
-from spyre.rules import Fault, RuleSet
+from spyre.rules import Fault, RuleSet, severities
 
 MAX_CORES = 32
 MAX_TENSORS = 8
@@ -219,20 +219,10 @@ def _target(document: SdscDocument) -> Iterator[Fault[str]]:
 
 
 FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
-    {
-        "SPY205": Severity.WARNING,
-        "SPY208": Severity.ERROR,
-        "SPY209": Severity.ERROR,
-        "SPY213": Severity.ERROR,
-        "SPY216": Severity.ERROR,
-        "SPY217": Severity.ERROR,
-        "SPY231": Severity.ERROR,
-        "SPY245": Severity.ERROR,
-        "SPY246": Severity.WARNING,
-        "SPY249": Severity.WARNING,
-        "SPY259": Severity.ERROR,
-        "SPY260": Severity.WARNING,
-    },
+    severities(
+        "SPY205 SPY208 SPY209 SPY213 SPY216 SPY217 SPY231 SPY245 SPY246 SPY249 SPY259 SPY260",
+        warnings="SPY205 SPY246 SPY249 SPY260",
+    ),
     (
         _unknown_keys,
         _used_cores,

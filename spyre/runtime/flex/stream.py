@@ -65,12 +65,9 @@ class Event:
 
     def record(self, stream: FlexStream) -> None:
         """Make the event complete when all work submitted to ``stream`` so far has completed."""
+        require_type("the stream", stream, FlexStream)
         record = EventRecord()
-        try:
-            stream.submit(Work(event=record))
-        except AttributeError:
-            require_type("the stream", stream, FlexStream)
-            raise
+        stream.submit(Work(event=record))
         self._record, self._stream = record, stream
 
     def wait(self, stream: FlexStream) -> None:
@@ -79,14 +76,11 @@ class Event:
         A failure of the recorded stream fails ``stream`` too. For a stream of another card the host
         waits.
         """
-        try:
-            if self._stream is not None and stream.device is not self._stream.device:
-                self.synchronize()
-            elif self._record is not None:
-                stream.submit(Work(event=self._record, is_wait=True))
-        except AttributeError:
-            require_type("the stream", stream, FlexStream)
-            raise
+        require_type("the stream", stream, FlexStream)
+        if self._stream is not None and stream.device is not self._stream.device:
+            self.synchronize()
+        elif self._record is not None:
+            stream.submit(Work(event=self._record, is_wait=True))
 
     def query(self) -> bool:
         """True if complete, or never recorded. Raises the error of a stream that failed before."""
