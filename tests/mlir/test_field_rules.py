@@ -29,7 +29,7 @@ def codes(content: bytes) -> set[str]:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_nothing_is_said_of_samples(name: str, tmp_path: Path):
+def test_nothing_is_said_of_samples(name: str, tmp_path: Path) -> None:
     write_bundle(SAMPLES[name](), tmp_path)
     for file in tmp_path.glob("sdsc_*.json"):
         assert codes(file.read_bytes()).isdisjoint(OURS)
@@ -37,13 +37,13 @@ def test_nothing_is_said_of_samples(name: str, tmp_path: Path):
 
 @examples(60)
 @given(spec=SPECS)
-def test_nothing_is_said_of_what_the_writer_writes(spec: OperationSpec):
+def test_nothing_is_said_of_what_the_writer_writes(spec: OperationSpec) -> None:
     content = encode_sdsc(write_operation(build_operation(spec)))
     assert codes(content).isdisjoint(OURS)
 
 
 @pytest.mark.shared
-def test_nothing_is_said_of_real_files(shared_dir: Path):
+def test_nothing_is_said_of_real_files(shared_dir: Path) -> None:
     files = sorted(shared_dir.glob("bundles/*/**/sdsc_*.json"))
     assert len(files) > 100
     for file in files:
@@ -51,7 +51,7 @@ def test_nothing_is_said_of_real_files(shared_dir: Path):
 
 
 @pytest.mark.parametrize("name", ["lx", "matmul", "restickify"])
-def test_mutants_of_samples_are_found(name: str, tmp_path: Path):
+def test_mutants_of_samples_are_found(name: str, tmp_path: Path) -> None:
     write_bundle(SAMPLES[name](), tmp_path)
     found = {kind: code for kind, _, code in mutants(tmp_path, 150, 1)}
     assert all(found.values()), found
@@ -59,6 +59,6 @@ def test_mutants_of_samples_are_found(name: str, tmp_path: Path):
 
 
 @pytest.mark.shared
-def test_mutants_of_real_files_are_found(shared_dir: Path):
+def test_mutants_of_real_files_are_found(shared_dir: Path) -> None:
     missed = [(k, file) for k, file, code in mutants(shared_dir / "bundles", 200, 5) if not code]
     assert missed == []

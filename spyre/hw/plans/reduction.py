@@ -64,12 +64,11 @@ def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
 def _check_pair(context: PlanContext) -> None:
     source, target = context.inputs[0], context.output
     if context.spec.kernel_op == "exx2" and (source.is_lane or not target.is_lane):
-        wrong = source if source.is_lane else target
         raise context.refuse(
             "SPY520",
             "two values per stick need a result of one stick per element",
             "an input with the stick dim, an output without it",
-            f"{wrong.tensor.name}, stick dim {wrong.stick_dim!r}, scale {dict(wrong.tensor.scale)}",
+            f"scales {dict(source.tensor.scale)} and {dict(target.tensor.scale)}",
         )
 
 

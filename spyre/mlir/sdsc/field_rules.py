@@ -25,6 +25,7 @@ from spyre.mlir.sdsc.structs import (
 )
 from spyre.rules import Fault, RuleSet
 
+_Step = tuple[Number, Number, Number]  # alpha, beta and number of steps of a fold
 _TABLES = (WINDOWS_KEY, "coreletSplit_", "rowSplit_", "peSfpSplit_")
 
 
@@ -58,7 +59,7 @@ def _units(op: Operation) -> tuple[str, ...]:
 def _tables(context: RuleContext) -> Iterator[Fault[str]]:
     """No mask constant without a mask; in N_ and the stages the operation's windows, no splits."""
     op, dsc, root = context.op, context.document.dsc, context.dsc_path
-    if not op.masks and int_or_none(given(dsc.mask_constant_id, -1)) != -1:
+    if not op.masks and str(given(dsc.mask_constant_id, -1)) != "-1":
         yield _differs(root, "maskingConstId_", -1, dsc.mask_constant_id)
     places = {"N_": dsc.extents}
     for key, stage in given(dsc.stages, {}).items():
@@ -111,15 +112,16 @@ def _coordinates(
 ) -> Iterator[Fault[str]]:
     """§5.5: a coordinate is the sum of alpha · step + beta over cores, corelets, rows, elements."""
     kind = tensor.padding.get(dim, Padding.NONE).value
-    kinds = [given(info.spatial, 3), given(info.temporal, 0), given(info.padding, kind)]
+    kinds = [str(given(info.spatial, 3)), str(given(info.temporal, 0)), given(info.padding, kind)]
     pairs = zip(info.folds.functions, info.folds.properties, strict=True)
-    found = [
+    found: list[_Step] = [
         (getattr(function.affine, "alpha", 0), getattr(function.affine, "beta", ""), fold.factor)
         for function, fold in pairs
     ]
     window, slices = op.window_of(tensor, dim), op.slices.get(dim, 1) if tensor.holds(dim) else 1
     share = op.tensor_extent(tensor, dim) * (window.stride if window else 1)
-    wanted, inner = [], 0 if tensor.scale[dim] == -2 else 1
+    wanted: list[_Step] = []
+    inner = 0 if tensor.scale[dim] == -2 else 1
     for _, _, count in reversed(found[3:]):
         wanted.append((inner, 0, count))
         inner = max(inner, 1) * (int_or_none(count) or 1)
@@ -127,12 +129,12 @@ def _coordinates(
     if found != wanted:  # in numbers; a fold of one step adds its beta only
         found, wanted = ([_step(*fold) for fold in folds] for folds in (found, wanted))
         wanted[0] = found[0] if found[0] == (0, 0, 1) else wanted[0]
-    if kinds != [3, 0, kind] or found != wanted:
-        expected, text = (", ".join(map(str, x)) for x in ([3, 0, kind, *wanted], kinds + found))
+    if kinds != ["3", "0", kind] or found != wanted:
+        expected, text = (", ".join(map(str, x)) for x in ([3, 0, kind, *wanted], [*kinds, *found]))
         yield _differs(path, f"coordinates_.coordInfo.{dim}", expected, text)
 
 
-def _step(alpha: Number, beta: Number, count: Number) -> tuple[Number, Number, Number]:
+def _step(alpha: Number, beta: Number, count: Number) -> _Step:
     numbers = (int_or_none(n) for n in (alpha, beta, count))
     first, second, steps = ("none" if number is None else number for number in numbers)
     return 0 if steps == 1 else first, second, steps

@@ -319,9 +319,8 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
         return None
     operation = operation_of(document)
     context = RuleContext(operation, document)
-    return (
-        operation if _passes((BASIC_RULES, MEANING_RULES, FIELD_RULES), context, findings) else None
-    )
+    stages = BASIC_RULES, MEANING_RULES, FIELD_RULES
+    return operation if _passes(stages, context, findings) else None
 
 
 def _passes(
