@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Generic, TypeVar
 
-from spyre.errors import Finding, Location, Severity, SpyreError
+from spyre.errors import Finding, LaunchError, Location, Severity, SpyreError
 
 PlaceT = TypeVar("PlaceT")
 SubjectT = TypeVar("SubjectT")
@@ -38,6 +39,12 @@ class Fault(Generic[PlaceT]):
         """The fault as an exception, where nothing goes on after it."""
         details = {"expected": self.expected, "found": self.found, "hint": self.hint}
         return kind(self.code, self.message, location, **details)
+
+
+def severities(codes: str, warnings: str = "") -> dict[str, Severity]:
+    """The severity of each of ``codes``: errors but for the ``warnings`` among them."""
+    rows = ((code, code in warnings.split()) for code in codes.split())
+    return {code: Severity.WARNING if is_warning else Severity.ERROR for code, is_warning in rows}
 
 
 Check = Callable[[SubjectT], Iterable[Fault[PlaceT]]]
@@ -73,3 +80,26 @@ class RuleSet(Generic[SubjectT, PlaceT]):
             for code, severity in self.severities.items()
             for fault in faults[code][:limit]
         )
+
+
+# --- arguments of public functions ------------------------------------------------------------
+
+LARGEST = 1 << 62
+"""The largest number that an argument may be: int64 arithmetic with a spare bit."""
+
+
+def whole_number(name: str, value: object, least: int = 0, most: int = LARGEST) -> int:
+    """Return ``value`` as int. LaunchError SPY812 unless it is a whole number in the range."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        if least <= (number := int(value)) <= most:
+            return number
+        value = f"{number:#x}"[:40]
+    expected = f"a whole number from {least} to {most}"
+    raise LaunchError("SPY812", f"{name} is wrong", expected=expected, found=repr(value)[:40])
+
+
+def require_type(name: str, value: object, *kinds: type) -> None:
+    """Raise LaunchError SPY812 unless ``value`` is an instance of one of ``kinds``."""
+    if not isinstance(value, kinds):
+        expected, found = " or ".join(kind.__name__ for kind in kinds), type(value).__name__
+        raise LaunchError("SPY812", f"{name} is wrong", expected=expected, found=found)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from spyre.hw.cost.machine import Value, default_machine
-from spyre.hw.cost.measured import group_errors, predictions
+from spyre.hw.cost.measured import Prediction, predictions
 
 Rows = Iterator[tuple[object, ...]]
 CONSTANTS_HEAD = ("constant", "value", "unit", "kind", "source")
@@ -26,6 +29,55 @@ def _value(value: Value) -> str:
     if isinstance(value, tuple):
         return ", ".join(f"{x:g}: {y:g}" for x, y in value)
     return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupError:
+    """Relative errors of a group: root mean squares of both halves, and of all rows the mean and
+    the one farthest from 0. None where a half has no rows.
+    """
+
+    group: str
+    fitted_rows: int
+    fitted_rms: float | None
+    reported_rows: int
+    reported_rms: float | None
+    mean: float
+    worst: float
+
+
+def group_errors(predicted: Sequence[Prediction]) -> tuple[GroupError, ...]:
+    """A line per group of rows that have a mechanism, then groups with the others included."""
+    groups = tuple(dict.fromkeys(p.row.group for p in predicted))
+    lines = [
+        _group_error(group, [p for p in predicted if p.row.group == group and p.row.explained])
+        for group in groups
+    ]
+    for group in groups:
+        members = [p for p in predicted if p.row.group == group]
+        if not all(p.row.explained for p in members):
+            lines.append(_group_error(f"{group}, all rows", members))
+    return tuple(lines)
+
+
+def rms(errors: Sequence[float]) -> float | None:
+    """Root mean square; None of nothing."""
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
+
+
+def _group_error(group: str, predicted: Sequence[Prediction]) -> GroupError:
+    errors = [p.error for p in predicted]
+    fitted = [p.error for p in predicted if p.row.fitted]
+    reported = [p.error for p in predicted if not p.row.fitted]
+    return GroupError(
+        group,
+        len(fitted),
+        rms(fitted),
+        len(reported),
+        rms(reported),
+        float(np.mean(errors)),
+        max(errors, key=abs),
+    )
 
 
 def errors() -> Rows:

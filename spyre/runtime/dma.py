@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from spyre.dtypes import find_host_dtype
 from spyre.errors import LaunchError
 from spyre.hw.device import Device, plan_transfer
-from spyre.hw.memory import DeviceTensor
-from spyre.hw.spec import HBM_BYTES, REGION_BYTES, REGIONS
+from spyre.hw.memory import DeviceTensor, require_range
+from spyre.hw.spec import HBM_BYTES
 from spyre.layout import DataConversionInfo
 from spyre.runtime.arguments import HostTensor
 
@@ -63,12 +63,12 @@ class DmaEngine:
         LaunchError SPY403 if they are not within one memory region.
         """
         data = np.frombuffer(content, np.uint8)
-        _check_region(address_bytes, data.size)
+        require_range(address_bytes, data.size, HBM_BYTES)
         self.device.memory.write(address_bytes, data, name)
 
     def read_bytes(self, address_bytes: int, size_bytes: int) -> NDArray[np.uint8]:
         """Return ``size_bytes`` bytes of device memory (uint8); errors as of `write_bytes`."""
-        _check_region(address_bytes, size_bytes)
+        require_range(address_bytes, size_bytes, HBM_BYTES)
         return self.device.memory.read(address_bytes, size_bytes)
 
     def check(self, tensor: DeviceTensor) -> None:
@@ -97,16 +97,4 @@ def _check_sizes(host: HostTensor, tensor: DeviceTensor) -> None:
             f"tensor {tensor.name} has the wrong shape",
             expected=f"sizes {list(tensor.sizes)}, which its layout was made for",
             found=f"sizes {list(host.shape)}",
-        )
-
-
-def _check_region(address_bytes: int, size_bytes: int) -> None:
-    end = address_bytes + size_bytes
-    region = address_bytes // REGION_BYTES
-    if size_bytes < 0 or not 0 <= region < REGIONS or end > (region + 1) * REGION_BYTES:
-        raise LaunchError(
-            "SPY403",
-            "raw bytes span several memory regions",
-            expected=f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes",
-            found=f"addresses {address_bytes:#x} to {end:#x}",
         )

@@ -30,7 +30,6 @@ from spyre.hw.device.device import Device
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.hw.ops import OPCODES
-from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import element_offsets, local_coordinates, slice_origin
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
@@ -55,6 +54,7 @@ from tests.hw.harness import (
     engine,
     fill_window,
     link,
+    literal_starts,
     normals,
     region,
     small_numbers,

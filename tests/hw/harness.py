@@ -29,9 +29,9 @@ from spyre.hw.linking.linked_program import LinkedProgram
 from spyre.hw.linking.linker import Linker
 from spyre.hw.memory.device_memory import DeviceMemory
 from spyre.hw.numerics import parse_numerics
-from spyre.hw.reference import literal_starts, run_reference
+from spyre.hw.reference import run_reference
 from spyre.hw.reference.agreement import ordered_codes
-from spyre.hw.spec import HBM_BYTES, REGION_BYTES
+from spyre.hw.spec import HBM_BYTES, LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Component, Operation, Tensor
@@ -88,6 +88,16 @@ def link(
     linker = Linker(program, named, numerics.half_format, device.threads, numerics.chunked)
     ordered = sorted(allocations, key=lambda a: a.address_bytes)
     return linker.link(Binding(allocations=tuple(ordered)))
+
+
+def literal_starts(op: Operation) -> Array:
+    """``starts`` of an operation with literal addresses; LX follows HBM, core by core."""
+    starts = np.array([tensor.starts for tensor in op.tensors], np.int64)
+    lx = LX_BASE + np.array(op.cores, np.int64) * LX_BYTES
+    for operand, tensor in enumerate(op.tensors):
+        if tensor.component is Component.LX:
+            starts[operand] += lx
+    return starts
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spyre.dtypes import decode_device, encode_device, find_stored_format
-from spyre.hw.reference import Execution, literal_starts
+from spyre.hw.reference import Execution
 from spyre.hw.reference.addresses import stored_elements
 from spyre.hw.reference.packed import bit_addresses
 from spyre.mlir.operation.operation import Operation
-from tests.hw.harness import Array, allocations_of, engine, link, map_tensors, windows
+from tests.hw.harness import (
+    Array,
+    allocations_of,
+    engine,
+    link,
+    literal_starts,
+    map_tensors,
+    windows,
+)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,19 @@ from spyre.errors import LaunchError
 from spyre.hw.device.device import Device, parse_core_order
 from spyre.hw.linking.linker import Linker
 from spyre.hw.plans.core_plan import plan_operation, reduction_groups
-from spyre.hw.reference import literal_starts, run_reference
+from spyre.hw.reference import run_reference
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul
 from spyre.runtime.run.session import run
 from tests.hw import harness
-from tests.hw.harness import Trial, allocations_of, fill_window, reference_memory, windows
+from tests.hw.harness import (
+    Trial,
+    allocations_of,
+    fill_window,
+    literal_starts,
+    reference_memory,
+    windows,
+)
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
 from tests.sanitizer.programs import RIGHT, shifted_in_place
 

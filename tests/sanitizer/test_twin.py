@@ -12,11 +12,10 @@ from qa.sanitize_mutants.shadow_reference import ShadowReference
 from spyre.errors import SpyreError
 from spyre.hw.device.device import Device
 from spyre.hw.linking.binding import Allocation
-from spyre.hw.reference import literal_starts
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.operation.operation import Component, Operation, Tensor
-from tests.hw.harness import Window, link, map_tensors, move_lx, windows
+from tests.hw.harness import Window, link, literal_starts, map_tensors, move_lx, windows
 from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
 
 REGIONS = [Allocation(f"region {k}", k * REGION_BYTES, REGION_BYTES) for k in range(7)]

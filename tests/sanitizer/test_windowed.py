@@ -15,7 +15,6 @@ from spyre.errors import SdscError
 from spyre.hw.access import core_boxes, global_coordinate
 from spyre.hw.device.device import Device
 from spyre.hw.linking.linked_program import variants_of
-from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import addresses_elsewhere, element_offsets, slice_origin
 from spyre.hw.reference.families import computed_boxes
 from spyre.hw.spec import LX_BASE, LX_BYTES
@@ -33,7 +32,7 @@ from spyre.runtime.program.launch_spec import (
 )
 from spyre.runtime.run.session import run
 from tests.hw.division_strategies import lookups, shuffles
-from tests.hw.harness import link
+from tests.hw.harness import link, literal_starts
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.strategies import examples, seeds
 from tests.mlir.window_recipes import Windows, conv2d, pool

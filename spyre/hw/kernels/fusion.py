@@ -150,33 +150,19 @@ def joins(tables: Any, dispatch: Any, first: int, new: int) -> bool:
 
 
 @kernel
-def overlaps_itself(tables: Any, dispatch: Any, number: int) -> bool:
-    """True if an input of an elementwise dispatch overlaps its output in other units.
-
-    A unit then reads sticks that another unit writes, so that the order of the units matters.
-    """
-    table, row = tables[dispatch[number, 0]], dispatch[number]
-    if table[KIND] != tb.ELEMENTWISE_KIND:
-        return False
-    output = table[INPUTS]
-    for operand in range(output):
-        if relation(table, row, operand, table, row, output) == MIXED:
-            return True
-    return False
-
-
-@kernel
 def find_chains(tables: Any, dispatch: Any) -> bool:
-    """Set CHAIN_LENGTH of every dispatch: how many, from it on, make a chain. True if any do."""
+    """Set CHAIN_LENGTH of every dispatch: how many, from it on, make a chain. True if any do.
+
+    Dispatches of length 0 are left as they are.
+    """
     first, any_chain = 0, False
     while first < dispatch.shape[0]:
-        if overlaps_itself(tables, dispatch, first):
-            dispatch[first, tb.CHAIN_LENGTH] = 0
+        if dispatch[first, tb.CHAIN_LENGTH] == 0:
             first += 1
             continue
         end = first + 1
         while end < dispatch.shape[0] and end - first < tb.MAX_CHAIN:
-            if overlaps_itself(tables, dispatch, end) or not joins(tables, dispatch, first, end):
+            if dispatch[end, tb.CHAIN_LENGTH] == 0 or not joins(tables, dispatch, first, end):
                 break
             end += 1
         any_chain |= end - first > 1

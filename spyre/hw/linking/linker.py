@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from spyre.errors import JsonLocation, UnsupportedError
 from spyre.hw import plan_table as tb
@@ -341,6 +342,7 @@ def assemble(
     first, count = np.zeros((2, slots[-1]), np.int64)
     bases = np.zeros((slots[-1], MAX_OPERANDS), np.int64)
     allocations = np.full((slots[-1], MAX_OPERANDS), FIXED, np.int64)
+    lengths = np.ones(slots[-1], np.int64)
     tables, heads = [np.zeros((0, tb.WORDS), np.int64)], [np.zeros(0, np.int64)]
     rows: list[int] = []
     row = number = 0
@@ -350,6 +352,7 @@ def assemble(
             at, width = slot + run.instances, run.bases.shape[1]
             first[at], count[at] = number, len(head)
             bases[at, :width], allocations[at, :width] = run.bases, run.base_allocations
+            lengths[at] = ~overlaps_itself(run)
             tables.append(run.tables)
             heads.append(row + head)
             rows.append(row)
@@ -363,6 +366,7 @@ def assemble(
     dispatch[:, 0] = np.concatenate(heads)[first[used][repeat] + within]
     dispatch[:, 1] = schedule.order[executes][repeat]
     dispatch[:, 2] = schedule.instance[executes][repeat]
+    dispatch[:, tb.CHAIN_LENGTH] = lengths[used][repeat]
     dispatch[:, tb.DISPATCH_BASES :] = bases[used][repeat]
     runs = [tuple(run for part in of_statement for run in part) for of_statement in linked]
     known = all((run.base_allocations != UNKNOWN).all() for part in parts for run in part)
@@ -392,12 +396,58 @@ def _execute_parts(schedule: Schedule, parts: Int64Array) -> tuple[Int64Array, I
     return executes, first[schedule.order[executes]] + within
 
 
+_STEPS = [tb.BASE, *range(tb.PITCH, tb.OPERAND_WORDS)]
+"""Words of an operand that say which stick each unit touches."""
+
+
+def overlaps_itself(run: LinkedPart) -> npt.NDArray[np.bool_]:
+    """True, per instance, if a unit may read sticks that another unit writes.
+
+    The order of the units then matters. A unit may write the sticks that it reads itself.
+    """
+    tables, output = run.tables[run.tables[:, tb.KIND] != tb.EXTRA], run.bases.shape[1] - 1
+    clash = np.zeros(len(run.instances), np.bool_)
+    if (tables[:, tb.UNITS] < 2).all():
+        return clash
+    low, high = _touched(run, output)
+    for operand in range(output):
+        first, last = _touched(run, operand)
+        meets = (first < high) & (low < last)
+        if meets.any() and _reads_what_it_writes(tables, operand):
+            meets &= run.bases[:, operand] != run.bases[:, output]
+        clash |= meets
+    return clash
+
+
+def _touched(run: LinkedPart, operand: int) -> tuple[Int64Array, Int64Array]:
+    """First byte and end of an operand, per instance; in LX as if all cores had one scratchpad."""
+    plan, tensor = run.plan, run.plan.op.tensors[operand]
+    if tensor.component is Component.LX:
+        starts = LX_BASE + (run.starts(operand) - LX_BASE) % LX_BYTES
+        return starts.min(axis=1), starts.max(axis=1) + plan.accesses[operand].span_bytes
+    bases, end = run.bases[:, operand], plan.high_bytes[operand]
+    if tensor.indirection is Indirection.VALUE:
+        end += (run.tables[:, tb.MASK_END].max() - 1) * run.tables[0, tb.VALUE]
+    return bases + plan.low_bytes[operand], bases + end
+
+
+def _reads_what_it_writes(tables: Int64Array, operand: int) -> bool:
+    """True if each unit's sticks of an input are those of the output, if these begin together."""
+    kind, is_indirect = tables[0, tb.KIND], tables[0, tb.FLAGS] != 0
+    if kind != tb.ELEMENTWISE_KIND and (kind != tb.COPY_KIND or is_indirect):
+        return False
+    output = tables[0, tb.INPUTS] if kind == tb.ELEMENTWISE_KIND else 1
+    slots = tables[:, tb.OPERAND :].reshape(len(tables), -1, tb.OPERAND_WORDS)
+    reads = np.flatnonzero(slots[0, :output, tb.TENSOR] == operand)
+    steps = slots[:, :, _STEPS]
+    return bool((steps[:, reads] == steps[:, output, None]).all())
+
+
 def mark_chains(tables: Int64Array, dispatch: Int64Array) -> bool:
     """Set CHAIN_LENGTH of every dispatch, whose bases are device addresses; True if any is chained.
 
-    ``tables``: [row, WORDS]; ``dispatch``: [dispatch, DISPATCH_WORDS].
+    ``tables``: [row, WORDS]; ``dispatch``: [dispatch, DISPATCH_WORDS], of lengths 1 or 0.
     """
-    dispatch[:, tb.CHAIN_LENGTH] = 1
     kinds, units = tables[dispatch[:, 0]][:, (tb.KIND, tb.UNITS)].T
     long = (kinds == tb.ELEMENTWISE_KIND) & (units * tb.BLOCK_STICKS > tb.STRIP_STICKS)
     if not np.any(long):

@@ -4,6 +4,7 @@ from .device_memory import (
     DeviceTensor as DeviceTensor,
     DirtyRanges as DirtyRanges,
     MemoryRange as MemoryRange,
+    require_range as require_range,
     reserve as reserve,
 )
 from .regions import (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import DeviceOutOfMemory
-from spyre.hw.spec import HOST_BYTES, host_offset
+from spyre.errors import DeviceOutOfMemory, LaunchError
+from spyre.hw.spec import CORES, HBM_BYTES, HOST_BYTES, LX_BYTES, REGION_BYTES, host_offset
 from spyre.layout import SpyreTensorLayout
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ the host costs more, as they are soon used again."""
 _ZEROS = bytes(KEEP_BYTES)
 POISON = 0xAA
 """Byte of fresh memory on a device that poisons it."""
+DEVICE_BYTES = HBM_BYTES + CORES * LX_BYTES
+"""End of the addresses, scratchpads included."""
 
 
 class DeviceMemory:
@@ -57,11 +59,16 @@ class DeviceMemory:
         return self._data[start : start + size_bytes]
 
     def read(self, address_bytes: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """A copy of ``size_bytes`` device bytes from ``address_bytes``."""
+        """A copy of ``size_bytes`` device bytes from ``address_bytes``; errors as of `write`."""
+        require_range(address_bytes, size_bytes)
         return self.view(address_bytes, size_bytes).copy()
 
     def write(self, address_bytes: int, content: npt.NDArray[np.uint8], name: str = "") -> None:
-        """Store raw device bytes at ``address_bytes``; ``name`` is for the observer."""
+        """Store raw device bytes at ``address_bytes``; ``name`` is for the observer.
+
+        LaunchError SPY403 if they are not within one region or scratchpad.
+        """
+        require_range(address_bytes, content.size)
         self.view(address_bytes, content.size)[:] = content
         if self.observer is not None:
             self.observer.written(address_bytes, content.size, name)
@@ -95,6 +102,21 @@ class DeviceMemory:
         """Zero at most KEEP_BYTES; ranges that are zero are only read, which commits no pages."""
         if self._mapping[start:end] != _ZEROS[: end - start]:
             self._data[start:end] = 0
+
+
+def require_range(address_bytes: int, size_bytes: int, end_bytes: int = DEVICE_BYTES) -> None:
+    """Raise LaunchError SPY403 unless a range is within one region or scratchpad, below an end."""
+    try:
+        piece = REGION_BYTES if address_bytes < HBM_BYTES else LX_BYTES
+        inside = 0 <= address_bytes < end_bytes and size_bytes >= 0
+        if inside and (address_bytes & piece - 1) + (size_bytes | 0) <= piece:  # no fractions
+            return
+        found = f"addresses {address_bytes:#x} to {address_bytes + size_bytes:#x}"
+    except (TypeError, ValueError):
+        found = f"{address_bytes!r} and {size_bytes!r}"
+    expected = f"addresses below {HBM_BYTES:#x}, in one region of {REGION_BYTES:#x} bytes"
+    message = "raw bytes are not within one memory region"
+    raise LaunchError("SPY403", message, expected=expected, found=found)
 
 
 def reserve(size_bytes: int) -> mmap.mmap:

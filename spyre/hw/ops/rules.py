@@ -20,7 +20,7 @@ from spyre.errors import Finding, JsonLocation, SdscError, Severity, Unsupported
 from spyre.hw.ops.elementwise import Family, OpDefinition
 from spyre.hw.ops.table import OPS, REFUSED, SPEC_NAMES, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
-from spyre.rules import Fault, RuleSet
+from spyre.rules import Fault, RuleSet, severities
 
 _COMPUTE = "$.dscs_[0].computeOp_[0]"
 _CONSTANTS = "$.dscs_[0].constantInfo_"
@@ -137,14 +137,7 @@ def _padded(op: Operation, scale: float, count: int) -> bool:
 
 
 RULES: RuleSet[OpSubject, str] = RuleSet(
-    {
-        "SPY280": Severity.ERROR,
-        "SPY281": Severity.ERROR,
-        "SPY522": Severity.ERROR,
-        "SPY286": Severity.ERROR,
-        "SPY295": Severity.WARNING,
-        "SPY297": Severity.WARNING,
-    },
+    severities("SPY280 SPY281 SPY522 SPY286 SPY295 SPY297", warnings="SPY295 SPY297"),
     (_operands, _constants, _formats, _topk_extent, _scale),
 )
 """Rules on one operation."""

@@ -234,9 +234,11 @@ def _regular_starts(op: Operation) -> Int64Array:
 
 def reduction_groups(op: Operation) -> list[Int64Array]:
     """Positions of the cores of each group that reduces together, by their first cores."""
-    output = op.outputs[0]
+    output, spec = op.outputs[0], require_op(op)
+    combines = spec.family is Family.REDUCTION
     split = [d for d in op.dims if op.slices.get(d, 1) > 1]
-    reduced = [d for d in split if not output.holds(d) and any(t.holds(d) for t in op.inputs)]
+    missing = [d for d in split if not output.holds(d)]
+    reduced = [d for d in missing if combines or any(t.holds(d) for t in op.inputs)]
     if not reduced:
         return [np.array([position]) for position in range(len(op.cores))]
     shared = [d for d in split if d not in reduced]

@@ -1,12 +1,14 @@
 """Planners of reductions and of top-k: kept and reduced axes, masks, work slices of reduced dims.
 
 A dim is reduced if the input holds it and the output does not (operations reference §2). Cores
-that split a reduced dim share output addresses; their slices become the outermost reduced axes.
+that split a dim that the output lacks share output addresses; their slices become the outermost
+reduced axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +43,8 @@ def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
     check_covered(context, context.output, context.inputs[0])
     _check_pair(context)
     mask = find_mask(context)
+    if mask is not None and context.inputs[0].is_lane:  # one element per stick
+        mask = replace(mask, lanes=False)
     reduced = reduced_dims(context)
     lanes = context.output.lanes
     coordinate = mask.starts(context) if mask else np.zeros(context.starts.shape[1], np.int64)
@@ -49,26 +53,33 @@ def plan_reduction(context: PlanContext) -> Iterator[Int64Array]:
     sticks = {context.output.stick_dim: lanes}
     for dim, axis in zip(context.op.dims, walk_axes(context, sticks), strict=True):
         step = lanes if dim == context.output.stick_dim else 1
-        axes[dim] = Axis(axis.extent, (*axis.pitches, mask.pitch(dim, step) if mask else 0))
+        # of a dim that neither side holds, a core takes one element
+        extent = axis.extent if context.inputs[0].tensor.holds(dim) else 1
+        axes[dim] = Axis(extent, (*axis.pitches, mask.pitch(dim, step) if mask else 0))
     for group in fold_cores(context.op, starts, reduced):
         check_shared_output(context, group, reduced, _OUT)
         yield from _group_rows(context, mask, reduced, group, axes)
 
 
 def _check_pair(context: PlanContext) -> None:
-    if context.spec.kernel_op == "exx2" and not context.output.is_lane:
+    source, target = context.inputs[0], context.output
+    if context.spec.kernel_op == "exx2" and (source.is_lane or not target.is_lane):
         raise context.refuse(
             "SPY520",
             "two values per stick need a result of one stick per element",
-            "an output without the stick dim",
-            f"{context.output.tensor.name} over stick dim {context.output.stick_dim!r}",
+            "an input with the stick dim, an output without it",
+            f"scales {dict(source.tensor.scale)} and {dict(target.tensor.scale)}",
         )
 
 
 def reduced_dims(context: PlanContext) -> tuple[str, ...]:
-    """Dims the input holds and the output does not."""
-    source, target = context.inputs[0].tensor, context.output.tensor
-    return tuple(d for d in context.op.dims if source.holds(d) and not target.holds(d))
+    """Dims that the output lacks, and that the input holds or cores divide.
+
+    Cores that divide a dim which neither holds combine what each of them reads.
+    """
+    source, target, slices = context.inputs[0].tensor, context.output.tensor, context.op.slices
+    missing = (dim for dim in context.op.dims if not target.holds(dim))
+    return tuple(dim for dim in missing if source.holds(dim) or slices.get(dim, 1) > 1)
 
 
 def _group_rows(
@@ -117,7 +128,8 @@ def _row(
     chunked = _is_chunked(context)
     row = RowWriter(tb.CHUNK_REDUCTION_KIND if chunked else tb.REDUCTION_KIND)
     source, target = context.inputs[0], context.output
-    row.operand(_IN, 0, kept.first[_IN], tb.WHOLE_STICK, context.format_code(source.tensor))
+    lane = 0 if source.is_lane else tb.WHOLE_STICK
+    row.operand(_IN, 0, kept.first[_IN], lane, context.format_code(source.tensor))
     row.operand(_OUT, 1, kept.first[_OUT], tb.WHOLE_STICK, context.format_code(target.tensor))
     row.operand(_AT, -1, kept.first[_AT])
     *outer, inner = kept.axes
@@ -146,7 +158,8 @@ def _row(
 
 def _flags(context: PlanContext, kept: Axis, run: Axis) -> int:
     """Stage runs along whichever axis is nearer in memory, unless kept sticks are neighbours."""
-    flags = tb.REDUCE_LANES if context.output.is_lane else 0
+    lanes_too = context.output.is_lane and not context.inputs[0].is_lane
+    flags = tb.REDUCE_LANES if lanes_too else 0
     adjacent = kept.pitches[_IN] == STICK_BYTES and kept.extent > 1
     nearer = kept.extent == 1 or run.pitches[_IN] < kept.pitches[_IN]
     if run.extent > 1 and not adjacent and nearer:
@@ -175,7 +188,7 @@ def _is_chunked(context: PlanContext) -> bool:
 def _core_steps(context: PlanContext) -> int:
     """Steps of the reduced axes, in sticks along the stick dim, that one core makes."""
     total = 1
-    for dim in reduced_dims(context):
+    for dim in filter(context.inputs[0].tensor.holds, reduced_dims(context)):
         lanes = context.output.lanes if dim == context.output.stick_dim else 1
         total *= context.op.core_extent(dim) // lanes
     return total

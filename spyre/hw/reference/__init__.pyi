@@ -12,7 +12,6 @@ from .execution import (
     Execution as Execution,
     IndexOutOfRange as IndexOutOfRange,
     Memory as Memory,
-    literal_starts as literal_starts,
 )
 from .families import (
     run_reference as run_reference,

@@ -24,8 +24,7 @@ from spyre.hw.reference.addresses import (
     local_coordinates,
     slice_origin,
 )
-from spyre.hw.spec import LX_BASE, LX_BYTES
-from spyre.mlir.operation import Component, Operation, Tensor
+from spyre.mlir.operation import Operation, Tensor
 
 Codes = npt.NDArray[Any]
 Float32Array = npt.NDArray[np.float32]
@@ -160,13 +159,3 @@ def keeps_one_per_stick(tensor: Tensor) -> bool:
 
 def _code_dtype(tensor: Tensor) -> np.dtype[Any]:
     return np.dtype(find_stored_format(tensor.data_format).code_dtype)
-
-
-def literal_starts(op: Operation) -> Int64Array:
-    """``starts`` of an operation with literal addresses; LX follows HBM, core by core."""
-    starts = np.array([tensor.starts for tensor in op.tensors], np.int64)
-    lx = LX_BASE + np.array(op.cores, np.int64) * LX_BYTES
-    for operand, tensor in enumerate(op.tensors):
-        if tensor.component is Component.LX:
-            starts[operand] += lx
-    return starts

@@ -334,10 +334,12 @@ def _restickify(execution: Execution, spec: OpDefinition) -> None:
     for core in execution.cores:
         exists = _is_stored(execution, 0, core)
         stored = _is_stored(execution, execution.output, core)
-        codes = np.zeros(exists.shape, np.uint32)
+        codes = np.zeros(exists.shape)
         if exists.any():
             addresses = execution.addresses(0, core)[exists]
-            codes[exists] = execution.read_codes(addresses, execution.op.inputs[0])
+            found = execution.read_codes(addresses, execution.op.inputs[0])
+            codes = np.zeros(exists.shape, found.dtype)
+            codes[exists] = found
         if stored.any():
             addresses = execution.addresses(execution.output, core)[stored]
             execution.write_codes(addresses, codes[stored], target)

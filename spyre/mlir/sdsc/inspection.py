@@ -16,6 +16,7 @@ from msgspec import UnsetType
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError, has_errors
 from spyre.mlir.operation import Operation, Tensor
 from spyre.mlir.sdsc.codec import json_path
+from spyre.mlir.sdsc.field_rules import FIELD_RULES
 from spyre.mlir.sdsc.meaning_rules import BASIC_RULES, BUILT_RULES, MEANING_RULES
 from spyre.mlir.sdsc.reader import open_document, operation_of
 from spyre.mlir.sdsc.reading import (
@@ -28,7 +29,7 @@ from spyre.mlir.sdsc.reading import (
 )
 from spyre.mlir.sdsc.structs import Dims, FoldManager, Sdsc, given
 from spyre.mlir.sdsc.writer import write_operation
-from spyre.rules import Fault, RuleSet
+from spyre.rules import Fault, RuleSet, severities
 
 MAX_CORES = 32
 MAX_TENSORS = 8
@@ -91,11 +92,12 @@ def _core_to_dsc(document: SdscDocument) -> Iterator[Fault[str]]:
         return
     path = f"{document.path}.coreIdToDsc_"
     count = len(given(document.sdsc.body.dscs, ()))
+    numbers = [str(number) for number in range(count)]
     for core in map(str, document.dsc.core_ids):
         index = table.get(core)
         if index is None:
             yield Fault("SPY209", path, f"core {core} has no DSC", f'an entry "{core}"')
-        elif str(index) not in map(str, range(count)):
+        elif str(index) not in numbers:
             message = f"DSC of core {core} does not exist"
             yield Fault("SPY209", f"{path}.{core}", message, f"0 to {count - 1}", str(index))
 
@@ -217,20 +219,10 @@ def _target(document: SdscDocument) -> Iterator[Fault[str]]:
 
 
 FORM_RULES: RuleSet[SdscDocument, str] = RuleSet(
-    {
-        "SPY205": Severity.WARNING,
-        "SPY208": Severity.ERROR,
-        "SPY209": Severity.ERROR,
-        "SPY213": Severity.ERROR,
-        "SPY216": Severity.ERROR,
-        "SPY217": Severity.ERROR,
-        "SPY231": Severity.ERROR,
-        "SPY245": Severity.ERROR,
-        "SPY246": Severity.WARNING,
-        "SPY249": Severity.WARNING,
-        "SPY259": Severity.ERROR,
-        "SPY260": Severity.WARNING,
-    },
+    severities(
+        "SPY205 SPY208 SPY209 SPY213 SPY216 SPY217 SPY231 SPY245 SPY246 SPY249 SPY259 SPY260",
+        warnings="SPY205 SPY246 SPY249 SPY260",
+    ),
     (
         _unknown_keys,
         _used_cores,
@@ -327,7 +319,8 @@ def _inspect(sdsc: Sdsc, file: str, findings: list[Finding]) -> Operation | None
         return None
     operation = operation_of(document)
     context = RuleContext(operation, document)
-    return operation if _passes((BASIC_RULES, MEANING_RULES), context, findings) else None
+    stages = BASIC_RULES, MEANING_RULES, FIELD_RULES
+    return operation if _passes(stages, context, findings) else None
 
 
 def _passes(

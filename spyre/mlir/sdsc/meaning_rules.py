@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from msgspec import UNSET
+
 from spyre.dtypes import FORMATS, STICK_BYTES
-from spyre.errors import Severity
 from spyre.mlir.operation import (
     MASK_CONSTANT,
     SHUFFLE,
@@ -27,7 +28,7 @@ from spyre.mlir.operation import (
 from spyre.mlir.sdsc.reader import SYMBOLIC_KEY, WINDOWS_KEY
 from spyre.mlir.sdsc.reading import RuleContext, coord_infos, dim_entries, show_table
 from spyre.mlir.sdsc.structs import CoordInfo, given, int_or_none
-from spyre.rules import Fault, RuleSet
+from spyre.rules import Fault, RuleSet, severities
 
 
 def _slice_counts(context: RuleContext) -> Iterator[Fault[str]]:
@@ -249,8 +250,9 @@ def _memories(context: RuleContext) -> Iterator[Fault[str]]:
     """memOrg_ lists every operand's memory, and every listed tensor is an operand."""
     labels, op = context.document.dsc.tensors, context.op
     for tensor in op.tensors:
-        memories = given(labels[tensor.index].memories, {})
-        if memories and tensor.component.value not in memories:
+        table = labels[tensor.index].memories
+        memories = [name for name, memory in given(table, {}).items() if memory.is_present]
+        if table is not UNSET and tensor.component.value not in memories:
             message = f"{tensor.name} lives in a memory memOrg_ does not list"
             path, found = f"{tensor.json_path}.memOrg_", ", ".join(memories)
             yield Fault("SPY252", path, message, tensor.component.value, found)
@@ -406,7 +408,8 @@ def _addresses(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
         yield Fault("SPY227", path, message, "a multiple of 128", str(start))
     code, capacity_bytes, misplaced, expected = _RANGES[tensor.component]
     limit = capacity_bytes - context.footprints[tensor.index].span_bytes
-    for core, start in _first(context, tensor, lambda start: not 0 <= start <= limit):
+    if min(tensor.starts) < 0 or max(tensor.starts) > limit:
+        ((core, start),) = _first(context, tensor, lambda start: not 0 <= start <= limit)
         message = f"{tensor.name} {misplaced} core {core}"
         yield Fault(code, path, message, expected.format(limit), str(start))
 
@@ -532,52 +535,19 @@ def _constants(context: RuleContext) -> Iterator[Fault[str]]:
 
 
 BASIC_RULES: RuleSet[RuleContext, str] = RuleSet(
-    {
-        "SPY210": Severity.ERROR,
-        "SPY211": Severity.ERROR,
-        "SPY214": Severity.ERROR,
-        "SPY221": Severity.ERROR,
-        "SPY222": Severity.ERROR,
-    },
+    severities("SPY210 SPY211 SPY214 SPY221 SPY222"),
     (_slice_counts, _slices_of_cores, _sticks, _tensor_dims),
 )
 """Rules the others build on: after them every slice count is positive and divides its dim, and
 sticks and dims are those of the tensor and the operation, as footprints need them."""
 
 MEANING_RULES: RuleSet[RuleContext, str] = RuleSet(
-    {
-        "SPY212": Severity.ERROR,
-        "SPY215": Severity.ERROR,
-        "SPY247": Severity.WARNING,
-        "SPY253": Severity.WARNING,
-        "SPY254": Severity.ERROR,
-        "SPY255": Severity.ERROR,
-        "SPY256": Severity.ERROR,
-        "SPY257": Severity.WARNING,
-        "SPY258": Severity.ERROR,
-        "SPY261": Severity.ERROR,
-        "SPY220": Severity.ERROR,
-        "SPY232": Severity.ERROR,
-        "SPY233": Severity.ERROR,
-        "SPY234": Severity.ERROR,
-        "SPY241": Severity.ERROR,
-        "SPY242": Severity.ERROR,
-        "SPY243": Severity.ERROR,
-        "SPY244": Severity.ERROR,
-        "SPY248": Severity.WARNING,
-        "SPY252": Severity.WARNING,
-        "SPY262": Severity.ERROR,
-        "SPY227": Severity.WARNING,
-        "SPY228": Severity.ERROR,
-        "SPY229": Severity.ERROR,
-        "SPY230": Severity.ERROR,
-        "SPY235": Severity.ERROR,
-        "SPY236": Severity.WARNING,
-        "SPY237": Severity.ERROR,
-        "SPY238": Severity.ERROR,
-        "SPY239": Severity.WARNING,
-        "SPY240": Severity.ERROR,
-    },
+    severities(
+        "SPY212 SPY215 SPY247 SPY253 SPY254 SPY255 SPY256 SPY257 SPY258 SPY261 SPY220 SPY232 "
+        "SPY233 SPY234 SPY241 SPY242 SPY243 SPY244 SPY248 SPY252 SPY262 SPY227 SPY228 SPY229 "
+        "SPY230 SPY235 SPY236 SPY237 SPY238 SPY239 SPY240",
+        warnings="SPY247 SPY253 SPY257 SPY248 SPY252 SPY227 SPY236 SPY239",
+    ),
     (
         *(_cores_of_slices, _split_reductions, _core_extents),
         *(_windows, _padded_dims, _symbolic_dims, _own_slices),

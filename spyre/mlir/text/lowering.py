@@ -34,7 +34,7 @@ from spyre.mlir.program import (
 from spyre.mlir.text import syntax
 from spyre.mlir.text.structure_rules import STRUCTURE_RULES, ModuleFault, ModulePlace, check_rules
 from spyre.mlir.text.syntax import Module
-from spyre.rules import Fault, RuleSet
+from spyre.rules import Fault, RuleSet, severities
 
 
 def lower(module: syntax.Module) -> LoopProgram:
@@ -248,12 +248,7 @@ def _symbols(program: LoopProgram) -> Iterator[ModuleFault]:
 
 
 VALUE_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(
-    {
-        "SPY150": Severity.ERROR,
-        "SPY151": Severity.WARNING,
-        "SPY152": Severity.ERROR,
-        "SPY166": Severity.WARNING,
-    },
+    severities("SPY150 SPY151 SPY152 SPY166", warnings="SPY151 SPY166"),
     (_bounds, _symbols),
 )
 STRICT_RULES: RuleSet[LoopProgram, ModulePlace] = RuleSet(

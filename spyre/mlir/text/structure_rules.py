@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spyre.errors import Finding, Severity, SourceLocation
+from spyre.errors import Finding, SourceLocation
 from spyre.mlir.program import AffineMap
 from spyre.mlir.text.syntax import (
     NO_POSITION,
@@ -31,7 +31,7 @@ from spyre.mlir.text.syntax import (
     ParameterType,
     Statement,
 )
-from spyre.rules import Fault, RuleSet
+from spyre.rules import Fault, RuleSet, severities
 
 MAX_FAULTS = 100
 """A rule is heard that often: one missing line can make ten thousand names undefined."""
@@ -356,29 +356,10 @@ def _agrees(op: ExtractOp, parameter: InputArgType) -> bool:
 
 
 STRUCTURE_RULES: RuleSet[Module, ModulePlace] = RuleSet(
-    {
-        "SPY130": Severity.ERROR,
-        "SPY131": Severity.ERROR,
-        "SPY132": Severity.ERROR,
-        "SPY133": Severity.ERROR,
-        "SPY134": Severity.ERROR,
-        "SPY135": Severity.ERROR,
-        "SPY136": Severity.ERROR,
-        "SPY137": Severity.ERROR,
-        "SPY139": Severity.ERROR,
-        "SPY138": Severity.WARNING,
-        "SPY140": Severity.WARNING,
-        "SPY141": Severity.ERROR,
-        "SPY142": Severity.WARNING,
-        "SPY153": Severity.ERROR,
-        "SPY154": Severity.ERROR,
-        "SPY155": Severity.WARNING,
-        "SPY160": Severity.ERROR,
-        "SPY161": Severity.ERROR,
-        "SPY162": Severity.ERROR,
-        "SPY163": Severity.WARNING,
-        "SPY164": Severity.ERROR,
-        "SPY165": Severity.ERROR,
-    },
+    severities(
+        "SPY130 SPY131 SPY132 SPY133 SPY134 SPY135 SPY136 SPY137 SPY139 SPY138 SPY140 SPY141 "
+        "SPY142 SPY153 SPY154 SPY155 SPY160 SPY161 SPY162 SPY163 SPY164 SPY165",
+        warnings="SPY138 SPY140 SPY142 SPY155 SPY163",
+    ),
     (structure_faults,),
 )

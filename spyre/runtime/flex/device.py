@@ -22,6 +22,7 @@ from spyre.hw.device import Device
 from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory, DeviceTensor
 from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout
+from spyre.rules import LARGEST, require_type, whole_number
 from spyre.runtime.arguments import HostTensor, read_arguments
 from spyre.runtime.dma import DmaEngine, host_like
 from spyre.runtime.flex.command_stream import CommandStream
@@ -33,6 +34,8 @@ from spyre.runtime.flex.steps import (
     JobWork,
     LaunchPlan,
     bytes_to_device,
+    require_card,
+    require_tensors,
     to_device_plan,
     to_host_plan,
 )
@@ -97,13 +100,15 @@ class FlexDevice:
     def allocate(self, size_bytes: int, region: int | None = None) -> DeviceStorage:
         """Fresh device memory that is freed with its last reference.
 
-        ``region``: preferred region, used if it has room.
+        ``region``: preferred region, used if it has room. LaunchError SPY812 for other numbers.
         """
+        size_bytes = whole_number("the size in bytes", size_bytes)
         with interrupts:
             index = None
-            if region is not None and 0 <= region < TENSOR_REGIONS:
+            if region is not None:
+                number = whole_number("the region", region, 0, TENSOR_REGIONS - 1)
                 with suppress(DeviceOutOfMemory):  # the region is only a preference
-                    directive = AllocationDirective(domains=(region,))
+                    directive = AllocationDirective(domains=(number,))
                     index = self.allocator.allocate(size_bytes, directive)
             if index is None:
                 index = self.allocator.allocate(size_bytes)
@@ -119,6 +124,7 @@ class FlexDevice:
 
     def allocate_program(self, size_bytes: int) -> ProgramMemory:
         """Fresh program memory (segment 7)."""
+        size_bytes = whole_number("the size in bytes", size_bytes, 1)
         with interrupts:
             index = self.allocator.allocate(size_bytes, PROGRAM)
             storage = DeviceStorage(self.allocator, index, size_bytes, self.index)
@@ -132,6 +138,10 @@ class FlexDevice:
         name: str = "tensor",
     ) -> SpyreTensor:
         """A tensor of zeros of torch dtype ``dtype``, in ``layout`` or the default layout."""
+        require_type("the shape", shape, tuple, list)
+        shape = tuple(whole_number("an extent", extent) for extent in shape)
+        require_type("the dtype", dtype, str)
+        require_type("the layout", layout, SpyreTensorLayout, type(None))
         layout = layout or SpyreTensorLayout.from_host(shape, dtype)
         return SpyreTensor(name, shape, dtype, layout, self.allocate(layout.device_bytes))
 
@@ -146,19 +156,32 @@ class FlexDevice:
 
         ``array`` must not change before the copy has run.
         """
+        require_type("the array", array, np.ndarray, HostTensor)
+        chosen = self._stream(stream)
         host = array if isinstance(array, HostTensor) else HostTensor.from_array(name, array)
         layout = layout or SpyreTensorLayout.from_host(host.shape, host.dtype_name)
         tensor = self.empty(host.shape, host.dtype_name, layout, host.name)
-        (stream or self.streams.current).launch(to_device_plan(host, tensor.resolved), [tensor])
+        if tensor.size_bytes:
+            chosen.launch(to_device_plan(host, tensor.resolved), [tensor])
         return tensor
 
     def to_host(self, tensor: SpyreTensor, stream: FlexStream | None = None) -> HostTensor:
         """The tensor's elements on the host; waits for the stream, by default the current one."""
-        chosen = stream or self.streams.current
+        chosen = self._stream(stream)
+        require_tensors(self, [tensor])
         host = host_like(tensor.resolved)
-        chosen.launch(to_host_plan(tensor.resolved, host), [tensor])
+        if tensor.size_bytes:
+            chosen.launch(to_host_plan(tensor.resolved, host), [tensor])
         chosen.synchronize()
         return host
+
+    def _stream(self, stream: FlexStream | None) -> FlexStream:
+        """``stream``, by default the current one. LaunchError SPY879 for one of another card."""
+        if stream is None:
+            return self.streams.current
+        require_type("the stream", stream, FlexStream)
+        require_card(self, stream.device, "the stream", stream)
+        return stream
 
     # --- streams ---------------------------------------------------------------------------------
 
@@ -314,6 +337,7 @@ class BlockingStream:
 
         ``runner``: runs it in place of the card's runner and of the compiled driver.
         """
+        require_card(self.device, kernel.card, f"kernel {kernel.name}", kernel.card)
         runner = runner or self.device.runner or run_recorded
         plan, is_recorded = LaunchPlan.of(kernel.kernel, launch), self.device.scheduler.is_observed
         executed = self._wait(
@@ -354,12 +378,16 @@ class Devices:
     def __len__(self) -> int:
         return len(self.cards)
 
+    def __iter__(self) -> Iterator[FlexDevice]:
+        return map(self.__getitem__, range(len(self.cards)))
+
     def __getitem__(self, index: int) -> FlexDevice:
         """Card ``index``; -1 is the calling thread's current one. LaunchError SPY883 for others."""
         chosen = self.current_index if index == -1 else index
-        card = self.made.get(chosen)
+        card = self.made.get(chosen) if type(chosen) is int else None
         if card is not None:
             return card
+        chosen = whole_number("the index", chosen, -LARGEST)
         if not 0 <= chosen < len(self.cards):
             raise LaunchError(
                 "SPY883",

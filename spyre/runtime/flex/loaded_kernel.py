@@ -36,6 +36,8 @@ from spyre.runtime.flex.steps import (
     JobWork,
     LaunchPlan,
     bytes_to_device,
+    require_card,
+    require_tensors,
 )
 from spyre.runtime.kernel import Kernel, Launch, LaunchSignature, PoolBuffer, Runner
 from spyre.runtime.memory import DeviceStorage, ProgramMemory, SpyreTensor
@@ -130,6 +132,8 @@ class LoadedKernel:
         Runtime sizes named by the launch spec are taken from the tensors (SPY873 if they differ);
         ``values``: other sizes, and index parameters, by name.
         """
+        if card is not self.card:
+            require_card(card, self.card, f"kernel {self.name}", self.card)
         if self._named_shapes:
             values = sizes_of_tensors(self._named_shapes, tensors, values)
         key = (
@@ -245,13 +249,7 @@ class LoadedKernel:
                 expected=", ".join(str(a.host_spec) for a in expected),
                 found=f"{len(tensors)} tensors",
             )
-        for k, tensor in enumerate(tensors):
-            if tensor.storage.allocator is not card.allocator:
-                raise LaunchError(
-                    "SPY879",
-                    f"argument {k} must be on Spyre device {card.index}",
-                    found=repr(tensor),
-                )
+        require_tensors(card, tensors)
 
     # --- running ---------------------------------------------------------------------------------
 

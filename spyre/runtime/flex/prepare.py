@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, UnsupportedError
 from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles
+from spyre.rules import require_type
 from spyre.runtime.arguments import read_arguments
 from spyre.runtime.flex.device import FlexDevice, devices
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
-from spyre.runtime.flex.steps import NO_VALUES, ExecutionPlan, Job, JobPlan
+from spyre.runtime.flex.steps import NO_VALUES, ExecutionPlan, Job, JobPlan, require_card
 from spyre.runtime.flex.stream import FlexStream
 from spyre.runtime.kernel import Kernel
 from spyre.runtime.memory import SpyreTensor
@@ -55,6 +56,8 @@ def prepare_kernel(
     directory cannot be read, other errors as of `load_code`.
     """
     chosen = device if device is not None else devices().current
+    require_type("the directory", directory, str, os.PathLike)
+    require_type("the device", chosen, FlexDevice)
     code = read_code_directory(_code_directory(Path(directory)))
     pool_bytes = 0 if code.launch_spec is None else code.launch_spec.pool_size
     return load_code(code, chosen, stream, pool_bytes=pool_bytes).plan
@@ -74,6 +77,9 @@ def load_code(
     UnsupportedError SPY885 if the execution plan differs in form from those of spyre-compile,
     BundleError SPY884 if its sizes contradict the program.
     """
+    if stream is not None:
+        require_type("the stream", stream, FlexStream)
+        require_card(device, stream.device, "the stream", stream)
     source = _source(code)
     kernel = Kernel(source, device.device)
     kernel.reserve_scratch()
@@ -95,7 +101,11 @@ def launch_jobplan(
 ) -> None:
     """Enqueue a plan over ``tensors`` on ``stream`` (default: current); see `FlexStream.launch`."""
     chosen = stream if stream is not None else devices().current.streams.current
-    chosen.launch(plan, tensors, options, values)
+    try:
+        chosen.launch(plan, tensors, options, values)
+    except AttributeError:
+        require_type("the stream", chosen, FlexStream)
+        raise
 
 
 def launch_kernel(
@@ -116,9 +126,11 @@ def launch_kernel(
     elif isinstance(kernel, JobPlan):
         plans = [kernel]
     else:
+        require_type("the kernel", kernel, str, os.PathLike)
+        require_type("the stream", chosen, FlexStream)
         plans = [_prepared(kernel, chosen)]
     for plan in plans:
-        chosen.launch(plan, tensors, options, values)
+        launch_jobplan(plan, tensors, chosen, options, values)
 
 
 def load_execution_plan(

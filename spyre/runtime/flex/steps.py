@@ -22,6 +22,7 @@ from spyre.errors import LaunchError
 from spyre.hw.device import Device
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import Int64Array
+from spyre.rules import LARGEST, require_type, whole_number
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import DmaEngine
 from spyre.runtime.flex.blocks import ControlBlock, MemoryRange, SourceLines
@@ -60,6 +61,20 @@ class Card(Protocol):
 
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Return once ``done()``, which only reads states."""
+
+
+def require_card(card: Card, owner: object, what: str, found: object) -> None:
+    """Raise LaunchError SPY879 unless ``owner``, of ``found``, is ``card`` or its allocator."""
+    if owner is not card and owner is not card.allocator:
+        message = f"{what} must be on Spyre device {card.index}"
+        raise LaunchError("SPY879", message, expected=f"one of {card!r}", found=repr(found))
+
+
+def require_tensors(card: Card, tensors: Sequence[SpyreTensor]) -> None:
+    """Raise LaunchError unless all are tensors (SPY812), in the memory of ``card`` (SPY879)."""
+    for k, tensor in enumerate(tensors):
+        require_type(f"argument {k}", tensor, SpyreTensor)
+        require_card(card, tensor.storage.allocator, f"argument {k}", tensor)
 
 
 NO_VALUES: Mapping[str, int] = {}
@@ -245,8 +260,12 @@ class JobPlan:
         options: TilingOptions | None = None,
         values: Mapping[str, int] = NO_VALUES,
     ) -> JobWork:
-        """A launch over ``tensors``. LaunchError or TilingError if they do not fit."""
+        """A launch over ``tensors``. LaunchError or TilingError if they do not fit.
+
+        SPY879 for tensors and programs of another card.
+        """
         if self.program is None:
+            require_tensors(card, tensors)
             return JobWork(self, card, tuple(tensors), is_large=self.moves_much)
         return self.program.bind(self, card, tensors, options, values)
 
@@ -266,6 +285,7 @@ class JobPlan:
 
     def get_step_type(self, index: int) -> str:
         """Type of step ``index``. LaunchError SPY877 if there is no such step."""
+        index = whole_number("the index of a step", index, -LARGEST)
         if not 0 <= index < len(self.steps):
             raise LaunchError(
                 "SPY877",

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.interrupts import interrupts
+from spyre.rules import LARGEST, require_type, whole_number
 from spyre.runtime.flex.blocks import RecordedBlock
 from spyre.runtime.flex.scheduling import (
     Engine,
@@ -34,7 +35,15 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
-from spyre.runtime.flex.steps import NO_VALUES, Card, Job, JobPlan, JobWork
+from spyre.runtime.flex.steps import (
+    NO_VALUES,
+    Card,
+    Job,
+    JobPlan,
+    JobWork,
+    require_card,
+    require_tensors,
+)
 from spyre.runtime.memory import SpyreTensor
 
 if TYPE_CHECKING:
@@ -56,6 +65,7 @@ class Event:
 
     def record(self, stream: FlexStream) -> None:
         """Make the event complete when all work submitted to ``stream`` so far has completed."""
+        require_type("the stream", stream, FlexStream)
         record = EventRecord()
         stream.submit(Work(event=record))
         self._record, self._stream = record, stream
@@ -63,9 +73,13 @@ class Event:
     def wait(self, stream: FlexStream) -> None:
         """Make later work of ``stream`` wait for the event; returns at once.
 
-        A failure of the recorded stream fails ``stream`` too.
+        A failure of the recorded stream fails ``stream`` too. For a stream of another card the host
+        waits.
         """
-        if self._record is not None:
+        require_type("the stream", stream, FlexStream)
+        if self._stream is not None and stream.device is not self._stream.device:
+            self.synchronize()
+        elif self._record is not None:
             stream.submit(Work(event=self._record, is_wait=True))
 
     def query(self) -> bool:
@@ -97,6 +111,7 @@ class Event:
 
         LaunchError SPY875 if one has no timing, was not recorded or is not complete.
         """
+        require_type("the event", end, Event)
         for event in (self, end):
             if not event.enable_timing or event._record is None or not event._record.done:
                 raise LaunchError(
@@ -150,7 +165,15 @@ class FlexStream:
         parameters by name.
         """
         plan = job.job_plan if isinstance(job, Job) else job
-        self.submit(plan.bind(self.device, tensors, options, values))
+        try:
+            work = plan.bind(self.device, tensors, options, values)
+        except (AttributeError, TypeError):
+            require_type("the job", plan, JobPlan)
+            require_type("the tensors", tensors, list, tuple)
+            require_type("the values", values, Mapping)
+            require_tensors(self.device, tensors)
+            raise
+        self.submit(work)
 
     def copy(self, plan: JobPlan, keep_alive: Sequence[object]) -> Work:
         """Enqueue a plan without a program; ``keep_alive`` is held until it has run."""
@@ -222,15 +245,18 @@ class FlexStream:
     def record_event(self, event: Event | None = None) -> Event:
         """Record ``event``, or a new one, behind all work submitted so far."""
         event = event if event is not None else Event()
+        require_type("the event", event, Event)
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
         """Work submitted from now on waits for ``event``."""
+        require_type("the event", event, Event)
         event.wait(self)
 
     def wait_stream(self, other: FlexStream) -> None:
         """Work submitted from now on waits for the current work of ``other``."""
+        require_type("the stream", other, FlexStream)
         self.wait_event(other.record_event())
 
     def query(self) -> bool:
@@ -268,7 +294,10 @@ class FlexStream:
             self._captured_reads.clear()
 
     def replay(self, captured: CapturedWork) -> None:
-        """Enqueue the work of a `captured` block, at the same addresses."""
+        """Enqueue the work of a `captured` block of this card, at the same addresses."""
+        require_type("the captured work", captured, CapturedWork)
+        for launch in captured.launches[:1]:
+            require_card(self.device, launch.card, "captured work", launch.card)
         singly = self.device.scheduler.is_observed or self.device.runner is not None
         for work in captured.work(singly):
             self.submit(work)
@@ -424,7 +453,7 @@ class StreamPool:
 
     def take(self, priority: int = 0) -> FlexStream:
         """The next stream of the low pool (``priority`` 0) or of the high pool (any other)."""
-        high = priority != 0
+        high = whole_number("the priority", priority, -LARGEST) != 0
         with self._lock:
             turn = self._next[high]
             self._next[high] = (turn + 1) % POOL_STREAMS
@@ -435,7 +464,7 @@ class StreamPool:
 
     def of_id(self, stream_id: int) -> FlexStream:
         """A stream that `take` has returned. LaunchError SPY872 for any other id."""
-        stream = self._streams.get(stream_id)
+        stream = self._streams.get(whole_number("the stream id", stream_id, -LARGEST))
         if stream is None:
             raise LaunchError(
                 "SPY872",
@@ -459,6 +488,8 @@ class StreamPool:
 
     def set_current(self, stream: FlexStream) -> FlexStream:
         """Make ``stream`` the calling thread's; returns the one before."""
+        require_type("the stream", stream, FlexStream)
+        require_card(self._device, stream.device, "the stream", stream)
         before = self.current
         self._local.stream = stream
         return before

@@ -131,12 +131,14 @@ class SpyreTensor:
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
-        """Shape, strides, dtype and layout: equal for tensors that launches may exchange."""
-        return (self.shape, self.strides, self.dtype, self.layout)
+        """Shape, strides, dtype, layout and card: equal for tensors that launches may exchange."""
+        return (self.shape, self.strides, self.dtype, self.layout, self.storage.allocator)
 
     @cached_property
     def address_bytes(self) -> int:
-        """Address of its memory, for the flex layer."""
+        """Address of its memory, for the flex layer; 0 for an empty tensor."""
+        if not self.size_bytes:
+            return 0
         return self.storage.allocator.device_address(self.storage.index)
 
     @cached_property

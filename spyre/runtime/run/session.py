@@ -19,7 +19,7 @@ import numpy as np
 from spyre.dtypes import find_host_dtype
 from spyre.hw.device import Device, warm_program
 from spyre.hw.linking import LinkedProgram
-from spyre.hw.memory import DeviceTensor
+from spyre.hw.memory import TENSOR_REGIONS, DeviceTensor
 from spyre.hw.numerics import Numerics
 from spyre.hw.spec import STICK_BYTES
 from spyre.lru_cache import LruCache
@@ -235,7 +235,8 @@ class Session:
                 if buffer.alias_of is not None:
                     continue
                 size_bytes = max(buffer.size_bytes, STICK_BYTES)
-                storage = storages.enter_context(self.flex.allocate(size_bytes, buffer.region))
+                region = buffer.region if buffer.region in range(TENSOR_REGIONS) else None
+                storage = storages.enter_context(self.flex.allocate(size_bytes, region))
                 address = self.flex.allocator.device_address(storage.index)
                 if buffer.spec is None:
                     pools[name] = PoolBuffer(address, buffer.size_bytes)

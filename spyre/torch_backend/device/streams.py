@@ -163,10 +163,7 @@ class SpyreEvent(torch.Event):  # type: ignore[misc]
     def wait(self, stream: Any = None) -> None:
         """Let ``stream``, by default the current one, wait; the host waits for another card's."""
         chosen = current_stream(self.card_index) if stream is None else stream
-        if chosen.device.index != self.card_index:
-            self.flex.synchronize()
-        else:
-            self.flex.wait(chosen.flex)
+        self.flex.wait(chosen.flex)
 
     def query(self) -> bool:
         """Return True if complete or never recorded; raises the error of a stream that failed."""

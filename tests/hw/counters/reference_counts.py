@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from spyre.hw.reference import literal_starts
 from spyre.hw.reference.addresses import (
     Int64Array,
     element_offsets,
@@ -17,6 +16,7 @@ from spyre.hw.reference.addresses import (
 )
 from spyre.hw.reference.packed import input_coordinates
 from spyre.mlir.operation.operation import Component, Operation, Tensor
+from tests.hw.harness import literal_starts
 
 RING = 32
 

@@ -7,6 +7,7 @@ reference runs dispatch by dispatch, which never chains.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from hypothesis import given, settings, strategies as st
 from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.linking.binding import Allocation
 from spyre.hw.linking.linked_program import LinkedProgram
-from spyre.hw.plan_table import CHAIN_LENGTH, COST_NS, MAX_CHAIN
+from spyre.hw.plan_table import CHAIN_LENGTH, COST_NS, MAX_CHAIN, UNITS
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES, STICK_BYTES
-from spyre.mlir.builder.operations import build_operation
-from spyre.mlir.builder.recipes import HostOperand, pointwise
+from spyre.mlir.builder.operations import OperationSpec, build_operation
+from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component
 from tests.hw.harness import allocations_of, engine, link, region, windows
 
@@ -146,6 +147,38 @@ def test_units_run_in_order_where_one_reads_sticks_that_another_writes(moved_byt
     on_two_threads = memory_after(program, False)
     assert on_two_threads == memory_after(program, False, threads=1)
     assert on_two_threads == memory_after(program, True)
+
+
+def overlapping(name: str) -> OperationSpec:
+    """An operation of several units whose output begins two sticks into its input."""
+    moved = HostOperand(region(0) + 2 * STICK_BYTES)
+    if name == "sum":
+        return reduction(name, (4, 16 * ROWS, COLUMNS), (0,), A, moved, {"mb": CORES})
+    if name == "batchmatmul":
+        return matmul(16 * ROWS, COLUMNS, COLUMNS, A, B, moved)
+    return pointwise(name, (16 * ROWS, COLUMNS), [A], moved, {"mb": CORES})
+
+
+@pytest.mark.parametrize("name", ["identity", "sum", "batchmatmul", "exp"])
+def test_units_of_any_operation_run_in_order_where_they_overlap(name: str) -> None:
+    op = build_operation(overlapping(name))
+    program = link(engine(threads=2), [op], allocations([op]))
+    assert lengths(program) == [0]
+    assert program.tables[0, UNITS] > 1
+    assert memory_after(program, False) == memory_after(program, False, threads=1)
+
+
+@pytest.mark.parametrize("name", ["identity", "sum", "batchmatmul"])
+def test_units_of_other_operations_run_at_once_where_they_do_not(name: str) -> None:
+    spec = overlapping(name)
+    op = build_operation(replace(spec, outputs=[replace(spec.outputs[0], base=region(2))]))
+    assert lengths(link(engine(threads=2), [op], allocations([op]))) == [1]
+
+
+def test_small_work_runs_in_order_too() -> None:
+    away = HostOperand(region(0) + STICK_BYTES)
+    program = linked([("neg", [A], away), ("neg", [A], A), ("neg", [A], B)], rows=64)
+    assert lengths(program) == [0, 1, 1]
 
 
 def test_one_code_per_stick_is_no_stick_of_its_own() -> None:

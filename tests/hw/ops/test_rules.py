@@ -13,11 +13,10 @@ from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
 from spyre.hw.ops.rules import RULES, arrangement_faults, require_op
 from spyre.hw.ops.table import OPS
 from spyre.hw.plans.core_plan import check_operation, plan_operation
-from spyre.hw.reference import literal_starts
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Operation
-from tests.hw.harness import region
+from tests.hw.harness import literal_starts, region
 
 WIDE = "IEEE_FP32"
 

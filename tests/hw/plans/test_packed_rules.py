@@ -14,11 +14,18 @@ from spyre.hw.access import make_access
 from spyre.hw.counters.execute import count_plan
 from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.hw.plans.offset_tables import local_offsets
-from spyre.hw.reference import literal_starts
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Operation, Padding, Window
-from tests.hw.harness import allocations_of, compare, engine, link, map_tensors, windows
+from tests.hw.harness import (
+    allocations_of,
+    compare,
+    engine,
+    link,
+    literal_starts,
+    map_tensors,
+    windows,
+)
 from tests.hw.logical import Bench
 from tests.hw.packed_cases import FORMAT_OF, a_stick, b_stick, build, operand
 from tests.hw.packed_strategies import OUTPUT_STICKS

@@ -9,11 +9,10 @@ import pytest
 
 from spyre.errors import UnsupportedError
 from spyre.hw.plans.core_plan import plan_operation
-from spyre.hw.reference import literal_starts
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Operation
-from tests.hw.harness import region
+from tests.hw.harness import literal_starts, region
 
 FILE = "somewhere/sdsc_7.json"
 

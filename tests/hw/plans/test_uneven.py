@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from spyre.errors import DeviceFault, UnsupportedError
 from spyre.hw.linking.binding import Allocation
-from spyre.hw.reference import literal_starts, run_reference
+from spyre.hw.reference import run_reference
 from spyre.hw.spec import REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation, build_sdsc
 from spyre.mlir.builder.recipes import (
@@ -34,6 +34,7 @@ from tests.hw.harness import (
     engine,
     fill_window,
     link,
+    literal_starts,
     map_tensors,
     reference_memory,
     region,

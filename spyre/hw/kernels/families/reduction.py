@@ -43,7 +43,7 @@ SUM, MAX, MIN, ABSMAX, PROD, EXX2 = range(len(tb.REDUCTIONS))
 OPCODE, INNER, BLOCKS, LANES, FLAGS = tb.OPCODE, tb.INNER, tb.BLOCKS, tb.LANES, tb.FLAGS
 MASK, MASK_LANES, VALUE = tb.MASK, tb.MASK_LANES, tb.VALUE
 EXTENT, PITCH, INNER_PITCH = tb.EXTENT, tb.PITCH, tb.INNER_PITCH
-BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
+BASE, TENSOR, LANE, FORMAT = tb.BASE, tb.TENSOR, tb.LANE, tb.FORMAT
 IN, OUT, AT = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 DL16 = tb.DL16
 BLOCK_STICKS, WHOLE_STICK = tb.BLOCK_STICKS, tb.WHOLE_STICK
@@ -210,7 +210,8 @@ def finish(table, scale, sticks, lanes, sums, squares):
 @kernel
 def stage(table, half, word, address, coordinate, sticks, pitch, step, lanes, buffer):
     """Load ``sticks`` input sticks and replace masked elements."""
-    load_sticks(half, word, address, sticks, pitch, WHOLE_STICK, table[IN + FORMAT], lanes, buffer)
+    lane, code = table[IN + LANE], table[IN + FORMAT]
+    load_sticks(half, word, address, sticks, pitch, lane, code, lanes, buffer)
     masked = table[MASK]
     if masked == 0:
         return
@@ -364,6 +365,7 @@ def reduction(table, bases, half, word, scratch, first, last):
     squares = scratch[2 * BUFFER : 3 * BUFFER]
     # DL16 codes without a mask need no staging: extremes are compared as integers, see `order_key`
     direct = table[MASK] == 0 and table[IN + FORMAT] == DL16 and opcode <= MIN
+    direct = direct and table[IN + LANE] == WHOLE_STICK
     for unit in range(first, last):
         sticks, address, result, coordinate = unit_place(table, bases, unit)
         start = identity_of(opcode)
