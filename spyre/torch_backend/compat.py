@@ -34,6 +34,10 @@ reinterpret: Callable[..., torch.Tensor] = torch._C._dynamo.guards._reinterpret_
 """(tensor, size, stride, offset that is added): the same storage seen otherwise, unchecked and
 unknown to autograd."""
 
+takes_numbers: Callable[[str], bool] = torch._C._should_allow_numbers_as_tensors
+"""(aten name without overload): True if its tensor arguments may be given as numbers, which it then
+wraps for type promotion."""
+
 from_dlpack: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
 
 
@@ -109,6 +113,12 @@ def is_traced() -> bool:
     """True while torch's Python dispatcher replaces composite operations by decompositions."""
     key = torch._C.DispatchKey.PythonDispatcher
     return bool(torch._C._dispatch_tls_is_dispatch_key_included(key))
+
+
+def composed(name: str, *args: Any) -> Any:
+    """Run what torch makes of a composite operation, given by aten name."""
+    op = operator(name)
+    return op.decompose(*args) if is_traced() else op.redispatch(COMPOSITE_KEYS, *args)
 
 
 def is_observed() -> bool:

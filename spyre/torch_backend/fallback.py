@@ -10,8 +10,8 @@ is not changed before all results exist. A small view of a large storage is firs
 card, so that only its elements are transferred.
 
 torch wraps a Python number as a tensor of rank 0, of which only the kind takes part in type
-promotion, and unwraps it before it calls a Python kernel. CPU kernels need a tensor again: one
-whose dtype gives the same promotion.
+promotion, and unwraps it before it calls a Python kernel. Arithmetic operators wrap it again; other
+CPU kernels need a tensor, one whose dtype gives the same promotion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key
+from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key, takes_numbers
 from spyre.torch_backend.device import (
     check_int64,
     cpu_generator,
@@ -189,17 +189,20 @@ def number_tensor(value: complex, others: Sequence[torch.Tensor]) -> torch.Tenso
     """Return ``value`` as a CPU tensor of rank 0, in a dtype that promotes with ``others`` as a
     Python number does.
 
-    Tensors of rank 0 have a lower priority than those with dims in torch's promotion, so they
-    decide if there are any; booleans only if there are no other tensors.
+    Tensors of rank 0 have a lower priority than those with dims in torch's promotion: only others
+    of rank 0 decide, booleans only if there are no other tensors. The value changes only for them.
     """
     chosen = [t for t in others if t.dtype is not torch.bool] or list(others)
-    chosen = [t for t in chosen if t.dim() == 0] or chosen
+    chosen = [t for t in chosen if t.dim() == 0]
     alone = torch.tensor(value, device="cpu")
     if not chosen:
         return alone
     dtype = functools.reduce(torch.promote_types, (torch.result_type(t, value) for t in chosen))
     return alone.to(dtype)
 
+
+FLOAT_FUNCTIONS = ("copysign", "xlogy")
+"""Operators without number overloads, whose results are floats also for integers."""
 
 UNMARKED_WRITES: dict[str, tuple[str, ...]] = {
     "aten::batch_norm_update_stats": ("running_mean", "running_var"),
@@ -393,9 +396,13 @@ class FallbackCall:
 
     def _wrap_numbers(self, host_args: list[Any]) -> None:
         names, tensors = self.signature.names, self.signature.tensors
+        name = schema_of(self.op).name.removeprefix("aten::")
+        if takes_numbers(name):
+            return
         for position, value in enumerate(host_args):
             if isinstance(value, (int, float, complex)) and names[position] in tensors:
-                host_args[position] = number_tensor(value, tensors_in(host_args))
+                number = float(value) if name in FLOAT_FUNCTIONS else value
+                host_args[position] = number_tensor(number, tensors_in(host_args))
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """Use the card's random numbers, for random operations without a generator argument."""

@@ -34,6 +34,7 @@ SYMBOLS = (
     "torch._C._get_privateuse1_backend_name",
     "torch._C._is_torch_function_mode_enabled",
     "torch._C._len_torch_dispatch_stack",
+    "torch._C._should_allow_numbers_as_tensors",
     "torch._C._nn._parse_to",
     "torch._C.Generator",
     "torch._C.TensorBase.data",

@@ -244,9 +244,10 @@ def nll_loss_backward(args: Arguments) -> torch.Tensor:
     """Gradients of the input; nll_loss2d_backward makes its result."""
     x, grad = args.self, args.grad_output.float()
     dim = min(x.dim() - 1, 1)
-    _, classes, factors = _classes(args.target, args.weight, args.ignore_index)
+    keeps, classes, factors = _classes(args.target, args.weight, args.ignore_index)
     share = grad / args.total_weight.float() if args.reduction == MEAN else grad
-    values = (-factors * share).to(x.dtype).unsqueeze(dim)
+    # the total weight is 0 if all targets are ignored
+    values = torch.where(keeps, -factors * share, 0.0).to(x.dtype).unsqueeze(dim)
     found = torch.zeros_like(x).scatter(dim, classes.unsqueeze(dim), values)
     (grad_input,) = args.results or [torch.empty_like(x)]
     return copy_into(grad_input, found)

@@ -239,9 +239,7 @@ def relu(is_in_place: bool, args: Arguments) -> torch.Tensor:
 
 def reversed_subtraction(args: Arguments) -> torch.Tensor:
     """aten::rsub: other - alpha · self."""
-    if isinstance(args.other, torch.Tensor):
-        return torch.sub(args.other, args.self, alpha=args.alpha)
-    return torch.add(torch.mul(args.self, -args.alpha), args.other)
+    return torch.sub(args.other, args.self, alpha=args.alpha)
 
 
 # --- the table -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from spyre.torch_backend.compat import COMPOSITE_KEYS, operator
+from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, is_traced, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill
 from spyre.torch_backend.eager.launch import run
@@ -279,6 +279,23 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
         unbiased = variance.to(args.running_var.dtype) * (count / max(count - 1, 1))
         args.running_var.lerp_(unbiased, args.momentum)
     return result, mean, scale
+
+
+def _batch_norm(x: torch.Tensor, *args: Any) -> Any:
+    """aten::_batch_norm_impl_index; of empty batches ATen's would make statistics in float64."""
+    if is_traced() or x.numel():
+        return composed("_batch_norm_impl_index", x, *args)
+    weight, bias, *_ = args
+    result = x.clone()
+    # elements of empty results keep the gradients of weight and bias
+    result = result if weight is None else result * weight[0]
+    result = result if bias is None else result + bias[0]
+    mean, scale = (x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))
+    return result, mean, scale, x.new_empty(0, dtype=torch.uint8), 0
+
+
+COMPOSITES = {"_batch_norm_impl_index": _batch_norm}
+"""In front of what torch makes these operations of; by aten name."""
 
 
 def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from spyre.interrupts import interrupts
 from spyre.mlir.builder import round_up
-from spyre.torch_backend.compat import COMPOSITE_KEYS, is_observed, is_traced, operator
+from spyre.torch_backend.compat import composed, is_observed
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import FLOATS
 from spyre.torch_backend.eager.elementwise import rectified
@@ -542,7 +542,7 @@ def _fits(net: Network, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor
 def _network_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *args: Any) -> Any:
     """aten::lstm.input and its kin."""
     found = _run(cell, x, (hx,) if isinstance(hx, Tensor) else hx, *args)
-    return _composed(f"{cell}.input", x, hx, *args) if found is None else found
+    return composed(f"{cell}.input", x, hx, *args) if found is None else found
 
 
 def _cell_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *weights: Any) -> Any:
@@ -554,15 +554,9 @@ def _cell_kernel(cell: str, x: Tensor, hx: Tensor | Sequence[Tensor], *weights: 
         net = Network(cell, 1, 1, len(params) == 4, len(params), name_of(x.dtype))
         found = _launched(net, x.unsqueeze(0), [state.unsqueeze(0) for state in states], params)
     if found is None:
-        return _composed(f"{cell}_cell", x, hx, *weights)
+        return composed(f"{cell}_cell", x, hx, *weights)
     made = tuple(state[0] for state in found[1:])
     return made[0] if len(made) == 1 else made
-
-
-def _composed(name: str, *args: Any) -> Any:
-    """What torch makes the operation of."""
-    op = operator(name)
-    return op.decompose(*args) if is_traced() else op.redispatch(COMPOSITE_KEYS, *args)
 
 
 COMPOSITES = {

@@ -136,5 +136,6 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool] | None:
 def register() -> None:
     """Register them, once."""
     register_kernels(eager_kernels())
-    register_composites({**matmul.COMPOSITES, **recurrent.COMPOSITES})
+    composites = (matmul.COMPOSITES, normalisation.COMPOSITES, recurrent.COMPOSITES)
+    register_composites({name: kernel for table in composites for name, kernel in table.items()})
     register_casts()

@@ -119,3 +119,23 @@ def test_infinities_become_the_least_integer():
     x = torch.tensor([1.5, -2.5, float("inf"), -float("inf")]).to("spyre")
     for convert in (torch.Tensor.long, torch.compile(torch.Tensor.long)):
         assert convert(x).tolist() == [1, -2, -(2**31), -(2**31)]
+
+
+@pytest.mark.parametrize("weight", [None, (1.0, 2.0, 0.0), (0.0, 0.0, 0.0)], ids=str)
+@pytest.mark.parametrize("ignored", ["all", "one"])
+@pytest.mark.parametrize("sizes", [(4, 3), (2, 3, 5)], ids=str)
+def test_means_of_ignored_targets(sizes, ignored, weight):
+    def loss(x, target, weight):
+        x = x.detach().clone().requires_grad_()
+        found = F.cross_entropy(x, target, weight, ignore_index=2)
+        (grad,) = torch.autograd.grad(found, x)
+        return found.detach(), grad
+
+    target = torch.full(sizes[:1] + sizes[2:], 2)
+    target.view(-1)[0] = 2 if ignored == "all" else 1
+    given = numbers(*sizes, dtype=torch.float32), target
+    factors = None if weight is None else torch.tensor(weight)
+    moved = [t if t is None else t.to("spyre") for t in (*given, factors)]
+    found = loss(*moved)
+    for one, other in zip(found, loss(*given, factors), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6, equal_nan=True)
