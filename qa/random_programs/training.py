@@ -319,14 +319,16 @@ def first_failure(step: Step) -> Failure | None:
 def _differences(
     dtype: torch.dtype, exact: Values, host: Values, card: Values
 ) -> Iterator[tuple[str, str]]:
-    scale = max((_size(v) for v in exact.values()), default=0.0)
+    largest = max((_size(v) for v in exact.values()), default=0.0)
     for name, expected in exact.items():
         ours, theirs = card[name], host[name]
         if expected is None or ours is None or theirs is None:
             if not (expected is None and ours is None):
                 yield name, f"{_kind(ours)}, on the CPU {_kind(theirs)}"
             continue
-        text = _difference(dtype, expected, theirs, ours, scale)
+        # Terms of a loss are about 1, whatever their sum is; gradients are sums of the largest.
+        scale = 2.0**-4 if name == "loss" else 2.0**-10 * max(largest, 1.0)
+        text = _difference(dtype, expected, theirs, ours, max(_size(expected), scale))
         if text:
             yield name, text
 
@@ -356,7 +358,7 @@ def _difference(dtype: torch.dtype, exact: Tensor, host: Tensor, card: Tensor, s
     finite = torch.isfinite(host) & torch.isfinite(exact)
     error = (host.double() - exact).abs().where(finite, torch.zeros(()))
     largest = float(error.max()) if error.numel() else 0.0
-    allowed = TIMES * largest + SLACK[dtype] * max(_size(exact), 2.0**-10 * scale, 2.0**-10)
+    allowed = TIMES * largest + SLACK[dtype] * scale
     wrong = finite & ((card.double() - exact).abs() > allowed)
     return worst(card, exact, wrong) if bool(wrong.any()) else ""
 
