@@ -3,7 +3,7 @@
 Every seed is one program, run eagerly, compiled, and compiled with dynamic sizes, on a card of DL16
 or of IEEE halves by turns. A failing program is shrunk and printed as a function. Programs that
 end in an error of an unsupported feature, or that torch cannot trace for the CPU either, are
-counted by that.
+counted by that. With `--kind training` a seed is a training step: layers, a loss and hooks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from typing import TextIO
 
-from qa.random_programs.runner import FINDS, Outcome, outcomes
+from qa.random_programs.runner import FINDS, KINDS, Outcome, outcomes
 
 
 class Progress:
@@ -43,6 +43,7 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m qa.random_programs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many (100)")
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0], help="of seeds (functions)")
     parser.add_argument("--first", type=int, metavar="SEED", help="the first (a random one)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="J", help="processes")
     options = parser.parse_args()
@@ -51,7 +52,7 @@ def main() -> int:
     kinds: Counter[str] = Counter()
     progress = Progress(options.seeds, sys.stderr)
     refusals: dict[str, list[int]] = {}
-    for outcome in outcomes(first, options.seeds, options.jobs):
+    for outcome in outcomes(first, options.seeds, options.jobs, options.kind):
         kinds[outcome.kind or "equal"] += 1
         progress.note(outcome)
         if outcome.kind and outcome.kind not in FINDS:

@@ -7,12 +7,19 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qa.random_programs.comparison import Failure
 
 NUMERICS = ("dl16", "ieee")
 PROGRAMS_PER_PROCESS = 100
 FINDS = ("different", "crashed")
 """Kinds of outcomes that are defects of ours."""
+KINDS = ("functions", "training")
+"""What a seed is: a function (:mod:`.generate`) or a training step (:mod:`.training`)."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +33,35 @@ class Outcome:
     program: str = ""
 
 
-def run_seed(seed: int) -> Outcome:
+def run_seed(kind: str, seed: int) -> Outcome:
     """Generate, run, and shrink if it fails; in a worker process."""
+    numerics = os.environ["SPYRE_NUMERICS"]
+    text, failure = _run_step(seed) if kind == "training" else _run_function(seed)
+    if failure is None:
+        return Outcome(seed, numerics)
+    return Outcome(seed, numerics, failure.kind, str(failure), text)
+
+
+def _run_function(seed: int) -> tuple[str, Failure | None]:
     from qa.random_programs.comparison import first_failure
     from qa.random_programs.generate import random_program
     from qa.random_programs.shrink import shrunk
 
-    numerics = os.environ["SPYRE_NUMERICS"]
     program = random_program(seed)
     failure = first_failure(program)
-    if failure is None:
-        return Outcome(seed, numerics)
-    if failure.kind in FINDS:
+    if failure is not None and failure.kind in FINDS:
         program, failure = shrunk(program, failure)
-    return Outcome(seed, numerics, failure.kind, str(failure), str(program))
+    return str(program), failure
+
+
+def _run_step(seed: int) -> tuple[str, Failure | None]:
+    from qa.random_programs.training import first_failure, random_step, shrunk
+
+    step = random_step(seed)
+    failure = first_failure(step)
+    if failure is not None and failure.kind in FINDS:
+        step, failure = shrunk(step, failure)
+    return str(step), failure
 
 
 def _start_worker(numerics: str) -> None:
@@ -58,7 +80,7 @@ def _start_worker(numerics: str) -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+def outcomes(first: int, count: int, jobs: int, kind: str = KINDS[0]) -> Iterator[Outcome]:
     """Outcomes of ``count`` seeds from ``first``, half of them under each of the number modes."""
     for turn, numerics in enumerate(NUMERICS):
         seeds = range(first + turn, first + count, len(NUMERICS))
@@ -67,7 +89,7 @@ def outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
         for batch in batches(seeds, jobs * PROGRAMS_PER_PROCESS):
             context = get_context("spawn")
             with ProcessPoolExecutor(jobs, context, _start_worker, (numerics,)) as pool:
-                yield from pool.map(run_seed, batch)
+                yield from pool.map(partial(run_seed, kind), batch)
 
 
 def batches(seeds: range, size: int) -> Iterator[range]:
