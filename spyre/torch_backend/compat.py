@@ -6,12 +6,18 @@ removes a symbol fails the test that names it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
+import os
+import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad as _forward_ad, profiler as _profiler
 
@@ -42,6 +48,7 @@ def register_device(name: str, module: Any) -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(name, backend_module=module)
+    _make_guard_native()
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
@@ -55,10 +62,53 @@ def register_guard() -> None:
     _registered.extend((hook, guard))
     torch._C._acc.register_python_privateuseone_hook(hook)
     torch._C._acc.register_python_privateuseone_device_guard(guard)
+    _make_guard_native()
 
 
 _registered: list[Any] = []
 """C++ keeps no reference to what it was given."""
+
+_GUARD_CODE = {
+    "x86_64": "b8 14 00 00 00  31 d2  c3",  # mov eax, 20; xor edx, edx; ret
+    "aarch64": "80 02 80 d2  01 00 80 d2  c0 03 5f d6",  # mov x0, 20; mov x1, 0; ret
+}
+"""By processor, a function that returns `PRIVATE_USE_1` and 0 in the two registers for results: as
+a DeviceType, as a Device with index 0, and as the default Stream of that device.
+"""
+_GUARD_METHODS = (0, 1, 2, 5, 8, 9)
+"""In the method table of c10::impl::DeviceGuardImplInterface: type, exchangeDevice, getDevice,
+getStream, getNewStream, exchangeStream."""
+_GUARD_TABLE_WORDS = 34
+"""At least the size of the table, with the two words before its first method."""
+
+
+def _make_guard_native() -> None:
+    """Replace the C++ methods of the registered guard that call Python; the results are the same.
+
+    C++ calls them from noexcept functions, also while it unwinds with a Python error set. Ctrl-C in
+    Python, or the SystemError of a call with an error set, would end the process there. Does
+    nothing on processors without `_GUARD_CODE`.
+    """
+    code = bytes.fromhex(_GUARD_CODE.get(platform.machine(), ""))
+    if not code:
+        return
+    file = os.memfd_create("spyre-device-guard")
+    os.write(file, code)
+    page = mmap.mmap(file, len(code), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
+    os.close(file)
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * (PRIVATE_USE_1 + 1)).in_dll(
+        library, "_ZN3c104impl26device_guard_impl_registryE"
+    )
+    table_of_guard = ctypes.c_void_p.from_address(guards[PRIVATE_USE_1])
+    word = ctypes.sizeof(ctypes.c_void_p)
+    table = (ctypes.c_void_p * _GUARD_TABLE_WORDS)()
+    ctypes.memmove(table, table_of_guard.value - 2 * word, ctypes.sizeof(table))
+    for method in _GUARD_METHODS:
+        table[2 + method] = np.frombuffer(page, np.uint8).ctypes.data
+    _registered.extend((page, table))
+    table_of_guard.value = ctypes.addressof(table) + 2 * word
+
 
 
 private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name

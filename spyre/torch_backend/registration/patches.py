@@ -17,6 +17,7 @@ import torch
 
 from spyre import config
 from spyre.errors import LaunchError
+from spyre.interrupts import interrupts
 from spyre.torch_backend import compat, device as cards, tensors
 from spyre.torch_backend.device import (
     _exchange_device,
@@ -126,9 +127,10 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run backward in the calling thread: the engine's threads have no current card or stream."""
     if not is_initialized():
         return original(*args, **kwargs)
-    cards.follow_all_streams()
-    with torch.autograd.set_multithreading_enabled(False):
-        return original(*args, **kwargs)
+    with interrupts:
+        cards.follow_all_streams()
+        with torch.autograd.set_multithreading_enabled(False), interrupts.allowed():
+            return original(*args, **kwargs)
 
 
 def _profile(original: Callable[..., Any], profile: Any, *args: Any, **kwargs: Any) -> None:
