@@ -285,15 +285,15 @@ def _stand_at(function: Callable[..., Any], owner: Any, name: str) -> None:
     setattr(owner, name, skip_in_dynamo(function))
 
 
-def wrap_method(cls: type, name: str, around: Callable[..., Any]) -> None:
-    """``around(original, object, …)`` is the method ``name`` of ``cls`` from now on."""
-    original = getattr(cls, name)
+def wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
+    """``around(original, …)`` is the method or function ``name`` of ``owner`` from now on."""
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(original, self, *args, **kwargs)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
 
-    _stand_at(method, cls, name)
+    _stand_at(method, owner, name)
 
 
 def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:

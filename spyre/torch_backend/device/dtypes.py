@@ -7,7 +7,10 @@ are an error.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -83,6 +86,26 @@ def warn_of_downcast() -> None:
                 "Spyre holds int64 tensors as int32: values outside its range are refused "
                 "(TORCH_SPYRE_DOWNCAST_WARN=0 hides this warning)"
             )
+
+
+class _Doubles(threading.local):
+    on_host = False
+
+
+doubles = _Doubles()
+"""``on_host``: the calling thread is in a block of `doubles_on_host`."""
+
+
+@contextmanager
+def doubles_on_host() -> Iterator[None]:
+    """Let ``x.double()`` of a tensor on a card return a CPU tensor within the block, for functions
+    of torch that compare in float64.
+    """
+    before, doubles.on_host = doubles.on_host, True
+    try:
+        yield
+    finally:
+        doubles.on_host = before
 
 
 def check_int64(source: torch.Tensor) -> None:

@@ -154,6 +154,11 @@ def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
         scaler._scale = scale
 
 
+def _check_trace(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    with cards.doubles_on_host():
+        original(*args, **kwargs)
+
+
 def _data_parallel(original: Callable[..., None], wrapper: Any, *args: Any, **kwargs: Any) -> None:
     module = args[0] if args else kwargs.get("module")
     if module is None or compat.accelerator_of_data_parallel() != "spyre":
@@ -370,6 +375,12 @@ PATCHES = (
         partial(compat.wrap_method, torch.amp.GradScaler, "unscale_", _unscale),
         ("torch.amp.GradScaler.unscale_",),
         "`torch.amp.GradScaler`: torch inverts the scale in float64",
+    ),
+    Patch(
+        "trace",
+        partial(compat.wrap_method, torch.jit._trace, "_check_trace", _check_trace),
+        ("torch.jit._trace._check_trace",),
+        "`torch.jit.trace`: torch compares the traced results in float64",
     ),
     Patch(
         "data_parallel",
