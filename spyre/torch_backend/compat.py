@@ -110,7 +110,6 @@ def _make_guard_native() -> None:
     table_of_guard.value = ctypes.addressof(table) + 2 * word
 
 
-
 private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
 """What PrivateUse1 is called in this process."""
 
