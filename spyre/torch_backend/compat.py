@@ -72,13 +72,11 @@ _GUARD_CODE = {
     "x86_64": "b8 14 00 00 00  31 d2  c3",  # mov eax, 20; xor edx, edx; ret
     "aarch64": "80 02 80 d2  01 00 80 d2  c0 03 5f d6",  # mov x0, 20; mov x1, 0; ret
 }
-"""By processor, a function that returns `PRIVATE_USE_1` and 0 in the two registers for results: as
-a DeviceType, as a Device with index 0, and as the default Stream of that device.
-"""
+"""A function that returns `PRIVATE_USE_1` and 0: a DeviceType, its Device 0 or the default Stream."""
 _GUARD_METHODS = (0, 1, 2, 5, 8, 9)
-"""In the method table of c10::impl::DeviceGuardImplInterface: type, exchangeDevice, getDevice,
-getStream, getNewStream, exchangeStream."""
-_GUARD_TABLE_WORDS = 34
+"""In the table of c10::impl::DeviceGuardImplInterface: type, exchangeDevice, getDevice, getStream,
+getNewStream, exchangeStream."""
+_TABLE_WORDS = 34
 """At least the size of the table, with the two words before its first method."""
 
 
@@ -97,12 +95,11 @@ def _make_guard_native() -> None:
     page = mmap.mmap(file, len(code), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
     os.close(file)
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-    guards = (ctypes.c_void_p * (PRIVATE_USE_1 + 1)).in_dll(
-        library, "_ZN3c104impl26device_guard_impl_registryE"
-    )
+    registry = "_ZN3c104impl26device_guard_impl_registryE"
+    guards = (ctypes.c_void_p * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
     table_of_guard = ctypes.c_void_p.from_address(guards[PRIVATE_USE_1])
     word = ctypes.sizeof(ctypes.c_void_p)
-    table = (ctypes.c_void_p * _GUARD_TABLE_WORDS)()
+    table = (ctypes.c_void_p * _TABLE_WORDS)()
     ctypes.memmove(table, table_of_guard.value - 2 * word, ctypes.sizeof(table))
     for method in _GUARD_METHODS:
         table[2 + method] = np.frombuffer(page, np.uint8).ctypes.data

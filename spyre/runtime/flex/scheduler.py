@@ -249,12 +249,11 @@ class Scheduler:
             if self._inbox:
                 self._wake()
             with interrupts.allowed():
-                was_stuck = False
+                stuck = 0
                 while not waiter.acquire(timeout=STUCK_SECONDS if callbacks else -1):
-                    is_stuck = not done() and self._is_stuck
-                    if is_stuck and was_stuck:
+                    stuck = 0 if done() or not self._is_stuck else stuck + 1
+                    if stuck == 2:  # by then, work that had ended at the first check has reported
                         raise LaunchError("SPY874", "a callback waits for work that waits for it")
-                    was_stuck = is_stuck
         finally:
             self._count_helper(1, -callbacks)
 
@@ -276,9 +275,8 @@ class Scheduler:
     def _is_stuck(self) -> bool:
         """True if all running units are callbacks that sleep, and no other unit can run."""
         with self._lock:
-            if self._inbox or self._finished or self._state.holds:
-                return False
-            return self._running <= self._waiting_callbacks
+            may_run = self._inbox or self._finished or self._state.holds
+            return not may_run and self._running <= self._waiting_callbacks
 
     @property
     def is_idle(self) -> bool:

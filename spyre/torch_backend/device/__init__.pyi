@@ -21,7 +21,6 @@ from .dtypes import (
     DTYPES as DTYPES,
     NAMES as NAMES,
     check_int64 as check_int64,
-    doubles as doubles,
     doubles_on_host as doubles_on_host,
     name_of as name_of,
     warn_of_downcast as warn_of_downcast,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -88,24 +86,21 @@ def warn_of_downcast() -> None:
             )
 
 
-class _Doubles(threading.local):
-    on_host = False
-
-
-doubles = _Doubles()
-"""``on_host``: the calling thread is in a block of `doubles_on_host`."""
-
-
-@contextmanager
-def doubles_on_host() -> Iterator[None]:
-    """Let ``x.double()`` of a tensor on a card return a CPU tensor within the block, for functions
-    of torch that compare in float64.
+class DoublesOnHost(threading.local):
+    """``with doubles_on_host:`` lets ``x.double()`` of a tensor on a card return a CPU tensor, for
+    functions of torch that compare in float64.
     """
-    before, doubles.on_host = doubles.on_host, True
-    try:
-        yield
-    finally:
-        doubles.on_host = before
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+doubles_on_host = DoublesOnHost()
 
 
 def check_int64(source: torch.Tensor) -> None:

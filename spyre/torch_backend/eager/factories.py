@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from spyre.layout import contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
-from spyre.torch_backend.device import NAMES, card_of, doubles, is_on_card, name_of
+from spyre.torch_backend.device import NAMES, card_of, doubles_on_host, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
@@ -154,7 +154,12 @@ def to_copy(
             made = fetched(x) if is_fetched else _converted(x, dtype)
         if made is not None:
             return made
-    if dtype is torch.float64 and device in (None, x.device) and doubles.on_host and is_on_card(x):
+    if (
+        dtype is torch.float64
+        and device in (None, x.device)
+        and doubles_on_host.depth
+        and is_on_card(x)
+    ):
         device, waits = torch.device("cpu"), True
     copy: Callable[..., torch.Tensor] = operator("_to_copy").redispatch
     options = {"dtype": dtype, "layout": layout, "device": device, "pin_memory": pin_memory}
@@ -200,21 +205,21 @@ def local_scalar_dense(tensor: torch.Tensor) -> Any:
     return (to_host(tensor) if on_host is None else on_host).item()
 
 
-def random_(tensor: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """aten::random_, on the CPU: int64 numbers are drawn as int32 ones, which the card can hold."""
-    if tensor.dtype is torch.int64:
-        return random_from(tensor, 0, None, generator=generator)
-    return cast(torch.Tensor, cpu_fallback(operator("random_"), tensor, generator=generator))
-
-
-def random_from(
-    tensor: torch.Tensor, low: int, end: int | None, *, generator: torch.Generator | None = None
-) -> torch.Tensor:
-    """aten::random_.from, on the CPU; without ``end``, int64 numbers are up to those of int32."""
+def random_(
+    tensor: torch.Tensor,
+    low: int = 0,
+    end: int | None = None,
+    *,
+    generator: torch.Generator | None = None,
+) -> Any:
+    """aten::random_ and random_.from, on the CPU. Without ``end`` int64 is drawn as int32, which the
+    card can hold.
+    """
     if end is None and tensor.dtype is torch.int64:
         end = torch.iinfo(torch.int32).max + 1
-    op = operator("random_.from")
-    return cast(torch.Tensor, cpu_fallback(op, tensor, low, end, generator=generator))
+    bounds = () if end is None and low == 0 else (low, end)
+    op = operator("random_.from" if bounds else "random_")
+    return cpu_fallback(op, tensor, *bounds, generator=generator)
 
 
 def record_stream(tensor: torch.Tensor, stream: Any) -> None:

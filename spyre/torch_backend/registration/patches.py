@@ -155,7 +155,7 @@ def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
 
 
 def _check_trace(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    with cards.doubles_on_host():
+    with cards.doubles_on_host:
         original(*args, **kwargs)
 
 
