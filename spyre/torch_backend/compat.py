@@ -72,12 +72,10 @@ _GUARD_CODE = {
     "x86_64": "b8 14 00 00 00  31 d2  c3",  # mov eax, 20; xor edx, edx; ret
     "aarch64": "80 02 80 d2  01 00 80 d2  c0 03 5f d6",  # mov x0, 20; mov x1, 0; ret
 }
-"""A function that returns `PRIVATE_USE_1` and 0: a DeviceType, its Device 0 or the default Stream."""
+"""A function that returns `PRIVATE_USE_1` and 0: a type, its Device 0 or that one's Stream 0."""
 _GUARD_METHODS = (0, 1, 2, 5, 8, 9)
 """In the table of c10::impl::DeviceGuardImplInterface: type, exchangeDevice, getDevice, getStream,
 getNewStream, exchangeStream."""
-_TABLE_WORDS = 34
-"""At least the size of the table, with the two words before its first method."""
 
 
 def _make_guard_native() -> None:
@@ -99,7 +97,7 @@ def _make_guard_native() -> None:
     guards = (ctypes.c_void_p * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
     table_of_guard = ctypes.c_void_p.from_address(guards[PRIVATE_USE_1])
     word = ctypes.sizeof(ctypes.c_void_p)
-    table = (ctypes.c_void_p * _TABLE_WORDS)()
+    table = (ctypes.c_void_p * 34)()  # at least its size, with the two words before the methods
     ctypes.memmove(table, table_of_guard.value - 2 * word, ctypes.sizeof(table))
     for method in _GUARD_METHODS:
         table[2 + method] = np.frombuffer(page, np.uint8).ctypes.data

@@ -87,9 +87,7 @@ def warn_of_downcast() -> None:
 
 
 class DoublesOnHost(threading.local):
-    """``with doubles_on_host:`` lets ``x.double()`` of a tensor on a card return a CPU tensor, for
-    functions of torch that compare in float64.
-    """
+    """``with doubles_on_host:`` makes ``x.double()`` of a tensor on a card a CPU tensor."""
 
     depth = 0
 

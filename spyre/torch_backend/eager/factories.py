@@ -154,12 +154,7 @@ def to_copy(
             made = fetched(x) if is_fetched else _converted(x, dtype)
         if made is not None:
             return made
-    if (
-        dtype is torch.float64
-        and device in (None, x.device)
-        and doubles_on_host.depth
-        and is_on_card(x)
-    ):
+    if dtype is torch.float64 and doubles_on_host.depth and is_on_card(x):
         device, waits = torch.device("cpu"), True
     copy: Callable[..., torch.Tensor] = operator("_to_copy").redispatch
     options = {"dtype": dtype, "layout": layout, "device": device, "pin_memory": pin_memory}
@@ -205,19 +200,10 @@ def local_scalar_dense(tensor: torch.Tensor) -> Any:
     return (to_host(tensor) if on_host is None else on_host).item()
 
 
-def random_(
-    tensor: torch.Tensor,
-    low: int = 0,
-    end: int | None = None,
-    *,
-    generator: torch.Generator | None = None,
-) -> Any:
-    """aten::random_ and random_.from, on the CPU. Without ``end`` int64 is drawn as int32, which the
-    card can hold.
-    """
-    if end is None and tensor.dtype is torch.int64:
-        end = torch.iinfo(torch.int32).max + 1
-    bounds = () if end is None and low == 0 else (low, end)
+def random_(tensor: torch.Tensor, *bounds: int | None, generator: Any = None) -> Any:
+    """aten::random_ and random_.from, on the CPU; int64 without an upper bound is drawn as int32."""
+    if tensor.dtype is torch.int64 and bounds[1:] in ((), (None,)):
+        bounds = (*(bounds[:1] or (0,)), torch.iinfo(torch.int32).max + 1)
     op = operator("random_.from" if bounds else "random_")
     return cpu_fallback(op, tensor, *bounds, generator=generator)
 
