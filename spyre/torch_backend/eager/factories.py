@@ -201,7 +201,7 @@ def local_scalar_dense(tensor: torch.Tensor) -> Any:
 
 
 def random_(tensor: torch.Tensor, *bounds: int | None, generator: Any = None) -> Any:
-    """aten::random_ and random_.from, on the CPU; int64 without an upper bound is drawn as int32."""
+    """aten::random_ and random_.from, on the CPU; int64 without an upper bound is as int32."""
     if tensor.dtype is torch.int64 and bounds[1:] in ((), (None,)):
         bounds = (*(bounds[:1] or (0,)), torch.iinfo(torch.int32).max + 1)
     op = operator("random_.from" if bounds else "random_")
