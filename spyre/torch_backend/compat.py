@@ -94,10 +94,10 @@ def _make_guard_native() -> None:
     os.close(file)
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     registry = "_ZN3c104impl26device_guard_impl_registryE"
-    guards = (ctypes.c_void_p * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
-    table_of_guard = ctypes.c_void_p.from_address(guards[PRIVATE_USE_1])
-    word = ctypes.sizeof(ctypes.c_void_p)
-    table = (ctypes.c_void_p * 34)()  # at least its size, with the two words before the methods
+    guards = (ctypes.c_size_t * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
+    table_of_guard = ctypes.c_size_t.from_address(guards[PRIVATE_USE_1])
+    word = ctypes.sizeof(ctypes.c_size_t)
+    table = (ctypes.c_size_t * 34)()  # at least its size, with the two words before the methods
     ctypes.memmove(table, table_of_guard.value - 2 * word, ctypes.sizeof(table))
     for method in _GUARD_METHODS:
         table[2 + method] = np.frombuffer(page, np.uint8).ctypes.data
