@@ -394,19 +394,19 @@ def test_callbacks_that_wait_for_themselves(card, wait):
         card.default_stream.synchronize()
 
 
-def test_callbacks_may_wait_for_other_streams(card, bundle):
+def test_callbacks_submit_work_and_wait_for_what_has_ended(card, bundle):
     plan, other = kernels.load(card, bundle), card.streams.take()
     a, y = card.to_device(ONES), card.empty(kernels.STICK)
     card.synchronize()
-    gate, seen = threading.Event(), []
+    seen = []
 
-    def wait():
-        gate.set()
-        other.launch(plan, [a, a, y])
+    def callback():
         other.synchronize()
-        seen.append(card.default_stream.query())
+        other.launch(plan, [a, a, y])
+        seen.append((card.default_stream.query(), other.query()))
 
-    card.default_stream.add_callback(wait)
-    card.default_stream.synchronize()
-    assert seen == [False]
+    card.default_stream.add_callback(callback)
+    card.synchronize()
+    other.synchronize()
+    assert seen == [(False, False)]
     assert (values(card, y) == 2).all()
