@@ -37,12 +37,16 @@ def _network() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     return network, x, torch.tensor([0, 1, 2, 3, 0, 1], dtype=torch.int32).long().to("spyre")
 
 
+def _multiply_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad.mul_(1)
+
+
 def _backward(*, hooks: bool = False, checkpoint: bool = False) -> Work:
     network, x, targets = _network()
     if hooks:
         for parameter in network.parameters():
             parameter.register_hook(lambda grad: grad * 1)
-            parameter.register_post_accumulate_grad_hook(lambda tensor: tensor.grad.mul_(1))
+            parameter.register_post_accumulate_grad_hook(_multiply_gradient)
         network.register_full_backward_hook(lambda *_: None)
 
     def work() -> list[torch.Tensor]:
