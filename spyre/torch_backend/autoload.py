@@ -96,6 +96,8 @@ _KERNELS = {
     "_copy_from": (_FACTORIES, "copy_from"),
     "_copy_from_and_resize": (_FACTORIES, "copy_from_and_resize"),
     "_local_scalar_dense": (_FACTORIES, "local_scalar_dense"),
+    "random_": (_FACTORIES, "random_"),
+    "random_.from": (_FACTORIES, "random_"),
     "record_stream": (_FACTORIES, "record_stream"),
     "_thnn_fused_lstm_cell": (_RECURRENT, "lstm_cell"),
     "_thnn_fused_lstm_cell_backward_impl": (_RECURRENT, "lstm_cell_backward"),

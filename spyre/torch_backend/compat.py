@@ -6,12 +6,18 @@ removes a symbol fails the test that names it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
+import os
+import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad as _forward_ad, profiler as _profiler
 
@@ -46,6 +52,7 @@ def register_device(name: str, module: Any) -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     _setup_privateuseone_for_python_backend(name, backend_module=module)
+    _make_guard_native()
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
@@ -59,10 +66,47 @@ def register_guard() -> None:
     _registered.extend((hook, guard))
     torch._C._acc.register_python_privateuseone_hook(hook)
     torch._C._acc.register_python_privateuseone_device_guard(guard)
+    _make_guard_native()
 
 
 _registered: list[Any] = []
 """C++ keeps no reference to what it was given."""
+
+_GUARD_CODE = {
+    "x86_64": "b8 14 00 00 00  31 d2  c3",  # mov eax, 20; xor edx, edx; ret
+    "aarch64": "80 02 80 d2  01 00 80 d2  c0 03 5f d6",  # mov x0, 20; mov x1, 0; ret
+}
+"""A function that returns `PRIVATE_USE_1` and 0: a type, its Device 0 or that one's Stream 0."""
+_GUARD_METHODS = (0, 1, 2, 5, 8, 9)
+"""In the table of c10::impl::DeviceGuardImplInterface: type, exchangeDevice, getDevice, getStream,
+getNewStream, exchangeStream."""
+
+
+def _make_guard_native() -> None:
+    """Replace the C++ methods of the registered guard that call Python; the results are the same.
+
+    C++ calls them from noexcept functions, also while it unwinds with a Python error set. Ctrl-C in
+    Python, or the SystemError of a call with an error set, would end the process there. Does
+    nothing on processors without `_GUARD_CODE`.
+    """
+    code = bytes.fromhex(_GUARD_CODE.get(platform.machine(), ""))
+    if not code:
+        return
+    file = os.memfd_create("spyre-device-guard")
+    os.write(file, code)
+    page = mmap.mmap(file, len(code), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
+    os.close(file)
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    registry = "_ZN3c104impl26device_guard_impl_registryE"
+    guards = (ctypes.c_size_t * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
+    table_of_guard = ctypes.c_size_t.from_address(guards[PRIVATE_USE_1])
+    word = ctypes.sizeof(ctypes.c_size_t)
+    table = (ctypes.c_size_t * 34)()  # at least its size, with the two words before the methods
+    ctypes.memmove(table, table_of_guard.value - 2 * word, ctypes.sizeof(table))
+    for method in _GUARD_METHODS:
+        table[2 + method] = np.frombuffer(page, np.uint8).ctypes.data
+    _registered.extend((page, table))
+    table_of_guard.value = ctypes.addressof(table) + 2 * word
 
 
 private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
@@ -245,15 +289,15 @@ def _stand_at(function: Callable[..., Any], owner: Any, name: str) -> None:
     setattr(owner, name, skip_in_dynamo(function))
 
 
-def wrap_method(cls: type, name: str, around: Callable[..., Any]) -> None:
-    """``around(original, object, …)`` is the method ``name`` of ``cls`` from now on."""
-    original = getattr(cls, name)
+def wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
+    """``around(original, …)`` is the method or function ``name`` of ``owner`` from now on."""
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(original, self, *args, **kwargs)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
 
-    _stand_at(method, cls, name)
+    _stand_at(method, owner, name)
 
 
 def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from spyre.errors import LaunchError
 from spyre.hw.cost import VirtualClock
 from spyre.interrupts import interrupts
 from spyre.runtime.flex.scheduling import (
@@ -44,6 +45,9 @@ time as its submission took.
 DOZES = 6
 """Empty polls after which a worker thread sleeps until it is woken."""
 
+STUCK_SECONDS = 0.25
+"""Time between two checks of a callback that waits whether any unit can still run."""
+
 PAUSE_SECONDS = 0.0003
 """Pause in the submission of small work after which worker threads run it. Earlier, they would
 compete with the submitting thread for the GIL, which makes both slower.
@@ -53,6 +57,12 @@ MAX_BACKLOG = 512
 
 Observer = Callable[[WorkUnit, int, int, BaseException | None], None]
 """Called under the lock after every unit: the unit, host clock at begin and end (ns), exception."""
+
+
+class _Callbacks(threading.local):
+    """``running``: the number of callbacks that the thread runs, one within the other."""
+
+    running = 0
 
 
 class Scheduler:
@@ -76,6 +86,8 @@ class Scheduler:
         self._running = 0  # units that run now
         self._large = 0  # large units that run now
         self._helpers = 0  # waiting threads that run units themselves
+        self._callbacks = _Callbacks()
+        self._waiting_callbacks = 0  # units that run now and are callbacks that sleep
         self._small_came = 0.0  # time of the last small submission, s
         self._large_came = False  # large work came, and workers have not run out of work since
         self._closed = False
@@ -231,18 +243,40 @@ class Scheduler:
         # and worker threads may have left earlier submissions to this thread.
         if done() or self.step():
             return  # the waiter stays on the list; releasing it later has no effect
-        self._count_helper(-1)  # a sleeping thread runs no units
+        callbacks = self._callbacks.running
+        self._count_helper(-1, callbacks)  # a sleeping thread runs no units
         try:
             if self._inbox:
                 self._wake()
             with interrupts.allowed():
-                waiter.acquire()
+                stuck = 0
+                while not waiter.acquire(timeout=STUCK_SECONDS if callbacks else -1):
+                    stuck = 0 if done() or not self._is_stuck else stuck + 1
+                    if stuck == 2:  # by then, work that had ended at the first check has reported
+                        raise LaunchError("SPY874", "a callback waits for work that waits for it")
         finally:
-            self._count_helper(1)
+            self._count_helper(1, -callbacks)
 
-    def _count_helper(self, change: int) -> None:
+    def _count_helper(self, change: int, callbacks: int = 0) -> None:
         with self._lock:
             self._helpers += change
+            self._waiting_callbacks += callbacks
+
+    def run_callback(self, function: Callable[[], None]) -> None:
+        """Call ``function``; LaunchError SPY874 in it if it waits and no unit can run meanwhile."""
+        self._callbacks.running += 1
+        try:
+            with interrupts.allowed():
+                function()
+        finally:
+            self._callbacks.running -= 1
+
+    @property
+    def _is_stuck(self) -> bool:
+        """True if all running units are callbacks that sleep, and no other unit can run."""
+        with self._lock:
+            may_run = self._inbox or self._finished or self._state.holds
+            return not may_run and self._running <= self._waiting_callbacks
 
     @property
     def is_idle(self) -> bool:

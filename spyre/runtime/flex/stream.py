@@ -23,7 +23,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from spyre.errors import LaunchError, UnsupportedError
-from spyre.interrupts import interrupts
 from spyre.rules import LARGEST, require_type, whole_number
 from spyre.runtime.flex.blocks import RecordedBlock
 from spyre.runtime.flex.scheduling import (
@@ -215,8 +214,11 @@ class FlexStream:
             stage.run(work, 0, 1)
 
     def add_callback(self, function: Callable[[], None]) -> None:
-        """Call ``function`` on the host in stream order; the stream waits until it returns."""
-        self.submit(Work(_CALLBACK, 1, function))
+        """Call ``function`` on the host in stream order; the stream waits until it returns.
+
+        LaunchError SPY874 in ``function`` where it waits for work that can only run after it.
+        """
+        self.submit(Work(_CALLBACK, 1, partial(self.device.scheduler.run_callback, function)))
 
     def record_block(self, block: RecordedBlock) -> None:
         """Show an operation that ran outside the scheduler in recordings, in stream order."""
@@ -353,8 +355,7 @@ _RAISED_LATE = (
 
 
 def _call(work: Work, first: int, last: int) -> None:
-    with interrupts.allowed():
-        work.payload()
+    work.payload()
 
 
 _CALLBACK = Stages((Stage(Engine.HOST, _call),))

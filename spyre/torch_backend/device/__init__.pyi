@@ -21,6 +21,7 @@ from .dtypes import (
     DTYPES as DTYPES,
     NAMES as NAMES,
     check_int64 as check_int64,
+    doubles_on_host as doubles_on_host,
     name_of as name_of,
     warn_of_downcast as warn_of_downcast,
     warn_user as warn_user,

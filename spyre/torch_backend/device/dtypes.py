@@ -7,6 +7,7 @@ are an error.
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 
 import torch
@@ -83,6 +84,21 @@ def warn_of_downcast() -> None:
                 "Spyre holds int64 tensors as int32: values outside its range are refused "
                 "(TORCH_SPYRE_DOWNCAST_WARN=0 hides this warning)"
             )
+
+
+class DoublesOnHost(threading.local):
+    """``with doubles_on_host:`` makes ``x.double()`` of a tensor on a card a CPU tensor."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+doubles_on_host = DoublesOnHost()
 
 
 def check_int64(source: torch.Tensor) -> None:

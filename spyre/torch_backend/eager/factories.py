@@ -15,7 +15,7 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
-from spyre.torch_backend.device import NAMES, card_of, is_on_card, name_of
+from spyre.torch_backend.device import NAMES, card_of, doubles_on_host, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
@@ -154,6 +154,8 @@ def to_copy(
             made = fetched(x) if is_fetched else _converted(x, dtype)
         if made is not None:
             return made
+    if dtype is torch.float64 and doubles_on_host.depth and is_on_card(x):
+        device, waits = torch.device("cpu"), True
     copy: Callable[..., torch.Tensor] = operator("_to_copy").redispatch
     options = {"dtype": dtype, "layout": layout, "device": device, "pin_memory": pin_memory}
     non_blocking = non_blocking and not waits
@@ -196,6 +198,14 @@ def local_scalar_dense(tensor: torch.Tensor) -> Any:
     """aten::_local_scalar_dense: the one element, as a Python number."""
     on_host = fetched(tensor)
     return (to_host(tensor) if on_host is None else on_host).item()
+
+
+def random_(tensor: torch.Tensor, *bounds: int | None, generator: Any = None) -> Any:
+    """aten::random_ and random_.from, on the CPU; int64 without an upper bound is as int32."""
+    if tensor.dtype is torch.int64 and bounds[1:] in ((), (None,)):
+        bounds = (*(bounds[:1] or (0,)), torch.iinfo(torch.int32).max + 1)
+    op = operator("random_.from" if bounds else "random_")
+    return cpu_fallback(op, tensor, *bounds, generator=generator)
 
 
 def record_stream(tensor: torch.Tensor, stream: Any) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from spyre import config
 from spyre.errors import LaunchError
+from spyre.interrupts import interrupts
 from spyre.torch_backend import compat, device as cards, tensors
 from spyre.torch_backend.device import (
     _exchange_device,
@@ -126,9 +127,10 @@ def _backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run backward in the calling thread: the engine's threads have no current card or stream."""
     if not is_initialized():
         return original(*args, **kwargs)
-    cards.follow_all_streams()
-    with torch.autograd.set_multithreading_enabled(False):
-        return original(*args, **kwargs)
+    with interrupts:
+        cards.follow_all_streams()
+        with torch.autograd.set_multithreading_enabled(False), interrupts.allowed():
+            return original(*args, **kwargs)
 
 
 def _profile(original: Callable[..., Any], profile: Any, *args: Any, **kwargs: Any) -> None:
@@ -150,6 +152,11 @@ def _unscale(original: Callable[..., Any], scaler: Any, optimizer: Any) -> Any:
         return original(scaler, optimizer)
     finally:
         scaler._scale = scale
+
+
+def _check_trace(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    with cards.doubles_on_host:
+        original(*args, **kwargs)
 
 
 def _data_parallel(original: Callable[..., None], wrapper: Any, *args: Any, **kwargs: Any) -> None:
@@ -368,6 +375,12 @@ PATCHES = (
         partial(compat.wrap_method, torch.amp.GradScaler, "unscale_", _unscale),
         ("torch.amp.GradScaler.unscale_",),
         "`torch.amp.GradScaler`: torch inverts the scale in float64",
+    ),
+    Patch(
+        "trace",
+        partial(compat.wrap_method, torch.jit._trace, "_check_trace", _check_trace),
+        ("torch.jit._trace._check_trace",),
+        "`torch.jit.trace`: torch compares the traced results in float64",
     ),
     Patch(
         "data_parallel",

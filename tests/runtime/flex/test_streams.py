@@ -370,3 +370,43 @@ def test_a_long_queue_keeps_some_corrections_only(card, bundle):
 
 def test_errors_are_ours():
     assert issubclass(StreamError, SpyreError)
+
+
+def _nested(card):
+    other = card.streams.take()
+    other.add_callback(card.default_stream.synchronize)
+    other.synchronize()
+
+
+WAITS = {
+    "stream": lambda card: card.default_stream.synchronize(),
+    "device": lambda card: card.synchronize(),
+    "event": lambda card: card.default_stream.record_event().synchronize(),
+    "copy": lambda card: card.to_host(card.to_device(ONES)),
+    "another callback": _nested,
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_callbacks_that_wait_for_themselves(card, wait):
+    card.default_stream.add_callback(lambda: WAITS[wait](card))
+    with pytest.raises(LaunchError, match="SPY874: a callback waits for work that waits for it"):
+        card.default_stream.synchronize()
+
+
+def test_callbacks_submit_work_and_wait_for_what_has_ended(card, bundle):
+    plan, other = kernels.load(card, bundle), card.streams.take()
+    a, y = card.to_device(ONES), card.empty(kernels.STICK)
+    card.synchronize()
+    seen = []
+
+    def callback():
+        other.synchronize()
+        other.launch(plan, [a, a, y])
+        seen.append((card.default_stream.query(), other.query()))
+
+    card.default_stream.add_callback(callback)
+    card.synchronize()
+    other.synchronize()
+    assert seen == [(False, False)]
+    assert (values(card, y) == 2).all()

@@ -14,6 +14,7 @@ import torch
 from spyre.interrupts import FinalizerQueue, interrupts
 from spyre.runtime.flex.device import devices
 from tests.interrupts import interrupted_at, interruptible
+from tests.torch_backend.processes import run, run_anew
 
 MOMENTS = 30
 
@@ -124,3 +125,109 @@ def test_finalizers_are_told_once():
     assert finalizers.cancel(keys[0]) is None
     del second
     assert not finalizers.pending
+
+
+HOOKS = """
+from torch.utils.checkpoint import checkpoint
+
+class Failure(Exception):
+    pass
+
+def fail(*_):
+    raise KIND("in a hook")
+
+def recomputed(x):
+    calls.append(1)
+    if len(calls) == 2:
+        fail()
+    return layer(x)
+
+class Failing(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x * 2)
+    backward = staticmethod(fail)
+
+def queued(gradient):
+    torch.autograd.Variable._execution_engine.queue_callback(fail)
+
+calls = []
+layer = torch.nn.Linear(8, 8).to(DEVICE)
+x = torch.ones(4, 8).to(DEVICE).requires_grad_()
+
+def unpacked():
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, fail):
+        return layer(x).relu()
+
+def hooked(register):
+    y = layer(x)
+    register(y)
+    return y
+
+WAYS = {
+    "tensor": lambda: hooked(lambda y: y.register_hook(fail)),
+    "parameter": lambda: hooked(lambda y: handles.append(layer.weight.register_hook(fail))),
+    "accumulated": lambda: hooked(
+        lambda y: handles.append(layer.weight.register_post_accumulate_grad_hook(fail))
+    ),
+    "after a node": lambda: hooked(lambda y: y.grad_fn.register_hook(fail)),
+    "before a node": lambda: hooked(lambda y: y.grad_fn.register_prehook(fail)),
+    "several": lambda: hooked(
+        lambda y: handles.append(torch.autograd.graph.register_multi_grad_hook([y, x], fail))
+    ),
+    "module": lambda: (handles.append(layer.register_full_backward_hook(fail)), layer(x))[1],
+    "saved": unpacked,
+    "checkpoint": lambda: checkpoint(recomputed, x, use_reentrant=False),
+    "reentrant": lambda: checkpoint(recomputed, x, use_reentrant=True),
+    "function": lambda: Failing.apply(layer(x)),
+    "queued": lambda: hooked(lambda y: y.register_hook(queued)),
+}
+for KIND in (Failure, KeyboardInterrupt, SystemError):
+    for name, way in WAYS.items():
+        handles = []
+        calls.clear()
+        y = way()
+        try:
+            y.sum().backward()
+        except BaseException as error:
+            print(name, repr(error), error.__traceback__.tb_next is not None, error.__cause__)
+        for handle in handles:
+            handle.remove()
+        layer.zero_grad()
+        layer(x).sum().backward()
+        print(layer.bias.grad.tolist())
+"""
+
+
+def test_errors_in_backward_passes_are_those_of_the_cpu():
+    """An abort would end the process, so it is one of its own."""
+    printed = [run(f"DEVICE = {device!r}\n{HOOKS}") for device in ("cpu", "spyre")]
+    assert printed[0].count("in a hook") == 36
+    assert printed[0] == printed[1]
+
+
+def test_the_guard_does_not_call_python():
+    """C++ calls it where an exception, such as Ctrl-C, ends the process."""
+    printed = run_anew("""
+        from torch.utils.backend_registration import _DummyDeviceGuard
+        def type_(self):
+            raise KeyboardInterrupt
+        _DummyDeviceGuard.type_ = type_
+        for device in ("cpu", "spyre"):
+            layer = torch.nn.Linear(8, 8).to(device)
+            x = torch.ones(4, 8).to(device).requires_grad_()
+            stream = torch.spyre.Stream()
+            with stream:
+                y = layer(x).mul_(2)[1:]
+            torch.autograd.grad(y.sum(), x, create_graph=True)[0].sum().backward()
+            print(layer.weight.grad is None, x.device, torch.empty_like(x).device)
+    """)
+    assert printed.split("\n")[:2] == ["False cpu cpu", "False spyre:0 spyre:0"]
+
+
+@pytest.mark.parametrize("kind", ["backward", "hooks", "checkpoint", "forward"])
+def test_interrupts_at_any_time(kind):
+    """By line of Python, also of torch, and by time, also within C++: a few of qa.interrupts."""
+    printed = run_anew(f"""
+        from qa.interrupts.__main__ import interrupt_often
+        interrupt_often({kind!r}, 1, 12)
+    """)
+    assert f"{kind}: 12 interrupts" in printed

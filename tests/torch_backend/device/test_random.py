@@ -130,3 +130,41 @@ def test_random_in_place_operations():
         assert x.cpu().count_nonzero() > 0
     assert torch.bernoulli(torch.full((8,), 0.5, device="spyre")).device.type == "spyre"
     assert torch.multinomial(torch.ones(4, device="spyre"), 2).dtype == torch.int64
+
+
+@pytest.mark.parametrize("bounds", [(), (5, None), (5,), (2, 9)])
+def test_int64_numbers_are_those_of_int32(bounds):
+    """The card holds int64 as int32; torch draws 63 bits without an upper bound."""
+    drawn = []
+    for dtype, given in ((torch.int32, bounds or (0, None)), (torch.int64, bounds)):
+        torch.manual_seed(2)
+        drawn.append(torch.empty(100, dtype=dtype, device="spyre").random_(*given).cpu().long())
+    low = bounds[0] if len(bounds) == 2 else 0
+    assert torch.equal(*drawn)
+    assert low <= drawn[1].min() < drawn[1].max() < 2**31
+    if not bounds or bounds[-1] is None:
+        assert drawn[1].max() > 2**30
+
+
+def test_a_seed_is_drawn_on_the_card():
+    """As data loaders and samplers do where the card is the default device."""
+    torch.manual_seed(2)
+    seeds = [torch.empty((), dtype=torch.int64, device="spyre").random_().item() for _ in range(3)]
+    torch.Generator().manual_seed(seeds[0])
+    assert len(set(seeds)) == 3
+    own = torch.Generator("spyre").manual_seed(4)
+    first = torch.empty((), dtype=torch.int64, device="spyre").random_(generator=own).item()
+    own.manual_seed(4)
+    assert torch.empty((), dtype=torch.int64, device="spyre").random_(generator=own).item() == first
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_data_loaders_where_the_card_is_the_default_device(shuffle, workers):
+    data = torch.utils.data.TensorDataset(torch.arange(8.0, device="cpu"))
+    torch.manual_seed(1)
+    with torch.device("spyre"):
+        loader = torch.utils.data.DataLoader(data, 3, shuffle=shuffle, num_workers=workers)
+        rounds = [torch.cat([batch for (batch,) in loader]).tolist() for _ in range(2)]
+    assert [sorted(numbers) for numbers in rounds] == [[*range(8)]] * 2
+    assert (rounds[0] != rounds[1]) == shuffle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -200,3 +201,17 @@ def test_mixtures_of_experts(name: str, device: str):
     torch.testing.assert_close(found.cpu(), loss, rtol=1e-5, atol=1e-5)
     grads = {k: p.grad.cpu() for k, p in model.named_parameters() if p.grad is not None}
     torch.testing.assert_close(grads, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_traced_models_are_checked(device: str) -> None:
+    """torch compares results of the trace, of the model and of a second trace in float64."""
+    model = nn.Linear(4, 3).to(device)
+    x = torch.ones(2, 4, device=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(model, x)
+    assert torch.equal(traced(x).cpu(), model(x).cpu())
+    with pytest.warns(torch.jit.TracerWarning, match="does not match"):
+        torch.jit.trace(lambda a: a + torch.rand_like(a), x)
+    with pytest.raises(RuntimeError, match="SPY311"):
+        x.double()

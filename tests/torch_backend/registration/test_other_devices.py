@@ -292,6 +292,10 @@ calls = {
         "pickled": lambda: again(torch.amp.GradScaler("cpu")).get_scale(),
         "autocast": autocast,
     },
+    "trace": {
+        "checked": lambda: torch.jit.trace(layer, x[:, :2])(x[:, :2]),
+        "integers": lambda: torch.jit.trace(lambda a: a.double() * 2, torch.arange(3))(x),
+    },
     "data_parallel": {
         "called": lambda: replicas(lambda wrapper: wrapper(x[:, :2])),
         "state": lambda: replicas(lambda wrapper: (sorted(wrapper.state_dict()), wrapper)),
