@@ -96,6 +96,16 @@ def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         return FallbackCall(op).run(args, kwargs)
 
 
+def decided_by_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Raise torch's error for arguments that ``op`` refuses. Where the CPU takes them after all, it
+    is a `cpu_fallback`.
+    """
+    check_devices(op, args, kwargs)
+    result = FallbackCall(op).run(args, kwargs)
+    _announce(str(op))
+    return result
+
+
 def on_cpu(name: str) -> AbstractContextManager[None]:
     """Count and time an operation that the block runs on the CPU; warn of it, or refuse it."""
     _announce(name)
@@ -247,6 +257,16 @@ def signature_of(op: Any) -> Signature:
 
 _ONE_TENSOR = ("Tensor", "Optional[Tensor]")
 
+
+def wrap_numbers(op: Any, host_args: list[Any]) -> None:
+    """Replace numbers in place of a tensor by a `number_tensor`."""
+    signature = signature_of(op)
+    for position, value in enumerate(host_args):
+        if isinstance(value, (int, float, complex)):
+            if signature.names[position] in signature.tensors:
+                host_args[position] = number_tensor(value, tensors_in(host_args))
+
+
 LARGE_BYTES = 1 << 22
 """Small views of storages of at least this size are copied separately."""
 SMALL_PART = 8
@@ -285,7 +305,7 @@ class FallbackCall:
         # the last one first: this thread then runs all remaining copies without waking others
         for stream, copy in reversed(self.copies):
             stream.wait_for(copy)
-        self._wrap_numbers(host_args)
+        wrap_numbers(self.op, host_args)
         result = self._compute(host_args, host_kwargs)
         for tensor in tensors_in(result):
             if tensor.layout is not torch.strided:
@@ -390,12 +410,6 @@ class FallbackCall:
             return True
         is_alone = all(_extents(view) == _extents(tensor) for _, view in views)
         return is_alone and not overlaps_itself(tensor)
-
-    def _wrap_numbers(self, host_args: list[Any]) -> None:
-        names, tensors = self.signature.names, self.signature.tensors
-        for position, value in enumerate(host_args):
-            if isinstance(value, (int, float, complex)) and names[position] in tensors:
-                host_args[position] = number_tensor(value, tensors_in(host_args))
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """Use the card's random numbers, for random operations without a generator argument."""

@@ -22,8 +22,10 @@ from typing import Any
 import torch
 
 from spyre.dtypes import HOST_DTYPES
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
 from spyre.torch_backend.device import DTYPES, different_devices
+from spyre.torch_backend.eager.arguments import call_signature, refuses
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
@@ -35,7 +37,7 @@ from spyre.torch_backend.eager.launch import (
     recording_launches,
     run,
 )
-from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.fallback import cpu_fallback, decided_by_cpu
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
 
@@ -172,6 +174,7 @@ class EagerOperation:
     ``promoted``: converts integer arguments to floats where torch promotes them, or returns None.
     ``overlaps``: returns True if the call writes to overlapping memory in a way that only the CPU
     defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
+    ``is_checked``: whether the CPU would take the arguments is found out first.
     """
 
     name: str
@@ -181,13 +184,35 @@ class EagerOperation:
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     is_one_launch: bool = False
+    is_checked: bool = False
 
-    def kernel_for(self, arguments: Arguments) -> Kernel | None:
-        """The first kernel that takes the arguments."""
+    def kernel_for(
+        self, op: Any, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Kernel | None:
+        """The first kernel that takes the arguments, those of ``op``; they are checked if the
+        kernels do not, and none of these sizes and dtypes were. What the CPU refuses is left to it,
+        for its error.
+        """
+        if current_recorder() is not None:
+            return self._first_kernel(arguments)
+        key = call_signature(op, args, kwargs)
+        if (chosen := _chosen.get(key)) is None:
+            if self.is_checked and refuses(op, args, kwargs):
+                return lambda _: decided_by_cpu(op, *args, **kwargs)
+            chosen = (self._first_kernel(arguments),)
+            _chosen.put(key, chosen)
+        return chosen[0]
+
+    def _first_kernel(self, arguments: Arguments) -> Kernel | None:
         for kernel, conditions in self.kernels:
             if conditions is None or conditions.hold(arguments):
                 return kernel
         return None
+
+
+MAX_CHOSEN = 8192
+_chosen: LruCache[Any, tuple[Kernel | None]] = LruCache(MAX_CHOSEN)
+"""Kernels of calls whose arguments were checked, by `call_signature`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +277,10 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
         return _on_cpu(operation, *args, **kwargs)
     try:
         arguments = bind(operation.signature, args, kwargs)
-        if (kernel := operation.kernel_for(arguments)) is not None:
+        if operation.overload is None:
+            return operation.kernels[0][0](arguments)
+        kernel = operation.kernel_for(operation.overload, arguments, args, kwargs)
+        if kernel is not None:
             return kernel(arguments)
     except LoweringError:
         if current_recorder() is not None or operation.overload is None:
@@ -315,7 +343,7 @@ def _launched(
     arguments = bind(variant.operation.signature, args, {**kwargs, "out": out})
     if variant.plain is not None and not variant.plain.hold(arguments):
         return None
-    kernel = variant.operation.kernel_for(arguments)
+    kernel = variant.operation.kernel_for(variant.overload, arguments, args, kwargs)
     return None if kernel is None else kernel(arguments)
 
 

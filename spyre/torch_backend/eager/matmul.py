@@ -139,6 +139,10 @@ def _factors_agree(left: str, right: str, args: Arguments) -> bool:
     return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
 
 
+def _is_product(left: str, right: str, args: Arguments) -> bool:
+    return _factors_agree(left, right, args) and _is_small(left, right, args)
+
+
 def _addends_agree(args: Arguments) -> bool:
     """The bias is broadcast along rows, or not at all."""
     sizes = (args.mat1.shape[0], args.mat2.shape[1])
@@ -157,17 +161,27 @@ PLAIN = {
 """Shapes of functional variants that need no rules of ATen's."""
 
 _PRODUCTS = (
-    ("mm.out", "self", "mat2", _matmul),
-    ("bmm.out", "self", "mat2", _matmul),
-    ("addmm.out", "mat1", "mat2", _addmm),
-    ("baddbmm.out", "batch1", "batch2", _addmm),
+    ("mm.out", "self", "mat2", 2, _matmul),
+    ("bmm.out", "self", "mat2", 3, _matmul),
+    ("addmm.out", "mat1", "mat2", 2, _addmm),
+    ("baddbmm.out", "batch1", "batch2", 3, _addmm),
 )
 _ADDMV = Conditions(
     dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
+    same_dtype=("mat", "vec", "out"),
+    ranks={"self": (0, 1), "mat": (2,), "vec": (1,)},
     nonempty=("mat", "vec"),
-    check=partial(_is_small, "mat", "vec"),
+    check=lambda args: (
+        args.mat.shape[1] == args.vec.shape[0] and _is_small("mat", "vec", args)
+    ),
 )
-_DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
+_DOT = Conditions(
+    dtypes={"self": FLOATS},
+    same_dtype=("inputs",),
+    ranks={"inputs": (1,)},
+    nonempty=("self",),
+    check=lambda args: len({t.shape for t in args.inputs}) == 1,
+)
 
 
 def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
@@ -407,10 +421,13 @@ KERNELS = (
             name,
             kernel,
             Conditions(
-                dtypes={"inputs": FLOATS, "out": FLOATS}, check=partial(_is_small, left, right)
+                dtypes={"inputs": FLOATS, "out": FLOATS},
+                same_dtype=("inputs", "out"),
+                ranks={left: (rank,), right: (rank,)},
+                check=partial(_is_product, left, right),
             ),
         )
-        for name, left, right, kernel in _PRODUCTS
+        for name, left, right, rank, kernel in _PRODUCTS
     ),
     ("addmv.out", _addmv, _ADDMV),
     ("dot", dot, _DOT),

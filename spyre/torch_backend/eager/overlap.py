@@ -92,7 +92,7 @@ def _refuse_overlap(
     except TypeError:  # an argument cannot be hashed
         geometry, verdict = None, None
     if verdict is None:
-        message, key = _message_of(function, *_stand_ins((args, kwargs))), storage_key(written)
+        message, key = _message_of(function, *stand_ins((args, kwargs))), storage_key(written)
         tensors = [t for t in tensors_in((args, kwargs)) if storage_key(t) == key]
         coincides = any(_coincide(written, t) for t in tensors if t is not written)
         verdict = message, bool(message) or coincides or overlaps_itself(written)
@@ -116,7 +116,7 @@ def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) 
 
 def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """RuntimeError, as on the CPU, for a call that changes tensors of a tracer."""
-    host_args, host_kwargs = _stand_ins((args, kwargs))
+    host_args, host_kwargs = stand_ins((args, kwargs))
     tensors = tensors_in((host_args, host_kwargs))
     shares = any(
         _ranges_meet(a, b)
@@ -129,7 +129,7 @@ def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) 
             raise RuntimeError(message)
 
 
-def _stand_ins(values: Any) -> Any:
+def stand_ins(values: Any) -> Any:
     """``values`` with their tensors, also in lists and dicts, replaced by CPU tensors of zeros that
     share memory in the same way. Symbolic sizes of a tracer's tensors are replaced by their hints.
     """
