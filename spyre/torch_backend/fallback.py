@@ -262,9 +262,9 @@ def wrap_numbers(op: Any, host_args: list[Any]) -> None:
     """Replace numbers in place of a tensor by a `number_tensor`."""
     signature = signature_of(op)
     for position, value in enumerate(host_args):
-        if isinstance(value, (int, float, complex)):
-            if signature.names[position] in signature.tensors:
-                host_args[position] = number_tensor(value, tensors_in(host_args))
+        is_number = isinstance(value, (int, float, complex))
+        if is_number and signature.names[position] in signature.tensors:
+            host_args[position] = number_tensor(value, tensors_in(host_args))
 
 
 LARGE_BYTES = 1 << 22

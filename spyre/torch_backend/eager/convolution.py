@@ -310,8 +310,25 @@ def _own_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return own.reshape(*own.shape, *[1] * (weight.dim() - 1))
 
 
+def _agree(args: Arguments) -> bool:
+    """True if input, weight, bias and numbers go together."""
+    x, weight, groups, spatial = args.input, args.weight, args.groups, args.input.dim() - 2
+    numbers = ((args.stride, 1), (args.dilation, 1), (args.padding, 0), (args.output_padding, 0))
+    if weight.dim() != x.dim() or spatial < 1 or groups < 1 or weight.shape[0] % groups:
+        return False
+    if any(len(n) not in (1, spatial) or min(n) < least for n, least in numbers):
+        return False
+    channels, outputs = weight.shape[1] * groups, weight.shape[0]
+    if args.transposed:
+        channels, outputs = outputs, channels
+    bias = getattr(args, "bias", None)
+    return x.shape[1] == channels and (bias is None or bias.shape == (outputs,))
+
+
 def _has_room(args: Arguments) -> bool:
     """True if memory can hold the gathered windows and the terms of their float32 product."""
+    if not _agree(args):
+        return False
     x, weight, windows = args.input, args.weight, _windows(args)
     positions = windows.extents if args.transposed else windows.positions
     if min(*positions, *windows.extents) < 1:

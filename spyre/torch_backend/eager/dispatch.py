@@ -98,10 +98,9 @@ class Conditions:
     ``dtypes``: allowed dtypes, by name. ``same_dtype``, ``same_device``: tensors that must agree.
     ``nonempty``, ``empty``: tensors with and without elements. ``ranks``, ``values``: allowed ranks
     and values, by name. ``promotes_to``: dtypes that torch may promote ``self`` and ``other`` to.
-    ``dims``: dims of ``self``; torch's IndexError if one is out of range. ``check``: is asked last.
+    ``check``: is asked last.
     """
 
-    dims: Names = ()
     dtypes: Mapping[str, Collection[object]] = field(default_factory=dict)
     same_dtype: Names = ()
     same_device: Names = ()
@@ -113,9 +112,6 @@ class Conditions:
     check: Callable[[Arguments], Any] | None = None
 
     def hold(self, args: Arguments) -> bool:
-        for name in self.dims:
-            if (value := getattr(args, name)) is not None:
-                checked_dims(_listed(value), args.self.dim())
         return (
             all(_has_dtype(t, d) for name, d in self.dtypes.items() for t in _tensors(args, name))
             and len({t.dtype for t in _tensors(args, *self.same_dtype)}) < 2
@@ -489,29 +485,9 @@ def as_like(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     return dense.permute([order.index(dim) for dim in range(x.dim())])
 
 
-def checked_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """``dims`` counted from the first, as they come; those torch refuses raise torch's errors.
-
-    ATen checks the dims of most operations before it calls us, but not of those whose functional
-    variant is ours. A tensor of rank 0 has dim 0.
-    """
-    extent = max(rank, 1)
-    for dim in dims:
-        if not -extent <= dim < extent:
-            bounds = f"[{-extent}, {extent - 1}]"
-            raise IndexError(
-                f"Dimension out of range (expected to be in range of {bounds}, but got {dim})"
-            )
-    counted = tuple(dim % extent for dim in dims)
-    for k, dim in enumerate(counted):
-        if dim in counted[:k]:
-            raise RuntimeError(f"dim {dim} appears multiple times in the list of dims")
-    return counted
-
-
-def checked_dim(dim: int, rank: int) -> int:
-    """As `checked_dims`, of one."""
-    return checked_dims((dim,), rank)[0]
+def counted_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """``dims`` counted from the first, as they come. A tensor of rank 0 has dim 0."""
+    return tuple(dim % max(rank, 1) for dim in dims)
 
 
 def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:

@@ -87,7 +87,6 @@ PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
 PLAIN: dict[str, Conditions] = {
-    **matmul.PLAIN,
     "_softmax": normalisation.PLAIN_SOFTMAX,
     "_log_softmax": normalisation.PLAIN_SOFTMAX,
     "sum.dim_IntList": reductions.PLAIN,
