@@ -322,7 +322,7 @@ KERNELS = (
         Conditions(
             dtypes={"inputs": FLOATS},
             same_device=("inputs",),
-            nonempty=("input",),
+            nonempty=("inputs",),
             check=lambda args: args.input.dim() > 1 and _has_statistics(args),
         ),
     ),

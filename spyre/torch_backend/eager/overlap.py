@@ -24,6 +24,8 @@ from spyre.torch_backend.program import current_recorder
 
 REFUSAL = "single memory location"
 """Part of torch's message for every write it refuses for its overlap."""
+RESIZABLE_BYTES = 1 << 20
+"""Up to this size operations may resize what `stand_ins` stands in for."""
 Verdict = tuple[str, bool]
 """Torch's message, empty where it refuses nothing, and whether elements coincide."""
 MAX_VERDICTS = 4096
@@ -140,8 +142,14 @@ def stand_ins(values: Any) -> Any:
         key = storage_key(tensor)
         if key not in storages:
             (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
-            # of numpy: memory of zeros that is not touched costs nothing
-            storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
+            # of numpy: memory of zeros that is not touched costs nothing, but cannot be resized
+            is_small = size_bytes <= RESIZABLE_BYTES
+            content = (
+                torch.zeros(size_bytes, dtype=torch.uint8, device="cpu")
+                if is_small
+                else torch.from_numpy(np.zeros(size_bytes, np.uint8))
+            )
+            storages[key] = content.untyped_storage()
         return storages[key]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:

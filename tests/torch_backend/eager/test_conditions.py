@@ -22,7 +22,7 @@ ROWS = [
 
 def _names(conditions: Conditions) -> set[str]:
     groups = (
-        *(conditions.dims, conditions.same_dtype, conditions.same_device),
+        *(conditions.same_dtype, conditions.same_device),
         *(conditions.nonempty, conditions.empty),
         *(conditions.dtypes, conditions.ranks, conditions.values),
     )
