@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.compat import operator
 from spyre.torch_backend.eager.launch import flat
 from spyre.torch_backend.eager.overlap import stand_ins
 from spyre.torch_backend.fallback import wrap_numbers
@@ -35,10 +36,17 @@ def call_signature(function: object, args: Sequence[Any], kwargs: Mapping[str, A
     return tuple(parts)
 
 
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 def refuses(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return True if the CPU refuses arguments of these sizes, strides and dtypes, or zeros."""
     host_args, host_kwargs = stand_ins((list(args), dict(kwargs)))
     wrap_numbers(op, host_args)
+    if op is operator("_index_put_impl_") and any(map(_is_mask, host_args[1])):
+        # how many values it takes depends on the mask; they are compared with its positions later
+        host_args[2] = host_args[2].new_zeros(())
     try:
         with torch.no_grad():
             op(*host_args, **host_kwargs)

@@ -189,7 +189,7 @@ class EagerOperation:
         kernels do not, and none of these sizes and dtypes were. What the CPU refuses is left to it,
         for its error.
         """
-        if current_recorder() is not None:
+        if op is None or current_recorder() is not None:
             return self._first_kernel(arguments)
         key = call_signature(op, args, kwargs)
         if (chosen := _chosen.get(key)) is None:
@@ -273,8 +273,6 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
         return _on_cpu(operation, *args, **kwargs)
     try:
         arguments = bind(operation.signature, args, kwargs)
-        if operation.overload is None:
-            return operation.kernels[0][0](arguments)
         kernel = operation.kernel_for(operation.overload, arguments, args, kwargs)
         if kernel is not None:
             return kernel(arguments)

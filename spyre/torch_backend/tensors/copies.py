@@ -342,6 +342,8 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         staged = allocate_on(buffer.card, size, contiguous_strides(size), target.dtype)
         from_host(staged, source, non_blocking)
         assemble(buffer, [(target, staged)])
+    else:
+        check_broadcast(source, target)
 
 
 def raw_tensor(buffer: DeviceBuffer) -> DeviceTensor:
