@@ -117,7 +117,7 @@ def _listed_call(op: Any, draw: random.Random) -> Call | None:
 
 def _changed_call(op: Any, draw: random.Random) -> Call | None:
     dtype = draw.choice([d for d in DTYPES[:3] if d in op.dtypes] or [None])
-    if dtype is None or not (calls := _calls_of(op, dtype)):
+    if dtype is None or not (calls := _calls_of(op.formatted_name, dtype)):
         return None
     call = draw.choice(calls)
     tensors = tensors_of((call.args, call.kwargs))
@@ -128,9 +128,11 @@ def _changed_call(op: Any, draw: random.Random) -> Call | None:
     return _with_wrong_argument(call, draw)
 
 
-def _calls_of(op: Any, dtype: torch.dtype) -> list[Call]:
+@cache
+def _calls_of(name: str, dtype: torch.dtype) -> list[Call]:
     """Calls of operators with kernels that some of torch's samples lead to."""
-    recorded = _Recorded()
+    recorded, op = _Recorded(), operator_samples()[name]
+    torch.manual_seed(0)
     try:
         for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=False), SAMPLES):
             with recorded:
@@ -151,6 +153,8 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def _with_out(call: Call, draw: random.Random) -> Call | None:
     """The call with a result that is given, of a wrong dtype or sizes."""
+    if call.function._schema.is_mutable:
+        return None
     variant = _out_variant(call.function)
     if variant is None or not isinstance(
         result := call.function(*call.args, **call.kwargs), torch.Tensor
