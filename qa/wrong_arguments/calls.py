@@ -156,9 +156,8 @@ def _with_out(call: Call, draw: random.Random) -> Call | None:
     if call.function._schema.is_mutable:
         return None
     variant = _out_variant(call.function)
-    if variant is None or not isinstance(
-        result := call.function(*call.args, **call.kwargs), torch.Tensor
-    ):
+    result = call.function(*call.args, **call.kwargs)
+    if variant is None or not isinstance(result, torch.Tensor):
         return None
     out, change = _wrong_tensor(result, draw)
     return Call(str(variant), variant, call.args, {**call.kwargs, "out": out}, f"out: {change}")
