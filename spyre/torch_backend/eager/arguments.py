@@ -21,9 +21,16 @@ NO_KERNEL = "not implemented for"
 """Part of torch's message for a dtype that an operation of the CPU lacks, not one it refuses."""
 
 
-def call_signature(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+MAX_FLOAT = 127.0
+"""Up to here every dtype has the number, and which one it is decides nothing."""
+
+
+def call_signature(
+    function: object, args: Sequence[Any], kwargs: Mapping[str, Any], numbers_decide: bool
+) -> Any:
     """Return what the checks and the choice of a kernel depend on in a call: everything but the
-    elements of its tensors, except a CPU tensor of rank 0, which is a number.
+    elements of its tensors, except a CPU tensor of rank 0, which is a number; floats up to
+    `MAX_FLOAT` only where ``numbers_decide``.
     """
     parts: list[object] = [function, torch.get_default_dtype(), *kwargs]
     for value in flat((*args, *kwargs.values())):
@@ -31,6 +38,8 @@ def call_signature(function: object, args: Sequence[Any], kwargs: Mapping[str, A
             parts += (value.dtype, value.shape, value.stride(), value.device)
             if value.is_cpu and not value.dim():
                 parts.append(value.item())
+        elif type(value) is float and -MAX_FLOAT <= value <= MAX_FLOAT and not numbers_decide:
+            parts.append(float)
         else:
             parts += (type(value), value)
     return tuple(parts)

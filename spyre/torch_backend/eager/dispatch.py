@@ -170,7 +170,8 @@ class EagerOperation:
     ``promoted``: converts integer arguments to floats where torch promotes them, or returns None.
     ``overlaps``: returns True if the call writes to overlapping memory in a way that only the CPU
     defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
-    ``is_checked``: whether the CPU would take the arguments is found out first.
+    ``is_checked``: whether the CPU would take the arguments is found out first. ``numbers_decide``:
+    which kernel takes a call depends on the values of its floats.
     """
 
     name: str
@@ -181,6 +182,7 @@ class EagerOperation:
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     is_one_launch: bool = False
     is_checked: bool = False
+    numbers_decide: bool = False
 
     def kernel_for(
         self, op: Any, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -191,7 +193,7 @@ class EagerOperation:
         """
         if op is None or current_recorder() is not None:
             return self._first_kernel(arguments)
-        key = call_signature(op, args, kwargs)
+        key = call_signature(op, args, kwargs, self.numbers_decide)
         if (chosen := _chosen.get(key)) is None:
             if self.is_checked and refuses(op, args, kwargs):
                 return lambda _: decided_by_cpu(op, *args, **kwargs)

@@ -83,6 +83,9 @@ CHECKED_BY_CONDITIONS = {
 }
 """Operations that take the CPU long, also once: their conditions hold for right arguments only."""
 
+NUMBERS_DECIDE = ("pow.Tensor_Scalar_out", "linalg_vector_norm.out")
+"""Operations with kernels for some exponents only."""
+
 PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
@@ -120,6 +123,7 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
             _overlap_check(name, overload),
             name in ONE_LAUNCH,
             _is_checked(overload) and name not in CHECKED_BY_CONDITIONS,
+            name in NUMBERS_DECIDE,
         )
     functions: dict[str, Callable[..., Any]] = {
         name: partial(call, operation) for name, operation in operations.items()

@@ -117,6 +117,23 @@ def test_arguments_are_checked_once_for_all_calls_with_their_sizes_and_dtypes(mo
     assert asked.count("aten.embedding.default") == 1
 
 
+def test_floats_of_a_call_are_no_new_signature(monkeypatch):
+    asked = []
+    monkeypatch.setattr(dispatch, "refuses", lambda op, *_: asked.append(str(op)))
+    x = torch.ones(3, 67, device="spyre")
+    for step in range(1, 5):
+        x.add_(x, alpha=1 / step)
+        x.mul_(0.5 * step)
+    assert asked.count("aten.add.out") == asked.count("aten.mul.out") == 1
+
+
+def test_an_exponent_decides_which_kernel_runs():
+    x = torch.full((3, 5), 4.0, device="spyre")
+    assert (x.pow(2.0).cpu() == 16).all()
+    assert (x.pow(0.5).cpu() == 2).all()
+    assert torch.allclose(x.pow(1.7).cpu(), torch.tensor(4.0).pow(1.7), rtol=1e-3)
+
+
 @pytest.mark.parametrize("numbers", [(9,), (9, False), (8, True, 5.0), (1,), (0,)])
 @pytest.mark.parametrize("dtype", [None, FLOAT, HALF])
 def test_kaiser_window_is_torchs(numbers, dtype):
