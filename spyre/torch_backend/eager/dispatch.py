@@ -196,6 +196,7 @@ class EagerOperation:
         key = call_signature(op, args, kwargs, self.numbers_decide)
         if (chosen := _chosen.get(key)) is None:
             if self.is_checked and refuses(op, args, kwargs):
+                record_other_work()
                 return lambda _: decided_by_cpu(op, *args, **kwargs)
             chosen = (self._first_kernel(arguments),)
             _chosen.put(key, chosen)

@@ -21,11 +21,11 @@ from torch.nn.functional import linear
 from spyre.layout import contiguous_strides
 from spyre.torch_backend.compat import is_fake, operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.arguments import refuses
 from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
+    EagerOperation,
     bind,
     call,
     fill,
@@ -34,7 +34,6 @@ from spyre.torch_backend.eager.dispatch import (
     signature_of,
 )
 from spyre.torch_backend.eager.masks import triangle
-from spyre.torch_backend.fallback import decided_by_cpu
 from spyre.torch_backend.program import Lowering, Value, current_recorder
 from spyre.torch_backend.tensors import allocate
 
@@ -241,14 +240,30 @@ def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor
         fused = getattr(torch.ops.aten, _FUSED)
         output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
         return output
-    op = operator("scaled_dot_product_attention")
-    if not is_fake(q) and refuses(op, positional, named):
-        refused: torch.Tensor = decided_by_cpu(op, *positional, **named)
-        return refused
+    kernel, op = _composed_attention, operator("scaled_dot_product_attention")
+    if not is_fake(q):
+        # without dropout, which would draw random numbers of the CPU
+        options = {"scale": scale, "enable_gqa": args.enable_gqa}
+        kernel = _COMPOSED.kernel_for(op, args, (q, k, v, mask, 0.0, args.is_causal), options)
+    return kernel(args)
+
+
+def _composed_attention(args: Arguments) -> torch.Tensor:
+    """ATen's composition of other operations."""
     math = torch.ops.aten._scaled_dot_product_attention_math
-    options = {"scale": scale, "enable_gqa": args.enable_gqa}
-    plain: torch.Tensor = math(q, k, v, mask, args.dropout_p, args.is_causal, **options)[0]
+    options = {"scale": args.scale, "enable_gqa": args.enable_gqa}
+    tensors = (args.query, args.key, args.value, args.attn_mask)
+    plain: torch.Tensor = math(*tensors, args.dropout_p, args.is_causal, **options)[0]
     return plain
+
+
+_COMPOSED = EagerOperation(
+    "scaled_dot_product_attention",
+    None,
+    [(_composed_attention, None)],
+    signature_of("scaled_dot_product_attention"),
+    is_checked=True,
+)
 
 
 def _agree(args: Arguments) -> bool:
@@ -263,7 +278,7 @@ def _agree(args: Arguments) -> bool:
         return False
     if mask is not None:
         scores = (*q.shape[:3], k.shape[2])
-        if mask.dtype not in (torch.bool, q.dtype) or mask.device != q.device:
+        if mask.dtype not in (torch.bool, torch.float32, q.dtype) or mask.device != q.device:
             return False
         if mask.dim() < 2 or not _broadcasts(mask, scores):
             return False

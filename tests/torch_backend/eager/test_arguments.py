@@ -127,6 +127,17 @@ def test_floats_of_a_call_are_no_new_signature(monkeypatch):
     assert asked.count("aten.add.out") == asked.count("aten.mul.out") == 1
 
 
+def test_composed_attention_is_checked_once_and_draws_nothing(monkeypatch):
+    asked = []
+    q = heads(2, 5, 8, device="spyre")
+    before = torch.random.get_rng_state()
+    F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    assert torch.equal(before, torch.random.get_rng_state())
+    monkeypatch.setattr(dispatch, "refuses", lambda op, *_: asked.append(str(op)))
+    F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    assert "aten.scaled_dot_product_attention.default" not in asked
+
+
 def test_an_exponent_decides_which_kernel_runs():
     x = torch.full((3, 5), 4.0, device="spyre")
     assert (x.pow(2.0).cpu() == 16).all()
