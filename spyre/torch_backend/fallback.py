@@ -289,6 +289,8 @@ class FallbackCall:
         """By id of a CPU tensor: the tensor that the operation changes, the CPU tensor, and whether
         that has only the view's elements, not the whole storage.
         """
+        self.host_tensors: dict[int, tuple[torch.Tensor, bool]] = {}
+        """By id of a tensor on the card: its CPU tensor, and whether it was copied separately."""
         self.arguments: list[tuple[str, Any]] = []
         self.copies: list[tuple[FlexStream, Work]] = []
         """Copies to the host that are not complete."""
@@ -335,7 +337,12 @@ class FallbackCall:
 
     def _down(self, value: Any, name: str) -> Any:
         if is_on_card(value):
-            return self._down_tensor(value, name)
+            if id(value) not in self.host_tensors:
+                self.host_tensors[id(value)] = self._down_tensor(value, name)
+            host, is_part = self.host_tensors[id(value)]
+            if name in self.signature.written:
+                self.written[id(host)] = value, host, is_part
+            return host
         if isinstance(value, (list, tuple)):
             return type(value)(self._down(v, name) for v in value)
         if isinstance(value, torch.device) and value.type == "spyre":
@@ -343,7 +350,7 @@ class FallbackCall:
             return torch.device("cpu")
         return value
 
-    def _down_tensor(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    def _down_tensor(self, tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, bool]:
         self.device_index = tensor.device.index
         key = storage_key(tensor)
         is_part = key not in self.storages and self._goes_alone(tensor, key, name)
@@ -355,9 +362,7 @@ class FallbackCall:
             host = host.conj()
         if tensor.is_neg():
             host = neg_view(host)
-        if name in self.signature.written:
-            self.written[id(host)] = tensor, host, is_part
-        return host
+        return host, is_part
 
     def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
         view = (key, *_extents(tensor))

@@ -321,8 +321,16 @@ def _agree(args: Arguments) -> bool:
     channels, outputs = weight.shape[1] * groups, weight.shape[0]
     if args.transposed:
         channels, outputs = outputs, channels
+        if any(p >= max(s, d) for p, s, d in zip(*_per_dim(args, spatial), strict=True)):
+            return False
     bias = getattr(args, "bias", None)
     return x.shape[1] == channels and (bias is None or bias.shape == (outputs,))
+
+
+def _per_dim(args: Arguments, count: int) -> list[Sequence[int]]:
+    """Output padding, stride and dilation of each dim."""
+    numbers = (args.output_padding, args.stride, args.dilation)
+    return [[*n] * count if len(n) == 1 else n for n in numbers]
 
 
 def _has_room(args: Arguments) -> bool:

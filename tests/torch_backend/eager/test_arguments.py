@@ -86,6 +86,12 @@ CALLS = {
     "conv2d of another bias": lambda x, d: F.conv2d(
         zeros(1, 2, 5, 5, device=d), zeros(3, 2, 3, 3, device=d), zeros(4, device=d)
     ),
+    "conv_transpose2d of a wide output padding": lambda x, d: F.conv_transpose2d(
+        zeros(1, 2, 2, 2, device=d), zeros(2, 2, 3, 3, device=d), output_padding=3
+    ),
+    "index_select onto itself, empty": lambda x, d: torch.index_select(
+        (e := zeros(0, device=d)), 0, zeros(0, dtype=WORD, device=d), out=e
+    ),
     "zeros beyond all bytes": lambda x, d: torch.zeros(2**40, 2**40, device=d),
 }
 
