@@ -23,7 +23,7 @@ UNSUPPORTED = ("SPY311", "SPY901", "SPY906")
 @dataclass(frozen=True)
 class Outcome:
     """``kind``: "same" error; "fault" of the card that names the index; "wider": the CPU has no
-    kernel for the dtype; "taken" by both; "unsupported" by the card, with a code; "computed"
+    kernel for the dtype; "stricter": the CPU reads beyond a tensor; "taken" by both; "unsupported" by the card, with a code; "computed"
     although the CPU refuses; "other" error; "uncoded" error where the CPU computes; "crashed"; or
     "torch's" crash.
     """
@@ -86,6 +86,8 @@ def compared(seed: int, call: Call, cpu: Exception | None, card: Exception | Non
             return Outcome(seed, "taken")
         if call.stays and "same device" in str(card):
             return Outcome(seed, "same")
+        if str(card).startswith("The size of tensor a"):
+            return Outcome(seed, "stricter", shown)
         return Outcome(seed, "unsupported" if is_coded else "uncoded", shown)
     if NO_KERNEL in str(cpu):
         return Outcome(seed, "wider" if card is None or is_coded else "same", shown)

@@ -240,12 +240,15 @@ def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor
         fused = getattr(torch.ops.aten, _FUSED)
         output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
         return output
-    kernel, op = _composed_attention, operator("scaled_dot_product_attention")
-    if not is_fake(q):
-        # without dropout, which would draw random numbers of the CPU
-        options = {"scale": scale, "enable_gqa": args.enable_gqa}
-        kernel = _COMPOSED.kernel_for(op, args, (q, k, v, mask, 0.0, args.is_causal), options)
-    return kernel(args)
+    if is_fake(q):
+        return _composed_attention(args)
+    # without dropout, which would draw random numbers of the CPU
+    checked = (q, k, v, mask, 0.0, args.is_causal)
+    options = {"scale": scale, "enable_gqa": args.enable_gqa}
+    op = operator("scaled_dot_product_attention")
+    kernel = _COMPOSED.kernel_for(op, args, checked, options) or _composed_attention
+    composed: torch.Tensor = kernel(args)
+    return composed
 
 
 def _composed_attention(args: Arguments) -> torch.Tensor:
