@@ -23,9 +23,9 @@ UNSUPPORTED = ("SPY311", "SPY901", "SPY906")
 @dataclass(frozen=True)
 class Outcome:
     """``kind``: "same" error; "fault" of the card that names the index; "wider": the CPU has no
-    kernel for the dtype; "stricter": the CPU reads beyond a tensor; "taken" by both; "unsupported" by the card, with a code; "computed"
-    although the CPU refuses; "other" error; "uncoded" error where the CPU computes; "crashed"; or
-    "torch's" crash.
+    kernel for the dtype; "stricter": the CPU reads beyond a tensor; "taken" by both; "unsupported"
+    by the card, with a code; "computed" although the CPU refuses; "other" error; "uncoded" error
+    where the CPU computes; "crashed"; or "torch's" crash.
     """
 
     seed: int
@@ -78,31 +78,33 @@ def compared(seed: int, call: Call, cpu: Exception | None, card: Exception | Non
     """Return how two errors of a call compare."""
     shown = f"{call}\n  CPU:  {described(cpu)}\n  card: {described(card)}"
     code = re.search(r"SPY\d{3}", str(card))
-    is_coded = code is not None
     if code is not None and code[0] in UNSUPPORTED:
         return Outcome(seed, "unsupported", shown)
-    if cpu is None:
-        if card is None:
-            return Outcome(seed, "taken")
-        if call.stays and "same device" in str(card):
-            return Outcome(seed, "same")
-        if str(card).startswith("The size of tensor a"):
-            return Outcome(seed, "stricter", shown)
-        return Outcome(seed, "unsupported" if is_coded else "uncoded", shown)
-    if NO_KERNEL in str(cpu):
-        return Outcome(seed, "wider" if card is None or is_coded else "same", shown)
+    if call.stays and "same device" in str(card):
+        return Outcome(seed, "same")
+    if cpu is None or NO_KERNEL in str(cpu):
+        return Outcome(seed, _where_the_cpu_computes(cpu, card, code is not None), shown)
     if card is None:
         return Outcome(seed, "computed", shown)
     if code is not None and code[0] == "SPY412":
-        names = re.search(
-            r"index -?\d+ is out of bounds for dimension \w+ with size \d+", str(card)
-        )
-        return Outcome(seed, "fault" if names else "other", shown)
-    if call.stays and "same device" in str(card):
-        return Outcome(seed, "same")
+        return Outcome(seed, "fault" if NAMED_INDEX.search(str(card)) else "other", shown)
     if type(cpu) is type(card) and _plain(cpu) == _plain(card):
         return Outcome(seed, "same")
     return Outcome(seed, "other", shown)
+
+
+NAMED_INDEX = re.compile(r"index -?\d+ is out of bounds for dimension \w+ with size \d+")
+
+
+def _where_the_cpu_computes(cpu: Exception | None, card: Exception | None, is_coded: bool) -> str:
+    """The kind of a call that the CPU does not refuse, or only has no kernel for."""
+    if card is None:
+        return "taken" if cpu is None else "wider"
+    if str(card).startswith("The size of tensor a"):
+        return "stricter"
+    if is_coded:
+        return "unsupported"
+    return "uncoded" if cpu is None else "same"
 
 
 def _plain(error: Exception) -> str:
