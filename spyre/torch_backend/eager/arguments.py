@@ -15,7 +15,7 @@ import torch
 from spyre.torch_backend.compat import operator
 from spyre.torch_backend.eager.launch import flat
 from spyre.torch_backend.eager.overlap import stand_ins
-from spyre.torch_backend.fallback import wrap_numbers
+from spyre.torch_backend.fallback import tensors_in, wrap_numbers
 
 NO_KERNEL = "not implemented for"
 """Part of torch's message for a dtype that an operation of the CPU lacks, not one it refuses."""
@@ -45,15 +45,14 @@ def call_signature(
     return tuple(parts)
 
 
-def _is_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
-
-
 def refuses(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return True if the CPU refuses arguments of these sizes, strides and dtypes, or zeros."""
     host_args, host_kwargs = stand_ins((list(args), dict(kwargs)))
     wrap_numbers(op, host_args)
-    if op is operator("_index_put_impl_") and any(map(_is_mask, host_args[1])):
+    masks = (torch.bool, torch.uint8)
+    if op is operator("_index_put_impl_") and any(
+        t.dtype in masks for t in tensors_in(host_args[1])
+    ):
         # how many values it takes depends on the mask; they are compared with its positions later
         host_args[2] = host_args[2].new_zeros(())
     try:

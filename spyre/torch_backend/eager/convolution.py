@@ -279,10 +279,7 @@ def convolution(args: Arguments) -> torch.Tensor:
 def _windows(args: Arguments) -> Windows:
     """The windows of a convolution; of a transposed one, those of the one it is the gradient of."""
     extents, size = tuple(args.input.shape[2:]), tuple(args.weight.shape[2:])
-    stride, padding, dilation, more = (
-        [*numbers] * len(size) if len(numbers) == 1 else [*numbers]
-        for numbers in (args.stride, args.padding, args.dilation, args.output_padding)
-    )
+    stride, padding, dilation, more = _per_dim(args, len(size))
     columns = [*zip(extents, size, stride, padding, dilation, more, strict=True)]
     if args.transposed:
         larger = [(n - 1) * s - 2 * p + d * (k - 1) + a + 1 for n, k, s, p, d, a in columns]
@@ -321,16 +318,17 @@ def _agree(args: Arguments) -> bool:
     channels, outputs = weight.shape[1] * groups, weight.shape[0]
     if args.transposed:
         channels, outputs = outputs, channels
-        if any(p >= max(s, d) for p, s, d in zip(*_per_dim(args, spatial), strict=True)):
+        columns = zip(*_per_dim(args, spatial), strict=True)
+        if any(more >= max(stride, dilation) for stride, _, dilation, more in columns):
             return False
     bias = getattr(args, "bias", None)
     return x.shape[1] == channels and (bias is None or bias.shape == (outputs,))
 
 
 def _per_dim(args: Arguments, count: int) -> list[Sequence[int]]:
-    """Output padding, stride and dilation of each dim."""
-    numbers = (args.output_padding, args.stride, args.dilation)
-    return [[*n] * count if len(n) == 1 else n for n in numbers]
+    """Stride, padding, dilation and output padding of each dim."""
+    numbers = (args.stride, args.padding, args.dilation, args.output_padding)
+    return [[*n] * count if len(n) == 1 else [*n] for n in numbers]
 
 
 def _has_room(args: Arguments) -> bool:

@@ -508,10 +508,7 @@ def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch
 
 
 def broadcast_shape(*operands: Operand) -> Sequence[int]:
-    """The shape of a result over ``operands``.
-
-    LoweringError when they have none; the error for users is ATen's.
-    """
+    """The shape of a result over ``operands``, which go together."""
     shapes: set[tuple[int, ...]]
     if current_recorder() is None:
         shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
@@ -519,7 +516,4 @@ def broadcast_shape(*operands: Operand) -> Sequence[int]:
         shapes = {tuple(map(int, o.shape)) for o in operands if isinstance(o, torch.Tensor)}
     if len(shapes) == 1:
         return shapes.pop()
-    try:
-        return tuple(torch.broadcast_shapes(*shapes))
-    except RuntimeError:
-        raise LoweringError(f"shapes {[tuple(shape) for shape in shapes]} together") from None
+    return tuple(torch.broadcast_shapes(*shapes))

@@ -10,6 +10,7 @@ of other operations, and dropout takes ATen's composition.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -25,7 +26,6 @@ from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     Arguments,
     Conditions,
-    EagerOperation,
     bind,
     call,
     fill,
@@ -260,13 +260,7 @@ def _composed_attention(args: Arguments) -> torch.Tensor:
     return plain
 
 
-_COMPOSED = EagerOperation(
-    "scaled_dot_product_attention",
-    None,
-    [(_composed_attention, None)],
-    signature_of("scaled_dot_product_attention"),
-    is_checked=True,
-)
+_COMPOSED = replace(one_launch("composed", (), _composed_attention), is_checked=True)
 
 
 def _agree(args: Arguments) -> bool:

@@ -143,13 +143,9 @@ def stand_ins(values: Any) -> Any:
         if key not in storages:
             (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
             # of numpy: memory of zeros that is not touched costs nothing, but cannot be resized
+            zeros = torch.from_numpy(np.zeros(size_bytes, np.uint8))
             is_small = size_bytes <= RESIZABLE_BYTES
-            content = (
-                torch.zeros(size_bytes, dtype=torch.uint8, device="cpu")
-                if is_small
-                else torch.from_numpy(np.zeros(size_bytes, np.uint8))
-            )
-            storages[key] = content.untyped_storage()
+            storages[key] = (zeros.clone() if is_small else zeros).untyped_storage()
         return storages[key]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
