@@ -96,6 +96,16 @@ def cpu_fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         return FallbackCall(op).run(args, kwargs)
 
 
+def decided_by_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Raise torch's error for arguments that ``op`` refuses. Where the CPU takes them after all, it
+    is a `cpu_fallback`.
+    """
+    check_devices(op, args, kwargs)
+    result = FallbackCall(op).run(args, kwargs)
+    _announce(str(op))
+    return result
+
+
 def on_cpu(name: str) -> AbstractContextManager[None]:
     """Count and time an operation that the block runs on the CPU; warn of it, or refuse it."""
     _announce(name)
@@ -250,6 +260,19 @@ def signature_of(op: Any) -> Signature:
 
 _ONE_TENSOR = ("Tensor", "Optional[Tensor]")
 
+
+def wrap_numbers(op: Any, host_args: list[Any]) -> None:
+    """Replace numbers in place of a tensor by a `number_tensor`."""
+    signature, name = signature_of(op), schema_of(op).name.removeprefix("aten::")
+    if takes_numbers(name):
+        return
+    for position, value in enumerate(host_args):
+        is_number = isinstance(value, (int, float, complex))
+        if is_number and signature.names[position] in signature.tensors:
+            number = float(value) if name in FLOAT_FUNCTIONS else value
+            host_args[position] = number_tensor(number, tensors_in(host_args))
+
+
 LARGE_BYTES = 1 << 22
 """Small views of storages of at least this size are copied separately."""
 SMALL_PART = 8
@@ -272,6 +295,8 @@ class FallbackCall:
         """By id of a CPU tensor: the tensor that the operation changes, the CPU tensor, and whether
         that has only the view's elements, not the whole storage.
         """
+        self.host_tensors: dict[int, tuple[torch.Tensor, bool]] = {}
+        """By id of a tensor on the card: its CPU tensor, and whether it was copied separately."""
         self.arguments: list[tuple[str, Any]] = []
         self.copies: list[tuple[FlexStream, Work]] = []
         """Copies to the host that are not complete."""
@@ -288,7 +313,7 @@ class FallbackCall:
         # the last one first: this thread then runs all remaining copies without waking others
         for stream, copy in reversed(self.copies):
             stream.wait_for(copy)
-        self._wrap_numbers(host_args)
+        wrap_numbers(self.op, host_args)
         result = self._compute(host_args, host_kwargs)
         for tensor in tensors_in(result):
             if tensor.layout is not torch.strided:
@@ -318,7 +343,12 @@ class FallbackCall:
 
     def _down(self, value: Any, name: str) -> Any:
         if is_on_card(value):
-            return self._down_tensor(value, name)
+            if id(value) not in self.host_tensors:
+                self.host_tensors[id(value)] = self._down_tensor(value, name)
+            host, is_part = self.host_tensors[id(value)]
+            if name in self.signature.written:
+                self.written[id(host)] = value, host, is_part
+            return host
         if isinstance(value, (list, tuple)):
             return type(value)(self._down(v, name) for v in value)
         if isinstance(value, torch.device) and value.type == "spyre":
@@ -326,7 +356,7 @@ class FallbackCall:
             return torch.device("cpu")
         return value
 
-    def _down_tensor(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    def _down_tensor(self, tensor: torch.Tensor, name: str) -> tuple[torch.Tensor, bool]:
         self.device_index = tensor.device.index
         key = storage_key(tensor)
         is_part = key not in self.storages and self._goes_alone(tensor, key, name)
@@ -338,9 +368,7 @@ class FallbackCall:
             host = host.conj()
         if tensor.is_neg():
             host = neg_view(host)
-        if name in self.signature.written:
-            self.written[id(host)] = tensor, host, is_part
-        return host
+        return host, is_part
 
     def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
         view = (key, *_extents(tensor))
@@ -393,16 +421,6 @@ class FallbackCall:
             return True
         is_alone = all(_extents(view) == _extents(tensor) for _, view in views)
         return is_alone and not overlaps_itself(tensor)
-
-    def _wrap_numbers(self, host_args: list[Any]) -> None:
-        names, tensors = self.signature.names, self.signature.tensors
-        name = schema_of(self.op).name.removeprefix("aten::")
-        if takes_numbers(name):
-            return
-        for position, value in enumerate(host_args):
-            if isinstance(value, (int, float, complex)) and names[position] in tensors:
-                number = float(value) if name in FLOAT_FUNCTIONS else value
-                host_args[position] = number_tensor(number, tensors_in(host_args))
 
     def _randomness(self, count: int, kwargs: dict[str, Any]) -> AbstractContextManager[None]:
         """Use the card's random numbers, for random operations without a generator argument."""

@@ -23,6 +23,7 @@ from spyre.hw.memory import DeviceMemory
 from spyre.hw.plans import LinkedPart
 from spyre.hw.spec import STICK_BYTES, device_address
 from spyre.layout import Int64Array
+from spyre.mlir.operation import indexed_dims
 
 if TYPE_CHECKING:
     from spyre.hw.counters import LaunchCounts
@@ -216,12 +217,15 @@ def index_fault(
     core, coordinate = next(matches, (None, {}))
     op = runs[0].plan.op
     index = int(memory.read(address, _WORD_BYTES).view("<i4")[0])
+    size = int(linked.tables[table, tb.MASK_END])
+    dims = ", ".join(next(filter(None, (indexed_dims(op, tensor) for tensor in op.tensors)), ()))
     where = ", ".join(f"{dim} {n}" for dim, n in coordinate.items()) or "an unknown coordinate"
     return DeviceFault(
         "SPY412",
-        f"{op.name}: index out of range at {where}",
+        f"{op.name}: index {index} is out of bounds for dimension {dims} with size {size}, "
+        f"at {where}",
         linked.location(static, instance, op.index_tensors[0].name, address, core),
-        expected=f"0 to {int(linked.tables[table, tb.MASK_END]) - 1}",
+        expected=f"0 to {size - 1}",
         found=str(index),
     )
 

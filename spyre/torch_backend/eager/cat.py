@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -39,39 +38,11 @@ def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
-    """Sizes of the result, by torch's own rules."""
-    extents = tuple((t.shape, t.dtype) for t in tensors)
-    # a tracer's sizes are no keys
-    sizes_of = _known_sizes if current_recorder() is None else _sizes_torch_gives
-    return sizes_of(extents, dim)
-
-
-Extents = tuple[tuple[torch.Size, torch.dtype], ...]
-
-
-@lru_cache(4096)
-def _known_sizes(extents: Extents, dim: int) -> torch.Size:
-    """Without asking torch where nothing is unusual: its first answer takes a second, in which all
-    of Dynamo is imported.
-    """
-    shapes = [list(shape) for shape, _ in extents]
-    if len({*map(len, shapes)}) == 1 and -len(shapes[0]) <= dim < len(shapes[0]):
-        total = sum(shape[dim] for shape in shapes)
-        for shape in shapes:
-            shape[dim] = total
-        if all(shape == shapes[0] for shape in shapes):
-            return torch.Size(shapes[0])
-    return _sizes_torch_gives(extents, dim)
-
-
-def _sizes_torch_gives(extents: Extents, dim: int) -> torch.Size:
-    shapes = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in extents]
-    try:
-        return torch.cat(shapes, dim).shape
-    except (RuntimeError, IndexError):
-        # the words of the CPU's kernel, which looks at sizes before it reads or makes anything
-        torch.cat([torch.empty((), dtype=dtype).expand(shape) for shape, dtype in extents], dim)
-        raise
+    """Sizes of the result of tensors that go together."""
+    shapes = [t.shape for t in tensors if t.shape != (0,)] or [tensors[0].shape]
+    sizes = [*shapes[0]]
+    sizes[dim] = sum(shape[dim] for shape in shapes)
+    return torch.Size(sizes)
 
 
 def cat(args: Arguments) -> torch.Tensor:
@@ -139,7 +110,6 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
 
 
 _ROLL = Conditions(
-    dims=("dims",),
     dtypes={"self": CONVERTED},
     nonempty=("self",),
     check=lambda args: args.self.dim() > 0 and len(args.shifts) == (len(args.dims) or 1),

@@ -279,10 +279,7 @@ def convolution(args: Arguments) -> torch.Tensor:
 def _windows(args: Arguments) -> Windows:
     """The windows of a convolution; of a transposed one, those of the one it is the gradient of."""
     extents, size = tuple(args.input.shape[2:]), tuple(args.weight.shape[2:])
-    stride, padding, dilation, more = (
-        [*numbers] * len(size) if len(numbers) == 1 else [*numbers]
-        for numbers in (args.stride, args.padding, args.dilation, args.output_padding)
-    )
+    stride, padding, dilation, more = _per_dim(args, len(size))
     columns = [*zip(extents, size, stride, padding, dilation, more, strict=True)]
     if args.transposed:
         larger = [(n - 1) * s - 2 * p + d * (k - 1) + a + 1 for n, k, s, p, d, a in columns]
@@ -310,8 +307,34 @@ def _own_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return own.reshape(*own.shape, *[1] * (weight.dim() - 1))
 
 
+def _agree(args: Arguments) -> bool:
+    """True if input, weight, bias and numbers go together."""
+    x, weight, groups, spatial = args.input, args.weight, args.groups, args.input.dim() - 2
+    numbers = ((args.stride, 1), (args.dilation, 1), (args.padding, 0), (args.output_padding, 0))
+    if weight.dim() != x.dim() or spatial < 1 or groups < 1 or weight.shape[0] % groups:
+        return False
+    if any(len(n) not in (1, spatial) or min(n) < least for n, least in numbers):
+        return False
+    channels, outputs = weight.shape[1] * groups, weight.shape[0]
+    if args.transposed:
+        channels, outputs = outputs, channels
+        columns = zip(*_per_dim(args, spatial), strict=True)
+        if any(more >= max(stride, dilation) for stride, _, dilation, more in columns):
+            return False
+    bias = getattr(args, "bias", None)
+    return x.shape[1] == channels and (bias is None or bias.shape == (outputs,))
+
+
+def _per_dim(args: Arguments, count: int) -> list[Sequence[int]]:
+    """Stride, padding, dilation and output padding of each dim."""
+    numbers = (args.stride, args.padding, args.dilation, args.output_padding)
+    return [[*n] * count if len(n) == 1 else [*n] for n in numbers]
+
+
 def _has_room(args: Arguments) -> bool:
     """True if memory can hold the gathered windows and the terms of their float32 product."""
+    if not _agree(args):
+        return False
     x, weight, windows = args.input, args.weight, _windows(args)
     positions = windows.extents if args.transposed else windows.positions
     if min(*positions, *windows.extents) < 1:

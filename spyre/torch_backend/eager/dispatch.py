@@ -22,8 +22,10 @@ from typing import Any
 import torch
 
 from spyre.dtypes import HOST_DTYPES
+from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
 from spyre.torch_backend.device import DTYPES, different_devices
+from spyre.torch_backend.eager.arguments import call_signature, refuses
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.launch import (
     flat,
@@ -35,7 +37,7 @@ from spyre.torch_backend.eager.launch import (
     recording_launches,
     run,
 )
-from spyre.torch_backend.fallback import cpu_fallback
+from spyre.torch_backend.fallback import cpu_fallback, decided_by_cpu
 from spyre.torch_backend.program import LoweringError, LoweringFunction, current_recorder
 from spyre.torch_backend.tensors import set_storage
 
@@ -96,10 +98,9 @@ class Conditions:
     ``dtypes``: allowed dtypes, by name. ``same_dtype``, ``same_device``: tensors that must agree.
     ``nonempty``, ``empty``: tensors with and without elements. ``ranks``, ``values``: allowed ranks
     and values, by name. ``promotes_to``: dtypes that torch may promote ``self`` and ``other`` to.
-    ``dims``: dims of ``self``; torch's IndexError if one is out of range. ``check``: is asked last.
+    ``check``: is asked last.
     """
 
-    dims: Names = ()
     dtypes: Mapping[str, Collection[object]] = field(default_factory=dict)
     same_dtype: Names = ()
     same_device: Names = ()
@@ -111,9 +112,6 @@ class Conditions:
     check: Callable[[Arguments], Any] | None = None
 
     def hold(self, args: Arguments) -> bool:
-        for name in self.dims:
-            if (value := getattr(args, name)) is not None:
-                checked_dims(_listed(value), args.self.dim())
         return (
             all(_has_dtype(t, d) for name, d in self.dtypes.items() for t in _tensors(args, name))
             and len({t.dtype for t in _tensors(args, *self.same_dtype)}) < 2
@@ -172,6 +170,8 @@ class EagerOperation:
     ``promoted``: converts integer arguments to floats where torch promotes them, or returns None.
     ``overlaps``: returns True if the call writes to overlapping memory in a way that only the CPU
     defines; raises torch's errors. ``is_one_launch``: its kernels do nothing but fill ``out``.
+    ``is_checked``: whether the CPU would take the arguments is found out first. ``numbers_decide``:
+    which kernel takes a call depends on the values of its floats.
     """
 
     name: str
@@ -181,13 +181,37 @@ class EagerOperation:
     promoted: Callable[..., tuple[Any, ...] | None] | None = None
     overlaps: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None
     is_one_launch: bool = False
+    is_checked: bool = False
+    numbers_decide: bool = False
 
-    def kernel_for(self, arguments: Arguments) -> Kernel | None:
-        """The first kernel that takes the arguments."""
+    def kernel_for(
+        self, op: Any, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Kernel | None:
+        """The first kernel that takes the arguments, those of ``op``; they are checked if the
+        kernels do not, and none of these sizes and dtypes were. What the CPU refuses is left to it,
+        for its error.
+        """
+        if op is None or current_recorder() is not None:
+            return self._first_kernel(arguments)
+        key = call_signature(op, args, kwargs, self.numbers_decide)
+        if (chosen := _chosen.get(key)) is None:
+            if self.is_checked and refuses(op, args, kwargs):
+                record_other_work()
+                return lambda _: decided_by_cpu(op, *args, **kwargs)
+            chosen = (self._first_kernel(arguments),)
+            _chosen.put(key, chosen)
+        return chosen[0]
+
+    def _first_kernel(self, arguments: Arguments) -> Kernel | None:
         for kernel, conditions in self.kernels:
             if conditions is None or conditions.hold(arguments):
                 return kernel
         return None
+
+
+MAX_CHOSEN = 8192
+_chosen: LruCache[Any, tuple[Kernel | None]] = LruCache(MAX_CHOSEN)
+"""Kernels of calls whose arguments were checked, by `call_signature`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +276,8 @@ def _call(operation: EagerOperation, *args: Any, **kwargs: Any) -> Any:
         return _on_cpu(operation, *args, **kwargs)
     try:
         arguments = bind(operation.signature, args, kwargs)
-        if (kernel := operation.kernel_for(arguments)) is not None:
+        kernel = operation.kernel_for(operation.overload, arguments, args, kwargs)
+        if kernel is not None:
             return kernel(arguments)
     except LoweringError:
         if current_recorder() is not None or operation.overload is None:
@@ -315,7 +340,7 @@ def _launched(
     arguments = bind(variant.operation.signature, args, {**kwargs, "out": out})
     if variant.plain is not None and not variant.plain.hold(arguments):
         return None
-    kernel = variant.operation.kernel_for(arguments)
+    kernel = variant.operation.kernel_for(variant.overload, arguments, args, kwargs)
     return None if kernel is None else kernel(arguments)
 
 
@@ -461,29 +486,9 @@ def as_like(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     return dense.permute([order.index(dim) for dim in range(x.dim())])
 
 
-def checked_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """``dims`` counted from the first, as they come; those torch refuses raise torch's errors.
-
-    ATen checks the dims of most operations before it calls us, but not of those whose functional
-    variant is ours. A tensor of rank 0 has dim 0.
-    """
-    extent = max(rank, 1)
-    for dim in dims:
-        if not -extent <= dim < extent:
-            bounds = f"[{-extent}, {extent - 1}]"
-            raise IndexError(
-                f"Dimension out of range (expected to be in range of {bounds}, but got {dim})"
-            )
-    counted = tuple(dim % extent for dim in dims)
-    for k, dim in enumerate(counted):
-        if dim in counted[:k]:
-            raise RuntimeError(f"dim {dim} appears multiple times in the list of dims")
-    return counted
-
-
-def checked_dim(dim: int, rank: int) -> int:
-    """As `checked_dims`, of one."""
-    return checked_dims((dim,), rank)[0]
+def counted_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """``dims`` counted from the first, as they come. A tensor of rank 0 has dim 0."""
+    return tuple(dim % max(rank, 1) for dim in dims)
 
 
 def copy_into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -503,10 +508,7 @@ def fill_number(out: torch.Tensor, sizes: Sequence[int], number: float) -> torch
 
 
 def broadcast_shape(*operands: Operand) -> Sequence[int]:
-    """The shape of a result over ``operands``.
-
-    LoweringError when they have none; the error for users is ATen's.
-    """
+    """The shape of a result over ``operands``, which go together."""
     shapes: set[tuple[int, ...]]
     if current_recorder() is None:
         shapes = {o.shape for o in operands if isinstance(o, torch.Tensor)}
@@ -514,7 +516,4 @@ def broadcast_shape(*operands: Operand) -> Sequence[int]:
         shapes = {tuple(map(int, o.shape)) for o in operands if isinstance(o, torch.Tensor)}
     if len(shapes) == 1:
         return shapes.pop()
-    try:
-        return tuple(torch.broadcast_shapes(*shapes))
-    except RuntimeError:
-        raise LoweringError(f"shapes {[tuple(shape) for shape in shapes]} together") from None
+    return tuple(torch.broadcast_shapes(*shapes))

@@ -42,6 +42,7 @@ from spyre.torch_backend.tensors import (
     allocate,
     assemble,
     buffer_of,
+    check_broadcast,
     download,
     fetched,
     is_whole,
@@ -231,6 +232,7 @@ def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
 
     From another card they come as they are: codes have a wider range than float16 has on the host.
     """
+    check_broadcast(source, target)
     if target.numel() == 0:
         return
     dtypes = {source.dtype, target.dtype}
@@ -346,9 +348,15 @@ def cached_sequence(
     return sequence
 
 
-def _triangle_indices(make: Callable[..., torch.Tensor], args: Arguments) -> torch.Tensor:
-    dtype = args.dtype if isinstance(args.dtype, torch.dtype) else torch.int64
-    content = make(args.row, args.col, args.offset, dtype=dtype, device="cpu")
+def _made_on_host(
+    make: Callable[..., torch.Tensor],
+    names: Sequence[str],
+    default: torch.dtype | None,
+    args: Arguments,
+) -> torch.Tensor:
+    """Return ``make`` of the arguments of these names, made on the CPU."""
+    dtype = args.dtype if isinstance(args.dtype, torch.dtype) else default
+    content = make(*(getattr(args, name) for name in names), dtype=dtype, device="cpu")
     return _upload_into(torch.empty_like(content, device=args.device or "spyre"), content)
 
 
@@ -361,6 +369,7 @@ def _zeros(args: Arguments) -> torch.Tensor:
 
 
 FILLS = ("fill_.Scalar", "zero_")
+_INDEX, _WINDOW = torch.int64, ("window_length", "periodic", "beta")
 _SEQUENCE = Conditions(dtypes={"out": NAMES}, check=lambda args: not args.inputs)
 
 KERNELS = (
@@ -381,6 +390,13 @@ KERNELS = (
         None,
     ),
     ("_efficientzerotensor", _zeros, None),
-    ("tril_indices", partial(_triangle_indices, torch.tril_indices), None),
-    ("triu_indices", partial(_triangle_indices, torch.triu_indices), None),
+    *(
+        (name, partial(_made_on_host, getattr(torch, name), ("row", "col", "offset"), _INDEX), None)
+        for name in ("tril_indices", "triu_indices")
+    ),
+    *(  # torch's own ask for a kernel by the name of the device
+        (name, partial(_made_on_host, torch.kaiser_window, _WINDOW[:count], None), None)
+        for name, count in (("", 1), (".periodic", 2), (".beta", 3))
+        for name in (f"kaiser_window{name}",)
+    ),
 )

@@ -19,9 +19,8 @@ from spyre.torch_backend.eager.dispatch import (
     Conditions,
     as_like,
     call,
-    checked_dim,
-    checked_dims,
     copy_into,
+    counted_dims,
     fill,
     one_launch,
 )
@@ -155,7 +154,7 @@ def index_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     """aten::index_select; a tensor of rank 0 has one row, which is the result."""
     if not x.dim():
         return index_select(x.reshape(1), 0, index).reshape(())
-    dim = checked_dim(dim, x.dim())
+    dim %= x.dim()
     sizes = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
     return call(_SELECTION, x, index.reshape(-1), dim, out=x.new_empty(sizes))
 
@@ -236,7 +235,7 @@ def isin(args: Arguments) -> torch.Tensor:
 def flip(args: Arguments) -> torch.Tensor:
     """aten::flip: gathered from the last to the first along every dim."""
     x, dims = args.self, args.dims
-    for dim in checked_dims(dims, x.dim()):
+    for dim in counted_dims(dims, x.dim()):
         if x.shape[dim] > 1:
             order = torch.arange(x.shape[dim] - 1, -1, -1, dtype=torch.int32, device=x.device)
             x = index_select(x, dim, order)
@@ -302,7 +301,6 @@ KERNELS = (
         "index_select",
         lambda args: index_select(args.self, args.dim, args.index),
         Conditions(
-            dims=("dim",),
             dtypes={"self": CONVERTED, "index": INDICES},
             same_device=("self", "index"),
             nonempty=("self",),
@@ -353,7 +351,7 @@ KERNELS = (
             check=lambda args: args.elements.numel() * args.test_elements.numel() <= 1 << 20,
         ),
     ),
-    ("flip", flip, Conditions(dims=("dims",), check=_can_flip)),
+    ("flip", flip, Conditions(check=_can_flip)),
     ("nonzero", nonzero, None),
     (
         "embedding_renorm_",

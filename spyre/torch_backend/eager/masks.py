@@ -17,7 +17,6 @@ from spyre.torch_backend.eager.dispatch import (
     INTEGERS,
     Arguments,
     Conditions,
-    broadcast_shape,
     fill,
     new_elementwise,
     operand,
@@ -133,11 +132,6 @@ def is_number_of(value: Any, dtype: torch.dtype) -> bool:
 def masked_fill_(args: Arguments) -> torch.Tensor:
     """aten::masked_fill_. An element of an expanded tensor is filled if it is masked anywhere."""
     x: torch.Tensor = args.self
-    sizes = broadcast_shape(x, args.mask)
-    if sizes != x.shape:
-        raise RuntimeError(
-            f"output with shape {list(x.shape)} doesn't match the broadcast shape {list(sizes)}"
-        )
     if repeated := expanded_dims(x):
         warn_user(
             "Use of masked_fill_ on expanded tensors is deprecated. "

@@ -10,6 +10,7 @@ of other operations, and dropout takes ATen's composition.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear
 
 from spyre.layout import contiguous_strides
+from spyre.torch_backend.compat import is_fake, operator
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     FLOATS,
@@ -139,35 +141,43 @@ def _factors_agree(left: str, right: str, args: Arguments) -> bool:
     return bool(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2])
 
 
-def _addends_agree(args: Arguments) -> bool:
-    """The bias is broadcast along rows, or not at all."""
-    sizes = (args.mat1.shape[0], args.mat2.shape[1])
-    return _factors_agree("mat1", "mat2", args) and args.self.shape in (sizes[1:], sizes)
+def _is_product(left: str, right: str, args: Arguments) -> bool:
+    """The factors agree, their product can run on the card, and a bias broadcasts to it."""
+    if not (_factors_agree(left, right, args) and _is_small(left, right, args)):
+        return False
+    a, b = getattr(args, left), getattr(args, right)
+    return len(args.inputs) < 3 or _broadcasts(args.self, (*a.shape[:-1], b.shape[-1]))
 
 
-PLAIN = {
-    "mm": Conditions(
-        ranks={"self": (2,), "mat2": (2,)}, check=partial(_factors_agree, "self", "mat2")
-    ),
-    "bmm": Conditions(
-        ranks={"self": (3,), "mat2": (3,)}, check=partial(_factors_agree, "self", "mat2")
-    ),
-    "addmm": Conditions(ranks={"mat1": (2,), "mat2": (2,)}, check=_addends_agree),
-}
-"""Shapes of functional variants that need no rules of ATen's."""
+def _broadcasts(x: torch.Tensor, sizes: Sequence[int]) -> bool:
+    pairs = zip(reversed(x.shape), reversed(sizes), strict=False)
+    return x.dim() <= len(sizes) and all(n in (1, m) for n, m in pairs)
+
 
 _PRODUCTS = (
-    ("mm.out", "self", "mat2", _matmul),
-    ("bmm.out", "self", "mat2", _matmul),
-    ("addmm.out", "mat1", "mat2", _addmm),
-    ("baddbmm.out", "batch1", "batch2", _addmm),
+    ("mm.out", "self", "mat2", 2, _matmul),
+    ("bmm.out", "self", "mat2", 3, _matmul),
+    ("addmm.out", "mat1", "mat2", 2, _addmm),
+    ("baddbmm.out", "batch1", "batch2", 3, _addmm),
 )
 _ADDMV = Conditions(
     dtypes={"mat": FLOATS, "vec": FLOATS, "out": FLOATS},
+    same_dtype=("mat", "vec", "out"),
+    ranks={"self": (0, 1), "mat": (2,), "vec": (1,)},
     nonempty=("mat", "vec"),
-    check=partial(_is_small, "mat", "vec"),
+    check=lambda args: (
+        args.mat.shape[1] == args.vec.shape[0]
+        and _is_small("mat", "vec", args)
+        and _broadcasts(args.self, args.mat.shape[:1])
+    ),
 )
-_DOT = Conditions(dtypes={"self": FLOATS}, same_dtype=("inputs",), nonempty=("self",))
+_DOT = Conditions(
+    dtypes={"self": FLOATS},
+    same_dtype=("inputs",),
+    ranks={"inputs": (1,)},
+    nonempty=("self",),
+    check=lambda args: len({t.shape for t in args.inputs}) == 1,
+)
 
 
 def attention(builder: Lowering, q: Value, k: Value, v: Value, *args: Any) -> Value:
@@ -230,18 +240,46 @@ def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor
         fused = getattr(torch.ops.aten, _FUSED)
         output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
         return output
-    math = torch.ops.aten._scaled_dot_product_attention_math
+    if is_fake(q):
+        return _composed_attention(args)
+    # without dropout, which would draw random numbers of the CPU
+    checked = (q, k, v, mask, 0.0, args.is_causal)
     options = {"scale": scale, "enable_gqa": args.enable_gqa}
-    plain: torch.Tensor = math(q, k, v, mask, args.dropout_p, args.is_causal, **options)[0]
+    op = operator("scaled_dot_product_attention")
+    kernel = _COMPOSED.kernel_for(op, args, checked, options) or _composed_attention
+    composed: torch.Tensor = kernel(args)
+    return composed
+
+
+def _composed_attention(args: Arguments) -> torch.Tensor:
+    """ATen's composition of other operations."""
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    options = {"scale": args.scale, "enable_gqa": args.enable_gqa}
+    tensors = (args.query, args.key, args.value, args.attn_mask)
+    plain: torch.Tensor = math(*tensors, args.dropout_p, args.is_causal, **options)[0]
     return plain
 
 
-def _has_matching_heads(args: Arguments) -> bool:
-    """One batch, heads that divide, and in float32 few enough terms."""
-    q, k, v = args.query, args.key, args.value
-    heads = k.shape[-3] == v.shape[-3] and q.shape[-3] % k.shape[-3] == 0
-    small = q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
-    return heads and small and q.shape[0] == k.shape[0] == v.shape[0]
+_COMPOSED = replace(one_launch("composed", (), _composed_attention), is_checked=True)
+
+
+def _agree(args: Arguments) -> bool:
+    """One batch, width and length of keys and values, heads that divide if they may, a mask for all
+    scores, and in float32 few enough terms.
+    """
+    q, k, v, mask = args.query, args.key, args.value, args.attn_mask
+    groups = q.shape[1] % k.shape[1] == 0 if args.enable_gqa else q.shape[1] == k.shape[1]
+    if not (groups and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]):
+        return False
+    if k.shape[:3] != v.shape[:3] or (mask is not None and args.is_causal):
+        return False
+    if mask is not None:
+        scores = (*q.shape[:3], k.shape[2])
+        if mask.dtype not in (torch.bool, torch.float32, q.dtype) or mask.device != q.device:
+            return False
+        if mask.dim() < 2 or not _broadcasts(mask, scores):
+            return False
+    return q.dtype is not torch.float32 or is_small_product(q.shape, k.shape[-2])
 
 
 _QKV = ("query", "key", "value")
@@ -251,7 +289,7 @@ FUSED = Conditions(
     nonempty=_QKV,
     ranks=dict.fromkeys(_QKV, (4,)),
     values={"dropout_p": (0.0,)},
-    check=_has_matching_heads,
+    check=_agree,
 )
 """Attention that one program computes."""
 
@@ -407,10 +445,13 @@ KERNELS = (
             name,
             kernel,
             Conditions(
-                dtypes={"inputs": FLOATS, "out": FLOATS}, check=partial(_is_small, left, right)
+                dtypes={"inputs": FLOATS, "out": FLOATS},
+                same_dtype=("inputs", "out"),
+                ranks={left: (rank,), right: (rank,)},
+                check=partial(_is_product, left, right),
             ),
         )
-        for name, left, right, kernel in _PRODUCTS
+        for name, left, right, rank, kernel in _PRODUCTS
     ),
     ("addmv.out", _addmv, _ADDMV),
     ("dot", dot, _DOT),

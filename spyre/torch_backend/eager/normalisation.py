@@ -314,10 +314,7 @@ def _has_statistics(args: Arguments) -> bool:
     return is_own or None not in (args.running_mean, args.running_var)
 
 
-PLAIN_SOFTMAX = Conditions(
-    values={"half_to_float": (False,)},
-    check=lambda args: -args.self.dim() <= args.dim < args.self.dim(),
-)
+PLAIN_SOFTMAX = Conditions(values={"half_to_float": (False,)})
 """Arguments of the functional variants that need no rules of ATen's."""
 
 _SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
@@ -342,7 +339,7 @@ KERNELS = (
         Conditions(
             dtypes={"inputs": FLOATS},
             same_device=("inputs",),
-            nonempty=("input",),
+            nonempty=("inputs",),
             check=lambda args: args.input.dim() > 1 and _has_statistics(args),
         ),
     ),

@@ -24,6 +24,8 @@ from spyre.torch_backend.program import current_recorder
 
 REFUSAL = "single memory location"
 """Part of torch's message for every write it refuses for its overlap."""
+RESIZABLE_BYTES = 1 << 20
+"""Up to this size operations may resize what `stand_ins` stands in for."""
 Verdict = tuple[str, bool]
 """Torch's message, empty where it refuses nothing, and whether elements coincide."""
 MAX_VERDICTS = 4096
@@ -92,7 +94,7 @@ def _refuse_overlap(
     except TypeError:  # an argument cannot be hashed
         geometry, verdict = None, None
     if verdict is None:
-        message, key = _message_of(function, *_stand_ins((args, kwargs))), storage_key(written)
+        message, key = _message_of(function, *stand_ins((args, kwargs))), storage_key(written)
         tensors = [t for t in tensors_in((args, kwargs)) if storage_key(t) == key]
         coincides = any(_coincide(written, t) for t in tensors if t is not written)
         verdict = message, bool(message) or coincides or overlaps_itself(written)
@@ -116,7 +118,7 @@ def _message_of(function: Callable[..., Any], host_args: Any, host_kwargs: Any) 
 
 def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """RuntimeError, as on the CPU, for a call that changes tensors of a tracer."""
-    host_args, host_kwargs = _stand_ins((args, kwargs))
+    host_args, host_kwargs = stand_ins((args, kwargs))
     tensors = tensors_in((host_args, host_kwargs))
     shares = any(
         _ranges_meet(a, b)
@@ -129,7 +131,7 @@ def refuse_traced_overlap(function: Callable[..., Any], args: Any, kwargs: Any) 
             raise RuntimeError(message)
 
 
-def _stand_ins(values: Any) -> Any:
+def stand_ins(values: Any) -> Any:
     """``values`` with their tensors, also in lists and dicts, replaced by CPU tensors of zeros that
     share memory in the same way. Symbolic sizes of a tracer's tensors are replaced by their hints.
     """
@@ -140,8 +142,10 @@ def _stand_ins(values: Any) -> Any:
         key = storage_key(tensor)
         if key not in storages:
             (size_bytes,) = _numbers((tensor.untyped_storage().nbytes(),))
-            # of numpy: memory of zeros that is not touched costs nothing
-            storages[key] = torch.from_numpy(np.zeros(size_bytes, np.uint8)).untyped_storage()
+            # of numpy: memory of zeros that is not touched costs nothing, but cannot be resized
+            zeros = torch.from_numpy(np.zeros(size_bytes, np.uint8))
+            is_small = size_bytes <= RESIZABLE_BYTES
+            storages[key] = (zeros.clone() if is_small else zeros).untyped_storage()
         return storages[key]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,8 +23,8 @@ from spyre.torch_backend.eager.dispatch import (
     REDUCTION,
     Arguments,
     Conditions,
-    checked_dims,
     copy_into,
+    counted_dims,
     fill,
     fill_number,
 )
@@ -49,7 +49,7 @@ def dims_of(tensor: torch.Tensor, dim: Any) -> Ints:
     rank = tensor.dim()
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(rank))
-    dims = checked_dims([dim] if isinstance(dim, int) else dim, rank)
+    dims = counted_dims([dim] if isinstance(dim, int) else dim, rank)
     return tuple(sorted(dims)) if rank else ()
 
 

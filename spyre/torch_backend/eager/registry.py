@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from spyre.torch_backend.compat import operator, schema_of
+from spyre.torch_backend.device import is_random
 from spyre.torch_backend.eager import (
     activations,
     cat,
@@ -76,11 +77,22 @@ ONE_LAUNCH = {
 }
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
 
+CHECKED_BY_CONDITIONS = {
+    *(name for module in (matmul, convolution) for name, *_ in module.KERNELS),
+    *("nonzero", "isin.Tensor_Tensor_out"),
+    "native_batch_norm",
+}
+"""Operations that take the CPU long, also once: their conditions hold for right arguments only. And
+one that the CPU does not check: it reads and writes beyond statistics of too few elements.
+"""
+
+NUMBERS_DECIDE = ("pow.Tensor_Scalar_out", "linalg_vector_norm.out")
+"""Operations with kernels for some exponents only."""
+
 PRODUCTS = ("mm", "bmm", "addmm")
 """Those whose result is contiguous in any case: weights come transposed."""
 
 PLAIN: dict[str, Conditions] = {
-    **matmul.PLAIN,
     "_softmax": normalisation.PLAIN_SOFTMAX,
     "_log_softmax": normalisation.PLAIN_SOFTMAX,
     "sum.dim_IntList": reductions.PLAIN,
@@ -113,6 +125,8 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
             integers.PROMOTIONS.get(name),
             _overlap_check(name, overload),
             name in ONE_LAUNCH,
+            _is_checked(overload) and name not in CHECKED_BY_CONDITIONS,
+            name in NUMBERS_DECIDE,
         )
     functions: dict[str, Callable[..., Any]] = {
         name: partial(call, operation) for name, operation in operations.items()
@@ -123,6 +137,12 @@ def eager_kernels() -> dict[str, Callable[..., Any]]:
         variant = FunctionalVariant(op, operations[out], PLAIN.get(name), tensors, name in PRODUCTS)
         functions[name] = partial(call_functional, variant)
     return functions
+
+
+def _is_checked(op: Any) -> bool:
+    """Operations over tensors whose results follow from them."""
+    has_tensors = op is not None and any("Tensor" in str(a.type) for a in schema_of(op).arguments)
+    return has_tensors and not is_random(op)
 
 
 def _overlap_check(name: str, op: Any) -> Callable[..., bool] | None:

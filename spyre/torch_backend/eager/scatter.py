@@ -24,7 +24,6 @@ from spyre.torch_backend.eager.dispatch import (
     Arguments,
     Conditions,
     bind,
-    checked_dim,
     copy_into,
     fill,
     operand,
@@ -278,7 +277,7 @@ def index_put_of(
     table = merged(front, dim, count)
     source = values.reshape([1] * table.dim()) if values.numel() == 1 else values
     if values.numel() != 1 or accumulate:
-        source = _broadcast(values, (*outer, *chosen[0].shape, *inner))
+        source = values.expand((*outer, *chosen[0].shape, *inner))
         source = source.reshape((*outer, chosen[0].numel(), *inner))
     if accumulate:
         result = _added_along(table, dim, flat, extents, source, True)
@@ -290,18 +289,6 @@ def index_put_of(
         return result
     order = [*dims, *(k for k in range(x.dim()) if k not in dims)]
     return result.permute([order.index(k) for k in range(x.dim())])
-
-
-def _broadcast(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """``values`` expanded to the shape of the indexed elements; torch's RuntimeError if they
-    cannot be."""
-    pairs = zip(reversed(values.shape), reversed(shape), strict=False)
-    if values.dim() > len(shape) or any(own not in (1, wanted) for own, wanted in pairs):
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
-            f"indexing result of shape {list(shape)}"
-        )
-    return values.expand(shape)
 
 
 def index_put_by_masks(args: Arguments) -> torch.Tensor:
@@ -361,7 +348,7 @@ def scatter(
         x, index = x.reshape(1), index.reshape(1)
         source = source.reshape(1) if isinstance(source, torch.Tensor) else source
         return copy_into(out, scatter(adds, x, 0, index, source, out=x.clone()).reshape(()))
-    dim = checked_dim(dim, x.dim())
+    dim %= x.dim()
     region = tuple(slice(None) if k == dim else slice(0, n) for k, n in enumerate(index.shape))
     if isinstance(source, torch.Tensor):
         source = source[tuple(slice(0, n) for n in index.shape)]

@@ -23,7 +23,6 @@ from spyre.torch_backend.eager.dispatch import (
     Arguments,
     Conditions,
     as_like,
-    checked_dim,
     copy_into,
 )
 from spyre.torch_backend.eager.launch import run
@@ -111,15 +110,13 @@ def _ordered_with_nan(
 def _ranked(
     x: torch.Tensor, dim: int, count: int, descending: bool, keeps: bool = True, both: bool = True
 ) -> tuple[torch.Tensor, ...]:
-    dim = checked_dim(dim, x.dim())
     if x.dim() == 0:
         position = torch.zeros((), dtype=torch.int64, device=x.device)
         return (x.clone(), position) if both else (position,)
-    return run("ranked", ranked, [x], (dim, count, descending, keeps, both))
+    return run("ranked", ranked, [x], (dim % x.dim(), count, descending, keeps, both))
 
 
 def _extent(x: torch.Tensor, dim: int) -> int:
-    dim = checked_dim(dim, x.dim())
     return x.shape[dim] if x.dim() else 1
 
 
@@ -133,7 +130,7 @@ def _ranked_words(
     x: torch.Tensor, dim: int, count: int, descending: bool
 ) -> tuple[torch.Tensor, ...]:
     """The first ``count`` integers along ``dim`` in order, and their positions."""
-    dim, extent = checked_dim(dim, x.dim()), _extent(x, dim)
+    extent = _extent(x, dim)
     lower, upper = torch.remainder(x, HALF_WORD).float(), torch.floor_divide(x, HALF_WORD).float()
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
@@ -203,8 +200,8 @@ def _can_find_one(args: Arguments) -> bool:
     return _can_rank(args.self, args.dim, 1)
 
 
-_FLOATS = Conditions(dims=("dim",), dtypes={"self": FLOATS}, nonempty=("self",))
-_WORDS = Conditions(dims=("dim",), dtypes={"self": INTEGERS}, nonempty=("self",))
+_FLOATS = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
+_WORDS = Conditions(dtypes={"self": INTEGERS}, nonempty=("self",))
 _TOP = replace(
     _FLOATS, check=lambda args: _has_top(args) and _can_rank(args.self, args.dim, args.k)
 )

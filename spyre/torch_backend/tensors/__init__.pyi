@@ -12,6 +12,7 @@ from .allocation import (
 )
 from .copies import (
     assemble as assemble,
+    check_broadcast as check_broadcast,
     download as download,
     fetched as fetched,
     from_host as from_host,

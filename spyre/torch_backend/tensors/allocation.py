@@ -387,6 +387,8 @@ def _storage_of(
     name, elements = name_of(dtype), storage_elements(size, stride)
     if not elements:
         return 0, None
+    if elements * dtype.itemsize >= 1 << 63:
+        raise RuntimeError(f"Storage size calculation overflowed with sizes={list(size)}")
     if layout is not None:
         return elements * dtype.itemsize, StorageLayout.of(size, stride, name, layout)
     return elements * dtype.itemsize, default_base(size, stride, name)

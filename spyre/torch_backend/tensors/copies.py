@@ -137,6 +137,7 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
     Values are converted to the tensor's dtype first, as in torch. Bytes written to a storage
     without a base stay raw. Unless ``non_blocking``, the source may change after the return.
     """
+    check_broadcast(source, tensor)
     if tensor.numel() == 0:
         return
     if source._is_zerotensor():
@@ -157,6 +158,16 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
             buffer.card.streams.current.wait_for(copy)
         view_of(merged, tensor).copy_(source)
         write_storage(buffer, merged)
+
+
+def check_broadcast(source: torch.Tensor, target: torch.Tensor) -> None:
+    """RuntimeError with torch's text if a copy to ``target`` cannot broadcast ``source``."""
+    sizes, wanted = source.size(), target.size()
+    if sizes == wanted:
+        return
+    pairs = zip(reversed(sizes), reversed(wanted), strict=False)
+    if len(sizes) > len(wanted) or any(n not in (1, m) for n, m in pairs):
+        torch.empty(wanted, device="cpu").copy_(torch.zeros((), device="cpu").expand(sizes))
 
 
 def write_storage(buffer: DeviceBuffer, content: torch.UntypedStorage) -> None:
@@ -331,6 +342,8 @@ def upload(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = Fals
         staged = allocate_on(buffer.card, size, contiguous_strides(size), target.dtype)
         from_host(staged, source, non_blocking)
         assemble(buffer, [(target, staged)])
+    else:
+        check_broadcast(source, target)
 
 
 def raw_tensor(buffer: DeviceBuffer) -> DeviceTensor:

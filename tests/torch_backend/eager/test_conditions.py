@@ -22,7 +22,7 @@ ROWS = [
 
 def _names(conditions: Conditions) -> set[str]:
     groups = (
-        *(conditions.dims, conditions.same_dtype, conditions.same_device),
+        *(conditions.same_dtype, conditions.same_device),
         *(conditions.nonempty, conditions.empty),
         *(conditions.dtypes, conditions.ranks, conditions.values),
     )
@@ -72,13 +72,3 @@ def test_values_are_compared_with_defaults_too():
     conditions = Conditions(values={"beta": (1,)})
     assert _holds(conditions, FLOAT)
     assert not _holds(conditions, FLOAT, beta=2)
-
-
-def test_a_dim_out_of_range_is_an_index_error():
-    conditions, x = Conditions(dims=("dim",)), torch.ones(2, 3)
-    out_of_range, index = (x, 2, INTEGER, x), {"out": x}
-    assert conditions.hold(bind(signature_of("index_copy.out"), (x, -2, INTEGER, x), index))
-    with pytest.raises(
-        IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\]"
-    ):
-        conditions.hold(bind(signature_of("index_copy.out"), out_of_range, index))

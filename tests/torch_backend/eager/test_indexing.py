@@ -142,6 +142,6 @@ def test_an_index_out_of_range_is_a_fault(call, index):
         """
     )
     assert "SPY412" in found
-    assert "index out of range" in found
+    assert "is out of bounds for dimension" in found
     assert "expected: 0 to 6" in found
     assert f"found: {index}\n" in found + "\n"
