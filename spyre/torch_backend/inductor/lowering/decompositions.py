@@ -15,12 +15,13 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
+from operator import getitem
 from typing import Any
 
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.compat import operator, schema_of
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.dispatch import CONVERTED
@@ -143,11 +144,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = partial(_run_kernel, op, name, kernel)
     for name in SCALARS:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
-    index_put = operator("index_put")
-    table[index_put] = partial(_run_kernel, index_put, "index_put", index_put_functional)
     cat = operator("cat")
     table[cat] = partial(_cat_of_some, table[cat])
-    table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS
+    table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS | _on_each_tensor()
     return {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
 
 
@@ -213,8 +212,44 @@ def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
     return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
 
 
+def _index_put(x: torch.Tensor, *args: Any, **named: Any) -> Any:
+    """aten::index_put, with the strides of ``x``, as in eager mode."""
+    op = operator("index_put")
+    result = _run_kernel(op, "index_put", index_put_functional, x, *args, **named)
+    if result is NotImplemented or x.is_contiguous():
+        return result
+    return _record("clone", _copied, [result], (), _empty_like(x, None))[0]
+
+
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+    """aten::index_fill as aten::index_put, which counts negative indices from the end too."""
+    if x.device.type != "spyre":
+        return NotImplemented
+    if not x.dim():
+        return _index_fill(x.reshape(1), 0, index, value).reshape(())
+    number = value.to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
+    indices = [None] * (dim % x.dim()) + [index.reshape(-1)]
+    return operator("index_put")(x, indices, number)
+
+
+def _on_each_tensor() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of the operations on lists of tensors (``aten::_foreach_add``) into operations
+    on each tensor, by operator.
+    """
+    packets = {getattr(aten, n.removesuffix("_")) for n in dir(torch) if n.startswith("_foreach_")}
+    overloads = (getattr(packet, name) for packet in packets for name in packet.overloads())
+    functional = (op for op in overloads if not schema_of(op).is_mutable)
+    return {op: partial(op.redispatch, COMPOSITE_KEYS) for op in functional} | {
+        aten._foreach_copy.default: lambda xs, ys, _=False: [*map(operator("copy"), xs, ys)],
+        aten._foreach_zero.default: lambda xs: [*map(torch.zeros_like, xs)],
+    }
+
+
 OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     operator("sort"): _sort,
+    operator("index_put"): _index_put,
+    operator("index_fill.int_Scalar"): _index_fill,
+    operator("index_fill.int_Tensor"): _index_fill,
     operator("_to_copy"): _to_copy,
     operator("clone"): _clone,
     operator("celu"): _celu,
@@ -365,9 +400,14 @@ def _strides_as(target: torch.Tensor | None, value: GraphValue) -> Ints:
     if tuple(target.shape) != value.sizes or target.is_contiguous():
         return ()
     strides = tuple(int(n) for n in target.stride())
-    held = sorted((s, n) for s, n in zip(strides, value.sizes, strict=True) if n > 1)
-    dense = all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
+    dense = _is_dense(value.sizes, strides)
     return strides if dense and node_strides(value, strides) else ()
+
+
+def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor has neither gaps nor elements that share memory."""
+    held = sorted((int(s), int(n)) for s, n in zip(strides, sizes, strict=True) if n > 1)
+    return all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -482,11 +522,13 @@ COPIED_VIEWS = {
 
 
 def copy_strided_views(graph: torch.fx.Graph) -> None:
-    """Replace every view of `COPIED_VIEWS` of a spyre tensor by the operation that copies it.
+    """Replace every view of `COPIED_VIEWS` of a spyre tensor by the operation that copies it, and
+    arguments with gaps or overlapping elements, where kernels read them, by dense copies.
 
     Writes to views are scatters at this point, so a copy has the same elements. Results of the
     graph stay views, made by eager mode, since the graph guarantees their strides.
     """
+    _view_arguments(graph)
     returned = _views_for_results(graph)
     for node in list(graph.nodes):
         if node.target not in COPIED_VIEWS or node in returned or not _is_on_spyre(node):
@@ -501,6 +543,28 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
         copy.meta = {**node.meta, "val": value}
         node.replace_all_uses_with(copy)
         graph.erase_node(node)
+
+
+def _view_arguments(graph: torch.fx.Graph) -> None:
+    """Have kernels read arguments with gaps or overlapping elements as aten::as_strided of them."""
+    for argument in filter(_is_on_spyre, graph.find_nodes(op="placeholder")):
+        value = argument.meta["val"]
+        readers = [user for user in argument.users if _may_be_in_kernel(user, argument)]
+        strides = list(value.stride())
+        once = [n if s else 1 for n, s in zip(value.shape, strides, strict=True)]
+        if not readers or _is_dense(once, strides):
+            continue
+        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+            view = graph.call_function(aten.as_strided.default, (argument, once, strides))
+            whole = graph.call_function(aten.expand.default, (view, list(value.shape)))
+        view.meta["val"], whole.meta["val"] = value.as_strided(once, strides), value
+        for reader in readers:
+            reader.replace_input_with(argument, whole)
+
+
+def _may_be_in_kernel(user: torch.fx.Node, read: torch.fx.Node) -> bool:
+    is_source = user.target is aten.copy_.default and user.args[0] is not read
+    return is_source or user.target is RUN or _is_view(user)
 
 
 def _views_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
@@ -541,6 +605,9 @@ def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node is a view of its first argument, or several, or one of them."""
+    if node.target is getitem:
+        return _is_view(node.args[0])
     if not isinstance(node.target, OpOverload):
         return False
     aliases = [result.alias_info for result in schema_of(node.target).returns]
@@ -685,7 +752,8 @@ def _is_lowered(node: torch.fx.Node) -> bool:
     if node.target is aten.copy_.default:
         target, source = (a.meta["val"] for a in node.args[:2])
         alike = target.dtype == source.dtype and target.device == source.device
-        return alike and target.dtype in CONVERTED and target.numel() > 0
+        dense = _is_dense(target.shape, target.stride())
+        return alike and target.dtype in CONVERTED and target.numel() > 0 and dense
     if node.target is aten.full.default:
         made = node.meta["val"]
         return (
