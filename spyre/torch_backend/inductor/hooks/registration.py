@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -461,6 +462,9 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
+        # torch makes loops of scan and map after this pass, which read their index from a tensor
+        shapes = V.fake_mode.shape_env
+        shapes.settings = replace(shapes.settings, allow_scalar_outputs=True)
         copy_strided_views(graph)
         share_sequences(graph)
         numbers_as_tensors(graph)

@@ -355,6 +355,7 @@ LIBRARY.define(
     "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
 )
 LIBRARY.define("sequence(str make, Scalar[] numbers, ScalarType dtype, Device device) -> Tensor")
+LIBRARY.define("write_at(Tensor(a!) self, int dim, SymInt index, Tensor source) -> ()")
 SCATTERS = {
     "slice_scatter": "SymInt dim, SymInt? start, SymInt? end, SymInt step",
     "diagonal_scatter": "int offset, int dim1, int dim2",
@@ -454,6 +455,12 @@ def _fake_sequence(
 
 
 LIBRARY.impl("run", _of_constants, "PrivateUse1")
+def _write_at(x: torch.Tensor, dim: int, index: int, source: torch.Tensor) -> None:
+    """``spyre::write_at``: write the elements at an index of ``dim``."""
+    x.select(dim, index).copy_(source)
+
+
+LIBRARY.impl("write_at", _write_at, "CompositeExplicitAutograd")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
 LIBRARY.impl("sequence", cached_sequence, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
@@ -736,8 +743,15 @@ def mark_fallbacks_in(module: torch.nn.Module) -> None:
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that `_is_lowered` is false for.
 
-    Nodes that only order others inherit their marks, which are removed.
+    Nodes that only order others inherit their marks, which are removed. Writes to elements at an
+    index that only a launch knows become writes to the whole tensor, as Inductor loses the others.
     """
+    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        part, source = node.args[:2]
+        if part.target is aten.select.int and _begins_anywhere(part):
+            with graph.inserting_before(node):
+                graph.call_function(torch.ops.spyre.write_at.default, (*part.args, source))
+            graph.erase_node(node)
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
             node.meta.pop("should_fallback", None)
@@ -762,7 +776,13 @@ def _is_lowered(node: torch.fx.Node) -> bool:
             and not _is_unbacked(made)
             and made.numel() > 0
         )
-    return node.target in LOWERED_BY_INDUCTOR
+    return node.target in LOWERED_BY_INDUCTOR and not _begins_anywhere(node)
+
+
+def _begins_anywhere(node: torch.fx.Node) -> bool:
+    """Whether a node is a part of a tensor at an index that only a launch knows."""
+    is_part = node.target in (aten.select.int, aten.slice.Tensor)
+    return is_part and any(_is_unbacked(given.meta["val"]) for given in node.all_input_nodes)
 
 
 def _is_host_number(node: torch.fx.Node) -> bool:
