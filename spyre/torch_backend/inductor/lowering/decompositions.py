@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
+from spyre.torch_backend.compat import operator, schema_of
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.compile import Operand, ScalarOperand
 from spyre.torch_backend.eager.dispatch import CONVERTED
@@ -39,7 +39,7 @@ from spyre.torch_backend.inductor.base.compat import (
     tree_leaves,
     without_tracing,
 )
-from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS
+from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS, on_each_tensor
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
     GraphOperations,
@@ -146,16 +146,20 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
     cat = operator("cat")
     table[cat] = partial(_cat_of_some, table[cat])
-    table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS | _on_each_tensor()
-    return {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
+    table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS
+    table = {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
+    return table | on_each_tensor()
 
 
 def _with_known_values(op: Any, decompose: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Decompose a call of ``op``, unless it depends on data-dependent sizes or numbers: these run
-    eagerly, since programs need known ones.
+    """Decompose a call of ``op`` on spyre, unless it depends on data-dependent sizes or numbers:
+    these run eagerly, since programs need known ones.
     """
     leaves = tree_leaves((args, kwargs))
-    kinds = {v.dtype for v in leaves if isinstance(v, torch.Tensor)}
+    tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+    if all(t.device.type != "spyre" for t in tensors):
+        return NotImplemented
+    kinds = {t.dtype for t in tensors}
     is_masked = op is aten.index.Tensor and bool(kinds & {torch.bool, torch.uint8})
     if is_masked or any(_is_unbacked(v) for v in leaves):
         return NotImplemented
@@ -179,12 +183,6 @@ def _cat_of_some(
     return kept[0].clone() if len(kept) == 1 else decompose(kept, dim)
 
 
-def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """aten::sort as a stable sort, as in eager mode."""
-    stable: Callable[..., Any] = operator("sort.stable")
-    return stable(x, stable=True, dim=dim, descending=descending)
-
-
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     """aten::_to_copy between dtypes on the card."""
     dtype, device = named.get("dtype"), named.get("device")
@@ -197,17 +195,10 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     ]
 
 
-def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
-    """aten::celu as aten::elu, as in eager mode."""
-    return (
-        operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
-    )
-
-
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
     """aten::clone of a tensor on the card into a contiguous one."""
     contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
-    if x.device.type != "spyre" or x.dtype not in CONVERTED or not contiguous or not x.numel():
+    if x.dtype not in CONVERTED or not contiguous or not x.numel():
         return NotImplemented
     return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
 
@@ -221,38 +212,10 @@ def _index_put(x: torch.Tensor, *args: Any, **named: Any) -> Any:
     return _record("clone", _copied, [result], (), _empty_like(x, None))[0]
 
 
-def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    """aten::index_fill as aten::index_put, which counts negative indices from the end too."""
-    if x.device.type != "spyre":
-        return NotImplemented
-    if not x.dim():
-        return _index_fill(x.reshape(1), 0, index, value).reshape(())
-    number = value.to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
-    indices = [None] * (dim % x.dim()) + [index.reshape(-1)]
-    return operator("index_put")(x, indices, number)
-
-
-def _on_each_tensor() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the operations on lists of tensors (``aten::_foreach_add``) into operations
-    on each tensor, by operator.
-    """
-    packets = {getattr(aten, n.removesuffix("_")) for n in dir(torch) if n.startswith("_foreach_")}
-    overloads = (getattr(packet, name) for packet in packets for name in packet.overloads())
-    functional = (op for op in overloads if not schema_of(op).is_mutable)
-    return {op: partial(op.redispatch, COMPOSITE_KEYS) for op in functional} | {
-        aten._foreach_copy.default: lambda xs, ys, _=False: [*map(operator("copy"), xs, ys)],
-        aten._foreach_zero.default: lambda xs: [*map(torch.zeros_like, xs)],
-    }
-
-
 OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    operator("sort"): _sort,
     operator("index_put"): _index_put,
-    operator("index_fill.int_Scalar"): _index_fill,
-    operator("index_fill.int_Tensor"): _index_fill,
     operator("_to_copy"): _to_copy,
     operator("clone"): _clone,
-    operator("celu"): _celu,
 }
 """Decompositions that no eager kernel gives, by operator."""
 
@@ -270,10 +233,7 @@ def _copied(builder: Any, x: Any) -> Any:
 def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run the eager kernel of ``name`` under the recorder, for a call of functional ``op``."""
     tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-    if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
-        return NotImplemented
-    on_card = [t for t in tensors if t.device.type == "spyre"]
-    if not on_card or not all(t.numel() for t in on_card):
+    if any(not t.numel() if t.device.type == "spyre" else t.dim() for t in tensors):
         return NotImplemented
     with without_tracing():
         expected = op(*args, **kwargs)
@@ -358,8 +318,8 @@ LIBRARY.define("sequence(str make, Scalar[] numbers, ScalarType dtype, Device de
 LIBRARY.define("write_at(Tensor(a!) self, int dim, SymInt index, Tensor source) -> ()")
 SCATTERS = {
     "slice_scatter": "SymInt dim, SymInt? start, SymInt? end, SymInt step",
-    "diagonal_scatter": "int offset, int dim1, int dim2",
-    "as_strided_scatter": "SymInt[] size, SymInt[] stride, SymInt? storage_offset",
+    "diagonal_scatter": "int offset=0, int dim1=0, int dim2=1",
+    "as_strided_scatter": "SymInt[] size, SymInt[] stride, SymInt? storage_offset=None",
 }
 """Parameters of aten's writes to views, which compiled code calls as ``spyre::`` operations."""
 
@@ -455,6 +415,8 @@ def _fake_sequence(
 
 
 LIBRARY.impl("run", _of_constants, "PrivateUse1")
+
+
 def _write_at(x: torch.Tensor, dim: int, index: int, source: torch.Tensor) -> None:
     """``spyre::write_at``: write the elements at an index of ``dim``."""
     x.select(dim, index).copy_(source)
@@ -556,7 +518,9 @@ def _view_arguments(graph: torch.fx.Graph) -> None:
     """Have kernels read arguments with gaps or overlapping elements as aten::as_strided of them."""
     for argument in filter(_is_on_spyre, graph.find_nodes(op="placeholder")):
         value = argument.meta["val"]
-        readers = [user for user in argument.users if _may_be_in_kernel(user, argument)]
+        # writes, and eager operations on memory, take the argument itself in first place
+        users = ((u, u.target is RUN or _is_view(u)) for u in argument.users)
+        readers = [user for user, is_kernel in users if is_kernel or argument in user.args[1:]]
         strides = list(value.stride())
         once = [n if s else 1 for n, s in zip(value.shape, strides, strict=True)]
         if not readers or _is_dense(once, strides):
@@ -567,11 +531,6 @@ def _view_arguments(graph: torch.fx.Graph) -> None:
         view.meta["val"], whole.meta["val"] = value.as_strided(once, strides), value
         for reader in readers:
             reader.replace_input_with(argument, whole)
-
-
-def _may_be_in_kernel(user: torch.fx.Node, read: torch.fx.Node) -> bool:
-    is_source = user.target is aten.copy_.default and user.args[0] is not read
-    return is_source or user.target is RUN or _is_view(user)
 
 
 def _views_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
