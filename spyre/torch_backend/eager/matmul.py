@@ -75,12 +75,11 @@ def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
 def _with_room_for_terms(
     builder: Lowering, left: Value, right: Value, sizes: Ints
 ) -> tuple[Value, Value]:
-    """The factors, in layouts that give the terms sticks along the columns if the largest factor's
-    sticks, which the terms would have, are too many: K of a few elements leaves most lanes empty.
+    """The factors, in layouts that give the terms sticks along the columns if there is no room for
+    them in sticks of the largest factor, as where K is few elements and most lanes are empty.
     """
     rank = len(left.sizes)
-    lane = result_lane((left.unsqueezed(rank), right.unsqueezed(rank - 2)), sizes)
-    if _terms_fit(sizes, lane):
+    if _terms_fit(sizes, result_lane((left.unsqueezed(rank), right.unsqueezed(rank - 2)), sizes)):
         return left, right
     return builder.with_lane(left, -1), builder.with_lane(right, rank - 1 if sizes[-1] > 1 else -1)
 

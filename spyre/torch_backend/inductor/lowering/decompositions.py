@@ -37,6 +37,7 @@ from spyre.torch_backend.inductor.base.compat import (
     free_unbacked_symbols,
     lowering,
     tree_leaves,
+    tree_map,
     without_tracing,
 )
 from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS, on_each_tensor
@@ -272,7 +273,7 @@ def _record(
     shapes = [tuple(int(n) for n in t.shape) for t in tensors]
     dtypes = [name_of(t.dtype) for t in tensors]
     given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
-
+    parameters = tree_map(lambda v: int(v) if isinstance(v, torch.SymInt) else v, parameters)
     builder = GraphOperations()
     rows = enumerate(zip(shapes, dtypes, strict=True))
     inputs = iter([builder.input(position, *row) for position, row in rows])
@@ -401,10 +402,8 @@ def _of_constants(operands: Sequence[torch.Tensor], call: str, results: str) -> 
     return new
 
 
-def _fake_triangle(
-    rows: int, columns: int, diagonal: int, lower: bool, device: torch.device
-) -> torch.Tensor:
-    return torch.empty(rows, columns, dtype=torch.bool, device=device)
+def _fake_triangle(rows: int, columns: int, *others: Any) -> torch.Tensor:
+    return torch.empty(rows, columns, dtype=torch.bool, device=others[-1])
 
 
 def _fake_sequence(
@@ -491,8 +490,8 @@ COPIED_VIEWS = {
 
 
 def copy_strided_views(graph: torch.fx.Graph) -> None:
-    """Replace every view of `COPIED_VIEWS` of a spyre tensor by the operation that copies it, and
-    arguments with gaps or overlapping elements, where kernels read them, by dense copies.
+    """Replace views of `COPIED_VIEWS`, and arguments with gaps or overlapping elements that kernels
+    read, by operations that copy them.
 
     Writes to views are scatters at this point, so a copy has the same elements. Results of the
     graph stay views, made by eager mode, since the graph guarantees their strides.
@@ -702,8 +701,8 @@ def mark_fallbacks_in(module: torch.nn.Module) -> None:
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that `_is_lowered` is false for.
 
-    Nodes that only order others inherit their marks, which are removed. Writes to elements at an
-    index that only a launch knows become writes to the whole tensor, as Inductor loses the others.
+    Nodes that only order others inherit their marks, which are removed. Inductor would lose writes
+    to elements at an index that only a launch knows: they become writes to the whole tensor.
     """
     for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
         part, source = node.args[:2]
