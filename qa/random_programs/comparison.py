@@ -157,23 +157,26 @@ def worst(actual: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> 
 def compiled_failure(program: Program, mode: str) -> Failure | None:
     """The whole function compiled beside the whole function in eager mode: the same bits."""
     failure = _compiled_failure(program, mode)
-    if failure is None or failure.kind != "crashed" or not _fails_in_torch(program, mode):
+    if failure is None or failure.kind == "refused" or not _fails_in_torch(program, mode):
         return failure
     return replace(failure, kind="torch's")
 
 
 def _fails_in_torch(program: Program, mode: str) -> bool:
     """Whether torch cannot trace the function for the CPU either, with a compiler that does
-    nothing."""
+    nothing, or computes something else then."""
     torch._dynamo.reset()
-    traced = torch.compile(
-        program.function(), backend="aot_eager", dynamic=mode == "dynamic", fullgraph=True
-    )
+    function, names = program.function(), [i.name for i in program.inputs]
+    traced = torch.compile(function, backend="aot_eager", dynamic=mode == "dynamic", fullgraph=True)
+    compared = Statement("", "", (), "sum")
     try:
-        traced(*ordered(input_tensors(program, "cpu"), [i.name for i in program.inputs]))
+        found, wanted = (
+            run(*ordered(input_tensors(program, "cpu"), names)) for run in (traced, function)
+        )
     except Exception:
         return True
-    return False
+    pairs = zip(found, wanted, strict=True)
+    return any(difference(one, other, compared, []) for one, other in pairs)
 
 
 def _compiled_failure(program: Program, mode: str) -> Failure | None:

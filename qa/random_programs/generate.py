@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -74,6 +75,12 @@ class Draw:
         if not rank:
             raise LookupError
         return sorted(self.random.sample(range(rank), self.random.randint(1, rank)))
+
+    def from_the_end(self, name: str, dim: int) -> str:
+        """Indices along a dim, of which some are negative."""
+        extent = self.scope[name].shape[dim]
+        found = [self.random.randrange(-extent, extent) for _ in range(self.random.randint(1, 4))]
+        return f"torch.tensor({found}, device={name}.device)"
 
     def number(self) -> str:
         """A number with an exact form in all formats."""
@@ -280,6 +287,18 @@ def _index(d: Draw) -> Proposal:
             return f"{b}.clamp(0, {extent - 1}) + 0", "exact"
 
 
+def _index_from_the_end(d: Draw) -> Proposal:
+    x = d.tensor(lambda t: t.dim() > 0)
+    a = d.dim(x)
+    texts = {
+        "fill": f"{x}.index_fill({a}, {d.from_the_end(x, a)}, 1)",
+        "put": f"{x}.index_put(({d.from_the_end(x, 0)},), {x}.new_ones(()))",
+        "index": f"{x}[..., {d.from_the_end(x, -1)}]",
+        "flat": f"{x}.reshape(-1)[{d.from_the_end(x, 0)}]",
+    }
+    return texts[d.pick(*texts)], "exact"
+
+
 def _create(d: Draw) -> Proposal:
     x = d.tensor()
     number = d.number()
@@ -302,6 +321,10 @@ def _in_place(d: Draw) -> Proposal:
         start = d.random.randrange(extent)
         inner += [f"{x}.narrow({dim}, {start}, {d.random.randint(1, extent - start)})"]
         inner += [f"{x}.select({dim}, {start})", f"{x}.transpose({dim}, {d.dim(x)})"]
+        if d.random.random() < 0.2:
+            places = d.from_the_end(x, dim)
+            written = f"{x}[..., {d.from_the_end(x, -1)}] = {d.number()}"
+            return d.pick(f"{x}.index_fill_({dim}, {places}, {d.number()})", written), "near"
     if d.scope[x].dim() >= 2:
         inner += [f"{x}.diagonal()", f"{x}[..., ::2]", f"{x}[1:]"]
     at = d.pick(*inner)
@@ -328,7 +351,8 @@ def _same_storage(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 FORMS: tuple[tuple[Callable[[Draw], Proposal], float], ...] = (
     (_unary, 2), (_binary, 4), (_integer, 1), (_boolean, 1.5), (_convert, 1), (_reduction, 2.5),
-    (_matmul, 1.5), (_view, 4), (_rearrange, 2), (_index, 1.5), (_create, 0.7), (_in_place, 2),
+    (_matmul, 1.5), (_view, 4), (_rearrange, 2), (_index, 1.5), (_index_from_the_end, 0.7),
+    (_create, 0.7), (_in_place, 2),
 )  # fmt: skip
 
 
@@ -356,10 +380,31 @@ def _inputs(draw: Draw) -> tuple[Input, ...]:
     dtypes = [main, main, pick.choice((HALF, FLOAT, INT, BOOL))]
     count = pick.randint(1, 3)
     pairs = zip(shapes[:count], dtypes[:count], strict=True)
-    return tuple(
-        Input(f"x{number}", tuple(sizes), dtype, pick.randrange(1 << 30))
-        for number, (sizes, dtype) in enumerate(pairs)
+    return _with_views(
+        draw,
+        [
+            Input(f"x{number}", tuple(sizes), dtype, pick.randrange(1 << 30))
+            for number, (sizes, dtype) in enumerate(pairs)
+        ],
     )
+
+
+VIEWS = ("[..., ::2]", "[..., 1:]", "[..., 0]", "[1:]", "[::3]", "[..., :-1]", ".mT", "")
+
+
+def _with_views(draw: Draw, inputs: Sequence[Input]) -> tuple[Input, ...]:
+    """The inputs, of which some are views with elements, a few of them of the input before."""
+    chosen: list[Input] = []
+    for number, given in enumerate(inputs):
+        source = inputs[max(number - draw.random.choice((0, 0, 0, 1)), 0)].name
+        view = replace(given, view=f"{source}{draw.pick(*VIEWS)}")
+        try:
+            seen = input_tensors(Program(0, (*chosen, view)), "cpu")[given.name]
+            fits = draw.random.random() < 0.4 and seen.numel() > 0
+        except (IndexError, RuntimeError):
+            fits = False
+        chosen.append(view if fits else given)
+    return tuple(chosen)
 
 
 def _proposed(draw: Draw, name: str) -> Statement | None:

@@ -7,6 +7,7 @@ failing seed prints, so a reader can paste it into a test.
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,12 +21,17 @@ PRELUDE = {"torch": torch, "F": F}
 
 @dataclass(frozen=True)
 class Input:
-    """A contiguous tensor of random values; ``seed`` gives the same ones everywhere."""
+    """A tensor of random values; ``seed`` gives the same ones everywhere.
+
+    ``view``: if not empty, what the program is given of the tensor, as a view of itself or of an
+    earlier input, whose memory it then shares.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     seed: int
+    view: str = ""
 
     def make(self) -> torch.Tensor:
         """The values, on the CPU: floats of two decimal digits, integers and indices up to 8."""
@@ -38,7 +44,8 @@ class Input:
         return (torch.randint(-256, 257, self.shape, generator=generator) / 64).to(self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.name}: {str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        text = f"{self.name}: {str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        return f"{text}, as {self.view}" if self.view else text
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class Program:
             else:
                 kept.append(statement)
         read = {name for statement in kept for name in statement.reads}
+        read |= {word for i in self.inputs if i.name in read for word in re.findall(r"\w+", i.view)}
         inputs = [i for i in self.inputs if i.name in read] or self.inputs[:1]
         return replace(self, inputs=tuple(inputs), statements=tuple(kept))
 
@@ -111,7 +119,12 @@ def execute(statement: Statement, scope: dict[str, torch.Tensor]) -> None:
 
 def input_tensors(program: Program, device: str) -> dict[str, torch.Tensor]:
     """The inputs on a device."""
-    return {i.name: i.make().to(device) for i in program.inputs}
+    given: dict[str, torch.Tensor] = {}
+    for i in program.inputs:
+        given[i.name] = i.make().to(device)
+        if i.view:
+            given[i.name] = eval(i.view, {}, given)
+    return given
 
 
 def ordered(scope: Mapping[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from spyre.errors import ValidationError
 from spyre.layout import DeviceView, SpyreTensorLayout, contiguous_strides, device_view
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.device import DTYPES, name_of
@@ -224,7 +225,12 @@ def _compile(
         for value in results:
             program.output(value)
             layouts.append(_storage_layout(value))
-    parts = program.build()
+    try:
+        parts = program.build()
+    except ValidationError as error:
+        if error.code != "SPY235":
+            raise
+        raise LoweringError(error.finding.found) from error  # more than a core can address
     if shows_programs():
         show_program(call.name, str(program), parts)
     constants = tuple(builder.constants[k] for k in sorted(builder.constants))

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
@@ -34,7 +33,15 @@ from spyre.torch_backend.eager.dispatch import (
     signature_of,
 )
 from spyre.torch_backend.eager.masks import triangle
-from spyre.torch_backend.program import Lowering, Value, current_recorder
+from spyre.torch_backend.program import (
+    Ints,
+    Lowering,
+    Value,
+    broadcast_sizes,
+    current_recorder,
+    result_lane,
+    stored_elements,
+)
 from spyre.torch_backend.tensors import allocate
 
 TERMS_BYTES = 1 << 28
@@ -43,7 +50,12 @@ TERMS_BYTES = 1 << 28
 
 def is_small_product(left_shape: Sequence[int], columns: int) -> bool:
     """True if a float32 product of ``left_shape`` with ``columns`` columns can run on the card."""
-    return prod(left_shape) * -(-columns // 32) * 128 <= TERMS_BYTES
+    return _terms_fit((*left_shape, max(columns, 1)), len(left_shape))
+
+
+def _terms_fit(sizes: Sequence[int], lane: int) -> bool:
+    """True if there is room for the terms of a float32 product in sticks along dim ``lane``."""
+    return 4 * stored_elements(sizes, lane, 32) <= TERMS_BYTES
 
 
 def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
@@ -52,10 +64,26 @@ def product(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
     if dtype != "float32":
         return builder.matmul(left, right)
     rank = len(left.sizes)
+    batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
+    sizes = (*batch, *left.sizes[-2:], right.sizes[-1])
+    if not all(_terms_fit(sizes, lane) for lane in range(rank - 2, rank + 1)):
+        left, right = _with_room_for_terms(builder, left, right, sizes)
     a, b = left.unsqueezed(rank), right.unsqueezed(rank - 2)
     products = builder.pointwise("mul", a, b)
     total = builder.reduce("sum", products, (rank - 1,))
     return total.reshaped((*total.sizes[: rank - 1], total.sizes[-1]))
+
+
+def _with_room_for_terms(
+    builder: Lowering, left: Value, right: Value, sizes: Ints
+) -> tuple[Value, Value]:
+    """The factors, in layouts that give the terms sticks along the columns if there is no room for
+    them in sticks of the largest factor, as where K is few elements and most lanes are empty.
+    """
+    rank = len(left.sizes)
+    if _terms_fit(sizes, result_lane((left.unsqueezed(rank), right.unsqueezed(rank - 2)), sizes)):
+        return left, right
+    return builder.with_lane(left, -1), builder.with_lane(right, rank - 1 if sizes[-1] > 1 else -1)
 
 
 def added(

@@ -67,6 +67,7 @@ from .operations import (
     finite_for_int64 as finite_for_int64,
     is_padded as is_padded,
     recorded_by as recorded_by,
+    result_lane as result_lane,
     scalar_view as scalar_view,
     store_result as store_result,
     with_constants as with_constants,

@@ -148,6 +148,32 @@ def test_what_torch_cannot_trace_is_no_crash():
     assert (failure.mode, failure.kind) == ("compiled", "torch's")
 
 
+def test_what_torch_computes_otherwise_itself_is_no_difference():
+    """Its sizes are symbols: it gives a view of an argument that is written to the old values."""
+    inputs = (Input("x", (32,), HALF, 1), Input("y", (32,), HALF, 1, "x[1:]"))
+    statements = (
+        Statement("a", "y.movedim(-1, 0)", ("y",), "view"),
+        Statement("b", "a.chunk(2, -1)[0]", ("a",), "view"),
+        Statement("", "a.relu_()", ("a",), "near"),
+    )
+    failure = first_failure(Program(0, inputs, statements))
+    assert failure is not None
+    assert (failure.mode, failure.kind) == ("dynamic", "torch's")
+
+
+def test_inputs_are_views_of_themselves_and_of_others():
+    inputs = (Input("x", (4, 6), INT, 1), Input("y", (2,), INT, 2, "x[..., ::2]"))
+    program = Program(0, inputs, (Statement("", "y.zero_()", ("y",), "exact"),))
+    whole, part = program.function()(*comparison.input_tensors(program, "cpu").values())
+    assert part.shape == (4, 3)
+    assert not whole[:, ::2].any()
+    assert "y: int64[2], as x[..., ::2]" in str(program)
+    assert len(program.without(Statement("", "", (), "")).inputs) == 2
+    texts = "".join(str(random_program(seed)) for seed in range(60))
+    for word in (", as x0[", ", as x1.mT", "index_fill", "index_put", "[-"):
+        assert word in texts, word
+
+
 def test_results_that_the_card_refuses_are_no_crash():
     statements = tuple(Statement("", "x.add_(x)", ("x",), "exact") for _ in range(30))
     failure = eager_failure(Program(0, (Input("x", (3,), INT, 5),), statements))

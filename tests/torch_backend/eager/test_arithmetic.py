@@ -248,6 +248,43 @@ def test_an_empty_product_is_added_in_place():
         )
 
 
+TALL = {
+    "linear": (lambda x, w: F.linear(x, w), (40_000, 3), (64, 3)),
+    "narrow linear": (lambda x, w: F.linear(x, w), (300_000, 2), (8, 2)),
+    "linear of four dims": (lambda x, w: F.linear(x, w), (20, 50, 40, 3), (64, 3)),
+    "gradient of a weight": (lambda x, w: x.t() @ w, (90_000, 2), (90_000, 64)),
+    "outer product": (torch.outer, (40_000,), (64,)),
+    "einsum": (lambda x, w: torch.einsum("nk,mk->nm", x, w), (40_000, 3), (64, 3)),
+    "batches": (lambda x, w: x @ w.mT, (2, 20_000, 3), (2, 64, 3)),
+    "attention": (lambda x, w: F.scaled_dot_product_attention(x, w, w), (1, 2, 900, 3),
+                  (1, 2, 2000, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("name", TALL)
+def test_float32_products_of_many_rows_and_few_features(name, compiles):
+    """Sticks along the few features would be mostly empty, and the terms too many of them."""
+    function, *sizes = TALL[name]
+    given = [torch.randn(size, generator=torch.Generator().manual_seed(1)) for size in sizes]
+    torch._dynamo.reset()
+    run = torch.compile(function, fullgraph=True, dynamic=False) if compiles else function
+    torch.spyre.reset_fallbacks()
+    found = run(*(x.to("spyre") for x in given)).cpu()
+    assert not torch.spyre.fallbacks()
+    torch.testing.assert_close(found, function(*given), rtol=1e-4, atol=2e-3)
+
+
+def test_what_a_core_cannot_address_runs_on_the_cpu(monkeypatch):
+    """A core reaches 256 MiB of one tensor (SPY235); here the rules allow it 1 KiB."""
+    monkeypatch.setattr("spyre.mlir.sdsc.meaning_rules.MAX_SPAN_BYTES", 1 << 10)
+    monkeypatch.setenv("SPYRE_FALLBACK", "silent")
+    x = torch.randn(3, 5, 2048)
+    torch.spyre.reset_fallbacks()
+    assert torch.equal(x.to("spyre").amax(2).cpu(), x.amax(2))
+    assert torch.spyre.fallbacks()
+
+
 def test_padding_of_an_operand_does_not_matter():
     """What lies beyond the columns of x is the exponential of garbage."""
     agrees(

@@ -52,7 +52,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 from torch.utils._ordered_set import OrderedSet
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 __all__ = [
     "AsyncCompile",
@@ -98,6 +98,7 @@ __all__ = [
     "symbols_allowed",
     "sympy_product",
     "tree_leaves",
+    "tree_map",
     "without_tracing",
 ]
 

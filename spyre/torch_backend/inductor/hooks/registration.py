@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -283,19 +284,15 @@ def spyre_decompositions() -> dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def whole_operations() -> dict[Any, Callable[..., Any]]:
-    """Inductor's table without operations that have an eager kernel or need float64."""
+    """Inductor's table without operations that have an eager kernel, or run on the host since
+    Inductor's decompositions compute in float64.
+    """
     packets = (torch.ops.aten.linspace, torch.ops.aten.logspace)
-    in_float64 = {getattr(packet, name) for packet in packets for name in RANGE_OVERLOADS}
+    in_float64 = {getattr(packet, name) for packet in packets for name in packet.overloads()}
     known = eager_operators() | set(decompositions()) | in_float64
     with inductor_config.patch(fallback_random=True):
         table = {op: fn for op, fn in select_decomp_table().items() if op not in known}
     return _Decompositions(table, whole_operations)
-
-
-RANGE_OVERLOADS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
-"""Overloads of ``linspace`` and ``logspace``. Inductor's decompositions compute in float64; without
-them these operations run on the host.
-"""
 
 
 def take_sizes(model: torch.fx.GraphModule) -> None:
@@ -461,6 +458,9 @@ class PostGradPasses(CustomGraphPass):  # type: ignore[misc]
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Change ``graph`` in place."""
+        # torch makes loops of scan and map after this pass, which read their index from a tensor
+        shapes = V.fake_mode.shape_env
+        shapes.settings = replace(shapes.settings, allow_scalar_outputs=True)
         copy_strided_views(graph)
         share_sequences(graph)
         numbers_as_tensors(graph)

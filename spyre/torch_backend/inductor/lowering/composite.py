@@ -1,4 +1,5 @@
-"""Decompositions of aten operations into others: repeats, padding, and writes to parts of tensors.
+"""Decompositions of aten operations into others: repeats, padding, writes to parts of tensors, and
+operations on lists of tensors.
 
 A write to a slice becomes a join of the parts before it, the source and the parts after it. Writes
 to diagonals, strided views and slices with steps run eagerly between the bundles, as ``spyre::``
@@ -9,13 +10,16 @@ a separate buffer to Inductor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from spyre.torch_backend.compat import operator
+from spyre.torch_backend.compat import COMPOSITE_KEYS, operator, schema_of
 from spyre.torch_backend.eager.dispatch import CONVERTED
 from spyre.torch_backend.eager.masks import is_number_of
+
+aten = torch.ops.aten
 
 
 def repeat(x: torch.Tensor, repeats: Sequence[int]) -> Any:
@@ -59,7 +63,7 @@ def _filled(x: torch.Tensor, dim: int, length: int, value: Any) -> torch.Tensor 
 
 
 def _can_enlarge(x: torch.Tensor) -> bool:
-    return x.device.type == "spyre" and x.numel() > 0 and x.dtype in CONVERTED
+    return x.numel() > 0 and x.dtype in CONVERTED
 
 
 def slice_scatter(
@@ -71,8 +75,6 @@ def slice_scatter(
     step: int = 1,
 ) -> Any:
     """aten::slice_scatter: with step 1 a join, otherwise ``spyre::slice_scatter``."""
-    if x.device.type != "spyre":
-        return NotImplemented
     if step != 1 or not _can_scatter(x, source):
         return torch.ops.spyre.slice_scatter(x, source, dim, start, end, step)
     dim %= x.dim()
@@ -100,26 +102,9 @@ def select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) 
     return slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
 
 
-def diagonal_scatter(
-    x: torch.Tensor, source: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Any:
-    """aten::diagonal_scatter, between bundles."""
-    if x.device.type != "spyre":
-        return NotImplemented
-    return torch.ops.spyre.diagonal_scatter(x, source, offset, dim1, dim2)
-
-
-def as_strided_scatter(
-    x: torch.Tensor,
-    source: torch.Tensor,
-    size: Sequence[int],
-    stride: Sequence[int],
-    storage_offset: int | None = None,
-) -> Any:
-    """aten::as_strided_scatter, between bundles."""
-    if x.device.type != "spyre":
-        return NotImplemented
-    return torch.ops.spyre.as_strided_scatter(x, source, size, stride, storage_offset)
+def _between_bundles(name: str) -> Callable[..., Any]:
+    """aten's write to a view as the ``spyre::`` operation of this name, which is defined later."""
+    return lambda *args, **named: getattr(torch.ops.spyre, name)(*args, **named)
 
 
 def _can_scatter(x: torch.Tensor, source: torch.Tensor) -> bool:
@@ -135,13 +120,48 @@ def copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) ->
     return source.to(x.dtype).expand(x.shape).clone()
 
 
+def sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """aten::sort as a stable sort, as in eager mode."""
+    stable: Callable[..., Any] = operator("sort.stable")
+    return stable(x, stable=True, dim=dim, descending=descending)
+
+
+def celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
+    """aten::celu as aten::elu, as in eager mode."""
+    return operator("elu")(x, alpha, 1.0, 1.0 / alpha)
+
+
+def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+    """aten::index_fill as aten::index_put, which counts negative indices from the end too."""
+    if not x.dim():
+        return index_fill(x.reshape(1), 0, index, value).reshape(())
+    number = value.to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
+    indices = [None] * (dim % x.dim()) + [index.reshape(-1)]
+    return operator("index_put")(x, indices, number)
+
+
+def on_each_tensor() -> dict[Any, Callable[..., Any]]:
+    """Decompositions of the operations on lists of tensors, ``aten::_foreach_add`` and so on."""
+    packets = {getattr(aten, n.removesuffix("_")) for n in dir(torch) if n.startswith("_foreach_")}
+    overloads = (getattr(packet, name) for packet in packets for name in packet.overloads())
+    functional = (op for op in overloads if not schema_of(op).is_mutable)
+    return {op: partial(op.redispatch, COMPOSITE_KEYS) for op in functional} | {
+        aten._foreach_copy.default: lambda xs, ys, _=False: [*map(operator("copy"), xs, ys)],
+        aten._foreach_zero.default: lambda xs: [*map(torch.zeros_like, xs)],
+    }
+
+
 COMPOSITE_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    operator("sort"): sort,
+    operator("celu"): celu,
+    operator("index_fill.int_Scalar"): index_fill,
+    operator("index_fill.int_Tensor"): index_fill,
     operator("repeat"): repeat,
     operator("constant_pad_nd"): constant_pad_nd,
     operator("copy"): copied,
     operator("slice_scatter"): slice_scatter,
     operator("select_scatter"): select_scatter,
-    operator("diagonal_scatter"): diagonal_scatter,
-    operator("as_strided_scatter"): as_strided_scatter,
+    operator("diagonal_scatter"): _between_bundles("diagonal_scatter"),
+    operator("as_strided_scatter"): _between_bundles("as_strided_scatter"),
 }
 """Decompositions of this module by operator."""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
+from operator import getitem
 from typing import Any
 
 import torch
@@ -36,9 +37,10 @@ from spyre.torch_backend.inductor.base.compat import (
     free_unbacked_symbols,
     lowering,
     tree_leaves,
+    tree_map,
     without_tracing,
 )
-from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS
+from spyre.torch_backend.inductor.lowering.composite import COMPOSITE_DECOMPOSITIONS, on_each_tensor
 from spyre.torch_backend.inductor.lowering.device_graph import (
     DeviceProgram,
     GraphOperations,
@@ -143,20 +145,22 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = partial(_run_kernel, op, name, kernel)
     for name in SCALARS:
         table[operator(f"{name}.Scalar")] = table[operator(f"{name}.Tensor")]
-    index_put = operator("index_put")
-    table[index_put] = partial(_run_kernel, index_put, "index_put", index_put_functional)
     cat = operator("cat")
     table[cat] = partial(_cat_of_some, table[cat])
     table |= OWN_DECOMPOSITIONS | COMPOSITE_DECOMPOSITIONS
-    return {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
+    table = {op: partial(_with_known_values, op, decompose) for op, decompose in table.items()}
+    return table | on_each_tensor()
 
 
 def _with_known_values(op: Any, decompose: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Decompose a call of ``op``, unless it depends on data-dependent sizes or numbers: these run
-    eagerly, since programs need known ones.
+    """Decompose a call of ``op`` on spyre, unless it depends on data-dependent sizes or numbers:
+    these run eagerly, since programs need known ones.
     """
     leaves = tree_leaves((args, kwargs))
-    kinds = {v.dtype for v in leaves if isinstance(v, torch.Tensor)}
+    tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+    if all(t.device.type != "spyre" for t in tensors):
+        return NotImplemented
+    kinds = {t.dtype for t in tensors}
     is_masked = op is aten.index.Tensor and bool(kinds & {torch.bool, torch.uint8})
     if is_masked or any(_is_unbacked(v) for v in leaves):
         return NotImplemented
@@ -180,12 +184,6 @@ def _cat_of_some(
     return kept[0].clone() if len(kept) == 1 else decompose(kept, dim)
 
 
-def _sort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
-    """aten::sort as a stable sort, as in eager mode."""
-    stable: Callable[..., Any] = operator("sort.stable")
-    return stable(x, stable=True, dim=dim, descending=descending)
-
-
 def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     """aten::_to_copy between dtypes on the card."""
     dtype, device = named.get("dtype"), named.get("device")
@@ -198,26 +196,27 @@ def _to_copy(x: torch.Tensor, **named: Any) -> Any:
     ]
 
 
-def _celu(x: torch.Tensor, alpha: float = 1.0) -> Any:
-    """aten::celu as aten::elu, as in eager mode."""
-    return (
-        operator("elu")(x, alpha, 1.0, 1.0 / alpha) if x.device.type == "spyre" else NotImplemented
-    )
-
-
 def _clone(x: torch.Tensor, *, memory_format: Any = None) -> Any:
     """aten::clone of a tensor on the card into a contiguous one."""
     contiguous = memory_format in (None, torch.contiguous_format, torch.preserve_format)
-    if x.device.type != "spyre" or x.dtype not in CONVERTED or not contiguous or not x.numel():
+    if x.dtype not in CONVERTED or not contiguous or not x.numel():
         return NotImplemented
     return _record("clone", _copied, [x], (), _empty_like(x, memory_format))[0]
 
 
+def _index_put(x: torch.Tensor, *args: Any, **named: Any) -> Any:
+    """aten::index_put, with the strides of ``x``, as in eager mode."""
+    op = operator("index_put")
+    result = _run_kernel(op, "index_put", index_put_functional, x, *args, **named)
+    if result is NotImplemented or x.is_contiguous():
+        return result
+    return _record("clone", _copied, [result], (), _empty_like(x, None))[0]
+
+
 OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    operator("sort"): _sort,
+    operator("index_put"): _index_put,
     operator("_to_copy"): _to_copy,
     operator("clone"): _clone,
-    operator("celu"): _celu,
 }
 """Decompositions that no eager kernel gives, by operator."""
 
@@ -235,10 +234,7 @@ def _copied(builder: Any, x: Any) -> Any:
 def _run_kernel(op: Any, name: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run the eager kernel of ``name`` under the recorder, for a call of functional ``op``."""
     tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
-    if not tensors or any(t.device.type != "spyre" for t in tensors if t.dim()):
-        return NotImplemented
-    on_card = [t for t in tensors if t.device.type == "spyre"]
-    if not on_card or not all(t.numel() for t in on_card):
+    if any(not t.numel() if t.device.type == "spyre" else t.dim() for t in tensors):
         return NotImplemented
     with without_tracing():
         expected = op(*args, **kwargs)
@@ -277,7 +273,7 @@ def _record(
     shapes = [tuple(int(n) for n in t.shape) for t in tensors]
     dtypes = [name_of(t.dtype) for t in tensors]
     given = [(o.value, o.dtype) if isinstance(o, ScalarOperand) else None for o in operands]
-
+    parameters = tree_map(lambda v: int(v) if isinstance(v, torch.SymInt) else v, parameters)
     builder = GraphOperations()
     rows = enumerate(zip(shapes, dtypes, strict=True))
     inputs = iter([builder.input(position, *row) for position, row in rows])
@@ -320,10 +316,11 @@ LIBRARY.define(
     "triangle(SymInt rows, SymInt columns, SymInt diagonal, bool lower, Device device) -> Tensor"
 )
 LIBRARY.define("sequence(str make, Scalar[] numbers, ScalarType dtype, Device device) -> Tensor")
+LIBRARY.define("write_at(Tensor(a!) self, int dim, SymInt index, Tensor source) -> ()")
 SCATTERS = {
     "slice_scatter": "SymInt dim, SymInt? start, SymInt? end, SymInt step",
-    "diagonal_scatter": "int offset, int dim1, int dim2",
-    "as_strided_scatter": "SymInt[] size, SymInt[] stride, SymInt? storage_offset",
+    "diagonal_scatter": "int offset=0, int dim1=0, int dim2=1",
+    "as_strided_scatter": "SymInt[] size, SymInt[] stride, SymInt? storage_offset=None",
 }
 """Parameters of aten's writes to views, which compiled code calls as ``spyre::`` operations."""
 
@@ -365,9 +362,14 @@ def _strides_as(target: torch.Tensor | None, value: GraphValue) -> Ints:
     if tuple(target.shape) != value.sizes or target.is_contiguous():
         return ()
     strides = tuple(int(n) for n in target.stride())
-    held = sorted((s, n) for s, n in zip(strides, value.sizes, strict=True) if n > 1)
-    dense = all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
+    dense = _is_dense(value.sizes, strides)
     return strides if dense and node_strides(value, strides) else ()
+
+
+def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor has neither gaps nor elements that share memory."""
+    held = sorted((int(s), int(n)) for s, n in zip(strides, sizes, strict=True) if n > 1)
+    return all(s == prod(n for _, n in held[:k]) for k, (s, _) in enumerate(held))
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -400,10 +402,8 @@ def _of_constants(operands: Sequence[torch.Tensor], call: str, results: str) -> 
     return new
 
 
-def _fake_triangle(
-    rows: int, columns: int, diagonal: int, lower: bool, device: torch.device
-) -> torch.Tensor:
-    return torch.empty(rows, columns, dtype=torch.bool, device=device)
+def _fake_triangle(rows: int, columns: int, *others: Any) -> torch.Tensor:
+    return torch.empty(rows, columns, dtype=torch.bool, device=others[-1])
 
 
 def _fake_sequence(
@@ -414,6 +414,14 @@ def _fake_sequence(
 
 
 LIBRARY.impl("run", _of_constants, "PrivateUse1")
+
+
+def _write_at(x: torch.Tensor, dim: int, index: int, source: torch.Tensor) -> None:
+    """``spyre::write_at``: write the elements at an index of ``dim``."""
+    x.select(dim, index).copy_(source)
+
+
+LIBRARY.impl("write_at", _write_at, "CompositeExplicitAutograd")
 LIBRARY.impl("triangle", triangle, "CompositeExplicitAutograd")
 LIBRARY.impl("sequence", cached_sequence, "CompositeExplicitAutograd")
 torch.library.register_fake("spyre::run", _fake, lib=LIBRARY)
@@ -482,11 +490,13 @@ COPIED_VIEWS = {
 
 
 def copy_strided_views(graph: torch.fx.Graph) -> None:
-    """Replace every view of `COPIED_VIEWS` of a spyre tensor by the operation that copies it.
+    """Replace views of `COPIED_VIEWS`, and arguments with gaps or overlapping elements that kernels
+    read, by operations that copy them.
 
     Writes to views are scatters at this point, so a copy has the same elements. Results of the
     graph stay views, made by eager mode, since the graph guarantees their strides.
     """
+    _view_arguments(graph)
     returned = _views_for_results(graph)
     for node in list(graph.nodes):
         if node.target not in COPIED_VIEWS or node in returned or not _is_on_spyre(node):
@@ -501,6 +511,25 @@ def copy_strided_views(graph: torch.fx.Graph) -> None:
         copy.meta = {**node.meta, "val": value}
         node.replace_all_uses_with(copy)
         graph.erase_node(node)
+
+
+def _view_arguments(graph: torch.fx.Graph) -> None:
+    """Have kernels read arguments with gaps or overlapping elements as aten::as_strided of them."""
+    for argument in filter(_is_on_spyre, graph.find_nodes(op="placeholder")):
+        value = argument.meta["val"]
+        # writes, and eager operations on memory, take the argument itself in first place
+        users = ((u, u.target is RUN or _is_view(u)) for u in argument.users)
+        readers = [user for user, is_kernel in users if is_kernel or argument in user.args[1:]]
+        strides = list(value.stride())
+        once = [n if s else 1 for n, s in zip(value.shape, strides, strict=True)]
+        if not readers or _is_dense(once, strides):
+            continue
+        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+            view = graph.call_function(aten.as_strided.default, (argument, once, strides))
+            whole = graph.call_function(aten.expand.default, (view, list(value.shape)))
+        view.meta["val"], whole.meta["val"] = value.as_strided(once, strides), value
+        for reader in readers:
+            reader.replace_input_with(argument, whole)
 
 
 def _views_for_results(graph: torch.fx.Graph) -> set[torch.fx.Node]:
@@ -541,6 +570,9 @@ def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node is a view of its first argument, or several, or one of them."""
+    if node.target is getitem:
+        return _is_view(node.args[0])
     if not isinstance(node.target, OpOverload):
         return False
     aliases = [result.alias_info for result in schema_of(node.target).returns]
@@ -669,8 +701,15 @@ def mark_fallbacks_in(module: torch.nn.Module) -> None:
 def mark_fallbacks(graph: torch.fx.Graph) -> None:
     """Have Inductor call eager mode for every node on spyre that `_is_lowered` is false for.
 
-    Nodes that only order others inherit their marks, which are removed.
+    Nodes that only order others inherit their marks, which are removed. Inductor would lose writes
+    to elements at an index that only a launch knows: they become writes to the whole tensor.
     """
+    for node in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        part, source = node.args[:2]
+        if part.target is aten.select.int and _begins_anywhere(part):
+            with graph.inserting_before(node):
+                graph.call_function(torch.ops.spyre.write_at.default, (*part.args, source))
+            graph.erase_node(node)
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload):
             node.meta.pop("should_fallback", None)
@@ -685,7 +724,8 @@ def _is_lowered(node: torch.fx.Node) -> bool:
     if node.target is aten.copy_.default:
         target, source = (a.meta["val"] for a in node.args[:2])
         alike = target.dtype == source.dtype and target.device == source.device
-        return alike and target.dtype in CONVERTED and target.numel() > 0
+        dense = _is_dense(target.shape, target.stride())
+        return alike and target.dtype in CONVERTED and target.numel() > 0 and dense
     if node.target is aten.full.default:
         made = node.meta["val"]
         return (
@@ -694,7 +734,13 @@ def _is_lowered(node: torch.fx.Node) -> bool:
             and not _is_unbacked(made)
             and made.numel() > 0
         )
-    return node.target in LOWERED_BY_INDUCTOR
+    return node.target in LOWERED_BY_INDUCTOR and not _begins_anywhere(node)
+
+
+def _begins_anywhere(node: torch.fx.Node) -> bool:
+    """Whether a node is a part of a tensor at an index that only a launch knows."""
+    is_part = node.target in (aten.select.int, aten.slice.Tensor)
+    return is_part and any(_is_unbacked(given.meta["val"]) for given in node.all_input_nodes)
 
 
 def _is_host_number(node: torch.fx.Node) -> bool:
