@@ -67,7 +67,6 @@ class SharedMemory(Transport):
         self._pages = memory.pages
         self._own: list[list[Bytes]] = []
         self._theirs: dict[tuple[int, int], list[Bytes]] = {}
-        self._met: set[int] = set()
 
     def _begin(self) -> None:
         """Write the outboxes and the header into the page, then the number of the round."""
@@ -88,7 +87,7 @@ class SharedMemory(Transport):
         self._pages[self.rank, DONE] = self._number
 
     def _release(self) -> None:
-        self._own, self._theirs, self._met = [], {}, set()
+        self._own, self._theirs = [], {}
 
     def fail(self, reason: str) -> None:
         page = self._pages[self.rank]
@@ -115,11 +114,9 @@ class SharedMemory(Transport):
         self.piece(box, index).reshape(content.shape)[...] = content
         self.commit(box)
 
-    def meet(self, rank: int) -> None:
-        if rank not in self._met:
-            self._wait(rank, ROUND, self._number)
-            self._check_header(rank, self._pages[rank, HEADER:BOXES].view(np.uint8))
-            self._met.add(rank)
+    def _header_of(self, rank: int) -> Bytes:
+        self._wait(rank, ROUND, self._number)
+        return self._pages[rank, HEADER:BOXES].view(np.uint8)
 
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         if (rank, box) not in self._theirs:
@@ -135,7 +132,6 @@ class SharedMemory(Transport):
         targets[index][...] = content.reshape(targets[index].shape)
 
     def _open(self, rank: int, box: int, sizes: Sequence[int]) -> None:
-        self.meet(rank)
         words = self._pages[rank, BOXES + box * BOX_WORDS :]
         self._check_box(rank, int(words[SIZE]), sizes)
         try:
