@@ -156,7 +156,9 @@ class MessageTransport(Transport):
         """
         if (rank, box) not in self._inbox:
             sizes = [piece if isinstance(piece, int) else piece.size for piece in pieces]
-            self._check_box(rank, int(self._headers[rank][HEADER_BYTES:].view(np.int64)[box]), sizes)
+            self._check_box(
+                rank, int(self._headers[rank][HEADER_BYTES:].view(np.int64)[box]), sizes
+            )
             self._inbox[rank, box] = []
         posted = self._inbox[rank, box]
         for k in range(len(posted), min(index + 1 + AHEAD, len(pieces))):

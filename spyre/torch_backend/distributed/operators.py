@@ -10,19 +10,29 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
+from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
-from spyre.runtime.comms import CollectiveError, CollectiveRecord, Deadline
+from spyre.runtime.comms import (
+    CollectiveError,
+    CollectiveRecord,
+    Deadline,
+    fitted,
+    padded,
+    text_of,
+)
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.group import (
     CardGroup,
     CollectiveFailure,
     Job,
+    check_tensor,
     group_of,
     raise_failure_of,
 )
@@ -35,6 +45,7 @@ from spyre.torch_backend.distributed.images import (
     put_codes,
     slices,
     sticks,
+    without_padding,
 )
 from spyre.torch_backend.tensors import buffer_of
 
@@ -59,20 +70,43 @@ def _unsupported(feature: str, hint: str) -> CollectiveFailure:
     )
 
 
-def _operator(reduce_op: Any) -> str:
+def _operator(reduce_op: Any, tensors: Tensors) -> str:
+    """Return the name of a reduction. CollectiveFailure SPY953 if a dtype does not have it."""
     name = compat.reduce_op_name(reduce_op)
     if name == "premul_sum":
         raise _unsupported("premultiplied sum", "multiply the tensor before the reduction")
+    for tensor in tensors:
+        check_tensor("reduction", tensor)
+        try:
+            _combiner(name, tensor)
+        except SpyreError as error:
+            raise CollectiveFailure(str(error)) from None
     return name
 
 
 def _detail(tensor: torch.Tensor) -> str:
-    return f"{name_of(tensor.dtype)} {list(tensor.size())}"
+    return _details([tensor])
+
+
+def _details(tensors: Tensors) -> str:
+    """Return the dtype and sizes of tensors; one size if all are equal."""
+    sizes = [list(tensor.size()) for tensor in tensors]
+    uniform = sizes.count(sizes[0]) == len(sizes)
+    return f"{name_of(tensors[0].dtype)} {sizes[0] if uniform else sizes}"
 
 
 def _combiner(operator: str, tensor: torch.Tensor) -> Combiner:
     numerics = buffer_of(tensor).card.device.numerics
-    return Combiner("sum" if operator == "avg" else operator, name_of(tensor.dtype), numerics)
+    if operator == "avg" and tensor.dtype is not torch.bool:
+        operator = "sum"
+    return Combiner(operator, name_of(tensor.dtype), numerics)
+
+
+def _addends(operator: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain form of ``tensor`` to reduce; padding must not overflow where int64 may."""
+    target = plain(tensor)
+    checks = tensor.dtype is torch.int64 and operator in ("sum", "product", "avg")
+    return without_padding(target) if checks else target
 
 
 def _finish(operator: str, group: CardGroup, tensor: torch.Tensor) -> None:
@@ -104,9 +138,7 @@ def _reduce(
 ) -> None:
     """``root``: the rank that gets the results; None for all ranks."""
     for tensor in tensors:
-        if tensor.numel() == 0:
-            continue
-        combiner, target = _combiner(operator, tensor), plain(tensor)
+        combiner, target = _combiner(operator, tensor), _addends(operator, tensor)
         run, detail = sticks(target)[0], f"{operator} {_detail(tensor)}"
         if root is None:
             group.communicator.all_reduce(run, combiner, detail, deadline)
@@ -121,12 +153,10 @@ def _reduce_scatter(
     group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str, deadline: Deadline
 ) -> None:
     """``whole``: the parts of all ranks in one tensor."""
-    if out.numel() == 0:
-        return
-    source = plain(whole)
-    parts = slices(source, tuple(out.size()), group.size)
+    source = _addends(operator, whole)
+    parts = slices(source, tuple(out.size()), group.size) if out.numel() else None
     if parts is None:
-        flat = plain(source.reshape(group.size, *out.size()))
+        flat = source.reshape(group.size, *out.size())
         _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
         return
     target = plain(out)
@@ -145,9 +175,8 @@ def _reduce_parts(
     combiner = _combiner(operator, like)
     shaped = out if out.size() == like.size() else out.view(like.size())
     target = plain(shaped)
-    rows = [sticks(plain(part)) for part in parts]
-    sizes = sorted({tuple(part.size()) for part in parts})
-    detail = f"{operator} {name_of(out.dtype)} {[list(size) for size in sizes]}"
+    rows = [sticks(_addends(operator, part)) for part in parts]
+    detail = f"{operator} {_details(parts)}"
     group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
     _copy_back(target, shaped)
     _finish(operator, group, out)
@@ -158,8 +187,6 @@ def _reduce_parts(
 
 def _broadcast(group: CardGroup, tensors: Tensors, root: int, deadline: Deadline) -> None:
     for tensor in tensors:
-        if tensor.numel() == 0:
-            continue
         target = plain(tensor)
         group.communicator.broadcast(sticks(target), root, _detail(tensor), deadline)
         if group.rank != root:
@@ -170,8 +197,7 @@ def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: De
     """``outs``: a tensor per rank; they may differ in size."""
     targets, source = [plain(out) for out in outs], plain(own)
     rows = [sticks(target) for target in targets]
-    detail = f"{name_of(outs[0].dtype)} {sum(out.numel() for out in outs)}"
-    group.communicator.all_gather(rows, sticks(source), detail, deadline)
+    group.communicator.all_gather(rows, sticks(source), _details(outs), deadline)
     for target, out in zip(targets, outs, strict=True):
         _copy_back(target, out)
 
@@ -180,10 +206,8 @@ def _all_gather_base(
     group: CardGroup, whole: torch.Tensor, own: torch.Tensor, deadline: Deadline
 ) -> None:
     """``whole``: the parts of all ranks in one tensor."""
-    if own.numel() == 0:
-        return
     target, detail = plain(whole), _detail(own)
-    parts = slices(target, tuple(own.size()), group.size)
+    parts = slices(target, tuple(own.size()), group.size) if own.numel() else None
     if parts is not None:
         source = sticks(plain(own)).reshape(parts[0].shape)
         group.communicator.all_gather(parts, source, detail, deadline)
@@ -191,7 +215,7 @@ def _all_gather_base(
         return
     content = np.empty((group.size, code_bytes(own)), np.uint8)
     rows = [content[k : k + 1] for k in range(group.size)]
-    group.communicator.all_gather(rows, codes(own), detail, deadline)
+    group.communicator.all_gather(rows, codes(own), f"{detail} in C order", deadline)
     put_codes(whole, content)
 
 
@@ -200,7 +224,7 @@ def _gather(
 ) -> None:
     targets = [plain(out) for out in outs]
     rows = [sticks(target) for target in targets]
-    group.communicator.gather(rows, sticks(plain(own)), root, name_of(own.dtype), deadline)
+    group.communicator.gather(rows, sticks(plain(own)), root, _detail(own), deadline)
     for target, out in zip(targets, outs, strict=True):
         _copy_back(target, out)
 
@@ -209,14 +233,16 @@ def _scatter(
     group: CardGroup, out: torch.Tensor, parts: Tensors, root: int, deadline: Deadline
 ) -> None:
     target, rows = plain(out), [sticks(plain(part)) for part in parts]
-    group.communicator.scatter(sticks(target), rows, root, name_of(out.dtype), deadline)
+    group.communicator.scatter(sticks(target), rows, root, _detail(out), deadline)
     _copy_back(target, out)
 
 
 def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
+    detail = name_of(outs[0].dtype)
+    _agree(group, _sizes_of(parts), _sizes_of(outs), detail, deadline)
     targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
     received = [sticks(target) for target in targets]
-    group.communicator.all_to_all(received, rows, name_of(outs[0].dtype), deadline)
+    group.communicator.all_to_all(received, rows, detail, deadline)
     for target, out in zip(targets, outs, strict=True):
         _copy_back(target, out)
 
@@ -232,50 +258,124 @@ def _all_to_all_base(
     """Exchange rows along the first dim: ``out_rows`` from and ``whole_rows`` to each rank; empty
     for equal numbers.
     """
+    sent_rows, received_rows = _rows(whole, whole_rows, group), _rows(out, out_rows, group)
+    detail = f"{name_of(out.dtype)} rows of {list(out.size()[1:])}"
+    _agree(group, _row_sizes(sent_rows), _row_sizes(received_rows), detail, deadline)
     content = codes(whole)
     result = np.empty((1, code_bytes(out)), np.uint8)
-    received = _split(result, out, out_rows, group.size)
-    sent = _split(content, whole, whole_rows, group.size)
-    group.communicator.all_to_all(received, sent, name_of(out.dtype), deadline)
+    received, sent = _split(result, received_rows), _split(content, sent_rows)
+    group.communicator.all_to_all(received, sent, detail, deadline)
     put_codes(out, result)
 
 
-def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int) -> list[Bytes]:
-    first = tensor.size(0) if tensor.dim() else 0
-    counts = list(rows) or [first // ranks] * ranks
-    row_bytes = content.shape[1] // first if first else 0
-    edges = np.cumsum([0, *counts]) * row_bytes
-    return [content[:, edges[k] : edges[k + 1]] for k in range(ranks)]
+def _rows(tensor: torch.Tensor, rows: Sequence[int], group: CardGroup) -> list[int]:
+    """Return the number of rows per rank along the first dim: ``rows``, or equal ones."""
+    return list(rows) or [tensor.size(0) // group.size] * group.size
+
+
+def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
+    edges = np.cumsum([0, *rows]) * (content.shape[1] // max(1, sum(rows)))
+    return [content[:, start:end] for start, end in pairwise(edges)]
+
+
+def _row_sizes(rows: Sequence[int]) -> list[str]:
+    return [f"{count} rows" for count in rows]
+
+
+def _sizes_of(tensors: Tensors) -> list[str]:
+    return [str(list(tensor.size())) for tensor in tensors]
+
+
+SIZE_TEXT_BYTES = 64
+"""Of a text that names the size of a part in an all-to-all."""
+
+
+def _agree(
+    group: CardGroup, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
+) -> None:
+    """Raise CollectiveError SPY952, on all ranks, unless each rank wants what the others send.
+
+    ``sent`` and ``wanted``: sizes by rank at the other end.
+    """
+    texts = [padded(fitted(text, SIZE_TEXT_BYTES), SIZE_TEXT_BYTES) for text in (*sent, *wanted)]
+    table = np.stack(group.communicator.agree(np.concatenate(texts)[None], detail, deadline))
+    sizes = table.reshape(group.size, 2, group.size, SIZE_TEXT_BYTES)
+    for source, target in np.ndindex(group.size, group.size):
+        offered, expected = sizes[source, 0, target], sizes[target, 1, source]
+        if not np.array_equal(offered, expected):
+            raise CollectiveError(
+                "SPY952",
+                f"all_to_all of {detail}: rank {source} sends what rank {target} does not expect",
+                expected=f"{text_of(expected)} (rank {target})",
+                found=f"{text_of(offered)} (rank {source})",
+            )
 
 
 # --- point to point: messages between hosts' memories -----------------------------------------
 
 
+# A message is a header under the receiver's tag, and its content under a tag of its own, which
+# the header names: so receives from any rank and from this one cannot take each other's content.
+
+TAGS = 1 << 30
+"""Tags of headers are below, those of contents above."""
+
+
 def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline) -> None:
     begin_ns = time.perf_counter_ns()
-    content = torch.from_numpy(codes(tensor)[0])
-    for message in (_message_header(tensor), content):
-        group.gloo.send([message], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+    content, number = torch.from_numpy(codes(tensor)[0]), group.next_message()
+    for message, used in ((_header(number, tensor), tag), (content, TAGS + number % TAGS)):
+        if message.numel():
+            _finish_message(group, group.gloo.send([message], peer, used), peer, deadline)
     group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
 
 
 def _receive(
-    group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline
+    group: CardGroup, tensor: torch.Tensor, peer: int | None, tag: int, deadline: Deadline
 ) -> None:
+    """``peer``: the sending rank; None for any."""
     begin_ns = time.perf_counter_ns()
-    expected, header = _message_header(tensor), _message_header(tensor).clone()
-    content = torch.empty(code_bytes(tensor), dtype=torch.uint8, device="cpu")
-    group.gloo.recv([header], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
-    if not torch.equal(header, expected):
+    header = _header(0, tensor)
+    if peer is None:
+        work = group.gloo.recv_anysource([header], tag)
+        _finish_message(group, work, peer, deadline)
+        peer = int(work._source_rank())
+        group.note_source(peer)
+    else:
+        _finish_message(group, group.gloo.recv([header], peer, tag), peer, deadline)
+    number, size_bytes, found = _parsed(header)
+    content = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+    if size_bytes:
+        work = group.gloo.recv([content], peer, TAGS + number % TAGS)
+        _finish_message(group, work, peer, deadline)
+    _, _, expected = _parsed(_header(0, tensor))
+    if found != expected:
         raise CollectiveError(
             "SPY952",
             "two ranks do not exchange the same tensor",
-            expected=f"{_text(expected)} (rank {group.rank})",
-            found=f"{_text(header)} (rank {peer})",
+            expected=f"{expected} (rank {group.rank})",
+            found=f"{found} (rank {peer})",
         )
-    group.gloo.recv([content], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
     put_codes(tensor, content.numpy().reshape(1, -1))
     group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
+
+
+def _finish_message(group: CardGroup, work: Any, peer: int | None, deadline: Deadline) -> None:
+    other = "any rank" if peer is None else f"rank {peer}"
+    try:
+        work.wait(compat.milliseconds(deadline.seconds_left))
+    except RuntimeError as error:
+        if deadline.seconds_left == 0:
+            raise CollectiveError(
+                "SPY955",
+                f"a message between rank {group.rank} and {other} is not done within "
+                f"{deadline.timeout:g} s",
+            ) from error
+        raise CollectiveError(
+            "SPY954",
+            f"the connection between rank {group.rank} and {other} has ended",
+            found=str(error).splitlines()[0],
+        ) from error
 
 
 def _message_record(
@@ -292,16 +392,68 @@ def _message_record(
     )  # fmt: skip
 
 
-_MESSAGE_HEADER_BYTES = 64
+MESSAGE_HEADER_BYTES = 64
 
 
-def _message_header(tensor: torch.Tensor) -> torch.Tensor:
-    text = f"{name_of(tensor.dtype)} {tensor.numel()}".encode().ljust(_MESSAGE_HEADER_BYTES)
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+def _header(number: int, tensor: torch.Tensor) -> torch.Tensor:
+    text = f"{number} {code_bytes(tensor)} {name_of(tensor.dtype)} {tensor.numel()}"
+    return torch.from_numpy(padded(text, MESSAGE_HEADER_BYTES).copy())
 
 
-def _text(header: torch.Tensor) -> str:
-    return bytes(header.numpy()).decode(errors="replace").rstrip()
+def _parsed(header: torch.Tensor) -> tuple[int, int, str]:
+    """Return the number of a message, its size in bytes, and its dtype and number of elements."""
+    number, size_bytes, tensor = text_of(header.numpy()).split(" ", 2)
+    return int(number), int(size_bytes), tensor
+
+
+# --- checks -----------------------------------------------------------------------------------
+# The errors are those of torch's backends. They come before anything is sent: the group lives on.
+
+
+def _check_like(tensors: Tensors, like: torch.Tensor) -> None:
+    """Raise TypeError unless tensors have the dtype of ``like``."""
+    for tensor in tensors:
+        if tensor.dtype != like.dtype:
+            raise TypeError(
+                f"spyreccl: expected tensors of one dtype, found {like.dtype} and {tensor.dtype}"
+            )
+
+
+def _check_list(group: CardGroup, tensors: Tensors, like: torch.Tensor) -> None:
+    """Raise ValueError unless there is a tensor per rank; TypeError for another dtype."""
+    if len(tensors) != group.size:
+        raise ValueError(
+            f"spyreccl: expected a tensor per rank, {group.size}, found {len(tensors)}"
+        )
+    _check_like(tensors, like)
+
+
+def _check_size(tensor: torch.Tensor, like: torch.Tensor) -> None:
+    """Raise ValueError if two tensors differ in size."""
+    if tensor.size() != like.size():
+        expected, found = list(like.size()), list(tensor.size())
+        raise ValueError(f"spyreccl: invalid tensor size (expected {expected}, got {found})")
+
+
+def _check_whole(group: CardGroup, whole: torch.Tensor, part: torch.Tensor) -> None:
+    """Raise TypeError or ValueError unless ``whole`` has one part per rank."""
+    _check_like([whole], part)
+    if whole.numel() != group.size * part.numel():
+        raise ValueError(
+            f"spyreccl: the tensor of all ranks must have world_size times the elements of one, "
+            f"{group.size} * {part.numel()}, found {whole.numel()}"
+        )
+
+
+def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Sequence[int]) -> None:
+    first = tensor.size(0) if tensor.dim() else 0
+    if not rows:
+        if first % group.size:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+    elif len(rows) != group.size:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    elif sum(rows) != first or min(rows) < 0:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
 
 
 # --- the operators ----------------------------------------------------------------------------
@@ -330,7 +482,7 @@ def allreduce_(
     if sparse_indices is not None:
         raise _unsupported("sparse reduction", "make the tensor dense")
     group, tensors = _group(pg), list(tensors)
-    job = partial(_reduce, group, tensors, _operator(reduce_op), None)
+    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
     return tensors, group.submit("all_reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
@@ -339,7 +491,7 @@ def allreduce_coalesced_(
 ) -> Any:
     """See `torch.distributed.all_reduce_coalesced`."""
     group, tensors = _group(pg), list(tensors)
-    job = partial(_reduce, group, tensors, _operator(reduce_op), None)
+    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
     return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op)
 
 
@@ -368,20 +520,25 @@ def reduce_(
 ) -> Any:
     """See `torch.distributed.reduce`."""
     group, tensors = _group(pg), list(tensors)
-    job = partial(_reduce, group, tensors, _operator(reduce_op), root_rank)
+    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), root_rank)
     return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op)
 
 
 def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather`."""
     group, own, parts = _group(pg), _one(tensors), list(_one(outs))
-    job = partial(_all_gather, group, parts, own)
-    return outs, group.submit("all_gather", [*parts, own], job, parts, timeout, is_async=async_op)
+    _check_list(group, parts, own)
+    _check_size(parts[group.rank], own)
+    job, used = partial(_all_gather, group, parts, own), [*parts, own]
+    return outs, group.submit(
+        "all_gather", used, job, parts, timeout, is_async=async_op, value=[parts]
+    )
 
 
 def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_gather_into_tensor`."""
     group = _group(pg)
+    _check_whole(group, out, own)
     job = partial(_all_gather_base, group, out, own)
     return out, group.submit(
         "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
@@ -392,7 +549,9 @@ def allgather_into_tensor_coalesced_(
     outs: Any, tensors: Any, pg: Any, async_op: bool = True
 ) -> Any:
     """Several `_allgather_base_` in one operation."""
-    group, outs = _group(pg), list(outs)
+    group, outs, tensors = _group(pg), list(outs), list(tensors)
+    for out, own in zip(outs, tensors, strict=True):
+        _check_whole(group, out, own)
     pairs = zip(outs, tensors, strict=True)
     job = partial(_in_order, [partial(_all_gather_base, group, *pair) for pair in pairs])
     name = "all_gather_into_tensor_coalesced"
@@ -403,6 +562,9 @@ def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True
     """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
     group = _group(pg)
     by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
+    for parts, own in zip(by_tensor, tensors, strict=True):
+        _check_list(group, parts, own)
+        _check_size(parts[group.rank], own)
     pairs = zip(by_tensor, tensors, strict=True)
     job = partial(_in_order, [partial(_all_gather, group, *pair) for pair in pairs])
     flat = [tensor for parts in outs for tensor in parts]
@@ -414,7 +576,10 @@ def reduce_scatter_(
 ) -> Any:
     """See `torch.distributed.reduce_scatter`."""
     group, out, own = _group(pg), _one(outs), list(_one(parts))
-    job = partial(_reduce_parts, group, out, own, _operator(reduce_op))
+    _check_list(group, own, out)
+    if own[group.rank].numel() != out.numel():
+        _check_size(own[group.rank], out)
+    job = partial(_reduce_parts, group, out, own, _operator(reduce_op, own))
     return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
 
@@ -423,7 +588,8 @@ def _reduce_scatter_base_(
 ) -> Any:
     """See `torch.distributed.reduce_scatter_tensor`."""
     group = _group(pg)
-    job = partial(_reduce_scatter, group, out, whole, _operator(reduce_op))
+    _check_whole(group, whole, out)
+    job = partial(_reduce_scatter, group, out, whole, _operator(reduce_op, [whole]))
     return out, group.submit(
         "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
     )
@@ -433,7 +599,10 @@ def reduce_scatter_tensor_coalesced_(
     outs: Any, wholes: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
 ) -> Any:
     """Several `_reduce_scatter_base_` in one operation."""
-    group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
+    group, outs, wholes = _group(pg), list(outs), list(wholes)
+    operator = _operator(reduce_op, wholes)
+    for out, whole in zip(outs, wholes, strict=True):
+        _check_whole(group, whole, out)
     pairs = zip(outs, wholes, strict=True)
     job = partial(_in_order, [partial(_reduce_scatter, group, *pair, operator) for pair in pairs])
     name = "reduce_scatter_tensor_coalesced"
@@ -446,8 +615,14 @@ def gather_(
     """See `torch.distributed.gather`."""
     group, own = _group(pg), _one(tensors)
     parts = list(outs[0]) if outs else []
-    job = partial(_gather, group, parts, own, root_rank)
-    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op)
+    if group.rank == root_rank:
+        _check_list(group, parts, own)
+    for part in parts:
+        _check_size(part, own)
+    job, value = partial(_gather, group, parts, own, root_rank), [parts] if parts else []
+    return group.submit(
+        "gather", [*parts, own], job, parts, timeout, is_async=async_op, value=value
+    )
 
 
 def scatter_(
@@ -456,6 +631,10 @@ def scatter_(
     """See `torch.distributed.scatter`."""
     group, out = _group(pg), _one(outs)
     own = list(parts[0]) if parts else []
+    if group.rank == root_rank:
+        _check_list(group, own, out)
+    for part in own:
+        _check_size(part, out)
     job = partial(_scatter, group, out, own, root_rank)
     return outs, group.submit("scatter", [out, *own], job, [out], timeout, is_async=async_op)
 
@@ -477,8 +656,11 @@ def alltoall_base_(
     timeout: int = -1,
 ) -> Any:
     """See `torch.distributed.all_to_all_single`."""
-    group = _group(pg)
-    job = partial(_all_to_all_base, group, out, whole, list(out_splits), list(in_splits))
+    group, out_splits, in_splits = _group(pg), list(out_splits), list(in_splits)
+    _check_like([out], whole)
+    for tensor, rows in ((out, out_splits), (whole, in_splits)):
+        _check_splits(group, tensor, rows)
+    job = partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
     return group.submit("all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op)
 
 
@@ -489,23 +671,30 @@ def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeou
     return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op)
 
 
+def _check_tag(tag: int) -> None:
+    if not 0 <= tag < TAGS:
+        raise _unsupported(f"tag {tag}", f"take a tag from 0 to {TAGS - 1}")
+
+
 def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.isend`."""
     group, tensor = _group(pg), _one(tensors)
+    _check_tag(tag)
     job = partial(_send, group, tensor, peer, tag)
-    return group.submit("send", [tensor], job, [], lane=f"to {peer}")
+    return group.submit("send", [tensor], job, [], lane=f"to {peer} tag {tag}")
 
 
-def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+def recv_(tensors: Any, pg: Any, peer: int | None, tag: int) -> Any:
     """See `torch.distributed.irecv`."""
     group, tensor = _group(pg), _one(tensors)
+    _check_tag(tag)
     job = partial(_receive, group, tensor, peer, tag)
-    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}")
+    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
 
 
 def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:
-    """Raise an error, because the sender's rank could not be returned to the receiver."""
-    raise _unsupported("recv from any source", "name the source rank")
+    """See `torch.distributed.irecv` without a source; its work knows the rank it came from."""
+    return recv_(tensors, pg, None, tag)
 
 
 KERNELS: tuple[Any, ...] = (
