@@ -137,6 +137,7 @@ class SharedMemory(Transport):
         try:
             arena = self._memory.arena(rank)
         except OSError as error:
+            self._look_for_failures()
             raise self._gone([rank]) from error
         self._theirs[rank, box] = _pieces(arena, sizes, int(words[OFFSET]))
 
@@ -163,7 +164,7 @@ class SharedMemory(Transport):
                 look = now + LOOK_SECONDS
             _pause(now - start)
 
-    def _look(self, rank: int, word: int, least: int) -> None:
+    def _look_for_failures(self) -> None:
         for other in self._others:
             if self._pages[other, FAILED]:
                 raise CollectiveError(
@@ -171,6 +172,9 @@ class SharedMemory(Transport):
                     f"{self._header}: another rank has failed",
                     found=text_of(self._pages[other, REASON:].view(np.uint8)),
                 )
+
+    def _look(self, rank: int, word: int, least: int) -> None:
+        self._look_for_failures()
         dead = [other for other in self._others if not self._memory.is_alive(other)]
         # A rank may end after it has written its last word: the operation is complete then.
         if dead and self._pages[rank, word] < least:

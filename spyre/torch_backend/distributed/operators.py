@@ -641,8 +641,11 @@ def scatter_(
 
 def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.all_to_all`."""
-    group, outs = _group(pg), list(outs)
-    job = partial(_all_to_all, group, outs, list(parts))
+    group, outs, parts = _group(pg), list(outs), list(parts)
+    for tensors in (outs, parts):
+        _check_list(group, tensors, outs[0])
+    _check_size(parts[group.rank], outs[group.rank])
+    job = partial(_all_to_all, group, outs, parts)
     return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op)
 
 
@@ -667,8 +670,11 @@ def alltoall_base_(
 def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
     """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
     group = _group(pg)
-    job = partial(group.communicator.barrier, "")
-    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op)
+
+    def meet(deadline: Deadline) -> None:
+        group.communicator.barrier("", deadline)
+
+    return group.submit("barrier", [tensor], meet, [], timeout, is_async=async_op)
 
 
 def _check_tag(tag: int) -> None:
