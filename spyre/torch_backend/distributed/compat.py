@@ -79,6 +79,8 @@ def work_of_future(future: Any, completion: Completion) -> Any:
     """Return a C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises the future's error."""
     work = c10d._create_work_from_future(future)
     _works[work] = completion
+    if (coalesced := getattr(_latest, "coalesced", None)) is not None:
+        coalesced.append(work)
     # C++ returns the work to Python soon after; until then nothing else may keep this object.
     _latest.work = work
     return work
@@ -93,6 +95,7 @@ _works: weakref.WeakKeyDictionary[Any, Completion] = weakref.WeakKeyDictionary()
 _futures: weakref.WeakKeyDictionary[Any, Completion] = weakref.WeakKeyDictionary()
 """Of the works of cards, of their futures and of those of callbacks."""
 _latest = threading.local()
+"""``work``: the last one of the thread; ``coalesced``: those since `_start_coalescing`, or None."""
 
 
 def implement_c10d(
@@ -125,9 +128,9 @@ def implement_c10d(
 def wrap_work_wait() -> None:
     """Make ``Work.wait`` raise its future's error, accept a timeout and be interruptible.
 
-    The C++ wait of a work created from a future does none of these, and does not know the source.
+    The C++ wait of a work created from a future does none of these.
     """
-    original, source_rank = c10d.Work.wait, c10d.Work._source_rank
+    original, future_of = c10d.Work.wait, c10d.Work.get_future
 
     @functools.wraps(original)
     def wait(work: Any, timeout: timedelta | None = None) -> Any:
@@ -140,14 +143,7 @@ def wrap_work_wait() -> None:
         _value_of(future_of(work))
         return original(work)
 
-    @functools.wraps(source_rank)
-    def source(work: Any) -> int:
-        completion = _works.get(work)
-        is_known = completion is not None and completion.source >= 0
-        return completion.source if is_known else int(source_rank(work))
-
-    future_of = c10d.Work.get_future
-    c10d.Work.wait, c10d.Work._source_rank = skip_in_dynamo(wait), skip_in_dynamo(source)
+    c10d.Work.wait = skip_in_dynamo(wait)
 
 
 @functools.cache
@@ -191,20 +187,20 @@ def wrap_coalescing() -> None:
     begin, end = c10d.ProcessGroup._start_coalescing, c10d.ProcessGroup._end_coalescing
 
     @functools.wraps(begin)
-    def start_coalescing(group: Any, device: torch.device) -> None:
-        if device.type == "spyre":
-            group_of(*name_of_process_group(group)).start_coalescing()
-        else:
+    def start(group: Any, device: torch.device) -> None:
+        if device.type != "spyre":
             begin(group, device)
+        else:
+            _latest.coalesced = []
 
     @functools.wraps(end)
-    def end_coalescing(group: Any, device: torch.device) -> Any:
-        if device.type == "spyre":
-            return c10d.Work.unbox(group_of(*name_of_process_group(group)).end_coalescing())
-        return end(group, device)
+    def finish(group: Any, device: torch.device) -> Any:
+        if device.type != "spyre":
+            return end(group, device)
+        works, _latest.coalesced = _latest.coalesced, None
+        return c10d.Work.unbox(group_of(*name_of_process_group(group)).coalesced(works))
 
-    c10d.ProcessGroup._start_coalescing = start_coalescing
-    c10d.ProcessGroup._end_coalescing = end_coalescing
+    c10d.ProcessGroup._start_coalescing, c10d.ProcessGroup._end_coalescing = start, finish
 
 
 def _wait_for(done: threading.Event, limit: float | None) -> None:

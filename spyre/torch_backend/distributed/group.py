@@ -13,7 +13,6 @@ the work; since torch's ``Work`` of a future does not raise, `wait` and `wait_te
 from __future__ import annotations
 
 import atexit
-import itertools
 import sys
 import threading
 import weakref
@@ -70,14 +69,14 @@ class CollectiveFailure(dist.DistBackendError):  # type: ignore[misc]
 class _Call:
     """One operation, passed from the thread that issued it to the one that runs it.
 
-    ``result``: the tensors it writes; ``value``: of its future. ``streams``: the caller's, by card.
+    ``result``: the value of its future, tensors that it writes, or one list of them. ``streams``:
+    the caller's, by card.
     """
 
     name: str
     tensors: list[torch.Tensor]
     job: Job
-    result: list[torch.Tensor]
-    value: Any
+    result: list[Any]
     future: Any
     streams: list[Any]
     events: list[Any]
@@ -107,7 +106,6 @@ class CardGroup:
         )
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._messages = itertools.count(1)
         self._channels = {"": _Channel(self, "")}
         self._channels[""].join()
 
@@ -116,18 +114,17 @@ class CardGroup:
         name: str,
         tensors: Sequence[torch.Tensor],
         job: Job,
-        result: Sequence[torch.Tensor],
+        result: list[Any],
         timeout_ms: int = -1,
         lane: str = "",
         *,
         is_async: bool = True,
-        value: Any = None,
     ) -> Any:
         """Return a torch ``Work``, boxed, for ``job``, which reads and writes ``tensors``.
 
-        ``lane``: the thread of a point-to-point operation, empty for collectives. ``value``: of the
-        future, by default ``result``. Does not block if ``is_async``. Otherwise the caller waits
-        next, and this may run the job and raise its error.
+        ``lane``: the thread of a point-to-point operation, empty for collectives. Does not block
+        if ``is_async``. Otherwise the caller waits next, and this may run the job and raise its
+        error.
         """
         for tensor in tensors:
             check_tensor(name, tensor)
@@ -138,28 +135,17 @@ class CardGroup:
         streams = [current_stream(index) for index in cards]
         events = [stream.record_event() for stream in streams]
         completion = Completion(self.threads, self.name, cards, lane and f"/{lane}")
-        written = list(result)
-        given = written if value is None else value
-        call = _Call(
-            name, list(tensors), job, written, given, future, streams, events, timeout, completion
-        )
+        call = _Call(name, list(tensors), job, result, future, streams, events, timeout, completion)
         if channel is not None and channel.begins_here(is_async):
             return self._run_here(call, channel).boxed()
         call.work = work = compat.work_of_future(future.then(_raise_error), completion)
-        if (coalesced := getattr(self._local, "coalesced", None)) is not None:
-            coalesced.append(work)
         key = lane if channel is None else f"collectives{channel.path}"
         run = partial(self._run, call, channel)
         self.threads.put(key, f"{completion.callback_path}/inline", run)
         return work.boxed()
 
-    def start_coalescing(self) -> None:
-        """Collect the works of the calling thread until `end_coalescing`."""
-        self._local.coalesced = []
-
-    def end_coalescing(self) -> Any:
-        """Return a ``Work``, boxed, that completes with all works since `start_coalescing`."""
-        works, self._local.coalesced = self._local.coalesced, None
+    def coalesced(self, works: Sequence[Any]) -> Any:
+        """Return a ``Work``, boxed, that completes with all of ``works``."""
 
         def wait_for_all(_: Deadline) -> None:
             for work in works:
@@ -192,14 +178,6 @@ class CardGroup:
             if card.scheduler.is_observed:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
                 card.streams.current.record_block(_noted(record, self.name, card, used))
-
-    def next_message(self) -> int:
-        """Return the number of the next message that this rank sends."""
-        return next(self._messages)
-
-    def note_source(self, rank: int) -> None:
-        """Note the rank that the message of the running call came from."""
-        self._local.call.completion.source = rank
 
     def new_communicator(self, path: str) -> Communicator:
         """Return a communicator for the callbacks of a path; blocks until all ranks have joined."""
@@ -234,7 +212,7 @@ class CardGroup:
         except BaseException as error:
             value: Any = self._failed(call, error, channel)
         else:
-            value = call.value
+            value = call.result
         # callbacks that C++ added run here, and whoever waits for them goes on on these streams
         for stream in call.streams:
             torch.spyre.set_stream(stream)
@@ -250,7 +228,7 @@ class CardGroup:
         except BaseException as interrupt:
             self._failed(call, interrupt, channel)
             raise
-        call.future.set_result(call.value)
+        call.future.set_result(call.result)
         return compat.ended_work_of_future(call.future)
 
     def _do(self, call: _Call, channel: _Channel | None) -> None:
@@ -270,7 +248,7 @@ class CardGroup:
             reason = f"{call.name}: {type(error).__name__}: {error}"
             own = error if isinstance(error, SpyreError) else CollectiveError("SPY957", reason)
             self.fail(own)
-        for tensor in call.result:
+        for tensor in call.result[0] if _is_nested(call.result) else call.result:
             _failures[buffer_of(tensor)] = failure
         return failure
 
@@ -397,6 +375,10 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 def _cards(tensors: Sequence[torch.Tensor]) -> list[int]:
     return sorted({tensor.device.index or 0 for tensor in tensors})
+
+
+def _is_nested(result: list[Any]) -> bool:
+    return bool(result) and not isinstance(result[0], torch.Tensor)
 
 
 def _raise_error(future: Any) -> Any:

@@ -239,7 +239,8 @@ def _scatter(
 
 def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
     detail = name_of(outs[0].dtype)
-    _agree(group, _sizes_of(parts), _sizes_of(outs), detail, deadline)
+    sent, wanted = ([str(list(tensor.size())) for tensor in some] for some in (parts, outs))
+    _agree(group, sent, wanted, detail, deadline)
     targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
     received = [sticks(target) for target in targets]
     group.communicator.all_to_all(received, rows, detail, deadline)
@@ -260,7 +261,8 @@ def _all_to_all_base(
     """
     sent_rows, received_rows = _rows(whole, whole_rows, group), _rows(out, out_rows, group)
     detail = f"{name_of(out.dtype)} rows of {list(out.size()[1:])}"
-    _agree(group, _row_sizes(sent_rows), _row_sizes(received_rows), detail, deadline)
+    texts = ([f"{count} rows" for count in rows] for rows in (sent_rows, received_rows))
+    _agree(group, *texts, detail, deadline)
     content = codes(whole)
     result = np.empty((1, code_bytes(out)), np.uint8)
     received, sent = _split(result, received_rows), _split(content, sent_rows)
@@ -276,14 +278,6 @@ def _rows(tensor: torch.Tensor, rows: Sequence[int], group: CardGroup) -> list[i
 def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
     edges = np.cumsum([0, *rows]) * (content.shape[1] // max(1, sum(rows)))
     return [content[:, start:end] for start, end in pairwise(edges)]
-
-
-def _row_sizes(rows: Sequence[int]) -> list[str]:
-    return [f"{count} rows" for count in rows]
-
-
-def _sizes_of(tensors: Tensors) -> list[str]:
-    return [str(list(tensor.size())) for tensor in tensors]
 
 
 SIZE_TEXT_BYTES = 64
@@ -314,41 +308,24 @@ def _agree(
 # --- point to point: messages between hosts' memories -----------------------------------------
 
 
-# A message is a header under the receiver's tag, and its content under a tag of its own, which
-# the header names: so receives from any rank and from this one cannot take each other's content.
-
-TAGS = 1 << 30
-"""Tags of headers are below, those of contents above."""
-
-
 def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline) -> None:
     begin_ns = time.perf_counter_ns()
-    content, number = torch.from_numpy(codes(tensor)[0]), group.next_message()
-    for message, used in ((_header(number, tensor), tag), (content, TAGS + number % TAGS)):
+    for message in (_header(tensor), torch.from_numpy(codes(tensor)[0])):
         if message.numel():
-            _finish_message(group, group.gloo.send([message], peer, used), peer, deadline)
+            _finish_message(group.gloo.send([message], peer, tag), peer, deadline)
     group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
 
 
 def _receive(
-    group: CardGroup, tensor: torch.Tensor, peer: int | None, tag: int, deadline: Deadline
+    group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline
 ) -> None:
-    """``peer``: the sending rank; None for any."""
     begin_ns = time.perf_counter_ns()
-    header = _header(0, tensor)
-    if peer is None:
-        work = group.gloo.recv_anysource([header], tag)
-        _finish_message(group, work, peer, deadline)
-        peer = int(work._source_rank())
-        group.note_source(peer)
-    else:
-        _finish_message(group, group.gloo.recv([header], peer, tag), peer, deadline)
-    number, size_bytes, found = _parsed(header)
-    content = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
-    if size_bytes:
-        work = group.gloo.recv([content], peer, TAGS + number % TAGS)
-        _finish_message(group, work, peer, deadline)
-    _, _, expected = _parsed(_header(0, tensor))
+    expected, header = text_of(_header(tensor).numpy()), _header(tensor)
+    _finish_message(group.gloo.recv([header], peer, tag), peer, deadline)
+    found = text_of(header.numpy())
+    content = torch.empty(int(found.partition(" ")[0]), dtype=torch.uint8, device="cpu")
+    if content.numel():
+        _finish_message(group.gloo.recv([content], peer, tag), peer, deadline)
     if found != expected:
         raise CollectiveError(
             "SPY952",
@@ -360,21 +337,15 @@ def _receive(
     group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
 
 
-def _finish_message(group: CardGroup, work: Any, peer: int | None, deadline: Deadline) -> None:
-    other = "any rank" if peer is None else f"rank {peer}"
+def _finish_message(work: Any, peer: int, deadline: Deadline) -> None:
     try:
         work.wait(compat.milliseconds(deadline.seconds_left))
     except RuntimeError as error:
-        if deadline.seconds_left == 0:
-            raise CollectiveError(
-                "SPY955",
-                f"a message between rank {group.rank} and {other} is not done within "
-                f"{deadline.timeout:g} s",
-            ) from error
+        ended = f"a message from or to rank {peer}: the connection has ended"
+        late = f"a message from or to rank {peer}: not done within {deadline.timeout:g} s"
+        is_late, found = deadline.seconds_left == 0, str(error).splitlines()[0]
         raise CollectiveError(
-            "SPY954",
-            f"the connection between rank {group.rank} and {other} has ended",
-            found=str(error).splitlines()[0],
+            *("SPY955", late) if is_late else ("SPY954", ended), found=found
         ) from error
 
 
@@ -392,68 +363,54 @@ def _message_record(
     )  # fmt: skip
 
 
-MESSAGE_HEADER_BYTES = 64
+_MESSAGE_HEADER_BYTES = 64
 
 
-def _header(number: int, tensor: torch.Tensor) -> torch.Tensor:
-    text = f"{number} {code_bytes(tensor)} {name_of(tensor.dtype)} {tensor.numel()}"
-    return torch.from_numpy(padded(text, MESSAGE_HEADER_BYTES).copy())
-
-
-def _parsed(header: torch.Tensor) -> tuple[int, int, str]:
-    """Return the number of a message, its size in bytes, and its dtype and number of elements."""
-    number, size_bytes, tensor = text_of(header.numpy()).split(" ", 2)
-    return int(number), int(size_bytes), tensor
+def _header(tensor: torch.Tensor) -> torch.Tensor:
+    text = f"{code_bytes(tensor)} bytes, {name_of(tensor.dtype)} {tensor.numel()}"
+    return torch.from_numpy(padded(text, _MESSAGE_HEADER_BYTES).copy())
 
 
 # --- checks -----------------------------------------------------------------------------------
 # The errors are those of torch's backends. They come before anything is sent: the group lives on.
 
 
-def _check_like(tensors: Tensors, like: torch.Tensor) -> None:
-    """Raise TypeError unless tensors have the dtype of ``like``."""
-    for tensor in tensors:
-        if tensor.dtype != like.dtype:
-            raise TypeError(
-                f"spyreccl: expected tensors of one dtype, found {like.dtype} and {tensor.dtype}"
-            )
+def _expect(holds: bool, error: type[Exception], text: str) -> None:
+    if not holds:
+        raise error(f"spyreccl: {text}")
 
 
 def _check_list(group: CardGroup, tensors: Tensors, like: torch.Tensor) -> None:
-    """Raise ValueError unless there is a tensor per rank; TypeError for another dtype."""
-    if len(tensors) != group.size:
-        raise ValueError(
-            f"spyreccl: expected a tensor per rank, {group.size}, found {len(tensors)}"
-        )
-    _check_like(tensors, like)
+    found = f"expected a tensor per rank, {group.size}, found {len(tensors)}"
+    _expect(len(tensors) == group.size, ValueError, found)
+    for tensor in tensors:
+        _check_dtype(tensor, like)
+
+
+def _check_dtype(tensor: torch.Tensor, like: torch.Tensor) -> None:
+    found = f"expected tensors of one dtype, found {like.dtype} and {tensor.dtype}"
+    _expect(tensor.dtype == like.dtype, TypeError, found)
 
 
 def _check_size(tensor: torch.Tensor, like: torch.Tensor) -> None:
-    """Raise ValueError if two tensors differ in size."""
-    if tensor.size() != like.size():
-        expected, found = list(like.size()), list(tensor.size())
-        raise ValueError(f"spyreccl: invalid tensor size (expected {expected}, got {found})")
+    found = f"invalid tensor size (expected {list(like.size())}, got {list(tensor.size())})"
+    _expect(tensor.size() == like.size(), ValueError, found)
 
 
 def _check_whole(group: CardGroup, whole: torch.Tensor, part: torch.Tensor) -> None:
-    """Raise TypeError or ValueError unless ``whole`` has one part per rank."""
-    _check_like([whole], part)
-    if whole.numel() != group.size * part.numel():
-        raise ValueError(
-            f"spyreccl: the tensor of all ranks must have world_size times the elements of one, "
-            f"{group.size} * {part.numel()}, found {whole.numel()}"
-        )
+    _check_dtype(whole, part)
+    found = f"expected world_size * {part.numel()} elements, found {whole.numel()}"
+    _expect(whole.numel() == group.size * part.numel(), ValueError, found)
 
 
 def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Sequence[int]) -> None:
     first = tensor.size(0) if tensor.dim() else 0
-    if not rows:
-        if first % group.size:
-            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
-    elif len(rows) != group.size:
-        raise RuntimeError("Number of tensor splits not equal to group size")
-    elif sum(rows) != first or min(rows) < 0:
-        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    equal = "Tensor's dim 0 does not divide equally across group size"
+    _expect(bool(rows) or first % group.size == 0, RuntimeError, equal)
+    count = "Number of tensor splits not equal to group size"
+    _expect(len(rows) in (0, group.size), RuntimeError, count)
+    fits = not rows or (sum(rows) == first and min(rows) >= 0)
+    _expect(fits, RuntimeError, "Split sizes doesn't match total dim 0 size")
 
 
 # --- the operators ----------------------------------------------------------------------------
@@ -530,9 +487,7 @@ def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout:
     _check_list(group, parts, own)
     _check_size(parts[group.rank], own)
     job, used = partial(_all_gather, group, parts, own), [*parts, own]
-    return outs, group.submit(
-        "all_gather", used, job, parts, timeout, is_async=async_op, value=[parts]
-    )
+    return outs, group.submit("all_gather", used, job, [parts], timeout, is_async=async_op)
 
 
 def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
@@ -550,10 +505,11 @@ def allgather_into_tensor_coalesced_(
 ) -> Any:
     """Several `_allgather_base_` in one operation."""
     group, outs, tensors = _group(pg), list(outs), list(tensors)
+    jobs = []
     for out, own in zip(outs, tensors, strict=True):
         _check_whole(group, out, own)
-    pairs = zip(outs, tensors, strict=True)
-    job = partial(_in_order, [partial(_all_gather_base, group, *pair) for pair in pairs])
+        jobs.append(partial(_all_gather_base, group, out, own))
+    job = partial(_in_order, jobs)
     name = "all_gather_into_tensor_coalesced"
     return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op)
 
@@ -561,12 +517,12 @@ def allgather_into_tensor_coalesced_(
 def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
     """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
     group = _group(pg)
-    by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
-    for parts, own in zip(by_tensor, tensors, strict=True):
+    jobs = []
+    for parts, own in zip(zip(*outs, strict=True), tensors, strict=True):
         _check_list(group, parts, own)
         _check_size(parts[group.rank], own)
-    pairs = zip(by_tensor, tensors, strict=True)
-    job = partial(_in_order, [partial(_all_gather, group, *pair) for pair in pairs])
+        jobs.append(partial(_all_gather, group, parts, own))
+    job = partial(_in_order, jobs)
     flat = [tensor for parts in outs for tensor in parts]
     return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op)
 
@@ -601,10 +557,11 @@ def reduce_scatter_tensor_coalesced_(
     """Several `_reduce_scatter_base_` in one operation."""
     group, outs, wholes = _group(pg), list(outs), list(wholes)
     operator = _operator(reduce_op, wholes)
+    jobs = []
     for out, whole in zip(outs, wholes, strict=True):
         _check_whole(group, whole, out)
-    pairs = zip(outs, wholes, strict=True)
-    job = partial(_in_order, [partial(_reduce_scatter, group, *pair, operator) for pair in pairs])
+        jobs.append(partial(_reduce_scatter, group, out, whole, operator))
+    job = partial(_in_order, jobs)
     name = "reduce_scatter_tensor_coalesced"
     return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op)
 
@@ -619,10 +576,8 @@ def gather_(
         _check_list(group, parts, own)
     for part in parts:
         _check_size(part, own)
-    job, value = partial(_gather, group, parts, own, root_rank), [parts] if parts else []
-    return group.submit(
-        "gather", [*parts, own], job, parts, timeout, is_async=async_op, value=value
-    )
+    job, used = partial(_gather, group, parts, own, root_rank), [*parts, own]
+    return group.submit("gather", used, job, parts, timeout, is_async=async_op)
 
 
 def scatter_(
@@ -660,7 +615,7 @@ def alltoall_base_(
 ) -> Any:
     """See `torch.distributed.all_to_all_single`."""
     group, out_splits, in_splits = _group(pg), list(out_splits), list(in_splits)
-    _check_like([out], whole)
+    _check_dtype(out, whole)
     for tensor, rows in ((out, out_splits), (whole, in_splits)):
         _check_splits(group, tensor, rows)
     job = partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
@@ -677,30 +632,23 @@ def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeou
     return group.submit("barrier", [tensor], meet, [], timeout, is_async=async_op)
 
 
-def _check_tag(tag: int) -> None:
-    if not 0 <= tag < TAGS:
-        raise _unsupported(f"tag {tag}", f"take a tag from 0 to {TAGS - 1}")
-
-
 def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.isend`."""
     group, tensor = _group(pg), _one(tensors)
-    _check_tag(tag)
     job = partial(_send, group, tensor, peer, tag)
     return group.submit("send", [tensor], job, [], lane=f"to {peer} tag {tag}")
 
 
-def recv_(tensors: Any, pg: Any, peer: int | None, tag: int) -> Any:
+def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
     """See `torch.distributed.irecv`."""
     group, tensor = _group(pg), _one(tensors)
-    _check_tag(tag)
     job = partial(_receive, group, tensor, peer, tag)
     return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
 
 
 def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:
-    """See `torch.distributed.irecv` without a source; its work knows the rank it came from."""
-    return recv_(tensors, pg, None, tag)
+    """Raise an error, because the sender's rank could not be returned to the receiver."""
+    raise _unsupported("recv from any source", "name the source rank")
 
 
 KERNELS: tuple[Any, ...] = (

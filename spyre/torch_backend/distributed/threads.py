@@ -97,7 +97,7 @@ class Completion:
     """The end of an operation or of a callback, and where its callbacks run.
 
     ``group``, ``lane``: name of the group, and of its thread for messages, or empty. ``cards``: of
-    the tensors. ``source``: the rank that a message came from, or -1.
+    the tensors.
     """
 
     threads: OrderedThreads
@@ -105,7 +105,6 @@ class Completion:
     cards: Sequence[int]
     lane: str = ""
     done: threading.Event = field(default_factory=threading.Event)
-    source: int = -1
 
     @property
     def callback_path(self) -> str:
