@@ -125,7 +125,14 @@ def implement_c10d(
 
 
 @functools.cache
-def wrap_work_wait() -> None:
+def wrap_works() -> None:
+    """Change works of cards, their futures, and the coalescing of several."""
+    _wrap_wait()
+    _wrap_futures()
+    _wrap_coalescing()
+
+
+def _wrap_wait() -> None:
     """Make ``Work.wait`` raise its future's error, accept a timeout and be interruptible.
 
     The C++ wait of a work created from a future does none of these.
@@ -146,9 +153,8 @@ def wrap_work_wait() -> None:
     c10d.Work.wait = skip_in_dynamo(wait)
 
 
-@functools.cache
-def wrap_futures() -> None:
-    """Run the callbacks of futures of cards as `threads` describes."""
+def _wrap_futures() -> None:
+    """Run the callbacks of futures of cards on the threads of their group."""
     original = c10d.Work.get_future
 
     @functools.wraps(original)
@@ -179,8 +185,7 @@ def _adding_callbacks(original: Callable[..., Any]) -> Callable[..., Any]:
     return add
 
 
-@functools.cache
-def wrap_coalescing() -> None:
+def _wrap_coalescing() -> None:
     """Let groups of cards take part in `_coalescing_manager`, which C++ does per backend."""
     from spyre.torch_backend.distributed.group import group_of
 

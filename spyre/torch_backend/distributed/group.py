@@ -7,7 +7,7 @@ longer than a small collective. Point-to-point operations have a thread per peer
 so that they are matched by tag in any order. Callbacks of futures run on other threads, and their
 collectives through other channels (`spyre.torch_backend.distributed.threads`). Errors also complete
 the work; since torch's ``Work`` of a future does not raise, `wait` and `wait_tensor` check for them
-(`spyre.torch_backend.distributed.compat.wrap_work_wait`).
+(`spyre.torch_backend.distributed.compat.wrap_works`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
 from spyre import config
 from spyre.errors import SpyreError
@@ -69,8 +70,8 @@ class CollectiveFailure(dist.DistBackendError):  # type: ignore[misc]
 class _Call:
     """One operation, passed from the thread that issued it to the one that runs it.
 
-    ``result``: the value of its future, tensors that it writes, or one list of them. ``streams``:
-    the caller's, by card.
+    ``result``: the value of its future, tensors that it writes or lists of them. ``streams``: the
+    caller's, by card.
     """
 
     name: str
@@ -99,15 +100,13 @@ class CardGroup:
         self.timeout: float = options.timeout.total_seconds()
         self.gloo = gloo
         self.name = str(options.group_id)
-        self.threads = OrderedThreads("spyreccl")
+        self.threads = OrderedThreads()
         self._options = options
         self._algorithm = _choice(
             "COLL_ALLREDUCE_ALGO", config.ALLREDUCE_ALGORITHM.read(), ALGORITHMS
         )
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._channels = {"": _Channel(self, "")}
-        self._channels[""].join()
+        self._channels = {"": self._new_channel("")}
 
     def submit(
         self,
@@ -179,15 +178,14 @@ class CardGroup:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
                 card.streams.current.record_block(_noted(record, self.name, card, used))
 
-    def new_communicator(self, path: str) -> Communicator:
-        """Return a communicator for the callbacks of a path; blocks until all ranks have joined."""
-        return Communicator(_join(self._options, path), self._algorithm, self.note)
-
     def fail(self, reason: SpyreError) -> None:
         """Mark the group as failed and notify the other ranks."""
         for channel in list(self._channels.values()):
-            if channel.is_joined:
-                channel.communicator.fail(reason)
+            channel.communicator.fail(reason)
+
+    def _new_channel(self, path: str) -> _Channel:
+        """Connect with the channels of this path of the other ranks; blocks until they do so."""
+        return _Channel(path, Communicator(_join(self._options, path), self._algorithm, self.note))
 
     def _usable_channel(self, path: str) -> _Channel:
         """Return the channel of a path. CollectiveFailure SPY956 if the group has failed."""
@@ -195,11 +193,9 @@ class CardGroup:
             self._channels[""].communicator.check()
         except SpyreError as error:
             raise CollectiveFailure(str(error)) from None
-        with self._lock:
-            channel = self._channels.get(path)
-            if channel is None:
-                channel = self._channels[path] = _Channel(self, path)
-            return channel
+        if path not in self._channels:  # no other thread has this path
+            self._channels[path] = self._new_channel(path)
+        return self._channels[path]
 
     def _run(self, call: _Call, channel: _Channel | None) -> None:
         cards = _cards(call.tensors)
@@ -248,7 +244,7 @@ class CardGroup:
             reason = f"{call.name}: {type(error).__name__}: {error}"
             own = error if isinstance(error, SpyreError) else CollectiveError("SPY957", reason)
             self.fail(own)
-        for tensor in call.result[0] if _is_nested(call.result) else call.result:
+        for tensor in tree_leaves(call.result):
             _failures[buffer_of(tensor)] = failure
         return failure
 
@@ -261,30 +257,17 @@ class CardGroup:
                 CollectiveError("SPY957", f"rank {self.rank} destroyed the group during a call")
             )
         for channel in channels:
-            if channel.is_joined:
-                channel.communicator.close(last.seconds_left)
+            channel.communicator.close(last.seconds_left)
 
 
 class _Channel:
-    """The collectives that are called outside of callbacks, or in those of one path, in order.
+    """The collectives that are called outside of callbacks, or in those of one path, in order."""
 
-    ``communicator``: joined by the first call.
-    """
-
-    communicator: Communicator
-
-    def __init__(self, group: CardGroup, path: str) -> None:
-        self.path = path
-        self.is_joined = False
-        self._group = group
+    def __init__(self, path: str, communicator: Communicator) -> None:
+        self.path, self.communicator = path, communicator
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # held while a call runs
         self._unfinished = 0
-
-    def join(self) -> None:
-        """Connect with the same channel of the other ranks; blocks until all have called it."""
-        self.communicator = self._group.new_communicator(self.path)
-        self.is_joined = True
 
     def begins_here(self, is_async: bool) -> bool:
         """Register a call; return True if it should run at once, on the calling thread."""
@@ -299,8 +282,6 @@ class _Channel:
         """Run a registered call in the block, alone."""
         try:
             with self._turn:
-                if not self.is_joined:
-                    self.join()
                 yield
         finally:
             with self._lock:
@@ -375,10 +356,6 @@ def check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 def _cards(tensors: Sequence[torch.Tensor]) -> list[int]:
     return sorted({tensor.device.index or 0 for tensor in tensors})
-
-
-def _is_nested(result: list[Any]) -> bool:
-    return bool(result) and not isinstance(result[0], torch.Tensor)
 
 
 def _raise_error(future: Any) -> Any:

@@ -8,9 +8,11 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import cache, partial
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial, wraps
+from inspect import signature
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -57,11 +59,6 @@ def register_operators() -> None:
     """Register the kernels of the operators for cards, once per process."""
     compat.keep_imports_from_dynamo()
     compat.implement_c10d({kernel.__name__: kernel for kernel in KERNELS}, raise_failure_of)
-
-
-def _group(process_group: Any) -> CardGroup:
-    name, rank = compat.name_of_process_group(process_group)
-    return group_of(name, rank)
 
 
 def _unsupported(feature: str, hint: str) -> CollectiveFailure:
@@ -280,10 +277,6 @@ def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
     return [content[:, start:end] for start, end in pairwise(edges)]
 
 
-SIZE_TEXT_BYTES = 64
-"""Of a text that names the size of a part in an all-to-all."""
-
-
 def _agree(
     group: CardGroup, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
 ) -> None:
@@ -291,17 +284,17 @@ def _agree(
 
     ``sent`` and ``wanted``: sizes by rank at the other end.
     """
-    texts = [padded(fitted(text, SIZE_TEXT_BYTES), SIZE_TEXT_BYTES) for text in (*sent, *wanted)]
-    table = np.stack(group.communicator.agree(np.concatenate(texts)[None], detail, deadline))
-    sizes = table.reshape(group.size, 2, group.size, SIZE_TEXT_BYTES)
-    for source, target in np.ndindex(group.size, group.size):
-        offered, expected = sizes[source, 0, target], sizes[target, 1, source]
-        if not np.array_equal(offered, expected):
+    text = "\n".join(fitted(size, 63) for size in (*sent, *wanted))
+    rows = group.communicator.agree(padded(text, 128 * group.size)[None], detail, deadline)
+    sizes = [text_of(row).split("\n") for row in rows]
+    for source, target in product(range(group.size), repeat=2):
+        offered, expected = sizes[source][target], sizes[target][group.size + source]
+        if offered != expected:
             raise CollectiveError(
                 "SPY952",
                 f"all_to_all of {detail}: rank {source} sends what rank {target} does not expect",
-                expected=f"{text_of(expected)} (rank {target})",
-                found=f"{text_of(offered)} (rank {source})",
+                expected=f"{expected} (rank {target})",
+                found=f"{offered} (rank {source})",
             )
 
 
@@ -416,6 +409,38 @@ def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Sequence[int]) -
 # --- the operators ----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """A checked call, arguments of `CardGroup.submit`. ``returned``: beside the work, if any."""
+
+    name: str
+    tensors: Tensors
+    job: Job
+    result: list[Any]
+    returned: Any = None
+    lane: str = ""
+
+
+def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
+    """Return the kernel of an operator of c10d, whose last arguments are ``async_op`` and timeout.
+
+    ``prepare`` checks the others, of which ``group`` is the operator's process group.
+    """
+    names = list(signature(prepare).parameters)
+    at, count = names.index("group"), len(names)
+
+    @wraps(prepare)
+    def kernel(*args: Any) -> Any:
+        group = group_of(*compat.name_of_process_group(args[at]))
+        call = prepare(*args[:at], group, *args[at + 1 : count])
+        is_async, timeout = (*args[count:], *(True, -1)[len(args) - count :])
+        named = {"timeout_ms": timeout, "lane": call.lane, "is_async": is_async}
+        work = group.submit(call.name, call.tensors, call.job, call.result, **named)
+        return work if call.returned is None else (call.returned, work)
+
+    return kernel
+
+
 def _in_order(jobs: Sequence[Job], deadline: Deadline) -> None:
     for job in jobs:
         job(deadline)
@@ -427,223 +452,181 @@ def _one(tensors: Tensors) -> torch.Tensor:
     return tensors[0]
 
 
-def allreduce_(
-    tensors: Any,
-    pg: Any,
-    reduce_op: Any,
-    sparse_indices: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+@_kernel
+def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> _Operation:
     """See `torch.distributed.all_reduce`."""
     if sparse_indices is not None:
         raise _unsupported("sparse reduction", "make the tensor dense")
-    group, tensors = _group(pg), list(tensors)
     job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
-    return tensors, group.submit("all_reduce", tensors, job, tensors, timeout, is_async=async_op)
+    return _Operation("all_reduce", tensors, job, tensors, tensors)
 
 
-def allreduce_coalesced_(
-    tensors: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def allreduce_coalesced_(tensors: Any, group: Any, reduce_op: Any) -> _Operation:
     """See `torch.distributed.all_reduce_coalesced`."""
-    group, tensors = _group(pg), list(tensors)
     job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
-    return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op)
+    return _Operation("all_reduce_coalesced", tensors, job, tensors)
 
 
-def broadcast_(
-    tensors: Any,
-    pg: Any,
-    root_rank: int,
-    root_tensor: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+@_kernel
+def broadcast_(tensors: Any, group: Any, root_rank: int, root_tensor: int) -> _Operation:
     """See `torch.distributed.broadcast`."""
-    group, tensors = _group(pg), list(tensors)
     job = partial(_broadcast, group, tensors, root_rank)
-    return tensors, group.submit("broadcast", tensors, job, tensors, timeout, is_async=async_op)
+    return _Operation("broadcast", tensors, job, tensors, tensors)
 
 
+@_kernel
 def reduce_(
-    tensors: Any,
-    pg: Any,
-    reduce_op: Any,
-    root_rank: int,
-    root_tensor: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+    tensors: Any, group: Any, reduce_op: Any, root_rank: int, root_tensor: int
+) -> _Operation:
     """See `torch.distributed.reduce`."""
-    group, tensors = _group(pg), list(tensors)
     job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), root_rank)
-    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op)
+    return _Operation("reduce", tensors, job, tensors)
 
 
-def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
-    """See `torch.distributed.all_gather`."""
-    group, own, parts = _group(pg), _one(tensors), list(_one(outs))
+def _gathering(group: CardGroup, parts: Tensors, own: torch.Tensor) -> Job:
     _check_list(group, parts, own)
     _check_size(parts[group.rank], own)
-    job, used = partial(_all_gather, group, parts, own), [*parts, own]
-    return outs, group.submit("all_gather", used, job, [parts], timeout, is_async=async_op)
+    return partial(_all_gather, group, parts, own)
 
 
-def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
-    """See `torch.distributed.all_gather_into_tensor`."""
-    group = _group(pg)
+def _gathering_base(group: CardGroup, out: torch.Tensor, own: torch.Tensor) -> Job:
     _check_whole(group, out, own)
-    job = partial(_all_gather_base, group, out, own)
-    return out, group.submit(
-        "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
-    )
+    return partial(_all_gather_base, group, out, own)
 
 
-def allgather_into_tensor_coalesced_(
-    outs: Any, tensors: Any, pg: Any, async_op: bool = True
-) -> Any:
+@_kernel
+def allgather_(outs: Any, tensors: Any, group: Any) -> _Operation:
+    """See `torch.distributed.all_gather`."""
+    own, parts = _one(tensors), _one(outs)
+    return _Operation("all_gather", [*parts, own], _gathering(group, parts, own), outs, outs)
+
+
+@_kernel
+def _allgather_base_(out: Any, own: Any, group: Any) -> _Operation:
+    """See `torch.distributed.all_gather_into_tensor`."""
+    job = _gathering_base(group, out, own)
+    return _Operation("all_gather_into_tensor", [out, own], job, [out], out)
+
+
+@_kernel
+def allgather_into_tensor_coalesced_(outs: Any, tensors: Any, group: Any) -> _Operation:
     """Several `_allgather_base_` in one operation."""
-    group, outs, tensors = _group(pg), list(outs), list(tensors)
-    jobs = []
-    for out, own in zip(outs, tensors, strict=True):
-        _check_whole(group, out, own)
-        jobs.append(partial(_all_gather_base, group, out, own))
+    jobs = [_gathering_base(group, *pair) for pair in zip(outs, tensors, strict=True)]
     job = partial(_in_order, jobs)
-    name = "all_gather_into_tensor_coalesced"
-    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op)
+    return _Operation("all_gather_into_tensor_coalesced", [*outs, *tensors], job, outs)
 
 
-def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
+@_kernel
+def allgather_coalesced_(outs: Any, tensors: Any, group: Any) -> _Operation:
     """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
-    group = _group(pg)
-    jobs = []
-    for parts, own in zip(zip(*outs, strict=True), tensors, strict=True):
-        _check_list(group, parts, own)
-        _check_size(parts[group.rank], own)
-        jobs.append(partial(_all_gather, group, parts, own))
-    job = partial(_in_order, jobs)
+    by_tensor = zip(zip(*outs, strict=True), tensors, strict=True)
+    jobs = [_gathering(group, parts, own) for parts, own in by_tensor]
     flat = [tensor for parts in outs for tensor in parts]
-    return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op)
+    return _Operation("all_gather_coalesced", [*flat, *tensors], partial(_in_order, jobs), flat)
 
 
-def reduce_scatter_(
-    outs: Any, parts: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def reduce_scatter_(outs: Any, parts: Any, group: Any, reduce_op: Any) -> _Operation:
     """See `torch.distributed.reduce_scatter`."""
-    group, out, own = _group(pg), _one(outs), list(_one(parts))
+    out, own = _one(outs), _one(parts)
     _check_list(group, own, out)
     if own[group.rank].numel() != out.numel():
         _check_size(own[group.rank], out)
     job = partial(_reduce_parts, group, out, own, _operator(reduce_op, own))
-    return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op)
+    return _Operation("reduce_scatter", [out, *own], job, [out], outs)
 
 
-def _reduce_scatter_base_(
-    out: Any, whole: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
-    """See `torch.distributed.reduce_scatter_tensor`."""
-    group = _group(pg)
+def _scattering(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, reduce_op: Any) -> Job:
     _check_whole(group, whole, out)
-    job = partial(_reduce_scatter, group, out, whole, _operator(reduce_op, [whole]))
-    return out, group.submit(
-        "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
-    )
+    return partial(_reduce_scatter, group, out, whole, _operator(reduce_op, [whole]))
 
 
+@_kernel
+def _reduce_scatter_base_(out: Any, whole: Any, group: Any, reduce_op: Any) -> _Operation:
+    """See `torch.distributed.reduce_scatter_tensor`."""
+    job = _scattering(group, out, whole, reduce_op)
+    return _Operation("reduce_scatter_tensor", [out, whole], job, [out], out)
+
+
+@_kernel
 def reduce_scatter_tensor_coalesced_(
-    outs: Any, wholes: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+    outs: Any, wholes: Any, group: Any, reduce_op: Any
+) -> _Operation:
     """Several `_reduce_scatter_base_` in one operation."""
-    group, outs, wholes = _group(pg), list(outs), list(wholes)
-    operator = _operator(reduce_op, wholes)
-    jobs = []
-    for out, whole in zip(outs, wholes, strict=True):
-        _check_whole(group, whole, out)
-        jobs.append(partial(_reduce_scatter, group, out, whole, operator))
+    jobs = [_scattering(group, *pair, reduce_op) for pair in zip(outs, wholes, strict=True)]
     job = partial(_in_order, jobs)
-    name = "reduce_scatter_tensor_coalesced"
-    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op)
+    return _Operation("reduce_scatter_tensor_coalesced", [*outs, *wholes], job, outs)
 
 
-def gather_(
-    outs: Any, tensors: Any, pg: Any, root_rank: int, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def gather_(outs: Any, tensors: Any, group: Any, root_rank: int) -> _Operation:
     """See `torch.distributed.gather`."""
-    group, own = _group(pg), _one(tensors)
-    parts = list(outs[0]) if outs else []
+    own, parts = _one(tensors), outs[0] if outs else []
     if group.rank == root_rank:
         _check_list(group, parts, own)
     for part in parts:
         _check_size(part, own)
-    job, used = partial(_gather, group, parts, own, root_rank), [*parts, own]
-    return group.submit("gather", used, job, parts, timeout, is_async=async_op)
+    job = partial(_gather, group, parts, own, root_rank)
+    return _Operation("gather", [*parts, own], job, outs)
 
 
-def scatter_(
-    outs: Any, parts: Any, pg: Any, root_rank: int, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def scatter_(outs: Any, parts: Any, group: Any, root_rank: int) -> _Operation:
     """See `torch.distributed.scatter`."""
-    group, out = _group(pg), _one(outs)
-    own = list(parts[0]) if parts else []
+    out, own = _one(outs), parts[0] if parts else []
     if group.rank == root_rank:
         _check_list(group, own, out)
     for part in own:
         _check_size(part, out)
     job = partial(_scatter, group, out, own, root_rank)
-    return outs, group.submit("scatter", [out, *own], job, [out], timeout, is_async=async_op)
+    return _Operation("scatter", [out, *own], job, [out], outs)
 
 
-def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+@_kernel
+def alltoall_(outs: Any, parts: Any, group: Any) -> _Operation:
     """See `torch.distributed.all_to_all`."""
-    group, outs, parts = _group(pg), list(outs), list(parts)
     for tensors in (outs, parts):
         _check_list(group, tensors, outs[0])
     _check_size(parts[group.rank], outs[group.rank])
     job = partial(_all_to_all, group, outs, parts)
-    return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op)
+    return _Operation("all_to_all", [*outs, *parts], job, outs, outs)
 
 
-def alltoall_base_(
-    out: Any,
-    whole: Any,
-    pg: Any,
-    out_splits: Any,
-    in_splits: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+@_kernel
+def alltoall_base_(out: Any, whole: Any, group: Any, out_splits: Any, in_splits: Any) -> _Operation:
     """See `torch.distributed.all_to_all_single`."""
-    group, out_splits, in_splits = _group(pg), list(out_splits), list(in_splits)
     _check_dtype(out, whole)
     for tensor, rows in ((out, out_splits), (whole, in_splits)):
         _check_splits(group, tensor, rows)
     job = partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
-    return group.submit("all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op)
+    return _Operation("all_to_all_single", [out, whole], job, [out])
 
 
-def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
+@_kernel
+def barrier(tensor: Any, group: Any, device_ids: Any) -> _Operation:
     """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
-    group = _group(pg)
 
     def meet(deadline: Deadline) -> None:
         group.communicator.barrier("", deadline)
 
-    return group.submit("barrier", [tensor], meet, [], timeout, is_async=async_op)
+    return _Operation("barrier", [tensor], meet, [])
 
 
-def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+@_kernel
+def send(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
     """See `torch.distributed.isend`."""
-    group, tensor = _group(pg), _one(tensors)
+    tensor = _one(tensors)
     job = partial(_send, group, tensor, peer, tag)
-    return group.submit("send", [tensor], job, [], lane=f"to {peer} tag {tag}")
+    return _Operation("send", [tensor], job, [], lane=f"to {peer} tag {tag}")
 
 
-def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+@_kernel
+def recv_(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
     """See `torch.distributed.irecv`."""
-    group, tensor = _group(pg), _one(tensors)
+    tensor = _one(tensors)
     job = partial(_receive, group, tensor, peer, tag)
-    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
+    return _Operation("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
 
 
 def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:

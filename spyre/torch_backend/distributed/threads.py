@@ -13,7 +13,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,21 +45,20 @@ def use_own_streams(cards: Sequence[int]) -> None:
 class OrderedThreads:
     """Daemon threads by key, each of which runs its jobs one after another, in order."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[str, tuple[queue.SimpleQueue[Any], threading.Thread]] = {}
 
     def put(self, key: str, path: str, job: Callable[[], None]) -> None:
-        """Run ``job``, which raises nothing, behind all jobs of this key.
+        """Run ``job``, which raises nothing, behind all jobs of this key, on a thread of ``path``.
 
-        ``path``: of the thread, the same for all jobs of a key.
+        A key has one path.
         """
         with self._lock:
             if key not in self._running:
                 jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-                name, serve = f"{self._name}-{key}", (key, path, jobs)
-                thread = threading.Thread(target=self._serve, args=serve, name=name, daemon=True)
+                thread = threading.Thread(target=self._serve, args=(key, path, jobs), daemon=True)
+                thread.name = f"spyreccl-{key}"
                 self._running[key] = jobs, thread
                 thread.start()
             self._running[key][0].put(job)
@@ -68,18 +66,18 @@ class OrderedThreads:
     def _serve(self, key: str, path: str, jobs: queue.SimpleQueue[Any]) -> None:
         _local.path = path
         while True:
-            with suppress(queue.Empty):
+            try:
                 job = jobs.get(timeout=IDLE_SECONDS)
-                if job is None:
-                    return
-                job()
-                # release the job's tensors before waiting for the next one
-                del job
+            except queue.Empty:
+                with self._lock:
+                    if jobs.empty():
+                        self._running.pop(key, None)
+                        return
                 continue
-            with self._lock:
-                if jobs.empty():
-                    del self._running[key]
-                    return
+            if job is None:
+                return
+            job()
+            del job  # and its tensors, before waiting for the next one
 
     def end(self, deadline: Deadline) -> bool:
         """End all threads behind their jobs; return False if one still runs at the deadline."""

@@ -424,31 +424,17 @@ PATCHES = (
         "the cards' backend as the default one of groups with cards",
     ),
     Patch(
-        "collective_wait",
-        _of_groups("wrap_work_wait"),
-        tuple(f"torch._C._distributed_c10d.Work.{name}" for name in ("wait", "_source_rank")),
-        "errors, timeouts and Ctrl-C while a collective of cards is waited for",
-        with_groups=True,
-    ),
-    Patch(
-        "collective_futures",
-        _of_groups("wrap_futures"),
+        "collective_works",
+        _of_groups("wrap_works"),
         (
+            "torch._C._distributed_c10d.Work.wait",
             "torch._C._distributed_c10d.Work.get_future",
             "torch._C.Future.then",
             "torch._C.Future.add_done_callback",
+            "torch._C._distributed_c10d.ProcessGroup._start_coalescing",
+            "torch._C._distributed_c10d.ProcessGroup._end_coalescing",
         ),
-        "callbacks of a collective's future, which C++ would run on a thread of the collectives",
-        with_groups=True,
-    ),
-    Patch(
-        "coalescing",
-        _of_groups("wrap_coalescing"),
-        tuple(
-            f"torch._C._distributed_c10d.ProcessGroup.{name}"
-            for name in ("_start_coalescing", "_end_coalescing")
-        ),
-        "`_coalescing_manager` with a card as its device",
+        "errors, timeouts, Ctrl-C, callbacks and coalescing of collectives of cards",
         with_groups=True,
     ),
     Patch(

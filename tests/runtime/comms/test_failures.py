@@ -219,6 +219,10 @@ def test_memory_of_a_process_that_ended_is_no_error_of_its_own_kind():
             os.close(transports[0]._memory._arena_fd)  # as the end of its process does
             closed.set()
 
+    def read_late(transport):
+        closed.wait(5)
+        transport.read(0, 0, 0, (8,))
+
     closed = threading.Event()
     giver = threading.Thread(target=give)
     giver.start()
@@ -226,8 +230,7 @@ def test_memory_of_a_process_that_ended_is_no_error_of_its_own_kind():
         pytest.raises(CollectiveError, match=r"SPY954[\s\S]*rank 0"),
         transports[1].round("give", [], Deadline.after(5)) as other,
     ):
-        closed.wait(5)
-        other.read(0, 0, 0, (8,))
+        read_late(other)
     giver.join()
 
 

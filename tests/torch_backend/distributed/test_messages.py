@@ -1,4 +1,4 @@
-"""send and recv: matched by tag in any order, from one rank or any, and checked."""
+"""send and recv: matched by tag in any order, and checked."""
 
 from __future__ import annotations
 
@@ -97,22 +97,12 @@ def test_batches_with_several_peers():
         assert outs == {peer: 10.0 * peer + rank for peer in outs}
 
 
-def test_messages_from_any_rank():
+def test_messages_from_any_rank_are_refused():
     def body(rank):
-        if rank:
-            dist.send(filled(rank), 0, tag=7)
-            dist.send(filled(10 * rank), 0, tag=7)
-            return None
-        out, named, found = empty(), empty(), {}
-        work = dist.irecv(named, 1, tag=7)
-        for _ in range(3):
-            source = dist.recv(out, tag=7)
-            found.setdefault(source, []).append(out[0].item())
-        work.wait()
-        found.setdefault(1, []).append(named[0].item())
-        return {source: sorted(values) for source, values in found.items()}
+        with pytest.raises(dist.DistBackendError, match=r"SPY958[\s\S]*any source"):
+            dist.recv(empty())
 
-    assert run_ranks(3, body)[0] == {1: [1.0, 10.0], 2: [2.0, 20.0]}
+    run_ranks(2, body)
 
 
 def test_a_message_that_does_not_fit_is_refused_and_the_next_one_arrives():
@@ -147,12 +137,3 @@ def test_a_message_that_does_not_come_is_an_error_within_the_timeout():
                 dist.recv(empty(), 1)
 
     run_ranks(2, body, timeout=0.3)
-
-
-def test_tags_out_of_range_are_refused():
-    def body(rank):
-        for tag in (-1, 1 << 30):
-            with pytest.raises(dist.DistBackendError, match=r"SPY958[\s\S]*tag"):
-                dist.isend(empty(), 1 - rank, tag=tag)
-
-    run_ranks(2, body)
