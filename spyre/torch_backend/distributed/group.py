@@ -209,7 +209,7 @@ class CardGroup:
             value: Any = self._failed(call, error, channel)
         else:
             value = call.result
-        # callbacks that C++ added run here, and whoever waits for them goes on on these streams
+        # callbacks that C++ added run here; work after them is in order on the caller's streams
         for stream in call.streams:
             torch.spyre.set_stream(stream)
         call.future.set_result(value)

@@ -8,7 +8,8 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from inspect import signature
@@ -190,13 +191,20 @@ def _broadcast(group: CardGroup, tensors: Tensors, root: int, deadline: Deadline
             _copy_back(target, tensor)
 
 
-def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: Deadline) -> None:
-    """``outs``: a tensor per rank; they may differ in size."""
-    targets, source = [plain(out) for out in outs], plain(own)
-    rows = [sticks(target) for target in targets]
-    group.communicator.all_gather(rows, sticks(source), _details(outs), deadline)
+@contextmanager
+def _receiving(outs: Tensors) -> Iterator[list[Bytes]]:
+    """Give the sticks of plain forms of ``outs`` to fill."""
+    targets = [plain(out) for out in outs]
+    yield [sticks(target) for target in targets]
     for target, out in zip(targets, outs, strict=True):
         _copy_back(target, out)
+
+
+def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: Deadline) -> None:
+    """``outs``: a tensor per rank; they may differ in size."""
+    source = plain(own)
+    with _receiving(outs) as rows:
+        group.communicator.all_gather(rows, sticks(source), _details(outs), deadline)
 
 
 def _all_gather_base(
@@ -219,30 +227,26 @@ def _all_gather_base(
 def _gather(
     group: CardGroup, outs: Tensors, own: torch.Tensor, root: int, deadline: Deadline
 ) -> None:
-    targets = [plain(out) for out in outs]
-    rows = [sticks(target) for target in targets]
-    group.communicator.gather(rows, sticks(plain(own)), root, _detail(own), deadline)
-    for target, out in zip(targets, outs, strict=True):
-        _copy_back(target, out)
+    source = plain(own)
+    with _receiving(outs) as rows:
+        group.communicator.gather(rows, sticks(source), root, _detail(own), deadline)
 
 
 def _scatter(
     group: CardGroup, out: torch.Tensor, parts: Tensors, root: int, deadline: Deadline
 ) -> None:
-    target, rows = plain(out), [sticks(plain(part)) for part in parts]
-    group.communicator.scatter(sticks(target), rows, root, _detail(out), deadline)
-    _copy_back(target, out)
+    rows = [sticks(plain(part)) for part in parts]
+    with _receiving([out]) as (target,):
+        group.communicator.scatter(target, rows, root, _detail(out), deadline)
 
 
 def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
     detail = name_of(outs[0].dtype)
     sent, wanted = ([str(list(tensor.size())) for tensor in some] for some in (parts, outs))
     _agree(group, sent, wanted, detail, deadline)
-    targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
-    received = [sticks(target) for target in targets]
-    group.communicator.all_to_all(received, rows, detail, deadline)
-    for target, out in zip(targets, outs, strict=True):
-        _copy_back(target, out)
+    rows = [sticks(plain(part)) for part in parts]
+    with _receiving(outs) as received:
+        group.communicator.all_to_all(received, rows, detail, deadline)
 
 
 def _all_to_all_base(

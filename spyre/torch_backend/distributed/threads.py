@@ -2,7 +2,7 @@
 
 The ranks of a group must call its collectives in one order, also those that callbacks call. A
 future of torch runs a callback on whichever thread comes last: the one that completes the future,
-or the one that calls `then`. Here callbacks run on a thread of their own, in the order of the calls
+or the one that calls `then`. Here callbacks run on a separate thread, in the order of the calls
 of `then`, and that thread's collectives are exchanged beside those of other threads: `thread_path`
 is equal on all ranks, however late one of them is. So a callback may call collectives and wait for
 them, and a collective never waits for a callback.
