@@ -262,8 +262,8 @@ def _all_to_all_base(
     """
     sent_rows, received_rows = _rows(whole, whole_rows, group), _rows(out, out_rows, group)
     detail = f"{name_of(out.dtype)} rows of {list(out.size()[1:])}"
-    texts = ([f"{count} rows" for count in rows] for rows in (sent_rows, received_rows))
-    _agree(group, *texts, detail, deadline)
+    offered, wanted = ([f"{k} rows" for k in rows] for rows in (sent_rows, received_rows))
+    _agree(group, offered, wanted, detail, deadline)
     content = codes(whole)
     result = np.empty((1, code_bytes(out)), np.uint8)
     received, sent = _split(result, received_rows), _split(content, sent_rows)
@@ -437,9 +437,11 @@ def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
     def kernel(*args: Any) -> Any:
         group = group_of(*compat.name_of_process_group(args[at]))
         call = prepare(*args[:at], group, *args[at + 1 : count])
-        is_async, timeout = (*args[count:], *(True, -1)[len(args) - count :])
-        named = {"timeout_ms": timeout, "lane": call.lane, "is_async": is_async}
-        work = group.submit(call.name, call.tensors, call.job, call.result, **named)
+        is_async = args[count] if len(args) > count else True
+        timeout = args[count + 1] if len(args) > count + 1 else -1
+        work = group.submit(
+            call.name, call.tensors, call.job, call.result, timeout, call.lane, is_async=is_async
+        )
         return work if call.returned is None else (call.returned, work)
 
     return kernel
