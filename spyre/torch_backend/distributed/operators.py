@@ -53,6 +53,7 @@ from spyre.torch_backend.distributed.images import (
 from spyre.torch_backend.tensors import buffer_of
 
 Tensors = Sequence[torch.Tensor]
+_made_combiner = cache(Combiner)
 
 
 @cache
@@ -94,10 +95,9 @@ def _details(tensors: Tensors) -> str:
 
 
 def _combiner(operator: str, tensor: torch.Tensor) -> Combiner:
+    is_average = operator == "avg" and tensor.dtype is not torch.bool
     numerics = buffer_of(tensor).card.device.numerics
-    if operator == "avg" and tensor.dtype is not torch.bool:
-        operator = "sum"
-    return Combiner(operator, name_of(tensor.dtype), numerics)
+    return _made_combiner("sum" if is_average else operator, name_of(tensor.dtype), numerics)
 
 
 def _addends(operator: str, tensor: torch.Tensor) -> torch.Tensor:
