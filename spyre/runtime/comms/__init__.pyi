@@ -14,7 +14,6 @@ from .transport import (
     CollectiveError as CollectiveError,
     Deadline as Deadline,
     Transport as Transport,
-    fitted as fitted,
     padded as padded,
     text_of as text_of,
 )

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from spyre.runtime.comms.transport import (
     Outbox,
     Transport,
     fitted,
+    padded,
+    text_of,
 )
 
 ALGORITHMS = ("RankOrder", "Ring", "Tree", "Float32")
@@ -323,12 +325,30 @@ class Communicator:
         """Return when all ranks have called it."""
         self._exchange("barrier", 0, {}, {}, detail, deadline)
 
-    def agree(self, own: Bytes, detail: str, deadline: Deadline) -> list[Bytes]:
-        """Return the ``own`` of every rank, one row of equal size each; not observed."""
+    def agree(
+        self, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
+    ) -> None:
+        """Raise CollectiveError SPY952, on all ranks, unless each wants what the others send.
+
+        ``sent``, ``wanted``: sizes of an all-to-all, by rank at the other end. Not observed.
+        """
+        text = "\n".join(fitted(size, 63) for size in (*sent, *wanted))
+        own = padded(text, 2 * 64 * self.size)[None]
         rows = [own if k == self.rank else np.zeros_like(own) for k in range(self.size)]
         incoming = {k: (rows[k], 0) for k in self._others}
-        self._exchange("sizes", None, {0: (own, self._others)}, incoming, detail, deadline)
-        return rows
+        name = "sizes of all_to_all"
+        self._exchange(name, None, {0: (own, self._others)}, incoming, detail, deadline)
+        sizes = [text_of(row).split("\n") for row in rows]
+        for source, target in product(range(self.size), repeat=2):
+            offered, expected = sizes[source][target], sizes[target][self.size + source]
+            if offered != expected:
+                raise CollectiveError(
+                    "SPY952",
+                    f"all_to_all {detail} (operation {self._sequence} of the group): rank {source} "
+                    f"does not send what rank {target} expects",
+                    expected=f"{expected} (rank {target})",
+                    found=f"{offered} (rank {source})",
+                )
 
     def _exchange(
         self,

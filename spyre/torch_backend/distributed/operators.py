@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from inspect import signature
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from spyre.runtime.comms import (
     CollectiveError,
     CollectiveRecord,
     Deadline,
-    fitted,
     padded,
     text_of,
 )
@@ -242,8 +241,8 @@ def _scatter(
 
 def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
     detail = name_of(outs[0].dtype)
-    sent, wanted = ([str(list(tensor.size())) for tensor in some] for some in (parts, outs))
-    _agree(group, sent, wanted, detail, deadline)
+    sent, wanted = ([str(list(part.size())) for part in some] for some in (parts, outs))
+    group.communicator.agree(sent, wanted, detail, deadline)
     rows = [sticks(plain(part)) for part in parts]
     with _receiving(outs) as received:
         group.communicator.all_to_all(received, rows, detail, deadline)
@@ -263,7 +262,7 @@ def _all_to_all_base(
     sent_rows, received_rows = _rows(whole, whole_rows, group), _rows(out, out_rows, group)
     detail = f"{name_of(out.dtype)} rows of {list(out.size()[1:])}"
     offered, wanted = ([f"{k} rows" for k in rows] for rows in (sent_rows, received_rows))
-    _agree(group, offered, wanted, detail, deadline)
+    group.communicator.agree(offered, wanted, detail, deadline)
     content = codes(whole)
     result = np.empty((1, code_bytes(out)), np.uint8)
     received, sent = _split(result, received_rows), _split(content, sent_rows)
@@ -279,27 +278,6 @@ def _rows(tensor: torch.Tensor, rows: Sequence[int], group: CardGroup) -> list[i
 def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
     edges = np.cumsum([0, *rows]) * (content.shape[1] // max(1, sum(rows)))
     return [content[:, start:end] for start, end in pairwise(edges)]
-
-
-def _agree(
-    group: CardGroup, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
-) -> None:
-    """Raise CollectiveError SPY952, on all ranks, unless each rank wants what the others send.
-
-    ``sent`` and ``wanted``: sizes by rank at the other end.
-    """
-    text = "\n".join(fitted(size, 63) for size in (*sent, *wanted))
-    rows = group.communicator.agree(padded(text, 128 * group.size)[None], detail, deadline)
-    sizes = [text_of(row).split("\n") for row in rows]
-    for source, target in product(range(group.size), repeat=2):
-        offered, expected = sizes[source][target], sizes[target][group.size + source]
-        if offered != expected:
-            raise CollectiveError(
-                "SPY952",
-                f"all_to_all of {detail}: rank {source} sends what rank {target} does not expect",
-                expected=f"{expected} (rank {target})",
-                found=f"{offered} (rank {source})",
-            )
 
 
 # --- point to point: messages between hosts' memories -----------------------------------------
