@@ -21,6 +21,7 @@ import torch
 
 from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
+from spyre.hw.numerics import Numerics
 from spyre.runtime.comms import (
     CollectiveError,
     CollectiveRecord,
@@ -34,7 +35,6 @@ from spyre.torch_backend.distributed.group import (
     CardGroup,
     CollectiveFailure,
     Job,
-    check_tensor,
     group_of,
     raise_failure_of,
 )
@@ -52,7 +52,6 @@ from spyre.torch_backend.distributed.images import (
 from spyre.torch_backend.tensors import buffer_of
 
 Tensors = Sequence[torch.Tensor]
-_made_combiner = cache(Combiner)
 
 
 @cache
@@ -74,16 +73,21 @@ def _operator(reduce_op: Any, tensors: Tensors) -> str:
     if name == "premul_sum":
         raise _unsupported("premultiplied sum", "multiply the tensor before the reduction")
     for tensor in tensors:
-        check_tensor("reduction", tensor)
-        try:
-            _combiner(name, tensor)
-        except SpyreError as error:
-            raise CollectiveFailure(str(error)) from None
+        _check_reduction(name, tensor.dtype)
     return name
 
 
+@cache
+def _check_reduction(operator: str, dtype: torch.dtype) -> None:
+    is_average = operator == "avg" and dtype is not torch.bool
+    try:
+        Combiner("sum" if is_average else operator, name_of(dtype), Numerics())
+    except SpyreError as error:
+        raise CollectiveFailure(str(error)) from None
+
+
 def _detail(tensor: torch.Tensor) -> str:
-    return _details([tensor])
+    return f"{name_of(tensor.dtype)} {list(tensor.size())}"
 
 
 def _details(tensors: Tensors) -> str:
@@ -94,9 +98,8 @@ def _details(tensors: Tensors) -> str:
 
 
 def _combiner(operator: str, tensor: torch.Tensor) -> Combiner:
-    is_average = operator == "avg" and tensor.dtype is not torch.bool
     numerics = buffer_of(tensor).card.device.numerics
-    return _made_combiner("sum" if is_average else operator, name_of(tensor.dtype), numerics)
+    return Combiner("sum" if operator == "avg" else operator, name_of(tensor.dtype), numerics)
 
 
 def _addends(operator: str, tensor: torch.Tensor) -> torch.Tensor:
