@@ -28,9 +28,9 @@ SUBJECTS = (
     "Backend_enum_class|get_backend|get_rank|destroy_|new_subgroups|coalescing_manager|"
     "batch_isend_irecv|send_recv|isend|irecv|broadcast|reduce_|all_reduce|sparse_all_reduce|"
     "scatter|gather|all_gather|all_to_all|barrier|ddp_|DistributedDataParallel|powerSGD|"
-    "post_localSGD|hook_|autograd|new_group|object|monitored"
+    "post_localSGD|hook_|autograd|new_group|object"
 )
-OTHERS = "cuda|profiler|nccl|complex|timeout|stress"
+OTHERS = "cuda|profiler|nccl|complex|timeout|stress|monitored|logging"
 PASSED, SKIPPED = "passed", "skipped"
 
 
