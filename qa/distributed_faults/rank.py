@@ -21,6 +21,8 @@ TIMEOUT = 2.0
 """Of the group, in seconds, once its cards are ready."""
 START_TIMEOUT = 300
 SIZES = ((70,), (3, 130), (1000, 130), (1 << 20,))
+KINDS = 6
+"""Of collectives; the last one is a callback with another one."""
 FAULTS = ("kill", "stop", "raise", "operation", "size", "interrupt")
 
 
@@ -79,13 +81,13 @@ def work(plan: Plan, rank: int, scratch: str, pipe: Any) -> None:
         timeout=timedelta(seconds=START_TIMEOUT),
     )
     operations = random.Random(plan.seed + 1)
-    for _ in range(2):
-        _collective(operations.randrange(5), _own(rank, SIZES[2], 0), 0)
+    for kind in (operations.randrange(KINDS), KINDS - 1):
+        _collective(kind, _own(rank, SIZES[2], 0), 0)
     # cards and kernels are ready: from here on the short timeout is fair
     for group in live_groups():
         group.timeout = TIMEOUT
     for number in range(1, 12):
-        kind, size = operations.randrange(5), operations.choice(SIZES)
+        kind, size = operations.randrange(KINDS), operations.choice(SIZES)
         began = time.monotonic()
         try:
             if number == plan.at and rank == plan.victim:
@@ -94,7 +96,7 @@ def work(plan: Plan, rank: int, scratch: str, pipe: Any) -> None:
             began = time.monotonic()
             if not _collective(kind, own, number):
                 pipe.send(Report(rank, "wrong", time.monotonic(), began, f"{kind} {size}"))
-        except dist.DistBackendError as error:
+        except RuntimeError as error:
             pipe.send(_after(rank, began, error))
             raise
     pipe.send(Report(rank, "end", time.monotonic()))
@@ -121,7 +123,7 @@ def _fault(plan: Plan, pipe: Any, kind: int, size: tuple[int, ...]) -> tuple[int
     if plan.fault == "raise":
         raise ValueError("the model has failed")
     if plan.fault == "operation":
-        return (kind + 1) % 5, size
+        return (kind + 1) % (KINDS - 1), size
     if plan.fault == "size":
         return kind, (size[0] + 64, *size[1:])
     return kind, size
@@ -151,9 +153,19 @@ def _collective(kind: int, own: torch.Tensor, number: int) -> bool:
         out = torch.empty_like(own)
         dist.reduce_scatter(out, [own] * RANKS)
         return _holds(out, sum(values))
-    outs = [torch.empty_like(own) for _ in range(RANKS)]
-    dist.all_to_all(outs, [own] * RANKS)
-    return all(map(_holds, outs, values))
+    if kind == 4:
+        outs = [torch.empty_like(own) for _ in range(RANKS)]
+        dist.all_to_all(outs, [own] * RANKS)
+        return all(map(_holds, outs, values))
+    future = dist.all_reduce(own, async_op=True).get_future().then(_reduced_again)
+    return _holds(future.wait(), RANKS * sum(values))
+
+
+def _reduced_again(future: Any) -> torch.Tensor:
+    """A callback that calls a collective."""
+    (own,) = future.value()
+    dist.all_reduce(own)
+    return own
 
 
 def _holds(tensor: torch.Tensor, value: int) -> bool:

@@ -1,7 +1,7 @@
 """``python -m qa.distributed_upstream [METHOD ...]``: torch's own tests of collectives.
 
-Runs them on 3 cards and, to compare, with gloo on the CPU. Exits 1 if a method that passes there
-neither passes here nor is refused for what a card does not have.
+Runs them on 3 cards (``--ranks``) and, to compare, with gloo on the CPU. Exits 1 if a method that
+passes there neither passes here nor is refused for what a card does not have.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from collections import Counter
 from qa.distributed_upstream.pool import PASSED, SKIPPED, Outcome, run_methods
 
 NOT_ON_A_CARD = ("SPY311", "SPY906", "SPY958")
-"""Codes of refusals: complex numbers and float64, sparse tensors, messages from any rank."""
+"""Codes of refusals: complex numbers and float64, sparse tensors, premultiplied sums."""
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m qa.distributed_upstream")
     parser.add_argument("methods", nargs="*", metavar="METHOD", help="only these")
+    parser.add_argument("--ranks", type=int, default=3, metavar="N")
     parser.add_argument("--verbose", action="store_true", help="the whole text of failures")
     options = parser.parse_args()
     found = {}
     for backend in ("gloo", "spyreccl"):
         found[backend] = {}
-        for outcome in run_methods(backend, options.methods):
+        for outcome in run_methods(backend, options.ranks, options.methods):
             found[backend][outcome.method] = outcome
             if outcome.result not in (PASSED, SKIPPED):
                 print(f"{backend}: {outcome.method}: {_told(outcome, options.verbose)}", flush=True)

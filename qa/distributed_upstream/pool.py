@@ -19,7 +19,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-RANKS = 3
 GROUP_TIMEOUT = timedelta(seconds=20)
 METHOD_SECONDS = 60
 GROUPS = {"gloo": "gloo", "spyreccl": "cpu:gloo,spyre:spyreccl"}
@@ -28,9 +27,10 @@ MODULE = "torch.testing._internal.distributed.distributed_test"
 SUBJECTS = (
     "Backend_enum_class|get_backend|get_rank|destroy_|new_subgroups|coalescing_manager|"
     "batch_isend_irecv|send_recv|isend|irecv|broadcast|reduce_|all_reduce|sparse_all_reduce|"
-    "scatter|gather|all_gather|all_to_all|barrier"
+    "scatter|gather|all_gather|all_to_all|barrier|ddp_|DistributedDataParallel|powerSGD|"
+    "post_localSGD|hook_|autograd|new_group|object"
 )
-OTHERS = "cuda|profiler|nccl|complex|timeout|monitored|stress|ddp|autograd"
+OTHERS = "cuda|profiler|nccl|complex|timeout|stress|monitored|logging"
 PASSED, SKIPPED = "passed", "skipped"
 
 
@@ -53,10 +53,10 @@ def is_selected(name: str) -> bool:
     return re.match(f"test_({SUBJECTS})", name) is not None and not re.search(OTHERS, name)
 
 
-def run_methods(backend: str, methods: Sequence[str] = ()) -> Iterator[Outcome]:
+def run_methods(backend: str, ranks: int, methods: Sequence[str] = ()) -> Iterator[Outcome]:
     """Outcomes of ``methods`` (default: all selected) on a backend: ``spyreccl`` or ``gloo``."""
     with tempfile.TemporaryDirectory(prefix="spyre-upstream-") as scratch:
-        pool = _Pool(backend, Path(scratch))
+        pool = _Pool(backend, ranks, Path(scratch))
         for number, method in enumerate(methods or pool.methods()):
             yield pool.run(number, method)
         pool.end()
@@ -65,16 +65,16 @@ def run_methods(backend: str, methods: Sequence[str] = ()) -> Iterator[Outcome]:
 class _Pool:
     """The processes of all ranks; begun again after a method that hangs or kills one."""
 
-    def __init__(self, backend: str, scratch: Path) -> None:
-        self._backend, self._scratch = backend, scratch
+    def __init__(self, backend: str, ranks: int, scratch: Path) -> None:
+        self._backend, self._ranks, self._scratch = backend, ranks, scratch
         self._begin()
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
-        for rank in range(RANKS):
+        for rank in range(self._ranks):
             ours, theirs = context.Pipe()
-            work = (theirs, self._backend, rank, str(self._scratch))
+            work = (theirs, self._backend, rank, self._ranks, str(self._scratch))
             process = context.Process(target=serve, args=work, daemon=True)
             process.start()
             theirs.close()
@@ -121,9 +121,9 @@ def _received(pipe: Any) -> str:
 # --- a rank -----------------------------------------------------------------------------------
 
 
-def serve(pipe: Any, backend: str, rank: int, scratch: str) -> None:
+def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str) -> None:
     """Run the methods that come through ``pipe``."""
-    os.environ.update(_environment(scratch))
+    os.environ.update(_environment(ranks, scratch))
     import torch
     import torch.distributed as dist
 
@@ -139,11 +139,11 @@ def serve(pipe: Any, backend: str, rank: int, scratch: str) -> None:
 
     class UpstreamCase(base, cases.TestCase):  # type: ignore[misc, name-defined]
         rank = property(lambda self: dist.get_rank())
-        world_size = property(lambda self: str(RANKS))
+        world_size = property(lambda self: str(ranks))
         init_method = property(lambda self: f"file://{scratch}/again")
 
         def _barrier(self, *args: Any, **kwargs: Any) -> None:
-            meet(dist.distributed_c10d._get_default_store())
+            meet(dist.distributed_c10d._get_default_store(), ranks)
 
     store_file = f"{scratch}/store-{os.getppid()}"
     with suppress(EOFError):
@@ -157,36 +157,36 @@ def serve(pipe: Any, backend: str, rank: int, scratch: str) -> None:
                 GROUPS[backend],
                 init_method=f"file://{store_file}-{number}",
                 rank=rank,
-                world_size=RANKS,
+                world_size=ranks,
                 timeout=GROUP_TIMEOUT,
             )
             # a rank that skips must not be gone while others still connect to it
-            came = dist.FileStore(f"{store_file}-{number}-came", RANKS)
-            meet(came)
+            came = dist.FileStore(f"{store_file}-{number}-came", ranks)
+            meet(came, ranks)
             result = _run(UpstreamCase(method), codes)
-            meet(came)
+            meet(came, ranks)
             with suppress(Exception):
                 dist.destroy_process_group()
             pipe.send(result)
 
 
-def meet(store: Any) -> None:
+def meet(store: Any, ranks: int) -> None:
     """Return when all ranks have come, whatever their groups are doing."""
     number = store.add("upstream/came", 1)
-    last = -(-number // RANKS) * RANKS
+    last = -(-number // ranks) * ranks
     if number == last:
         store.set(f"upstream/met/{last}", "yes")
     store.wait([f"upstream/met/{last}"], GROUP_TIMEOUT)
 
 
-def _environment(scratch: str) -> Mapping[str, str]:
+def _environment(ranks: int, scratch: str) -> Mapping[str, str]:
     # places torch's own runner makes
     for name in ("barrier", "test_dir"):
         (Path(scratch) / name).mkdir(exist_ok=True)
     return {
         # decorators skip by it, and know no backend but torch's
         "BACKEND": "gloo",
-        "WORLD_SIZE": str(RANKS),
+        "WORLD_SIZE": str(ranks),
         "TEMP_DIR": scratch,
         "INIT_METHOD": f"file://{scratch}/unused",
         "OMP_NUM_THREADS": "1",

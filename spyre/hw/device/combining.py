@@ -1,7 +1,8 @@
-"""Reductions of collectives: combine two stick images with the arithmetic of the card's adds.
+"""Reductions of collectives: combine two stick images with the arithmetic of the card's operations.
 
 16-bit and 32-bit floats go through the compiled kernels; integers and bools, whose elements the
-card adds as words that wrap, through numpy, whose words wrap in the same way.
+card adds as words that wrap, through numpy, whose words wrap in the same way. An int64, which is
+an int32 on the card, does not wrap: a sum or product beyond its range is an error.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Operator = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 
+_WORD = np.iinfo(np.int32)
 _FLOATS = {"sum": "add", "product": "mul", "min": "min", "max": "max"}
 _INTEGERS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
@@ -92,23 +94,47 @@ class Combiner:
         return tb.FP32 if self.dtype == "float32" else self.numerics.half_format
 
     def combine(self, x: Bytes, y: Bytes, out: Bytes) -> None:
-        """``out`` = x op y; equal numbers of whole sticks, ``out`` may be x or y."""
+        """``out`` = x op y; equal numbers of whole sticks, ``out`` may be x or y.
+
+        UnsupportedError SPY901 for int64 sums and products beyond int32, also of padding.
+        """
         if not self.is_float:
-            table = _BOOLS if self.dtype == "bool" else _INTEGERS
-            left, right, result = (run.view(np.dtype(self._words)) for run in (x, y, out))
-            table[self.operator](left, right, out=result)
-            if self.dtype == "uint8":
-                # a byte is a word on the card; it wraps where torch's byte does
-                np.bitwise_and(result, 0xFF, out=result)
+            self._combine_words(x, y, out)
             return
         from spyre.hw.kernels import families
 
+        # The card's extremes prefer numbers; torch's are NaN if one of the elements is.
+        propagates = self.dtype == "float32" and self.operator in ("min", "max")
+        lost = [_nan_words(run) for run in (x, y)] if propagates else []
         name = _FLOATS[self.operator]
         fused = self._format_code == tb.DL16 and name in CODE_FORMS
         sticks = out.size // STICK_BYTES
         addresses = [run.ctypes.data for run in (x, y, out)]
         kernel: Any = families.combine
         kernel(OPCODES[name], self._format_code, fused, *addresses, sticks)
+        for where, words in lost:
+            out.view(np.uint32)[where] = words
+
+    def _combine_words(self, x: Bytes, y: Bytes, out: Bytes) -> None:
+        operation = (_BOOLS if self.dtype == "bool" else _INTEGERS)[self.operator]
+        left, right, result = (run.view(np.dtype(self._words)) for run in (x, y, out))
+        if self.dtype == "int64" and self.operator in ("sum", "product"):
+            exact = operation(left, right, dtype=np.int64)
+            low, high = int(exact.min(initial=0)), int(exact.max(initial=0))
+            if low < _WORD.min or high > _WORD.max:
+                raise UnsupportedError(
+                    "SPY901",
+                    f"an int64 {self.operator} does not fit the card, which holds int64 as int32",
+                    expected=f"{_WORD.min} to {_WORD.max}",
+                    found=str(low if low < _WORD.min else high),
+                    hint="keep such numbers on the CPU, or compute with floats",
+                )
+            result[:] = exact
+            return
+        operation(left, right, out=result)
+        if self.dtype == "uint8":
+            # a byte is a word on the card; it wraps where torch's byte does
+            np.bitwise_and(result, 0xFF, out=result)
 
     def add_once(self, runs: Sequence[Bytes], out: Bytes) -> None:
         """``out`` = the sum of all runs, added in float32 in their order and rounded once.
@@ -120,3 +146,9 @@ class Combiner:
         addresses = np.array([run.ctypes.data for run in runs], np.int64)
         kernel: Any = families.add_all
         kernel(self._format_code, addresses, out.ctypes.data, out.size // STICK_BYTES)
+
+
+def _nan_words(run: Bytes) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
+    """Return where float32 elements are NaN, and a copy of their bits."""
+    (where,) = np.isnan(run.view(np.float32)).nonzero()
+    return where, run.view(np.uint32)[where]

@@ -14,4 +14,6 @@ from .transport import (
     CollectiveError as CollectiveError,
     Deadline as Deadline,
     Transport as Transport,
+    padded as padded,
+    text_of as text_of,
 )

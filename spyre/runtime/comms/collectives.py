@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from spyre.runtime.comms.transport import (
     Deadline,
     Outbox,
     Transport,
+    fitted,
+    padded,
+    text_of,
 )
 
 ALGORITHMS = ("RankOrder", "Ring", "Tree", "Float32")
@@ -50,6 +53,9 @@ default, because its result can be checked on one card.
 
 SMALL_BYTES = 64 << 10
 """Reductions up to this size are one exchange: every rank sends all and reduces all."""
+
+DETAIL_LIMIT = 160
+"""Characters of a dtype and sizes in a header, which also has the name and number of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ class Communicator:
 
     def all_reduce(self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline) -> None:
         """Reduce equal runs of whole sticks of all ranks, in place; the same bits on all ranks."""
-        if run.size * self.size <= SMALL_BYTES:
+        if 0 < run.size * self.size <= SMALL_BYTES:
             self._all_reduce_small(run, combiner, detail, deadline)
         else:
             self._reduce_chunks("all_reduce", run, range(self.size), combiner, detail, deadline)
@@ -319,10 +325,35 @@ class Communicator:
         """Return when all ranks have called it."""
         self._exchange("barrier", 0, {}, {}, detail, deadline)
 
+    def agree(
+        self, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
+    ) -> None:
+        """Raise CollectiveError SPY952, on all ranks, unless each wants what the others send.
+
+        ``sent``, ``wanted``: sizes of an all-to-all, by rank at the other end. Not observed.
+        """
+        text = "\n".join(fitted(size, 63) for size in (*sent, *wanted))
+        own = padded(text, 2 * 64 * self.size)[None]
+        rows = [own if k == self.rank else np.zeros_like(own) for k in range(self.size)]
+        incoming = {k: (rows[k], 0) for k in self._others}
+        name = "sizes of all_to_all"
+        self._exchange(name, None, {0: (own, self._others)}, incoming, detail, deadline)
+        sizes = [text_of(row).split("\n") for row in rows]
+        for source, target in product(range(self.size), repeat=2):
+            offered, expected = sizes[source][target], sizes[target][self.size + source]
+            if offered != expected:
+                raise CollectiveError(
+                    "SPY952",
+                    f"all_to_all {detail} (operation {self._sequence} of the group): rank {source} "
+                    f"does not send what rank {target} expects",
+                    expected=f"{expected} (rank {target})",
+                    found=f"{offered} (rank {source})",
+                )
+
     def _exchange(
         self,
         name: str,
-        size_bytes: int,
+        size_bytes: int | None,
         outgoing: Outgoing,
         incoming: Incoming,
         detail: str,
@@ -357,14 +388,21 @@ class Communicator:
 
     @contextmanager
     def _round(
-        self, name: str, detail: str, boxes: Sequence[Outbox], size_bytes: int, deadline: Deadline
+        self,
+        name: str,
+        detail: str,
+        boxes: Sequence[Outbox],
+        size_bytes: int | None,
+        deadline: Deadline,
     ) -> Iterator[None]:
+        """``size_bytes``: of the record for the observer; None for no record."""
         self.check()
         self._sequence += 1
         self._combined_bytes = 0
         self._received_bytes = [0] * self.size
         begin_ns = time.perf_counter_ns()
-        header = f"{f'{name} {detail}'.rstrip()} (operation {self._sequence} of the group)"
+        called = f"{name} {fitted(detail, DETAIL_LIMIT)}".rstrip()
+        header = f"{called} (operation {self._sequence} of the group)"
         try:
             with self.transport.round(header, boxes, deadline):
                 yield
@@ -375,7 +413,7 @@ class Communicator:
             reason = f"{header}: {type(error).__name__}: {error}"
             self.fail(CollectiveError("SPY957", reason))
             raise
-        if self.observer is not None:
+        if self.observer is not None and size_bytes is not None:
             self.observer(
                 CollectiveRecord(
                     name.partition(" ")[0],

@@ -67,7 +67,6 @@ class SharedMemory(Transport):
         self._pages = memory.pages
         self._own: list[list[Bytes]] = []
         self._theirs: dict[tuple[int, int], list[Bytes]] = {}
-        self._met: set[int] = set()
 
     def _begin(self) -> None:
         """Write the outboxes and the header into the page, then the number of the round."""
@@ -88,7 +87,7 @@ class SharedMemory(Transport):
         self._pages[self.rank, DONE] = self._number
 
     def _release(self) -> None:
-        self._own, self._theirs, self._met = [], {}, set()
+        self._own, self._theirs = [], {}
 
     def fail(self, reason: str) -> None:
         page = self._pages[self.rank]
@@ -115,11 +114,9 @@ class SharedMemory(Transport):
         self.piece(box, index).reshape(content.shape)[...] = content
         self.commit(box)
 
-    def meet(self, rank: int) -> None:
-        if rank not in self._met:
-            self._wait(rank, ROUND, self._number)
-            self._check_header(rank, self._pages[rank, HEADER:BOXES].view(np.uint8))
-            self._met.add(rank)
+    def _header_of(self, rank: int) -> Bytes:
+        self._wait(rank, ROUND, self._number)
+        return self._pages[rank, HEADER:BOXES].view(np.uint8)
 
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         if (rank, box) not in self._theirs:
@@ -135,12 +132,12 @@ class SharedMemory(Transport):
         targets[index][...] = content.reshape(targets[index].shape)
 
     def _open(self, rank: int, box: int, sizes: Sequence[int]) -> None:
-        self.meet(rank)
         words = self._pages[rank, BOXES + box * BOX_WORDS :]
         self._check_box(rank, int(words[SIZE]), sizes)
         try:
             arena = self._memory.arena(rank)
         except OSError as error:
+            self._look_for_failures()
             raise self._gone([rank]) from error
         self._theirs[rank, box] = _pieces(arena, sizes, int(words[OFFSET]))
 
@@ -167,7 +164,7 @@ class SharedMemory(Transport):
                 look = now + LOOK_SECONDS
             _pause(now - start)
 
-    def _look(self, rank: int, word: int, least: int) -> None:
+    def _look_for_failures(self) -> None:
         for other in self._others:
             if self._pages[other, FAILED]:
                 raise CollectiveError(
@@ -175,6 +172,9 @@ class SharedMemory(Transport):
                     f"{self._header}: another rank has failed",
                     found=text_of(self._pages[other, REASON:].view(np.uint8)),
                 )
+
+    def _look(self, rank: int, word: int, least: int) -> None:
+        self._look_for_failures()
         dead = [other for other in self._others if not self._memory.is_alive(other)]
         # A rank may end after it has written its last word: the operation is complete then.
         if dead and self._pages[rank, word] < least:

@@ -70,19 +70,23 @@ class MessageTransport(Transport):
     def _release(self) -> None:
         self._committed: Counter[int] = Counter()
         self._sent: list[tuple[int, Pending]] = []
-        self._headers: dict[int, tuple[Bytes, Pending]] = {}
-        self._sizes: dict[int, Bytes] = {}
+        self._headers: dict[int, Bytes] = {}
         self._inbox: dict[tuple[int, int], list[tuple[Bytes, Pending]]] = {}
 
     def _begin(self) -> None:
-        """Send the header to all ranks and start to receive theirs."""
+        """Exchange headers with all ranks. The own ones have arrived before this rank may fail."""
         sizes = np.zeros(MAX_RANKS + 2, np.int64)
         sizes[: len(self._boxes)] = [box.size_bytes for box in self._boxes]
         content = np.concatenate([padded(self._header), sizes.view(np.uint8)])
+        answers = []
         for other in self._others:
-            answer = np.empty_like(content)
-            self._headers[other] = answer, self._start_receiving(answer, other, HEADER_TAG)
+            self._headers[other] = np.empty_like(content)
+            answers.append(self._start_receiving(self._headers[other], other, HEADER_TAG))
             self._start_sending(content, other, HEADER_TAG)
+        for other, pending in zip(self._others, answers, strict=True):
+            self._finish(other, pending)
+        self._end()
+        self._sent.clear()
 
     def _end(self) -> None:
         for rank, pending in self._sent:
@@ -131,12 +135,8 @@ class MessageTransport(Transport):
         for reader in self._boxes[box].readers:
             self._start_sending(content, reader, box)
 
-    def meet(self, rank: int) -> None:
-        if rank not in self._sizes:
-            content, pending = self._headers[rank]
-            self._finish(rank, pending)
-            self._check_header(rank, content[:HEADER_BYTES])
-            self._sizes[rank] = content[HEADER_BYTES:].view(np.int64)
+    def _header_of(self, rank: int) -> Bytes:
+        return self._headers[rank][:HEADER_BYTES]
 
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         return self._arrived(rank, box, index, sizes)
@@ -155,9 +155,10 @@ class MessageTransport(Transport):
         other memory is valid until the next piece is read.
         """
         if (rank, box) not in self._inbox:
-            self.meet(rank)
             sizes = [piece if isinstance(piece, int) else piece.size for piece in pieces]
-            self._check_box(rank, int(self._sizes[rank][box]), sizes)
+            self._check_box(
+                rank, int(self._headers[rank][HEADER_BYTES:].view(np.int64)[box]), sizes
+            )
             self._inbox[rank, box] = []
         posted = self._inbox[rank, box]
         for k in range(len(posted), min(index + 1 + AHEAD, len(pieces))):

@@ -2,11 +2,13 @@
 
 In one round every rank has *outboxes*: runs of bytes that it fills piece by piece, in order, for
 one or several readers. Readers get a piece once it is complete, so that copying, reducing and
-sending overlap. The header of a round names the operation; ranks with different headers fail.
+sending overlap. The header of a round names the operation, its dtype and sizes; before anything is
+sent, every rank compares its header with those of all others, and ranks with different ones fail.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -95,14 +97,14 @@ class Transport(ABC):
 
     @contextmanager
     def round(self, header: str, boxes: Sequence[Outbox], deadline: Deadline) -> Iterator[Self]:
-        """Run a block in the next round; at its end all ranks have entered it with this header."""
+        """Run a block in the next round, once all ranks have entered it with this header."""
         self._number += 1
         self._header, self._boxes, self._deadline = header, tuple(boxes), deadline
         try:
             self._begin()
-            yield self
             for other in self._others:
-                self.meet(other)
+                self._check_header(other, self._header_of(other))
+            yield self
             self._end()
         finally:
             self._release()
@@ -110,6 +112,10 @@ class Transport(ABC):
     @abstractmethod
     def _begin(self) -> None:
         """Show the header and the outboxes to the other ranks."""
+
+    @abstractmethod
+    def _header_of(self, rank: int) -> Bytes:
+        """Wait until another rank is in this round; return its header, `padded`."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -135,16 +141,11 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def meet(self, rank: int) -> None:
-        """Wait until ``rank`` is in this round. CollectiveError SPY952 if its header differs."""
-
-    @abstractmethod
     def read(self, rank: int, box: int, index: int, sizes: Sequence[int]) -> Bytes:
         """Wait for piece ``index`` of another rank's outbox; it is valid until the next read.
 
         Pieces are read in order. ``sizes``: of the pieces this rank expects. CollectiveError SPY952
-        if the other rank has other sizes or another header; SPY954, SPY955 or SPY957 if the piece
-        does not arrive.
+        if the other rank has other sizes; SPY954, SPY955 or SPY957 if the piece does not arrive.
         """
 
     @abstractmethod
@@ -196,6 +197,13 @@ class Transport(ABC):
             expected="all ranks of the group",
             found=f"nothing from rank {rank}",
         )
+
+
+def fitted(text: str, limit: int) -> str:
+    """Return a text of at most ``limit`` characters, which differ if the texts do."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 20]} ... {hashlib.sha256(text.encode()).hexdigest()[:15]}"
 
 
 def padded(text: str, size_bytes: int = HEADER_BYTES) -> Bytes:

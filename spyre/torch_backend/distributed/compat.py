@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.compat import CPU_KEYS, skip_in_dynamo
 from spyre.torch_backend.device import cpu_generator
+
+if TYPE_CHECKING:
+    from spyre.torch_backend.distributed.threads import Completion
 
 c10d: Any = torch._C._distributed_c10d
 SLICE_SECONDS = 0.05
@@ -56,9 +60,9 @@ def name_of_process_group(process_group: Any) -> tuple[str, int]:
     return str(group.group_name), group.rank()
 
 
-def new_gloo(prefix: str, options: Any) -> Any:
-    """Return a gloo backend over the store of ``options``, a ``_DistributedBackendOptions``."""
-    store = dist.PrefixStore(prefix, options.store)
+def new_gloo(prefix: str, store: Any, options: Any) -> Any:
+    """Return a gloo backend of the ranks of ``options``, a ``_DistributedBackendOptions``."""
+    store = dist.PrefixStore(prefix, store)
     return c10d.ProcessGroupGloo(
         store, options.group_rank, options.group_size, timeout=options.timeout
     )
@@ -71,14 +75,14 @@ def milliseconds(seconds: float) -> timedelta:
     return timedelta(milliseconds=max(1, math.ceil(seconds * 1e3)))
 
 
-def work_of_future(future: Any, done: threading.Event) -> Any:
-    """Return a C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises the future's error.
-
-    ``done`` is set when the future has its value. The object is kept alive until `forget_work`, so
-    that every unboxing gives the same one and `wait` can look it up.
-    """
+def work_of_future(future: Any, completion: Completion) -> Any:
+    """Return a C++ ``Work`` of a `torch.futures.Future`, whose `wait` raises the future's error."""
     work = c10d._create_work_from_future(future)
-    _works[id(work)] = work, done
+    _works[work] = completion
+    if (coalesced := getattr(_latest, "coalesced", None)) is not None:
+        coalesced.append(work)
+    # C++ returns the work to Python soon after; until then nothing else may keep this object.
+    _latest.work = work
     return work
 
 
@@ -87,13 +91,11 @@ def ended_work_of_future(future: Any) -> Any:
     return c10d._create_work_from_future(future)
 
 
-def forget_work(work: Any) -> None:
-    """Drop a ``Work`` that has succeeded; torch's own wait suffices from now on."""
-    _works.pop(id(work), None)
-
-
-_works: dict[int, tuple[Any, threading.Event]] = {}
-"""By id, works that have not ended, and those that failed."""
+_works: weakref.WeakKeyDictionary[Any, Completion] = weakref.WeakKeyDictionary()
+_futures: weakref.WeakKeyDictionary[Any, Completion] = weakref.WeakKeyDictionary()
+"""Of the works of cards, of their futures and of those of callbacks."""
+_latest = threading.local()
+"""``work``: the last one of the thread; ``coalesced``: those since `_start_coalescing`, or None."""
 
 
 def implement_c10d(
@@ -107,6 +109,7 @@ def implement_c10d(
     wait = torch.ops._c10d_functional.wait_tensor.default
 
     def wait_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        _latest.work = None
         result: torch.Tensor = wait.redispatch(CPU_KEYS, tensor)
         check(result)
         return result
@@ -122,25 +125,87 @@ def implement_c10d(
 
 
 @functools.cache
-def wrap_work_wait() -> None:
+def wrap_works() -> None:
+    """Change works of cards, their futures, and the coalescing of several."""
+    _wrap_wait()
+    _wrap_futures()
+    _wrap_coalescing()
+
+
+def _wrap_wait() -> None:
     """Make ``Work.wait`` raise its future's error, accept a timeout and be interruptible.
 
     The C++ wait of a work created from a future does none of these.
     """
-    original = c10d.Work.wait
+    original, future_of = c10d.Work.wait, c10d.Work.get_future
 
     @functools.wraps(original)
     def wait(work: Any, timeout: timedelta | None = None) -> Any:
-        known = _works.get(id(work))
-        if known is None:
+        completion = _works.get(work)
+        if completion is None:
             return original(work) if timeout is None else original(work, timeout)
-        future = work.get_future()
+        _latest.work = None
         limit = None if timeout is None else timeout.total_seconds()
-        _wait_for(known[1], limit or None)
-        _value_of(future)
+        _wait_for(completion.done, limit or None)
+        _value_of(future_of(work))
         return original(work)
 
     c10d.Work.wait = skip_in_dynamo(wait)
+
+
+def _wrap_futures() -> None:
+    """Run the callbacks of futures of cards on the threads of their group."""
+    original = c10d.Work.get_future
+
+    @functools.wraps(original)
+    def get_future(work: Any) -> Any:
+        future, completion = original(work), _works.get(work)
+        if completion is not None:
+            _futures[future] = completion
+        return future
+
+    c10d.Work.get_future = skip_in_dynamo(get_future)
+    for name in ("then", "add_done_callback"):
+        setattr(torch._C.Future, name, _adding_callbacks(getattr(torch._C.Future, name)))
+
+
+def _adding_callbacks(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add(future: Any, callback: Callable[[Any], Any]) -> Any:
+        completion = _futures.get(future)
+        if completion is None:
+            return original(future, callback)
+        start: Any = torch.futures.Future()
+        child = original(start, completion.ordered(callback, future))
+        after = completion.then(lambda: start.set_result(None))
+        if child is not None:
+            _futures[child] = after
+        return child
+
+    return add
+
+
+def _wrap_coalescing() -> None:
+    """Let groups of cards take part in `_coalescing_manager`, which C++ does per backend."""
+    from spyre.torch_backend.distributed.group import group_of
+
+    begin, end = c10d.ProcessGroup._start_coalescing, c10d.ProcessGroup._end_coalescing
+
+    @functools.wraps(begin)
+    def start(group: Any, device: torch.device) -> None:
+        if device.type != "spyre":
+            begin(group, device)
+        else:
+            _latest.coalesced = []
+
+    @functools.wraps(end)
+    def finish(group: Any, device: torch.device) -> Any:
+        if device.type != "spyre":
+            return end(group, device)
+        works, _latest.coalesced = _latest.coalesced, None
+        return c10d.Work.unbox(group_of(*name_of_process_group(group)).coalesced(works))
+
+    c10d.ProcessGroup._start_coalescing, c10d.ProcessGroup._end_coalescing = start, finish
 
 
 def _wait_for(done: threading.Event, limit: float | None) -> None:

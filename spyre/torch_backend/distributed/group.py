@@ -3,27 +3,28 @@
 A call checks its tensors, records an event on the caller's stream, and returns a ``Work``; a thread
 of the group waits for the event, runs the collective and completes the work. A synchronous call
 with no earlier call pending runs on the calling thread, because two thread switches would take
-longer than a small collective. Point-to-point operations have a thread per peer and direction, so
-that two ranks that both send first do not block each other. Errors also complete the work; since
-torch's ``Work`` of a future does not raise, `wait` and `wait_tensor` check for them
-(`spyre.torch_backend.distributed.compat.wrap_work_wait`).
+longer than a small collective. Point-to-point operations have a thread per peer, direction and tag,
+so that they are matched by tag in any order. Callbacks of futures run on other threads, and their
+collectives through other channels (`spyre.torch_backend.distributed.threads`). Errors also complete
+the work; since torch's ``Work`` of a future does not raise, `wait` and `wait_tensor` check for them
+(`spyre.torch_backend.distributed.compat.wrap_works`).
 """
 
 from __future__ import annotations
 
 import atexit
-import queue
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
 from spyre import config
 from spyre.errors import SpyreError
@@ -39,9 +40,15 @@ from spyre.runtime.comms import (
     join_processes,
 )
 from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
-from spyre.torch_backend.device import Stream, card_at, current_stream
+from spyre.torch_backend.device import card_at, current_stream
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.images import Bytes
+from spyre.torch_backend.distributed.threads import (
+    Completion,
+    OrderedThreads,
+    thread_path,
+    use_own_streams,
+)
 from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 
 if TYPE_CHECKING:
@@ -49,8 +56,6 @@ if TYPE_CHECKING:
 
 Job = Callable[[Deadline], None]
 TRANSPORTS = ("auto", "shm", "gloo")
-COLLECTIVES = "collectives"
-"""The lane of all operations except point-to-point ones."""
 
 _groups: dict[tuple[str, int], CardGroup] = {}
 _failures: weakref.WeakKeyDictionary[DeviceBuffer, Exception] = weakref.WeakKeyDictionary()
@@ -63,16 +68,21 @@ class CollectiveFailure(dist.DistBackendError):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class _Call:
-    """One operation, passed from the thread that issued it to the one that runs it."""
+    """One operation, passed from the thread that issued it to the one that runs it.
+
+    ``result``: the value of its future, tensors that it writes or lists of them. ``streams``: the
+    caller's, by card.
+    """
 
     name: str
     tensors: list[torch.Tensor]
     job: Job
-    result: list[torch.Tensor]
+    result: list[Any]
     future: Any
+    streams: list[Any]
     events: list[Any]
     timeout: float
-    done: threading.Event = field(default_factory=threading.Event)
+    completion: Completion
     work: Any = None
 
 
@@ -89,184 +99,197 @@ class CardGroup:
         self.size: int = options.group_size
         self.timeout: float = options.timeout.total_seconds()
         self.gloo = gloo
-        algorithm = _choice("COLL_ALLREDUCE_ALGO", config.ALLREDUCE_ALGORITHM.read(), ALGORITHMS)
         self.name = str(options.group_id)
-        self.communicator = Communicator(_join(options), algorithm, self.note)
-        self._running = threading.local()
-        self._lanes: dict[str, _Lane] = {}
-        self._lock = threading.Lock()
+        self.threads = OrderedThreads()
+        self._options = options
+        self._algorithm = _choice(
+            "COLL_ALLREDUCE_ALGO", config.ALLREDUCE_ALGORITHM.read(), ALGORITHMS
+        )
+        self._local = threading.local()
+        self._channels = {"": self._new_channel("")}
 
     def submit(
         self,
         name: str,
         tensors: Sequence[torch.Tensor],
         job: Job,
-        result: Sequence[torch.Tensor],
+        result: list[Any],
         timeout_ms: int = -1,
-        lane: str = COLLECTIVES,
+        lane: str = "",
         *,
         is_async: bool = True,
     ) -> Any:
         """Return a torch ``Work``, boxed, for ``job``, which reads and writes ``tensors``.
 
-        Does not block if ``is_async``. Otherwise the caller waits next, and this may run the job
-        and raise its error.
+        ``lane``: the thread of a point-to-point operation, empty for collectives. Does not block
+        if ``is_async``. Otherwise the caller waits next, and this may run the job and raise its
+        error.
         """
         for tensor in tensors:
             check_tensor(name, tensor)
-        if lane == COLLECTIVES:
-            try:
-                self.communicator.check()
-            except SpyreError as error:
-                raise CollectiveFailure(str(error)) from None
+        channel = None if lane else self._usable_channel(thread_path())
         timeout = self.timeout if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
         future: Any = torch.futures.Future()
-        events = [current_stream(index).record_event() for index in _cards(tensors)]
-        call = _Call(name, list(tensors), job, list(result), future, events, timeout)
-        return self._lane(lane).take(call, is_async).boxed()
+        cards = _cards(tensors)
+        streams = [current_stream(index) for index in cards]
+        events = [stream.record_event() for stream in streams]
+        completion = Completion(self.threads, self.name, cards, lane and f"/{lane}")
+        call = _Call(name, list(tensors), job, result, future, streams, events, timeout, completion)
+        if channel is not None and channel.begins_here(is_async):
+            return self._run_here(call, channel).boxed()
+        call.work = work = compat.work_of_future(future.then(_raise_error), completion)
+        key = lane if channel is None else f"collectives{channel.path}"
+        run = partial(self._run, call, channel)
+        self.threads.put(key, f"{completion.callback_path}/inline", run)
+        return work.boxed()
+
+    def coalesced(self, works: Sequence[Any]) -> Any:
+        """Return a ``Work``, boxed, that completes with all of ``works``."""
+
+        def wait_for_all(_: Deadline) -> None:
+            for work in works:
+                work.wait()
+
+        return self.submit("coalesced operations", [], wait_for_all, [], lane="coalesced")
+
+    @property
+    def communicator(self) -> Communicator:
+        """The communicator of the call that the calling thread runs."""
+        channel: _Channel = self._local.channel
+        return channel.communicator
 
     @contextmanager
-    def running(self, call: _Call) -> Iterator[None]:
+    def running(self, call: _Call, channel: _Channel | None) -> Iterator[None]:
         """Attribute records of the calling thread within the block to ``call``."""
-        self._running.call = call
+        self._local.call, self._local.channel = call, channel
         try:
             yield
         finally:
-            self._running.call = None
+            self._local.call = self._local.channel = None
 
     def note(self, record: CollectiveRecord) -> None:
         """Pass a record of the running call to the observers and to recordings of its cards."""
         for observer in _observers:
             observer(self.name, record)
-        call: _Call = self._running.call
+        call: _Call = self._local.call
         for index in _cards(call.tensors):
             card = card_at(index)
             if card.scheduler.is_observed:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
                 card.streams.current.record_block(_noted(record, self.name, card, used))
 
-    def _lane(self, name: str) -> _Lane:
-        with self._lock:
-            lane = self._lanes.get(name)
-            if lane is None:
-                lane = self._lanes[name] = _Lane(name, self)
-            return lane
+    def fail(self, reason: SpyreError) -> None:
+        """Mark the group as failed and notify the other ranks."""
+        for channel in list(self._channels.values()):
+            channel.communicator.fail(reason)
 
-    def close(self, patience: float = 1.0) -> None:
-        """Stop the threads and close the transport; calls have ``patience`` seconds to end."""
-        with self._lock:
-            lanes, self._lanes = list(self._lanes.values()), {}
-        for lane in lanes:
-            lane.end()
-        last = Deadline.after(patience)
-        if not all([lane.has_ended(last) for lane in lanes]):
-            self.communicator.fail(
-                CollectiveError("SPY957", f"rank {self.rank} destroyed the group during a call")
-            )
-        self.communicator.close(last.seconds_left)
+    def _new_channel(self, path: str) -> _Channel:
+        """Connect with the channels of this path of the other ranks; blocks until they do so."""
+        return _Channel(path, Communicator(_join(self._options, path), self._algorithm, self.note))
 
-
-class _Lane:
-    """Runs calls one at a time, in order, on the caller's thread or on a separate thread with
-    separate streams, created by the first call that needs them.
-    """
-
-    def __init__(self, name: str, group: CardGroup) -> None:
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._name, self._group = name, group
-        self._streams: dict[int, Any] = {}
-        self._is_collective = name == COLLECTIVES
-        # a wait of the main thread must let Ctrl-C through
-        self._may_run_here = self._is_collective and group.communicator.transport.is_interruptible
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held while a call runs
-        self._unfinished = 0
-        self._thread: threading.Thread | None = None
-
-    def take(self, call: _Call, is_async: bool) -> Any:
-        """Return the ``Work`` of a call, which runs after all earlier calls."""
-        with self._lock:
-            runs_here = self._may_run_here and not is_async and self._unfinished == 0
-            self._unfinished += 1
-        if runs_here:
-            return self._run_here(call)
-        call.work = compat.work_of_future(call.future.then(_raise_error), call.done)
-        self._calls.put(call)
-        with self._lock:
-            if self._thread is None:
-                name = f"spyreccl-{self._name}"
-                self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._thread.start()
-        return call.work
-
-    def end(self) -> None:
-        """Accept no more calls; pending ones still run."""
-        self._calls.put(None)
-
-    def has_ended(self, deadline: Deadline) -> bool:
-        """Return True if all calls end before the deadline."""
-        if self._thread is not None:
-            self._thread.join(deadline.seconds_left)
-            if self._thread.is_alive():
-                return False
-        return self._turn.acquire(timeout=deadline.seconds_left)
-
-    def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._run(call)
-            # release the call's tensors before waiting for the next call
-            del call
-
-    def _run(self, call: _Call) -> None:
+    def _usable_channel(self, path: str) -> _Channel:
+        """Return the channel of a path. CollectiveFailure SPY956 if the group has failed."""
         try:
-            for index in _cards(call.tensors):
-                if index not in self._streams:
-                    self._streams[index] = Stream(index)
-                torch.spyre.set_stream(self._streams[index])
-            for event, index in zip(call.events, _cards(call.tensors), strict=True):
+            self._channels[""].communicator.check()
+        except SpyreError as error:
+            raise CollectiveFailure(str(error)) from None
+        if path not in self._channels:  # no other thread has this path
+            self._channels[path] = self._new_channel(path)
+        return self._channels[path]
+
+    def _run(self, call: _Call, channel: _Channel | None) -> None:
+        cards = _cards(call.tensors)
+        try:
+            use_own_streams(cards)
+            for event, index in zip(call.events, cards, strict=True):
                 if card_at(index).scheduler.is_observed:
                     event.wait()  # records the dependence on earlier work
-            self._do(call)
+            self._do(call, channel)
         except BaseException as error:
-            call.future.set_result(self._failed(call, error))
+            value: Any = self._failed(call, error, channel)
         else:
-            call.future.set_result(call.result)
-            compat.forget_work(call.work)
-        call.done.set()
+            value = call.result
+        # callbacks that C++ added run here; work after them is in order on the caller's streams
+        for stream in call.streams:
+            torch.spyre.set_stream(stream)
+        call.future.set_result(value)
+        call.work = None
+        call.completion.done.set()
 
-    def _run_here(self, call: _Call) -> Any:
+    def _run_here(self, call: _Call, channel: _Channel) -> Any:
         try:
-            self._do(call)
+            self._do(call, channel)
         except Exception as error:
-            raise self._failed(call, error) from error
+            raise self._failed(call, error, channel) from error
         except BaseException as interrupt:
-            self._failed(call, interrupt)
+            self._failed(call, interrupt, channel)
             raise
         call.future.set_result(call.result)
         return compat.ended_work_of_future(call.future)
 
-    def _do(self, call: _Call) -> None:
+    def _do(self, call: _Call, channel: _Channel | None) -> None:
+        # inference mode can write all tensors; tensors created in it can be written only there
+        turn = nullcontext() if channel is None else channel.turn()
+        with turn, torch.inference_mode(), self.running(call, channel):
+            for event in call.events:
+                event.synchronize()
+            call.job(Deadline.after(call.timeout))
+
+    def _failed(
+        self, call: _Call, error: BaseException, channel: _Channel | None
+    ) -> CollectiveFailure:
+        failure = CollectiveFailure(f"{call.name} on rank {self.rank} of {self.size}: {error}")
+        failure.__cause__ = error
+        if channel is not None:
+            reason = f"{call.name}: {type(error).__name__}: {error}"
+            own = error if isinstance(error, SpyreError) else CollectiveError("SPY957", reason)
+            self.fail(own)
+        for tensor in tree_leaves(call.result):
+            _failures[buffer_of(tensor)] = failure
+        return failure
+
+    def close(self, patience: float = 1.0) -> None:
+        """Stop the threads and close the transports; calls have ``patience`` seconds to end."""
+        last = Deadline.after(patience)
+        channels = list(self._channels.values())
+        if not all([self.threads.end(last), *(channel.has_ended(last) for channel in channels)]):
+            self.fail(
+                CollectiveError("SPY957", f"rank {self.rank} destroyed the group during a call")
+            )
+        for channel in channels:
+            channel.communicator.close(last.seconds_left)
+
+
+class _Channel:
+    """The collectives that are called outside of callbacks, or in those of one path, in order."""
+
+    def __init__(self, path: str, communicator: Communicator) -> None:
+        self.path, self.communicator = path, communicator
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # held while a call runs
+        self._unfinished = 0
+
+    def begins_here(self, is_async: bool) -> bool:
+        """Register a call; return True if it should run at once, on the calling thread."""
+        # a wait of the main thread, which runs no callbacks, must let Ctrl-C through
+        may_run = bool(self.path) or self.communicator.transport.is_interruptible
+        with self._lock:
+            self._unfinished += 1
+            return may_run and not is_async and self._unfinished == 1
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Run a registered call in the block, alone."""
         try:
-            # inference mode can write all tensors; tensors created in it can be written only there
-            with self._turn, torch.inference_mode(), self._group.running(call):
-                for event in call.events:
-                    event.synchronize()
-                call.job(Deadline.after(call.timeout))
+            with self._turn:
+                yield
         finally:
             with self._lock:
                 self._unfinished -= 1
 
-    def _failed(self, call: _Call, error: BaseException) -> CollectiveFailure:
-        group = self._group
-        failure = CollectiveFailure(f"{call.name} on rank {group.rank} of {group.size}: {error}")
-        failure.__cause__ = error
-        if self._is_collective:
-            reason = f"{call.name}: {type(error).__name__}: {error}"
-            own = error if isinstance(error, SpyreError) else CollectiveError("SPY957", reason)
-            group.communicator.fail(own)
-        for tensor in call.result:
-            _failures[buffer_of(tensor)] = failure
-        return failure
+    def has_ended(self, deadline: Deadline) -> bool:
+        """Return True if the running call ends before the deadline."""
+        return self._turn.acquire(timeout=deadline.seconds_left)
 
 
 def _noted(
@@ -360,7 +383,7 @@ def create(options: Any, _: Any) -> Any:
     from spyre.torch_backend.distributed.operators import register_operators
 
     register_operators()
-    gloo = compat.new_gloo("spyre_p2p/", options)
+    gloo = compat.new_gloo("spyre_p2p/", options.store, options)
     key = str(options.group_id), options.group_rank
     _groups[key] = CardGroup(options, gloo)
     if len(_groups) == 1:
@@ -408,15 +431,19 @@ def _choice(variable: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def _join(options: Any) -> Transport:
+def _join(options: Any, path: str) -> Transport:
     """Return the transport of a group: shared memory if all ranks can share it, else gloo messages.
 
-    Keys are numbered, because a group can be created again with the same store, after a failure.
+    ``path``: of the callbacks that use it, or empty. Keys are numbered, because a group can be
+    created again with the same store, after a failure.
     """
-    store, rank, size = options.store, options.group_rank, options.group_size
+    # another thread may be waiting for a key, which blocks all other users of the same store
+    store = dist.PrefixStore(path[1:], options.store.clone()) if path else options.store
+    rank, size = options.group_rank, options.group_size
     number = store.add(f"spyreccl/{rank}", 1)
-    numbered = dist.PrefixStore(f"spyreccl/{number}/", store)
+    prefix = f"spyreccl/{number}/"
     kind = _choice("SPYRECCL_TRANSPORT", config.CCL_TRANSPORT.read(), TRANSPORTS)
+    numbered = dist.PrefixStore(prefix, store)
     shared = join_processes(numbered, rank, size) if kind in ("auto", "shm") else None
     if shared is not None:
         return shared
@@ -427,7 +454,7 @@ def _join(options: Any) -> Transport:
             expected="all ranks on one machine, as one user",
             found=f"rank {rank} cannot access all others",
         )
-    gloo = compat.new_gloo(f"spyreccl/{number}/", options)
+    gloo = compat.new_gloo(prefix, store, options)
     return MessageTransport(GlooMessages(gloo), rank, size)
 
 

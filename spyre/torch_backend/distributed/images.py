@@ -61,7 +61,7 @@ def plain_layout(size: tuple[int, ...], dtype: torch.dtype) -> SpyreTensorLayout
 def sticks(tensor: torch.Tensor) -> Bytes:
     """Return the device bytes of a plain tensor, one writable row that keeps the memory alive."""
     buffer = buffer_of(tensor)
-    if buffer.base is None:
+    if buffer.base is None or tensor.numel() == 0:
         return np.empty((1, 0), np.uint8)
     size_bytes = buffer.base.layout.device_bytes
     content = buffer.card.device.memory.view(buffer.address_bytes, size_bytes)
@@ -69,6 +69,15 @@ def sticks(tensor: torch.Tensor) -> Bytes:
     interface = content.__array_interface__
     owner = SimpleNamespace(__array_interface__=interface, memory=buffer.memory)
     return np.asarray(owner).reshape(1, -1)
+
+
+def without_padding(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor if the padding of its sticks is zero, else a copy with such padding."""
+    if buffer_of(tensor).zero_padded or tensor.numel() == 0:
+        return tensor
+    copy = torch.empty_like(tensor)
+    put_codes(copy, codes(tensor))
+    return copy
 
 
 def note_written(tensor: torch.Tensor) -> None:
@@ -160,6 +169,7 @@ def put_codes(tensor: torch.Tensor, content: Bytes) -> None:
     host = HostTensor(like.name, like.dtype_name, like.shape, like.strides, 0, storage)
     stream = target_buffer.card.streams.current
     stream.copy(to_device_plan(host, raw), [target_buffer.memory])
+    target_buffer.zero_padded = True
     if target is not tensor:
         tensor.copy_(target)
     stream.synchronize()

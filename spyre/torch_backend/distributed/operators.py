@@ -8,15 +8,27 @@ order.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial, wraps
+from inspect import signature
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
+from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
-from spyre.runtime.comms import CollectiveError, CollectiveRecord, Deadline
+from spyre.hw.numerics import Numerics
+from spyre.runtime.comms import (
+    CollectiveError,
+    CollectiveRecord,
+    Deadline,
+    padded,
+    text_of,
+)
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.group import (
@@ -35,6 +47,7 @@ from spyre.torch_backend.distributed.images import (
     put_codes,
     slices,
     sticks,
+    without_padding,
 )
 from spyre.torch_backend.tensors import buffer_of
 
@@ -48,31 +61,52 @@ def register_operators() -> None:
     compat.implement_c10d({kernel.__name__: kernel for kernel in KERNELS}, raise_failure_of)
 
 
-def _group(process_group: Any) -> CardGroup:
-    name, rank = compat.name_of_process_group(process_group)
-    return group_of(name, rank)
-
-
 def _unsupported(feature: str, hint: str) -> CollectiveFailure:
     return CollectiveFailure(
         str(CollectiveError("SPY958", f"spyreccl has no {feature}", hint=hint))
     )
 
 
-def _operator(reduce_op: Any) -> str:
+def _operator(reduce_op: Any, tensors: Tensors) -> str:
+    """Return the name of a reduction. CollectiveFailure SPY953 if a dtype does not have it."""
     name = compat.reduce_op_name(reduce_op)
     if name == "premul_sum":
         raise _unsupported("premultiplied sum", "multiply the tensor before the reduction")
+    for tensor in tensors:
+        _check_reduction(name, tensor.dtype)
     return name
+
+
+@cache
+def _check_reduction(operator: str, dtype: torch.dtype) -> None:
+    is_average = operator == "avg" and dtype is not torch.bool
+    try:
+        Combiner("sum" if is_average else operator, name_of(dtype), Numerics())
+    except SpyreError as error:
+        raise CollectiveFailure(str(error)) from None
 
 
 def _detail(tensor: torch.Tensor) -> str:
     return f"{name_of(tensor.dtype)} {list(tensor.size())}"
 
 
+def _details(tensors: Tensors) -> str:
+    """Return the dtype and sizes of tensors; one size if all are equal."""
+    sizes = [list(tensor.size()) for tensor in tensors]
+    uniform = sizes.count(sizes[0]) == len(sizes)
+    return f"{name_of(tensors[0].dtype)} {sizes[0] if uniform else sizes}"
+
+
 def _combiner(operator: str, tensor: torch.Tensor) -> Combiner:
     numerics = buffer_of(tensor).card.device.numerics
     return Combiner("sum" if operator == "avg" else operator, name_of(tensor.dtype), numerics)
+
+
+def _addends(operator: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain form of ``tensor`` to reduce; padding must not overflow where int64 may."""
+    target = plain(tensor)
+    checks = tensor.dtype is torch.int64 and operator in ("sum", "product", "avg")
+    return without_padding(target) if checks else target
 
 
 def _finish(operator: str, group: CardGroup, tensor: torch.Tensor) -> None:
@@ -104,9 +138,7 @@ def _reduce(
 ) -> None:
     """``root``: the rank that gets the results; None for all ranks."""
     for tensor in tensors:
-        if tensor.numel() == 0:
-            continue
-        combiner, target = _combiner(operator, tensor), plain(tensor)
+        combiner, target = _combiner(operator, tensor), _addends(operator, tensor)
         run, detail = sticks(target)[0], f"{operator} {_detail(tensor)}"
         if root is None:
             group.communicator.all_reduce(run, combiner, detail, deadline)
@@ -121,12 +153,10 @@ def _reduce_scatter(
     group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str, deadline: Deadline
 ) -> None:
     """``whole``: the parts of all ranks in one tensor."""
-    if out.numel() == 0:
-        return
-    source = plain(whole)
-    parts = slices(source, tuple(out.size()), group.size)
+    source = _addends(operator, whole)
+    parts = slices(source, tuple(out.size()), group.size) if out.numel() else None
     if parts is None:
-        flat = plain(source.reshape(group.size, *out.size()))
+        flat = source.reshape(group.size, *out.size())
         _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
         return
     target = plain(out)
@@ -145,9 +175,8 @@ def _reduce_parts(
     combiner = _combiner(operator, like)
     shaped = out if out.size() == like.size() else out.view(like.size())
     target = plain(shaped)
-    rows = [sticks(plain(part)) for part in parts]
-    sizes = sorted({tuple(part.size()) for part in parts})
-    detail = f"{operator} {name_of(out.dtype)} {[list(size) for size in sizes]}"
+    rows = [sticks(_addends(operator, part)) for part in parts]
+    detail = f"{operator} {_details(parts)}"
     group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
     _copy_back(target, shaped)
     _finish(operator, group, out)
@@ -158,32 +187,34 @@ def _reduce_parts(
 
 def _broadcast(group: CardGroup, tensors: Tensors, root: int, deadline: Deadline) -> None:
     for tensor in tensors:
-        if tensor.numel() == 0:
-            continue
         target = plain(tensor)
         group.communicator.broadcast(sticks(target), root, _detail(tensor), deadline)
         if group.rank != root:
             _copy_back(target, tensor)
 
 
-def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: Deadline) -> None:
-    """``outs``: a tensor per rank; they may differ in size."""
-    targets, source = [plain(out) for out in outs], plain(own)
-    rows = [sticks(target) for target in targets]
-    detail = f"{name_of(outs[0].dtype)} {sum(out.numel() for out in outs)}"
-    group.communicator.all_gather(rows, sticks(source), detail, deadline)
+@contextmanager
+def _receiving(outs: Tensors) -> Iterator[list[Bytes]]:
+    """Give the sticks of plain forms of ``outs`` to fill."""
+    targets = [plain(out) for out in outs]
+    yield [sticks(target) for target in targets]
     for target, out in zip(targets, outs, strict=True):
         _copy_back(target, out)
+
+
+def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: Deadline) -> None:
+    """``outs``: a tensor per rank; they may differ in size."""
+    source = plain(own)
+    with _receiving(outs) as rows:
+        group.communicator.all_gather(rows, sticks(source), _details(outs), deadline)
 
 
 def _all_gather_base(
     group: CardGroup, whole: torch.Tensor, own: torch.Tensor, deadline: Deadline
 ) -> None:
     """``whole``: the parts of all ranks in one tensor."""
-    if own.numel() == 0:
-        return
     target, detail = plain(whole), _detail(own)
-    parts = slices(target, tuple(own.size()), group.size)
+    parts = slices(target, tuple(own.size()), group.size) if own.numel() else None
     if parts is not None:
         source = sticks(plain(own)).reshape(parts[0].shape)
         group.communicator.all_gather(parts, source, detail, deadline)
@@ -191,34 +222,33 @@ def _all_gather_base(
         return
     content = np.empty((group.size, code_bytes(own)), np.uint8)
     rows = [content[k : k + 1] for k in range(group.size)]
-    group.communicator.all_gather(rows, codes(own), detail, deadline)
+    group.communicator.all_gather(rows, codes(own), f"{detail} in C order", deadline)
     put_codes(whole, content)
 
 
 def _gather(
     group: CardGroup, outs: Tensors, own: torch.Tensor, root: int, deadline: Deadline
 ) -> None:
-    targets = [plain(out) for out in outs]
-    rows = [sticks(target) for target in targets]
-    group.communicator.gather(rows, sticks(plain(own)), root, name_of(own.dtype), deadline)
-    for target, out in zip(targets, outs, strict=True):
-        _copy_back(target, out)
+    source = plain(own)
+    with _receiving(outs) as rows:
+        group.communicator.gather(rows, sticks(source), root, _detail(own), deadline)
 
 
 def _scatter(
     group: CardGroup, out: torch.Tensor, parts: Tensors, root: int, deadline: Deadline
 ) -> None:
-    target, rows = plain(out), [sticks(plain(part)) for part in parts]
-    group.communicator.scatter(sticks(target), rows, root, name_of(out.dtype), deadline)
-    _copy_back(target, out)
+    rows = [sticks(plain(part)) for part in parts]
+    with _receiving([out]) as (target,):
+        group.communicator.scatter(target, rows, root, _detail(out), deadline)
 
 
 def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
-    targets, rows = [plain(out) for out in outs], [sticks(plain(part)) for part in parts]
-    received = [sticks(target) for target in targets]
-    group.communicator.all_to_all(received, rows, name_of(outs[0].dtype), deadline)
-    for target, out in zip(targets, outs, strict=True):
-        _copy_back(target, out)
+    detail = name_of(outs[0].dtype)
+    sent, wanted = ([str(list(part.size())) for part in some] for some in (parts, outs))
+    group.communicator.agree(sent, wanted, detail, deadline)
+    rows = [sticks(plain(part)) for part in parts]
+    with _receiving(outs) as received:
+        group.communicator.all_to_all(received, rows, detail, deadline)
 
 
 def _all_to_all_base(
@@ -232,20 +262,25 @@ def _all_to_all_base(
     """Exchange rows along the first dim: ``out_rows`` from and ``whole_rows`` to each rank; empty
     for equal numbers.
     """
+    sent_rows, received_rows = _rows(whole, whole_rows, group), _rows(out, out_rows, group)
+    detail = f"{name_of(out.dtype)} rows of {list(out.size()[1:])}"
+    offered, wanted = ([f"{k} rows" for k in rows] for rows in (sent_rows, received_rows))
+    group.communicator.agree(offered, wanted, detail, deadline)
     content = codes(whole)
     result = np.empty((1, code_bytes(out)), np.uint8)
-    received = _split(result, out, out_rows, group.size)
-    sent = _split(content, whole, whole_rows, group.size)
-    group.communicator.all_to_all(received, sent, name_of(out.dtype), deadline)
+    received, sent = _split(result, received_rows), _split(content, sent_rows)
+    group.communicator.all_to_all(received, sent, detail, deadline)
     put_codes(out, result)
 
 
-def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int) -> list[Bytes]:
-    first = tensor.size(0) if tensor.dim() else 0
-    counts = list(rows) or [first // ranks] * ranks
-    row_bytes = content.shape[1] // first if first else 0
-    edges = np.cumsum([0, *counts]) * row_bytes
-    return [content[:, edges[k] : edges[k + 1]] for k in range(ranks)]
+def _rows(tensor: torch.Tensor, rows: Sequence[int], group: CardGroup) -> list[int]:
+    """Return the number of rows per rank along the first dim: ``rows``, or equal ones."""
+    return list(rows) or [tensor.size(0) // group.size] * group.size
+
+
+def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
+    edges = np.cumsum([0, *rows]) * (content.shape[1] // max(1, sum(rows)))
+    return [content[:, start:end] for start, end in pairwise(edges)]
 
 
 # --- point to point: messages between hosts' memories -----------------------------------------
@@ -253,9 +288,9 @@ def _split(content: Bytes, tensor: torch.Tensor, rows: Sequence[int], ranks: int
 
 def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline) -> None:
     begin_ns = time.perf_counter_ns()
-    content = torch.from_numpy(codes(tensor)[0])
-    for message in (_message_header(tensor), content):
-        group.gloo.send([message], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
+    for message in (_header(tensor), torch.from_numpy(codes(tensor)[0])):
+        if message.numel():
+            _finish_message(group.gloo.send([message], peer, tag), peer, deadline)
     group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
 
 
@@ -263,19 +298,33 @@ def _receive(
     group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline
 ) -> None:
     begin_ns = time.perf_counter_ns()
-    expected, header = _message_header(tensor), _message_header(tensor).clone()
-    content = torch.empty(code_bytes(tensor), dtype=torch.uint8, device="cpu")
-    group.gloo.recv([header], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
-    if not torch.equal(header, expected):
+    expected, header = text_of(_header(tensor).numpy()), _header(tensor)
+    _finish_message(group.gloo.recv([header], peer, tag), peer, deadline)
+    found = text_of(header.numpy())
+    content = torch.empty(int(found.partition(" ")[0]), dtype=torch.uint8, device="cpu")
+    if content.numel():
+        _finish_message(group.gloo.recv([content], peer, tag), peer, deadline)
+    if found != expected:
         raise CollectiveError(
             "SPY952",
             "two ranks do not exchange the same tensor",
-            expected=f"{_text(expected)} (rank {group.rank})",
-            found=f"{_text(header)} (rank {peer})",
+            expected=f"{expected} (rank {group.rank})",
+            found=f"{found} (rank {peer})",
         )
-    group.gloo.recv([content], peer, tag).wait(compat.milliseconds(deadline.seconds_left))
     put_codes(tensor, content.numpy().reshape(1, -1))
     group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
+
+
+def _finish_message(work: Any, peer: int, deadline: Deadline) -> None:
+    try:
+        work.wait(compat.milliseconds(deadline.seconds_left))
+    except RuntimeError as error:
+        ended = f"a message from or to rank {peer}: the connection has ended"
+        late = f"a message from or to rank {peer}: not done within {deadline.timeout:g} s"
+        is_late, found = deadline.seconds_left == 0, str(error).splitlines()[0]
+        raise CollectiveError(
+            *("SPY955", late) if is_late else ("SPY954", ended), found=found
+        ) from error
 
 
 def _message_record(
@@ -295,16 +344,88 @@ def _message_record(
 _MESSAGE_HEADER_BYTES = 64
 
 
-def _message_header(tensor: torch.Tensor) -> torch.Tensor:
-    text = f"{name_of(tensor.dtype)} {tensor.numel()}".encode().ljust(_MESSAGE_HEADER_BYTES)
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+def _header(tensor: torch.Tensor) -> torch.Tensor:
+    text = f"{code_bytes(tensor)} bytes, {name_of(tensor.dtype)} {tensor.numel()}"
+    return torch.from_numpy(padded(text, _MESSAGE_HEADER_BYTES).copy())
 
 
-def _text(header: torch.Tensor) -> str:
-    return bytes(header.numpy()).decode(errors="replace").rstrip()
+# --- checks -----------------------------------------------------------------------------------
+# The errors are those of torch's backends. They come before anything is sent: the group lives on.
+
+
+def _expect(holds: bool, error: type[Exception], text: str) -> None:
+    if not holds:
+        raise error(f"spyreccl: {text}")
+
+
+def _check_list(group: CardGroup, tensors: Tensors, like: torch.Tensor) -> None:
+    found = f"expected a tensor per rank, {group.size}, found {len(tensors)}"
+    _expect(len(tensors) == group.size, ValueError, found)
+    for tensor in tensors:
+        _check_dtype(tensor, like)
+
+
+def _check_dtype(tensor: torch.Tensor, like: torch.Tensor) -> None:
+    found = f"expected tensors of one dtype, found {like.dtype} and {tensor.dtype}"
+    _expect(tensor.dtype == like.dtype, TypeError, found)
+
+
+def _check_size(tensor: torch.Tensor, like: torch.Tensor) -> None:
+    found = f"invalid tensor size (expected {list(like.size())}, got {list(tensor.size())})"
+    _expect(tensor.size() == like.size(), ValueError, found)
+
+
+def _check_whole(group: CardGroup, whole: torch.Tensor, part: torch.Tensor) -> None:
+    _check_dtype(whole, part)
+    found = f"expected world_size * {part.numel()} elements, found {whole.numel()}"
+    _expect(whole.numel() == group.size * part.numel(), ValueError, found)
+
+
+def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Sequence[int]) -> None:
+    first = tensor.size(0) if tensor.dim() else 0
+    equal = "Tensor's dim 0 does not divide equally across group size"
+    _expect(bool(rows) or first % group.size == 0, RuntimeError, equal)
+    count = "Number of tensor splits not equal to group size"
+    _expect(len(rows) in (0, group.size), RuntimeError, count)
+    fits = not rows or (sum(rows) == first and min(rows) >= 0)
+    _expect(fits, RuntimeError, "Split sizes doesn't match total dim 0 size")
 
 
 # --- the operators ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """A checked call, arguments of `CardGroup.submit`. ``returned``: beside the work, if any."""
+
+    name: str
+    tensors: Tensors
+    job: Job
+    result: list[Any]
+    returned: Any = None
+    lane: str = ""
+
+
+def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
+    """Return the kernel of an operator of c10d, whose last arguments are ``async_op`` and timeout.
+
+    ``prepare`` checks the others, of which ``group`` is the operator's process group.
+    """
+    names = list(signature(prepare).parameters)
+    at, count = names.index("group"), len(names)
+
+    @wraps(prepare)
+    def kernel(*args: Any) -> Any:
+        group = group_of(*compat.name_of_process_group(args[at]))
+        call = prepare(*args[:at], group, *args[at + 1 : count])
+        is_async = args[count] if len(args) > count else True
+        timeout = args[count + 1] if len(args) > count + 1 else -1
+        work = group.submit(
+            call.name, call.tensors, call.job, call.result, timeout, call.lane, is_async=is_async
+        )
+        return work if call.returned is None else (call.returned, work)
+
+    return kernel
 
 
 def _in_order(jobs: Sequence[Job], deadline: Deadline) -> None:
@@ -318,189 +439,181 @@ def _one(tensors: Tensors) -> torch.Tensor:
     return tensors[0]
 
 
-def allreduce_(
-    tensors: Any,
-    pg: Any,
-    reduce_op: Any,
-    sparse_indices: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+@_kernel
+def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> _Operation:
     """See `torch.distributed.all_reduce`."""
     if sparse_indices is not None:
         raise _unsupported("sparse reduction", "make the tensor dense")
-    group, tensors = _group(pg), list(tensors)
-    job = partial(_reduce, group, tensors, _operator(reduce_op), None)
-    return tensors, group.submit("all_reduce", tensors, job, tensors, timeout, is_async=async_op)
+    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
+    return _Operation("all_reduce", tensors, job, tensors, tensors)
 
 
-def allreduce_coalesced_(
-    tensors: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def allreduce_coalesced_(tensors: Any, group: Any, reduce_op: Any) -> _Operation:
     """See `torch.distributed.all_reduce_coalesced`."""
-    group, tensors = _group(pg), list(tensors)
-    job = partial(_reduce, group, tensors, _operator(reduce_op), None)
-    return group.submit("all_reduce_coalesced", tensors, job, tensors, timeout, is_async=async_op)
+    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
+    return _Operation("all_reduce_coalesced", tensors, job, tensors)
 
 
-def broadcast_(
-    tensors: Any,
-    pg: Any,
-    root_rank: int,
-    root_tensor: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+@_kernel
+def broadcast_(tensors: Any, group: Any, root_rank: int, root_tensor: int) -> _Operation:
     """See `torch.distributed.broadcast`."""
-    group, tensors = _group(pg), list(tensors)
     job = partial(_broadcast, group, tensors, root_rank)
-    return tensors, group.submit("broadcast", tensors, job, tensors, timeout, is_async=async_op)
+    return _Operation("broadcast", tensors, job, tensors, tensors)
 
 
+@_kernel
 def reduce_(
-    tensors: Any,
-    pg: Any,
-    reduce_op: Any,
-    root_rank: int,
-    root_tensor: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+    tensors: Any, group: Any, reduce_op: Any, root_rank: int, root_tensor: int
+) -> _Operation:
     """See `torch.distributed.reduce`."""
-    group, tensors = _group(pg), list(tensors)
-    job = partial(_reduce, group, tensors, _operator(reduce_op), root_rank)
-    return group.submit("reduce", tensors, job, tensors, timeout, is_async=async_op)
+    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), root_rank)
+    return _Operation("reduce", tensors, job, tensors)
 
 
-def allgather_(outs: Any, tensors: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+def _gathering(group: CardGroup, parts: Tensors, own: torch.Tensor) -> Job:
+    _check_list(group, parts, own)
+    _check_size(parts[group.rank], own)
+    return partial(_all_gather, group, parts, own)
+
+
+def _gathering_base(group: CardGroup, out: torch.Tensor, own: torch.Tensor) -> Job:
+    _check_whole(group, out, own)
+    return partial(_all_gather_base, group, out, own)
+
+
+@_kernel
+def allgather_(outs: Any, tensors: Any, group: Any) -> _Operation:
     """See `torch.distributed.all_gather`."""
-    group, own, parts = _group(pg), _one(tensors), list(_one(outs))
-    job = partial(_all_gather, group, parts, own)
-    return outs, group.submit("all_gather", [*parts, own], job, parts, timeout, is_async=async_op)
+    own, parts = _one(tensors), _one(outs)
+    return _Operation("all_gather", [*parts, own], _gathering(group, parts, own), outs, outs)
 
 
-def _allgather_base_(out: Any, own: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+@_kernel
+def _allgather_base_(out: Any, own: Any, group: Any) -> _Operation:
     """See `torch.distributed.all_gather_into_tensor`."""
-    group = _group(pg)
-    job = partial(_all_gather_base, group, out, own)
-    return out, group.submit(
-        "all_gather_into_tensor", [out, own], job, [out], timeout, is_async=async_op
-    )
+    job = _gathering_base(group, out, own)
+    return _Operation("all_gather_into_tensor", [out, own], job, [out], out)
 
 
-def allgather_into_tensor_coalesced_(
-    outs: Any, tensors: Any, pg: Any, async_op: bool = True
-) -> Any:
+@_kernel
+def allgather_into_tensor_coalesced_(outs: Any, tensors: Any, group: Any) -> _Operation:
     """Several `_allgather_base_` in one operation."""
-    group, outs = _group(pg), list(outs)
-    pairs = zip(outs, tensors, strict=True)
-    job = partial(_in_order, [partial(_all_gather_base, group, *pair) for pair in pairs])
-    name = "all_gather_into_tensor_coalesced"
-    return group.submit(name, [*outs, *tensors], job, outs, is_async=async_op)
+    jobs = [_gathering_base(group, *pair) for pair in zip(outs, tensors, strict=True)]
+    job = partial(_in_order, jobs)
+    return _Operation("all_gather_into_tensor_coalesced", [*outs, *tensors], job, outs)
 
 
-def allgather_coalesced_(outs: Any, tensors: Any, pg: Any, async_op: bool = True) -> Any:
+@_kernel
+def allgather_coalesced_(outs: Any, tensors: Any, group: Any) -> _Operation:
     """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
-    group = _group(pg)
-    by_tensor = [list(parts) for parts in zip(*outs, strict=True)]
-    pairs = zip(by_tensor, tensors, strict=True)
-    job = partial(_in_order, [partial(_all_gather, group, *pair) for pair in pairs])
+    by_tensor = zip(zip(*outs, strict=True), tensors, strict=True)
+    jobs = [_gathering(group, parts, own) for parts, own in by_tensor]
     flat = [tensor for parts in outs for tensor in parts]
-    return group.submit("all_gather_coalesced", [*flat, *tensors], job, flat, is_async=async_op)
+    return _Operation("all_gather_coalesced", [*flat, *tensors], partial(_in_order, jobs), flat)
 
 
-def reduce_scatter_(
-    outs: Any, parts: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def reduce_scatter_(outs: Any, parts: Any, group: Any, reduce_op: Any) -> _Operation:
     """See `torch.distributed.reduce_scatter`."""
-    group, out, own = _group(pg), _one(outs), list(_one(parts))
-    job = partial(_reduce_parts, group, out, own, _operator(reduce_op))
-    return outs, group.submit("reduce_scatter", [out, *own], job, [out], timeout, is_async=async_op)
+    out, own = _one(outs), _one(parts)
+    _check_list(group, own, out)
+    if own[group.rank].numel() != out.numel():
+        _check_size(own[group.rank], out)
+    job = partial(_reduce_parts, group, out, own, _operator(reduce_op, own))
+    return _Operation("reduce_scatter", [out, *own], job, [out], outs)
 
 
-def _reduce_scatter_base_(
-    out: Any, whole: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+def _scattering(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, reduce_op: Any) -> Job:
+    _check_whole(group, whole, out)
+    return partial(_reduce_scatter, group, out, whole, _operator(reduce_op, [whole]))
+
+
+@_kernel
+def _reduce_scatter_base_(out: Any, whole: Any, group: Any, reduce_op: Any) -> _Operation:
     """See `torch.distributed.reduce_scatter_tensor`."""
-    group = _group(pg)
-    job = partial(_reduce_scatter, group, out, whole, _operator(reduce_op))
-    return out, group.submit(
-        "reduce_scatter_tensor", [out, whole], job, [out], timeout, is_async=async_op
-    )
+    job = _scattering(group, out, whole, reduce_op)
+    return _Operation("reduce_scatter_tensor", [out, whole], job, [out], out)
 
 
+@_kernel
 def reduce_scatter_tensor_coalesced_(
-    outs: Any, wholes: Any, pg: Any, reduce_op: Any, async_op: bool = True, timeout: int = -1
-) -> Any:
+    outs: Any, wholes: Any, group: Any, reduce_op: Any
+) -> _Operation:
     """Several `_reduce_scatter_base_` in one operation."""
-    group, outs, operator = _group(pg), list(outs), _operator(reduce_op)
-    pairs = zip(outs, wholes, strict=True)
-    job = partial(_in_order, [partial(_reduce_scatter, group, *pair, operator) for pair in pairs])
-    name = "reduce_scatter_tensor_coalesced"
-    return group.submit(name, [*outs, *wholes], job, outs, timeout, is_async=async_op)
+    jobs = [_scattering(group, *pair, reduce_op) for pair in zip(outs, wholes, strict=True)]
+    job = partial(_in_order, jobs)
+    return _Operation("reduce_scatter_tensor_coalesced", [*outs, *wholes], job, outs)
 
 
-def gather_(
-    outs: Any, tensors: Any, pg: Any, root_rank: int, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def gather_(outs: Any, tensors: Any, group: Any, root_rank: int) -> _Operation:
     """See `torch.distributed.gather`."""
-    group, own = _group(pg), _one(tensors)
-    parts = list(outs[0]) if outs else []
+    own, parts = _one(tensors), outs[0] if outs else []
+    if group.rank == root_rank:
+        _check_list(group, parts, own)
+    for part in parts:
+        _check_size(part, own)
     job = partial(_gather, group, parts, own, root_rank)
-    return group.submit("gather", [*parts, own], job, parts, timeout, is_async=async_op)
+    return _Operation("gather", [*parts, own], job, outs)
 
 
-def scatter_(
-    outs: Any, parts: Any, pg: Any, root_rank: int, async_op: bool = True, timeout: int = -1
-) -> Any:
+@_kernel
+def scatter_(outs: Any, parts: Any, group: Any, root_rank: int) -> _Operation:
     """See `torch.distributed.scatter`."""
-    group, out = _group(pg), _one(outs)
-    own = list(parts[0]) if parts else []
+    out, own = _one(outs), parts[0] if parts else []
+    if group.rank == root_rank:
+        _check_list(group, own, out)
+    for part in own:
+        _check_size(part, out)
     job = partial(_scatter, group, out, own, root_rank)
-    return outs, group.submit("scatter", [out, *own], job, [out], timeout, is_async=async_op)
+    return _Operation("scatter", [out, *own], job, [out], outs)
 
 
-def alltoall_(outs: Any, parts: Any, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
+@_kernel
+def alltoall_(outs: Any, parts: Any, group: Any) -> _Operation:
     """See `torch.distributed.all_to_all`."""
-    group, outs = _group(pg), list(outs)
-    job = partial(_all_to_all, group, outs, list(parts))
-    return outs, group.submit("all_to_all", [*outs, *parts], job, outs, timeout, is_async=async_op)
+    for tensors in (outs, parts):
+        _check_list(group, tensors, outs[0])
+    _check_size(parts[group.rank], outs[group.rank])
+    job = partial(_all_to_all, group, outs, parts)
+    return _Operation("all_to_all", [*outs, *parts], job, outs, outs)
 
 
-def alltoall_base_(
-    out: Any,
-    whole: Any,
-    pg: Any,
-    out_splits: Any,
-    in_splits: Any,
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
+@_kernel
+def alltoall_base_(out: Any, whole: Any, group: Any, out_splits: Any, in_splits: Any) -> _Operation:
     """See `torch.distributed.all_to_all_single`."""
-    group = _group(pg)
-    job = partial(_all_to_all_base, group, out, whole, list(out_splits), list(in_splits))
-    return group.submit("all_to_all_single", [out, whole], job, [out], timeout, is_async=async_op)
+    _check_dtype(out, whole)
+    for tensor, rows in ((out, out_splits), (whole, in_splits)):
+        _check_splits(group, tensor, rows)
+    job = partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
+    return _Operation("all_to_all_single", [out, whole], job, [out])
 
 
-def barrier(tensor: Any, pg: Any, device_ids: Any, async_op: bool = True, timeout: int = -1) -> Any:
+@_kernel
+def barrier(tensor: Any, group: Any, device_ids: Any) -> _Operation:
     """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
-    group = _group(pg)
-    job = partial(group.communicator.barrier, "")
-    return group.submit("barrier", [tensor], job, [], timeout, is_async=async_op)
+
+    def meet(deadline: Deadline) -> None:
+        group.communicator.barrier("", deadline)
+
+    return _Operation("barrier", [tensor], meet, [])
 
 
-def send(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+@_kernel
+def send(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
     """See `torch.distributed.isend`."""
-    group, tensor = _group(pg), _one(tensors)
+    tensor = _one(tensors)
     job = partial(_send, group, tensor, peer, tag)
-    return group.submit("send", [tensor], job, [], lane=f"to {peer}")
+    return _Operation("send", [tensor], job, [], lane=f"to {peer} tag {tag}")
 
 
-def recv_(tensors: Any, pg: Any, peer: int, tag: int) -> Any:
+@_kernel
+def recv_(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
     """See `torch.distributed.irecv`."""
-    group, tensor = _group(pg), _one(tensors)
+    tensor = _one(tensors)
     job = partial(_receive, group, tensor, peer, tag)
-    return group.submit("recv", [tensor], job, [tensor], lane=f"from {peer}")
+    return _Operation("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
 
 
 def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:

@@ -437,10 +437,17 @@ PATCHES = (
         "the cards' backend as the default one of groups with cards",
     ),
     Patch(
-        "collective_wait",
-        _of_groups("wrap_work_wait"),
-        ("torch._C._distributed_c10d.Work.wait",),
-        "errors, timeouts and Ctrl-C while a collective of cards is waited for",
+        "collective_works",
+        _of_groups("wrap_works"),
+        (
+            "torch._C._distributed_c10d.Work.wait",
+            "torch._C._distributed_c10d.Work.get_future",
+            "torch._C.Future.then",
+            "torch._C.Future.add_done_callback",
+            "torch._C._distributed_c10d.ProcessGroup._start_coalescing",
+            "torch._C._distributed_c10d.ProcessGroup._end_coalescing",
+        ),
+        "errors, timeouts, Ctrl-C, callbacks and coalescing of collectives of cards",
         with_groups=True,
     ),
     Patch(

@@ -176,6 +176,44 @@ def test_integers_and_bools_wrap_as_words(operator, dtype):
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize(
+    ("operator", "x", "y", "fits"),
+    [
+        ("sum", 2**31 - 1, 1, False),
+        ("sum", -(2**31), -1, False),
+        ("sum", -(2**31), 2**31 - 1, True),
+        ("product", 2**20, 2**20, False),
+        ("product", -(2**16), 2**15, True),
+        ("max", 2**31 - 1, -(2**31), True),
+    ],
+)
+def test_int64_results_fit_the_cards_words_or_are_refused(operator, x, y, fits):
+    runs = [np.full(64, value, np.int32) for value in (x, y, 0)]
+    rows = [run.view(np.uint8) for run in runs]
+    combiner = Combiner(operator, "int64", Numerics())
+    if fits:
+        combiner.combine(*rows)
+        assert (runs[2] == {"sum": x + y, "product": x * y, "max": max(x, y)}[operator]).all()
+    else:
+        with pytest.raises(UnsupportedError, match="SPY901"):
+            combiner.combine(*rows)
+
+
+@pytest.mark.parametrize("operator", ["min", "max"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_extremes_of_float32_keep_nan(operator, in_place):
+    x, y = np.full(64, 1, np.float32), np.full(64, 2, np.float32)
+    x[1], y[2], x[3], y[3] = [np.nan] * 4
+    x[4], y[4], x[5], y[5] = 0.0, -0.0, -0.0, 0.0
+    expected = np.where(np.isnan(x) | np.isnan(y), np.nan, getattr(np, operator + "imum")(x, y))
+    zero = 0.0 if operator == "max" else -0.0
+    out = x if in_place else np.empty_like(x)
+    runs = [array.view(np.uint8) for array in (x, y, out)]
+    Combiner(operator, "float32", Numerics()).combine(*runs)
+    np.testing.assert_array_equal(out, expected)
+    assert (np.signbit(out[4:6]) == np.signbit(zero)).all()
+
+
 @pytest.mark.parametrize("numerics", ["dl16", "dl16:alu=even", "ieee"])
 @pytest.mark.parametrize("operator", ["sum", "product", "min", "max"])
 def test_floats_round_as_the_cards_operations(operator, numerics):

@@ -47,6 +47,40 @@ def test_different_operations_fail_on_all_ranks(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_headers_are_compared_on_all_ranks_before_anything_is_sent(kind):
+    """Ranks 1 and 2 would fit, and the difference is where a header is too long for its page."""
+
+    def body(communicator):
+        part = np.full((1, 128), communicator.rank, np.uint8)
+        detail = "float16 " + "[3, 5], " * 60 + f"[{min(communicator.rank, 1)}]"
+        try:
+            communicator.broadcast(part, 1, detail, Deadline.after(5))
+        except CollectiveError as error:
+            assert (part == communicator.rank).all()
+            return str(error)
+
+    for text in run_ranks(3, body, kind):
+        assert "SPY952" in text or (kind == "threads" and "SPY957" in text)
+        assert "operation 1 of the group" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_tensors_meet_the_other_ranks(kind):
+    def body(communicator):
+        empty = np.empty(0, np.uint8)
+        combiner = Combiner("sum", "float32", Numerics())
+        communicator.all_reduce(empty, combiner, "float32 [0]", Deadline.after(5))
+        communicator.reduce(empty, 0, combiner, "float32 [0]", Deadline.after(5))
+        if communicator.rank == 0:
+            communicator.barrier("", Deadline.after(5))
+        else:
+            communicator.all_reduce(empty, combiner, "float32 [0]", Deadline.after(5))
+
+    for text in failures(run_ranks(2, body, kind)):
+        assert "SPY952" in text or "SPY957" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_different_sizes_fail_and_name_both(kind):
     def body(communicator):
         own = np.zeros((1, 128 * (1 + communicator.rank)), np.uint8)
@@ -142,7 +176,6 @@ def test_a_rank_that_leaves_first_breaks_no_connection_that_is_read():
     thread = threading.Thread(target=give)
     thread.start()
     with taker.round("give", [], Deadline.after(5)) as current:
-        current.meet(0)
         thread.join(0.2)
         assert (current.read(0, 0, 0, (8,)) == 7).all()
     taker.close()
@@ -178,16 +211,27 @@ def test_memory_of_a_process_that_ended_is_no_error_of_its_own_kind():
         thread.start()
     for thread in threads:
         thread.join()
-    give = transports[0].round("give", [Outbox((8,), (1,))], Deadline.after(5))
-    current = give.__enter__()
-    current.piece(0, 0)[:] = 7
-    current.commit(0)
-    os.close(transports[0]._memory._arena_fd)  # as the end of its process does
+
+    def give():
+        with transports[0].round("give", [Outbox((8,), (1,))], Deadline.after(5)) as current:
+            current.piece(0, 0)[:] = 7
+            current.commit(0)
+            os.close(transports[0]._memory._arena_fd)  # as the end of its process does
+            closed.set()
+
+    def read_late(transport):
+        closed.wait(5)
+        transport.read(0, 0, 0, (8,))
+
+    closed = threading.Event()
+    giver = threading.Thread(target=give)
+    giver.start()
     with (
         pytest.raises(CollectiveError, match=r"SPY954[\s\S]*rank 0"),
         transports[1].round("give", [], Deadline.after(5)) as other,
     ):
-        other.read(0, 0, 0, (8,))
+        read_late(other)
+    giver.join()
 
 
 @pytest.mark.parametrize(

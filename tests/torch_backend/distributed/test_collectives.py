@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 
@@ -148,6 +149,90 @@ def test_operators(op, meaning, dtype):
 
     for result in run_ranks(3, body):
         assert torch.equal(result, functools.reduce(meaning, values))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("op", [dist.ReduceOp.MIN, dist.ReduceOp.MAX])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_extremes_are_those_of_one_card(op, dtype):
+    """NaN in float32, zeros of both signs, infinities."""
+    one = [1.0, NAN, 1.0, NAN, 0.0, -0.0, float("inf"), -float("inf"), 3.0]
+    other = [NAN, 1.0, 2.0, NAN, -0.0, 0.0, 1.0, 1.0, -5.0]
+    values = [torch.tensor(row * 100, dtype=dtype) for row in (one, other)]
+    meaning = torch.minimum if op == dist.ReduceOp.MIN else torch.maximum
+    expected = meaning(*on_card(values)).cpu()
+    if dtype is torch.float32:
+        assert expected[:4].isnan().tolist() == [True, True, False, True]
+
+    def body(rank):
+        x = values[rank].to("spyre")
+        results = [x.clone() for _ in range(2)]
+        out = torch.empty_like(x)
+        dist.all_reduce(results[0], op)
+        dist.reduce(results[1], 0, op)
+        dist.reduce_scatter_tensor(out, torch.cat([x] * 2), op)
+        return [result.cpu() for result in (results[0], out, results[1])][: 3 - rank]
+
+    for results in run_ranks(2, body):
+        for result in results:
+            assert torch.equal(result.signbit(), expected.signbit()) or dtype is not torch.float32
+            torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+REDUCTIONS = {
+    "all_reduce": lambda x, op: dist.all_reduce(x, op),
+    "reduce": lambda x, op: dist.reduce(x, 0, op),
+    "reduce_scatter": lambda x, op: dist.reduce_scatter(x, [x.clone(), x.clone()], op),
+    "reduce_scatter_tensor": lambda x, op: dist.reduce_scatter_tensor(x, torch.cat([x, x]), op),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("size", [3, 40000])
+def test_int64_is_exact_or_refused(reduction, size):
+    """Also beside padding that holds anything."""
+    cases = [
+        (dist.ReduceOp.SUM, 2**31 - 1, None),
+        (dist.ReduceOp.AVG, 2**31 - 1, None),
+        (dist.ReduceOp.PRODUCT, 2**20, None),
+        (dist.ReduceOp.SUM, 2**30 - 1, 2**31 - 2),
+        (dist.ReduceOp.PRODUCT, -(2**15), 2**30),
+        (dist.ReduceOp.MAX, 2**31 - 1, 2**31 - 1),
+        (dist.ReduceOp.BAND, 2**31 - 1, 2**31 - 1),
+    ]
+    for op, value, expected in cases:
+
+        def body(rank, op=op, value=value, expected=expected):
+            x = torch.full((size,), value, dtype=torch.int64).to("spyre")
+            x = (x + 1) - 1 if value < 2**30 else x  # its padding is no longer zero
+            if expected is None and rank and reduction == "reduce":
+                # the root need not tell those that have sent all
+                with contextlib.suppress(dist.DistBackendError):
+                    REDUCTIONS[reduction](x, op)
+                return
+            if expected is None:
+                with pytest.raises(dist.DistBackendError, match=r"SPY901|SPY957[\s\S]*int64"):
+                    REDUCTIONS[reduction](x, op)
+            else:
+                REDUCTIONS[reduction](x, op)
+                assert rank or (x.cpu() == expected).all()
+
+        run_ranks(2, body)
+
+
+def test_words_wrap_as_those_of_one_card():
+    def body(rank):
+        wide = torch.full((70,), 2**31 - 1, dtype=torch.int32, device="spyre")
+        byte = torch.full((70,), 200, dtype=torch.uint8, device="spyre")
+        single = [(wide + wide)[0].item(), (byte + byte)[0].item()]
+        dist.all_reduce(wide)
+        dist.all_reduce(byte)
+        return single, [wide[0].item(), byte[0].item()]
+
+    for single, reduced in run_ranks(2, body):
+        assert single == reduced == [-2, 144]
 
 
 def test_average_divides_the_sum():
@@ -350,6 +435,34 @@ def test_subgroups_and_coalesced_operations():
         assert y == [3.0] * 70
 
 
+def test_operations_coalesced_on_a_card():
+    def body(rank):
+        x, out = torch.full((3,), float(rank), device="spyre"), torch.empty(3, device="spyre")
+        with dist._coalescing_manager(device=x.device, async_ops=True) as manager:
+            dist.isend(x, 1 - rank)
+            dist.irecv(out, 1 - rank)
+        manager.wait()
+        with dist._coalescing_manager(device=x.device):
+            dist.all_reduce(x)
+        return out.cpu().tolist(), x.cpu().tolist()
+
+    assert run_ranks(2, body) == [([1.0 - rank] * 3, [1.0] * 3) for rank in range(2)]
+
+
+def test_errors_of_coalesced_operations():
+    def body(rank):
+        with dist._coalescing_manager(device=torch.device("spyre"), async_ops=True) as manager:
+            dist.irecv(torch.empty(3, device="spyre"), 1 - rank)
+            dist.isend(torch.empty(4 - rank, device="spyre"), 1 - rank)
+        if rank == 1:
+            with pytest.raises(dist.DistBackendError, match="SPY952"):
+                manager.wait()
+        else:
+            manager.wait()
+
+    run_ranks(2, body)
+
+
 def test_objects_travel_with_and_without_gloo():
     def body(rank):
         everything, one = [None] * 2, ["none", {"rank": rank}]
@@ -403,8 +516,8 @@ def test_refusals():
     def card(*size):
         return torch.ones(*size, device="spyre")
 
-    refused(lambda rank: dist.recv(card(3)), r"SPY958[\s\S]*any source")
     refused(lambda rank: dist.all_reduce(card(3), dist.ReduceOp.BOR), "SPY953")
+    refused(lambda rank: dist.all_reduce(card(3) > 0, dist.ReduceOp.AVG), "SPY953")
     premultiplied = dist._make_nccl_premul_sum(2.0)
     refused(lambda rank: dist.all_reduce(card(3), premultiplied), r"SPY958[\s\S]*premultiplied")
 

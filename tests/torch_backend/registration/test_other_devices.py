@@ -340,7 +340,7 @@ calls = {
     },
     "inductor": {"compiled": compiled},
     "new_group": {"of gloo": lambda: in_group(lambda: dist.get_backend(dist.new_group([0])))},
-    "collective_wait": {"gloo": lambda: in_group(reduced)},
+    "collective_works": {"gloo": lambda: in_group(reduced)},
     "destroy": {
         "twice": lambda: (in_group(int), in_group(int), dist.is_initialized()),
         "none": lambda: dist.destroy_process_group(),
