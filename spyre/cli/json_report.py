@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import Finding, SpyreError, ValidationError
+from spyre.errors import Finding, SpyreError, ValidationError, printable
 
 if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun
@@ -36,7 +36,7 @@ def print_object(content: Object) -> None:
 
 def print_text_of(content: Object) -> None:
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    sys.stdout.write(text.decode() + "\n")
+    sys.stdout.write(printable(text.decode(), is_json=True) + "\n")
 
 
 def error_object(error: SpyreError) -> Object:

@@ -6,12 +6,15 @@ from which this process loads the kernels; it compiles those that failed when th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -81,11 +84,44 @@ def processes() -> int:
 
 def compile_together(names: Iterable[str]) -> None:
     """If several of ``names`` are not ready, compile them and the driver in worker processes."""
+    wanted = list(names)
     with _compiling:
-        missing = missing_of(names)
-        if len(missing) > 1 and processes() > 1:
-            for _ in compiled_elsewhere([*missing, DRIVER]):
-                pass
+        if len(missing_of(wanted)) < 2 or processes() == 1:
+            return
+        with _turn():
+            missing = missing_of(wanted)  # less, where another process has compiled meanwhile
+            if missing:
+                for _ in compiled_elsewhere([*missing, DRIVER]):
+                    pass
+
+
+MAX_WAIT_SECONDS = 60.0
+"""Longest wait for the compilers of other processes, which may have a low priority."""
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait until no other process compiles for this cache, `MAX_WAIT_SECONDS` at most."""
+    handle, end = -1, time.monotonic() + MAX_WAIT_SECONDS
+    with suppress(OSError):  # of a file system without locks
+        handle = os.open(config.cache_directory(), os.O_RDONLY)
+        while not _is_locked(handle) and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+            interrupts.poll()
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _is_locked(handle: int) -> bool:
+    """Lock a directory, if no other process has; the lock ends with the process."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def missing_of(names: Iterable[str]) -> list[str]:
