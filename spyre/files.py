@@ -5,6 +5,7 @@ them other users may have written; Python files imported by path.
 from __future__ import annotations
 
 import errno
+import importlib.machinery
 import importlib.util
 import os
 import stat
@@ -81,7 +82,7 @@ def writable_target(path: Path | str, refusal: Callable[[str], Exception]) -> Pa
     try:
         target = Path(path).resolve()
         exists = os.path.lexists(target)
-    except (OSError, RuntimeError) as error:  # names too long, links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle, NUL
         raise refusal(str(error)) from error
     if exists and not target.is_file():
         raise refusal("something other than a file")
@@ -97,10 +98,10 @@ def import_file(path: str | os.PathLike[str], name: str) -> ModuleType:
 
     Exceptions of the file propagate.
     """
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = importlib.machinery.SourceFileLoader(name, os.fspath(path))  # whatever its suffix
+    spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Dynamo imports it by this name
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module

@@ -17,6 +17,7 @@ from spyre.errors import Finding, SpyreError, ValidationError, printable
 if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
+    from spyre.diagnose import Breakpoint
     from spyre.hw.counters import Counters
     from spyre.runtime.arguments import HostTensor
     from spyre.runtime.compare import Comparison, OutputLocation
@@ -79,6 +80,7 @@ def run_object(compared: ComparedRun) -> Object:
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
         "first_wrong": first_wrong,
+        "tensors": None if compared.breakpoint is None else _tensor_objects(compared.breakpoint),
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
@@ -92,6 +94,18 @@ def run_object(compared: ComparedRun) -> Object:
             for k, c in result.comparisons.items()
         ],
     }
+
+
+def _tensor_objects(point: Breakpoint) -> list[Object]:
+    """The operands of ``--break``; without dims and values if they cannot be located."""
+    return [
+        {
+            "name": name,
+            "dims": None if tile is None else tile.dims,
+            "values": None if tile is None else tile.values.tolist(),
+        }
+        for name, tile in point.tensors.items()
+    ]
 
 
 def finding_object(finding: Finding) -> Object:

@@ -173,6 +173,7 @@ _EXCLUDES = {
     "verify": ("expect", "break_at", "trace", "profile", "report", "roofline", "modelled_trace"),
     "expect": ("trace", "commands", "dump"),
     "break_at": ("trace", "commands", "dump"),
+    "format": ("json",),
 }
 """Options of a run that contradict each other: several ways to execute, or times that the way to
 execute does not measure."""
@@ -214,9 +215,7 @@ def parse_spyre_run(
     flag = next((name for name in _BY_FLAG if name in given), "")
     kind = _BY_FLAG.get(flag, ExecuteOptions)
     _check_needs(parser, given)
-    unknown = sorted(_flag(name) for name in given - {field.name for field in fields(kind)})
-    if unknown:
-        parser.error(f"{_flag(flag) if flag else program} does not take {', '.join(unknown)}")
+    _check_taken(parser, given, kind, _flag(flag) if flag else program)
     if not parsed.path and flag not in ("clear_cache", "compare", "warm"):
         parser.error("the following arguments are required: PATH")
     if parsed.path and flag == "compare":
@@ -261,12 +260,21 @@ def _options(
 
 
 def _check_combination(parser: CommandParser, values: Mapping[str, object]) -> None:
-    given = {name for name, value in values.items() if value not in (None, False, ())}
+    given = {name for name, value in values.items() if value not in (None, False, (), "text")}
     _check_needs(parser, given)
     for option, others in _EXCLUDES.items():
         found = [_flag(name) for name in others if name in given]
         if option in given and found:
             parser.error(f"{_flag(option)} does not go together with {', '.join(found)}")
+
+
+def _check_taken(
+    parser: CommandParser, given: Collection[str], kind: type[AnyOptions], command: str
+) -> None:
+    """SystemExit 2 for an option without a field in ``kind``: the command would ignore it."""
+    unknown = sorted(_flag(name) for name in given - {field.name for field in fields(kind)})
+    if unknown:
+        parser.error(f"{command} does not take {', '.join(unknown)}")
 
 
 def _check_needs(parser: CommandParser, given: Collection[str]) -> None:
@@ -436,9 +444,8 @@ Paths = Literal["?", 2] | None
 """Number of the paths a command takes: at most one, two, or (None) exactly one."""
 Groups = dict[str, tuple[str, ...]]
 """Options by the headline of their group in the help, "" for none."""
-_TENSORS: Groups = {
-    "tensors": ("inputs", "save_output", "shapes", "strides", "aliases", "values", "seed"),
-}
+_ARGUMENTS = ("inputs", "shapes", "strides", "aliases", "values", "seed")
+_TENSORS: Groups = {"tensors": ("save_output", *_ARGUMENTS)}
 _RUNNING: Groups = {"running": ("numerics", "threads", "sanitize", "poison", "core_order")}
 _OUTPUT = ("json", "quiet", "verbose")
 _REPORTING: Groups = {"reporting": (*_OUTPUT, "dump", "trace", "commands")}
@@ -487,7 +494,7 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
         "Compile the kernels that a bundle needs, or all of them, for later runs.",
         WarmOptions,
         "?",
-        {**_TENSORS, **_RUNNING, "": _OUTPUT},
+        {"tensors": _ARGUMENTS, **_RUNNING, "": _OUTPUT},
         {},
     ),
 }

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from spyre.cli.entry import print_coloured, terminal_of
 from spyre.cli.options import DiagnoseOptions
-from spyre.errors import Finding, LaunchError, Severity, printable
+from spyre.errors import Finding, Severity, printable
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -210,8 +210,8 @@ def print_deviation(search: FirstDivergence) -> None:
         print(line)
 
 
-def print_tensors(point: Breakpoint, file: str | None) -> None:
-    """Print the operands at the breakpoint, and save them to ``file`` if asked to."""
+def print_tensors(point: Breakpoint) -> None:
+    """Print the operands at the breakpoint."""
     for name, tile in point.tensors.items():
         head = f"execute {point.number}, {name}"
         if tile is None:
@@ -222,16 +222,6 @@ def print_tensors(point: Breakpoint, file: str | None) -> None:
         print(f"{head}: {shape}")
         with np.printoptions(threshold=64, edgeitems=3, linewidth=100, precision=6):
             print(tile.values)
-    if file is None:
-        return
-    arrays = {name: tile.values for name, tile in point.tensors.items() if tile is not None}
-    try:
-        with open(file, "wb") as target:
-            np.savez(target, **arrays)  # type: ignore[arg-type]  # names are not its parameters
-    except OSError as error:
-        raise LaunchError(
-            "SPY381", f"cannot write {file}", found=str(error.strerror or error)
-        ) from error
 
 
 def print_causes(causes: Sequence[Finding]) -> None:
