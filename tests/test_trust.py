@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import warnings
@@ -13,8 +15,14 @@ import pytest
 
 from spyre import cache
 from spyre.cache import PACKAGE, read_kept, require_trusted, writable_directory
+from spyre.errors import BundleError, LaunchError
 from spyre.files import make_directories, other_writer
+from spyre.runtime.cases import read_case
+from spyre.runtime.run import run
+from spyre.runtime.spyrecode import compile_directory
+from tests.runtime.cases.test_case import write_case
 
+EXAMPLE = PACKAGE.parent / "examples" / "softmax"
 OTHER_USER = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -118,11 +126,15 @@ class _Planted:
 
 
 PROGRAM = """
-import warnings, sys
+import sys, warnings
+import numpy as np
 warnings.simplefilter("always")
-import spyre
-spyre.run(sys.argv[1])
+from spyre.hw.kernels.fusion import find_chains
+from spyre.runtime.program import load_compiled
+load_compiled(sys.argv[1])
+find_chains(np.zeros((0, 99), np.int64), np.zeros((0, 99), np.int64))
 """
+"""Uses every kind of file in the cache: sources, tables of the parser, a plan, compiled code."""
 
 
 def test_code_planted_in_a_cache_of_others_does_not_run(tmp_path):
@@ -133,20 +145,95 @@ def test_code_planted_in_a_cache_of_others_does_not_run(tmp_path):
         "SPYRE_MEANWHILE": "0",
         "PYTHONPATH": str(PACKAGE.parent),
     }
-    example = PACKAGE.parent / "examples" / "softmax"
 
-    def run() -> str:
+    def run_program() -> str:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(example)],
+            [sys.executable, "-c", PROGRAM, str(EXAMPLE)],
             capture_output=True, text=True, env=environment, check=True,
         )  # fmt: skip
         return done.stderr
 
-    assert "SPY405" not in run()
+    assert "SPY405" not in run_program()
     kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert {path.suffix for path in kept} >= {".nbi", ".nbc", ".plan", ".tables"}
     for path in kept:
         path.write_bytes(pickle.dumps(_Planted(tmp_path / "ran")))
     (tmp_path / "cache").chmod(0o777)
-    assert run().count("SPY405") == 1
+    assert run_program().count("SPY405") == 1
     assert not (tmp_path / "ran").exists()
+
+
+# --- files of bundles and cases -----------------------------------------------------------------
+
+
+def secret_of(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("root:secret")
+    return tmp_path / "secret"
+
+
+@pytest.mark.parametrize("name", ["bundle.mlir", "sdsc_0.json", "launch_spec.json"])
+def test_a_bundle_does_not_read_through_links(tmp_path, monkeypatch, name):
+    bundle = tmp_path / "b"
+    shutil.copytree(EXAMPLE, bundle)
+    (bundle / name).rename(tmp_path / name)
+    (bundle / name).symlink_to(tmp_path / name)
+    with pytest.raises(BundleError, match=r"SPY(274|301)(.|\n)*SPYRE_ALLOW_OUTSIDE") as caught:
+        run(bundle)
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
+    run(bundle)
+
+
+def test_a_bundle_may_link_to_its_own_files(tmp_path):
+    bundle = tmp_path / "b"
+    shutil.copytree(EXAMPLE, bundle)
+    (bundle / "files").mkdir()
+    (bundle / "sdsc_0.json").rename(bundle / "files" / "x.json")
+    (bundle / "sdsc_0.json").symlink_to("files/x.json")
+    (tmp_path / "latest").symlink_to(bundle)
+    run(tmp_path / "latest")
+
+
+def test_what_a_link_names_is_not_shown(tmp_path):
+    bundle = tmp_path / "b"
+    shutil.copytree(EXAMPLE, bundle)
+    (bundle / "bundle.mlir").unlink()
+    (bundle / "bundle.mlir").symlink_to(secret_of(tmp_path))
+    with pytest.raises(BundleError) as caught:
+        run(bundle)
+    assert "root:secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["../other", "{}/other", "link", "k0/../../other", "a\0b"])
+def test_a_case_runs_its_own_bundles(tmp_path, monkeypatch, place):
+    case = tmp_path / "case"
+    write_case(case)
+    shutil.copytree(case / "k0", tmp_path / "other")
+    (case / "link").symlink_to(tmp_path / "other")
+    content = json.loads((case / "case.json").read_text())
+    content["launches"][0]["bundle"] = place.format(tmp_path)
+    (case / "case.json").write_text(json.dumps(content))
+    with pytest.raises(LaunchError, match="SPY371"):
+        read_case(case)
+    monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
+    if "\0" not in place:
+        read_case(case)
+
+
+def test_a_case_does_not_read_arrays_through_links(tmp_path):
+    case = tmp_path / "case"
+    write_case(case)
+    (case / "values.npz").rename(tmp_path / "values.npz")
+    (case / "values.npz").symlink_to(tmp_path / "values.npz")
+    with pytest.raises(LaunchError, match="SPY371"):
+        read_case(case)
+
+
+def test_nothing_is_compiled_through_a_link(tmp_path):
+    bundle = tmp_path / "b"
+    shutil.copytree(EXAMPLE, bundle, ignore=shutil.ignore_patterns("spyreCodeDir"))
+    (tmp_path / "home").mkdir()
+    (bundle / "spyreCodeDir").symlink_to(tmp_path / "home")
+    with pytest.raises(BundleError, match="SPY845"):
+        compile_directory(bundle)
+    assert not list((tmp_path / "home").iterdir())

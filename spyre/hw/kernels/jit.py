@@ -118,7 +118,7 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
             return {}
 
     def _load_data(self, name: str) -> Any:
-        """OSError, which numba takes as no file, when it cannot be read, is damaged or of others."""
+        """OSError, which numba takes as no file, where it is damaged or cannot be used."""
         content = read_kept(self._data_path(name))
         digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(data).digest() != digest:

@@ -69,8 +69,8 @@ def test_a_bundle_outside_of_the_case_moves_in(tmp_path, monkeypatch):
 
 
 def test_bundles_from_outside_and_inside_have_places_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
     """The first one moves in, where the second one's name would be the next to choose."""
+    monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
     case = read_case(make_case(tmp_path / "a"))
     (tmp_path / "a" / "k1").rename(tmp_path / "a" / "kernel_0")
     places = ("../a/k0", "kernel_0")
