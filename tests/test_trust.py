@@ -130,7 +130,7 @@ import sys, warnings
 import numpy as np
 warnings.simplefilter("always")
 from spyre.hw.kernels.fusion import find_chains
-from spyre.runtime.program import load_compiled
+from spyre.runtime.program.plan_cache import load_compiled
 load_compiled(sys.argv[1])
 find_chains(np.zeros((0, 99), np.int64), np.zeros((0, 99), np.int64))
 """
@@ -204,7 +204,7 @@ def test_what_a_link_names_is_not_shown(tmp_path):
     assert "root:secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["../other", "{}/other", "link", "k0/../../other", "a\0b"])
+@pytest.mark.parametrize("place", ["../other", "{}/other", "link", "k0/../../other"])
 def test_a_case_runs_its_own_bundles(tmp_path, monkeypatch, place):
     case = tmp_path / "case"
     write_case(case)
@@ -216,8 +216,7 @@ def test_a_case_runs_its_own_bundles(tmp_path, monkeypatch, place):
     with pytest.raises(LaunchError, match="SPY371"):
         read_case(case)
     monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
-    if "\0" not in place:
-        read_case(case)
+    read_case(case)
 
 
 def test_a_case_does_not_read_arrays_through_links(tmp_path):
