@@ -5,7 +5,6 @@ them other users may have written; Python files imported by path.
 from __future__ import annotations
 
 import errno
-import importlib.machinery
 import importlib.util
 import os
 import stat
@@ -98,10 +97,10 @@ def import_file(path: str | os.PathLike[str], name: str) -> ModuleType:
 
     Exceptions of the file propagate.
     """
-    loader = importlib.machinery.SourceFileLoader(name, os.fspath(path))  # whatever its suffix
-    spec = importlib.util.spec_from_loader(name, loader)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Dynamo imports it by this name
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module

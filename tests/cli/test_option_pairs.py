@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import fields
-from itertools import product
 
 import pytest
 
 from spyre.cli import options as options_module
-from spyre.cli.options import COMMANDS, Options, parse_command
+from spyre.cli.options import COMMANDS, parse_command
 from spyre.mlir.bundle import write_bundle
 from tests.mlir.sample_bundles import add_on_two_cores
 
@@ -150,27 +149,17 @@ def test_a_refused_run_leaves_no_trace(cli, examples, small, words):
 ODD = (
     "",
     "-1",
-    "0",
     "²",
-    "٣",
     "1" * 5000,
     "9" * 30,
-    "1e999",
     "nan",
-    "é",
-    "a=b=c",
     "0=" + "1" * 5000,
-    "torch:FILE",
     "torch:b/bundle.mlir:f",
-    "torch::",
-    "random:",
     "random:" + "1" * 5000,
     "1" * 5000 + "x2@fp16",
-    "random:²",
     "a\0b",
     "b\0.npy",
     "../" * 2000,
-    "x" * 300,
 )
 
 
@@ -220,11 +209,3 @@ def test_odd_machine_files(cli, small, text):
     ran = cli("b", "--profile", "--machine", "m.toml")
     assert ran.code == 2
     assert "error SPY76" in ran.err
-
-
-def test_the_product_of_both_tables_is_walked():
-    assert len(list(product(FILES, {**VALUES, **FILES}))) > 300
-
-
-def test_options_have_no_path_by_default():
-    assert Options().path == ""
