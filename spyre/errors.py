@@ -15,11 +15,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def printable(text: str, is_json: bool = False) -> str:
-    r"""Return ``text`` with its control characters as escapes, such as ``\x1b``; tabs and line ends
-    stay.
+    r"""Return ``text`` with control characters as escapes: ``\x1b``, in JSON ``\u001b``.
 
-    Names in a bundle may hold commands to terminals, or marks that reverse the order of the text.
-    ``is_json``: escapes as JSON has them, ``\u001b``.
+    Names may hold commands to terminals, or marks that reverse text. Tabs and line ends stay.
     """
 
     def escape(found: re.Match[str]) -> str:

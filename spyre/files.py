@@ -26,6 +26,8 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
+    except ValueError as error:  # NUL
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
     except MemoryError:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), os.fspath(path)) from None
 

@@ -17,7 +17,6 @@ from spyre.errors import Finding, SpyreError, ValidationError, printable
 if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun
     from spyre.cli.diagnose import Diagnosis
-    from spyre.diagnose import Breakpoint
     from spyre.hw.counters import Counters
     from spyre.runtime.arguments import HostTensor
     from spyre.runtime.compare import Comparison, OutputLocation
@@ -65,7 +64,12 @@ def diagnosis_object(diagnosis: Diagnosis) -> Object:
 
 def run_object(compared: ComparedRun) -> Object:
     """A run with its comparisons."""
-    result, first_wrong = compared.result, None
+    result, first_wrong, tensors = compared.result, None, None
+    if compared.breakpoint is not None:
+        tensors = {
+            name: tile and {"dims": tile.dims, "values": tile.values.tolist()}
+            for name, tile in compared.breakpoint.tensors.items()
+        }
     if compared.search is not None and compared.search.found is not None and compared.differs:
         from spyre.diagnose import deviation_object
 
@@ -80,7 +84,7 @@ def run_object(compared: ComparedRun) -> Object:
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
         "first_wrong": first_wrong,
-        "tensors": None if compared.breakpoint is None else _tensor_objects(compared.breakpoint),
+        "tensors": tensors,
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},
@@ -94,18 +98,6 @@ def run_object(compared: ComparedRun) -> Object:
             for k, c in result.comparisons.items()
         ],
     }
-
-
-def _tensor_objects(point: Breakpoint) -> list[Object]:
-    """The operands of ``--break``; without dims and values if they cannot be located."""
-    return [
-        {
-            "name": name,
-            "dims": None if tile is None else tile.dims,
-            "values": None if tile is None else tile.values.tolist(),
-        }
-        for name, tile in point.tensors.items()
-    ]
 
 
 def finding_object(finding: Finding) -> Object:

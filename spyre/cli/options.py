@@ -215,7 +215,9 @@ def parse_spyre_run(
     flag = next((name for name in _BY_FLAG if name in given), "")
     kind = _BY_FLAG.get(flag, ExecuteOptions)
     _check_needs(parser, given)
-    _check_taken(parser, given, kind, _flag(flag) if flag else program)
+    unknown = sorted(_flag(name) for name in given - {field.name for field in fields(kind)})
+    if unknown:
+        parser.error(f"{_flag(flag) if flag else program} does not take {', '.join(unknown)}")
     if not parsed.path and flag not in ("clear_cache", "compare", "warm"):
         parser.error("the following arguments are required: PATH")
     if parsed.path and flag == "compare":
@@ -266,15 +268,6 @@ def _check_combination(parser: CommandParser, values: Mapping[str, object]) -> N
         found = [_flag(name) for name in others if name in given]
         if option in given and found:
             parser.error(f"{_flag(option)} does not go together with {', '.join(found)}")
-
-
-def _check_taken(
-    parser: CommandParser, given: Collection[str], kind: type[AnyOptions], command: str
-) -> None:
-    """SystemExit 2 for an option without a field in ``kind``: the command would ignore it."""
-    unknown = sorted(_flag(name) for name in given - {field.name for field in fields(kind)})
-    if unknown:
-        parser.error(f"{command} does not take {', '.join(unknown)}")
 
 
 def _check_needs(parser: CommandParser, given: Collection[str]) -> None:

@@ -79,8 +79,8 @@ def address_findings(run: Run, is_wrong: bool = False) -> tuple[Finding, ...]:
     if not is_wrong:  # a repeated launch has the addresses of the first one
         distinct: dict[object, RunLaunch] = {}
         for launch in run.launches:
-            key = id(launch.bundle), *launch.buffers.items(), *launch.values.items()
-            distinct.setdefault(key, launch)
+            arguments = *launch.buffers.items(), *launch.values.items()
+            distinct.setdefault((id(launch.bundle), arguments), launch)
         run = replace(run, launches=tuple(distinct.values()))
     return check_addresses(traced_executes(run), is_wrong)
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -84,14 +84,11 @@ def processes() -> int:
 
 def compile_together(names: Iterable[str]) -> None:
     """If several of ``names`` are not ready, compile them and the driver in worker processes."""
-    wanted = list(names)
     with _compiling:
-        if len(missing_of(wanted)) < 2 or processes() == 1:
-            return
-        with _turn():
-            missing = missing_of(wanted)  # less, where another process has compiled meanwhile
-            if missing:
-                for _ in compiled_elsewhere([*missing, DRIVER]):
+        missing = missing_of(names)
+        if len(missing) > 1 and processes() > 1:
+            with _turn():  # others may have compiled some of them meanwhile
+                for _ in compiled_elsewhere([*missing_of(missing), DRIVER]):
                     pass
 
 
@@ -102,26 +99,20 @@ MAX_WAIT_SECONDS = 60.0
 @contextmanager
 def _turn() -> Iterator[None]:
     """Wait until no other process compiles for this cache, `MAX_WAIT_SECONDS` at most."""
-    handle, end = -1, time.monotonic() + MAX_WAIT_SECONDS
-    with suppress(OSError):  # of a file system without locks
-        handle = os.open(config.cache_directory(), os.O_RDONLY)
-        while not _is_locked(handle) and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
-            interrupts.poll()
+    handle, begin = os.open(config.cache_directory(), os.O_RDONLY), time.monotonic()
     try:
+        while time.monotonic() - begin < MAX_WAIT_SECONDS:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends
+                break
+            except BlockingIOError:
+                time.sleep(_POLL_SECONDS)
+                interrupts.poll()
+            except OSError:  # a file system without locks
+                break
         yield
     finally:
-        if handle >= 0:
-            os.close(handle)
-
-
-def _is_locked(handle: int) -> bool:
-    """Lock a directory, if no other process has; the lock ends with the process."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        os.close(handle)
 
 
 def missing_of(names: Iterable[str]) -> list[str]:
