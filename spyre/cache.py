@@ -2,15 +2,12 @@
 
 Reading and hashing the sources takes longer than a cache hit may, so their digest is kept in the
 cache too, together with the stamps of the files: size, times of change, inode. An edit changes a
-stamp, and the sources are read again. Safe for any number of threads and processes.
-
-Kernels and plans are pickles and machine code, so nothing is read that another user may have
-written (docs/security.md).
+stamp, and the sources are read again. Safe for any number of threads and processes. Nothing is read
+that another user may have written: there are pickles and machine code (docs/security.md).
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -31,34 +28,26 @@ _TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 def writable_directory(name: str) -> Path | None:
-    """A directory of the cache, made if missing; None, with one warning, where it cannot be made
-    or other users may have written to it.
-    """
+    """A directory of the cache, made if missing; None, with one warning, where it cannot be used."""
     try:
         directory = config.cache_directory() / name
         make_directories(directory)
         # Links are followed once: who may change one cannot exchange the directory later.
         directory = directory.resolve()
-        is_writable = os.access(directory, os.W_OK | os.X_OK)
-        reason = _distrust(directory) or ("" if is_writable else "not writable")
+        require_trusted(directory)
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+        warn_uncached("not writable")
     except (OSError, RuntimeError) as error:  # no home directory is a RuntimeError
-        reason = str(error)
-    if not reason:
-        return directory
-    warn_uncached(reason)
+        warn_uncached(str(error))
     return None
-
-
-def _distrust(path: str | os.PathLike[str]) -> str:
-    reason = other_writer(path)
-    return reason and f"SPY405: {reason}"
 
 
 def require_trusted(path: str | os.PathLike[str]) -> None:
     """PermissionError, with one warning, where `other_writer` has a reason against ``path``."""
-    if reason := _distrust(path):
-        warn_uncached(reason)
-        raise PermissionError(errno.EPERM, reason)
+    if reason := other_writer(path):
+        warn_uncached(f"SPY405: {reason}")
+        raise PermissionError(f"SPY405: {reason}")
 
 
 def read_kept(path: str | os.PathLike[str]) -> bytes:

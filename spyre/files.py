@@ -42,9 +42,8 @@ def other_writer(path: str | os.PathLike[str]) -> str:
     """
     trusted = {0, os.geteuid(), os.stat(__file__).st_uid}
     real = os.path.realpath(path, strict=True)
-    ends = [k for k, letter in enumerate(real) if letter == "/"]
     mode = stat.S_IXOTH
-    for name in ("/", *(real[:k] for k in ends if k), real):
+    for name in (*map(str, reversed(Path(real).parents)), real):
         is_closed = not mode & (stat.S_IXGRP | stat.S_IXOTH)
         status = os.stat(name)
         mode = status.st_mode
