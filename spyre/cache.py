@@ -28,7 +28,7 @@ _TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 def writable_directory(name: str) -> Path | None:
-    """A directory of the cache, made if missing; None, with one warning, where it cannot be used."""
+    """A directory of the cache, made if missing; None, with one warning, where it is unusable."""
     try:
         directory = config.cache_directory() / name
         make_directories(directory)
