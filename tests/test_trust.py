@@ -159,7 +159,7 @@ def test_code_planted_in_a_cache_of_others_does_not_run(tmp_path):
     for path in kept:
         path.write_bytes(pickle.dumps(_Planted(tmp_path / "ran")))
     (tmp_path / "cache").chmod(0o777)
-    assert run_program().count("SPY405") == 1
+    assert run_program().count("SPY405: other users") == 1
     assert not (tmp_path / "ran").exists()
 
 
