@@ -2,7 +2,8 @@
 
 Reading and hashing the sources takes longer than a cache hit may, so their digest is kept in the
 cache too, together with the stamps of the files: size, times of change, inode. An edit changes a
-stamp, and the sources are read again. Safe for any number of threads and processes.
+stamp, and the sources are read again. Safe for any number of threads and processes. Nothing is read
+that another user may have written: there are pickles and machine code (docs/security.md).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from spyre import config
-from spyre.files import atomic_write, read_regular
+from spyre.files import atomic_write, make_directories, other_writer, read_regular
 
 PACKAGE = Path(__file__).parent
 _FOLDER = "sources"
@@ -27,18 +28,32 @@ _TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 def writable_directory(name: str) -> Path | None:
-    """A directory of the cache, made if missing; None, with one warning, where it cannot be."""
+    """A directory of the cache, made if missing; None, with one warning, where it is unusable."""
     try:
         directory = config.cache_directory() / name
-        directory.mkdir(parents=True, exist_ok=True)
-        usable = os.access(directory, os.W_OK | os.X_OK)
-        reason = "not writable"
+        make_directories(directory)
+        # Links are followed once: who may change one cannot exchange the directory later.
+        directory = directory.resolve()
+        require_trusted(directory)
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+        warn_uncached("not writable")
     except (OSError, RuntimeError) as error:  # no home directory is a RuntimeError
-        usable, reason = False, str(error)
-    if usable:
-        return directory
-    warn_uncached(reason)
+        warn_uncached(str(error))
     return None
+
+
+def require_trusted(path: str | os.PathLike[str]) -> None:
+    """PermissionError, with one warning, where `other_writer` has a reason against ``path``."""
+    if reason := other_writer(path):
+        warn_uncached(f"SPY405: {reason}")
+        raise PermissionError(f"SPY405: {reason}")
+
+
+def read_kept(path: str | os.PathLike[str]) -> bytes:
+    """As `read_regular`, of a file in the cache; PermissionError as of `require_trusted`."""
+    require_trusted(path)
+    return read_regular(path)
 
 
 @cache
@@ -46,7 +61,7 @@ def warn_uncached(reason: str) -> None:
     """Once per reason, not once per use."""
     warnings.warn(
         f"compiled kernels cannot be kept ({reason}): every process compiles them again; "
-        f"set {config.CACHE_DIR.name} to a writable directory",
+        f"set {config.CACHE_DIR.name} to a directory that only you may write to",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -186,16 +201,14 @@ def _stamp(paths: tuple[str, ...]) -> str:
 def _kept_file(what: str) -> Path | None:
     """One file per list of sources, which another state of them overwrites."""
     name = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    try:
-        return config.cache_directory() / _FOLDER / name
-    except RuntimeError:  # no home directory
-        return None
+    directory = writable_directory(_FOLDER)
+    return None if directory is None else directory / name
 
 
 def _kept_lines(path: Path | None) -> list[str]:
     """Stamp and digest, then the files; nothing if nothing was kept."""
     try:
-        return [] if path is None else read_regular(path).decode(**_TEXT).split("\n")
+        return [] if path is None else read_kept(path).decode(**_TEXT).split("\n")
     except (OSError, ValueError):
         return []
 
@@ -210,7 +223,7 @@ def _known_digest(path: Path | None, sources: tuple[str, ...]) -> str | None:
 
 
 def _keep(path: Path | None, sources: tuple[str, ...]) -> str:
-    """The digest, kept whole or not at all; who cannot write learns so from `writable_directory`.
+    """The digest, kept whole or not at all.
 
     The stamp is taken first: an edit while the files are read makes it one of the past.
     """
@@ -218,8 +231,6 @@ def _keep(path: Path | None, sources: tuple[str, ...]) -> str:
     digest = _digest(sources)
     if path is None:
         return digest
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as place:
-            place.write_text("\n".join((f"{stamp} {digest}", *sources)), **_TEXT)
+    with suppress(OSError), atomic_write(path) as place:
+        place.write_text("\n".join((f"{stamp} {digest}", *sources)), **_TEXT)
     return digest

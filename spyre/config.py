@@ -7,6 +7,7 @@ module of the package.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,11 @@ MEANWHILE = Variable(
     "SPYRE_MEANWHILE",
     "1",
     "1: small programs are interpreted while their kernels are compiled; 0: they wait",
+)
+ALLOW_OUTSIDE = Variable(
+    "SPYRE_ALLOW_OUTSIDE",
+    "0",
+    "1: bundles and cases may name, or link to, files outside of their directory",
 )
 NUMERICS = Variable(
     "SPYRE_NUMERICS",
@@ -209,11 +215,16 @@ def sanitizer_checks() -> bool | str:
     return text if text.lower() not in ("", "0", "off", "1", "all") else text in ("1", "all")
 
 
+def allows_outside() -> bool:
+    """Return whether bundles may use files outside of their directory: SPYRE_ALLOW_OUTSIDE."""
+    return ALLOW_OUTSIDE.read().strip().lower() in ("1", "true", "on", "yes")
+
+
 def thread_count() -> int:
     """Return the host threads for kernels: SPYRE_NUM_THREADS, else the usable CPUs."""
-    text = THREADS.read()
-    if text.isdigit() and int(text) > 0:
-        return int(text)
+    with suppress(ValueError):
+        if (count := int(THREADS.read())) > 0:
+            return count
     return len(os.sched_getaffinity(0))
 
 

@@ -6,9 +6,25 @@ This module imports no other module of the package, so every layer may raise fro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str, is_json: bool = False) -> str:
+    r"""Return ``text`` with control characters as escapes: ``\x1b``, in JSON ``\u001b``.
+
+    Names may hold commands to terminals, or marks that reverse text. Tabs and line ends stay.
+    """
+
+    def escape(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return f"\\x{code:02x}" if code < 256 and not is_json else f"\\u{code:04x}"
+
+    return _CONTROLS.sub(escape, text)
 
 
 class Severity(StrEnum):
@@ -36,8 +52,8 @@ class SourceLocation:
             return ""
         text = self.source_line.replace("\t", " ")
         start = max(0, self.column - 61)
-        shown = text[start : start + 120]
-        return f"  {shown}\n  {' ' * (self.column - 1 - start)}^"
+        before, rest = text[start : self.column - 1], text[self.column - 1 : start + 120]
+        return f"  {printable(before + rest)}\n  {' ' * len(printable(before))}^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +114,12 @@ class Finding:
         """Place, severity, code and message; then excerpt and details."""
         place = f"{self.location}: " if self.location is not None else ""
         lines = [f"{place}{self.severity.value} {self.code}: {self.message}"]
-        if isinstance(self.location, SourceLocation) and (excerpt := self.location.excerpt()):
-            lines.append(excerpt)
         details = {label: getattr(self, label) for label in ("expected", "found", "hint")}
         lines.extend(f"  {label}: {value}" for label, value in details.items() if value)
+        # A line end in a name must not begin what looks like another finding.
+        lines = [printable(line).replace("\n", "\n    ") for line in lines]
+        if isinstance(self.location, SourceLocation) and (excerpt := self.location.excerpt()):
+            lines.insert(1, excerpt)
         return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
-"""Files of users and caches: read only if they are files, written complete or not at all; Python
-files imported by path.
+"""Files of users and caches: read only if they are files, written complete or not at all; which of
+them other users may have written; Python files imported by path.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,8 +26,40 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
+    except ValueError as error:  # NUL
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
     except MemoryError:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), os.fspath(path)) from None
+
+
+def other_writer(path: str | os.PathLike[str]) -> str:
+    """Return why another user may have written or can replace a file or directory, "" if none can.
+
+    As ssh judges its keys: it and every directory above it, links followed, belong to this user, to
+    root, or to the owner of this package (whose code runs anyway), and neither group nor others may
+    write to them. Directories above may be sticky instead, as /tmp is, and a file in a directory
+    that others cannot enter may have any mode. OSError if there is none.
+    """
+    trusted = {0, os.geteuid(), os.stat(__file__).st_uid}
+    real = os.path.realpath(path, strict=True)
+    mode = stat.S_IXOTH
+    for name in (*map(str, reversed(Path(real).parents)), real):
+        is_closed = not mode & (stat.S_IXGRP | stat.S_IXOTH)
+        status = os.stat(name)
+        mode = status.st_mode
+        if status.st_uid not in trusted:
+            return f"{name} belongs to user {status.st_uid}"
+        is_safe = is_closed if stat.S_ISREG(mode) else name != real and mode & stat.S_ISVTX
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_safe:
+            return f"other users may write to {name}: mode {stat.S_IMODE(mode):04o}"
+    return ""
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory and those above it, if missing, such that only this user may enter them."""
+    for each in reversed((path, *path.parents)):
+        if not each.exists():
+            each.mkdir(mode=stat.S_IRWXU, exist_ok=True)
 
 
 @contextmanager
@@ -49,7 +82,7 @@ def writable_target(path: Path | str, refusal: Callable[[str], Exception]) -> Pa
     try:
         target = Path(path).resolve()
         exists = os.path.lexists(target)
-    except (OSError, RuntimeError) as error:  # names too long, links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # too long, links in a circle, NUL
         raise refusal(str(error)) from error
     if exists and not target.is_file():
         raise refusal("something other than a file")

@@ -13,6 +13,7 @@ import mmap
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -126,11 +127,11 @@ def _choose_file(rng: random.Random, source: Path) -> str:
 
 
 def _copy_with(source: Path, target: Path, name: str, content: bytes) -> None:
-    """The bundle by links, but for the one file that is changed."""
+    """A copy of the bundle, but for the one file that is changed."""
     target.mkdir()
     for path in source.iterdir():
         if path.suffix in (".json", ".mlir") and path.name != name:
-            (target / path.name).symlink_to(path)
+            shutil.copyfile(path, target / path.name)
     (target / name).write_bytes(content)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from spyre.cli.dump import Dump, with_recorded
@@ -96,6 +97,8 @@ def run_and_report(options: ExecuteOptions) -> int:
     compared = run_compared(options, recorder)
     recorder.write_trace()
     recorder.write_profile(compared.search if compared.differs else None)
+    if compared.breakpoint is not None and compared.options.save_tensors is not None:
+        _save_breakpoint(compared.breakpoint, compared.options.save_tensors)
     if compared.options.json:
         print_object(run_object(compared) | recorder.json_object())
     else:
@@ -103,12 +106,23 @@ def run_and_report(options: ExecuteOptions) -> int:
 
         print_run(compared)
         if compared.breakpoint is not None:
-            print_tensors(compared.breakpoint, compared.options.save_tensors)
+            print_tensors(compared.breakpoint)
         if compared.search is not None and compared.differs:
             print_deviation(compared.search)
         recorder.print_commands()
         recorder.print_profile()
     return compared.exit_code
+
+
+def _save_breakpoint(point: Breakpoint, file: str) -> None:
+    """Write the operands to a .npz file; LaunchError SPY381 if it cannot be written."""
+    arrays = {name: tile.values for name, tile in point.tensors.items() if tile is not None}
+    try:
+        with open(file, "wb") as target:
+            np.savez(target, **arrays)  # type: ignore[arg-type]  # names are not its parameters
+    except (OSError, ValueError) as error:  # a name with NUL is a ValueError
+        found = getattr(error, "strerror", None) or str(error)
+        raise LaunchError("SPY381", f"cannot write {file}", found=found) from error
 
 
 def run_compared(options: ExecuteOptions, recorder: Recorder) -> ComparedRun:
@@ -378,12 +392,12 @@ def load_inputs(files: Sequence[str], arguments: Sequence[ArgumentSpec]) -> tupl
 def load_expected(
     files: Sequence[str], arguments: Sequence[ArgumentSpec]
 ) -> tuple[HostTensor, ...]:
-    """A tensor per output argument. LaunchError SPY369 for another number of tensors,
-    MismatchError SPY602 for another shape; errors as of `load_tensors`.
+    """A tensor per output argument. LaunchError SPY369 for another number of tensors, SPY602 for
+    another shape; errors as of `load_tensors`.
     """
 
     def require(found: TensorSpec, argument: ArgumentSpec) -> None:
-        require_equal_shapes(argument.shape, found.shape)
+        require_equal_shapes(argument.shape, found.shape, LaunchError)  # a wrong file
 
     return _load(files, arguments, require, "SPY369", "output")
 
@@ -432,22 +446,24 @@ def warm(options: WarmOptions) -> int:
 
     SpyreErrors as of running the bundle, except those that occur only when it runs.
     """
+    ready: dict[str, int] = {}
     if not options.path:
         for name in warm_kernels():
+            ready[name] = 1
             _print(options, f"compiling or loading {name}")
     device = make_device(options, options.sanitize)
     warm_transfers(device)
     warm_driver(device)
-    if not options.path:
-        return 0
     session = Session(device)
-    for path in _bundles(options.path):
+    for path in _bundles(options.path) if options.path else ():
         run = session.describe(path, run_options(options))
         with session.placed(run) as placement:
             linked = placement.link(0)
             device.executor.warm(linked)
-            count = int((linked.code.entries != 0).sum())
-        _print(options, f"{path}: {count} kernels are ready")
+            ready[path] = int((linked.code.entries != 0).sum())
+        _print(options, f"{path}: {ready[path]} kernels are ready")
+    if options.json:
+        print_object({"ok": True, "exit_code": 0, "kernels": ready})
     return 0
 
 
@@ -461,5 +477,5 @@ def _bundles(path: str) -> list[str]:
 
 
 def _print(options: WarmOptions, text: str) -> None:
-    if not options.quiet:
+    if not (options.quiet or options.json):
         print(text, flush=True)

@@ -111,6 +111,7 @@ def _processor() -> HealthCheck:
 def _cache() -> HealthCheck:
     from spyre import config
     from spyre.cache import kept
+    from spyre.files import other_writer
 
     try:
         directory = config.cache_directory()
@@ -121,9 +122,10 @@ def _cache() -> HealthCheck:
     while not there.exists():
         there = there.parent
     text = f"{directory}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"
-    if os.access(there, os.W_OK | os.X_OK):
+    reason = other_writer(there) or ("" if os.access(there, os.W_OK | os.X_OK) else "not writable")
+    if not reason:
         return HealthCheck("cache", "ok", text)
-    hint = f"not writable: set {config.CACHE_DIR.name}, or every process compiles its kernels again"
+    hint = f"{reason}: set {config.CACHE_DIR.name}, or every process compiles its kernels again"
     return HealthCheck("cache", "note", text, hint)
 
 

@@ -50,7 +50,8 @@ def run_process(main: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:  # before or after what `guarded` guards
         code = EXIT_INTERRUPTED
     except Exception:
-        sys.excepthook(*sys.exc_info())
+        with suppress(OutputError), _checked_streams():
+            sys.excepthook(*sys.exc_info())
         code = EXIT_NOT_RUN
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
@@ -108,15 +109,23 @@ def _code_of(program: str, command: Callable[[Parsed], int], parsed: Parsed) -> 
 
 
 class _Checked:
-    """A stream whose OSErrors become OutputErrors, unlike those of files."""
+    """A stream whose OSErrors become OutputErrors, unlike those of files.
 
-    def __init__(self, stream: Any) -> None:
+    Control characters are written as escapes, except to ``terminal``: the stream for colours and
+    for lines that replace each other, whose writers escape names themselves.
+    """
+
+    def __init__(self, stream: Any, is_terminal: bool = False) -> None:
         self._stream = stream
+        self._is_terminal = is_terminal
+        self.terminal = self if is_terminal else _Checked(stream, is_terminal=True)
 
     def write(self, text: str) -> int:
+        from spyre.errors import printable  # not at the top: ``--help`` ends before
+
         with _as_output_error():
-            written: int = self._stream.write(text)
-            return written
+            self._stream.write(text if self._is_terminal else printable(text))
+            return len(text)
 
     def flush(self) -> None:
         with _as_output_error():
@@ -194,7 +203,9 @@ def print_coloured(finding: object, stream: TextIO) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    text = Text(str(finding))
+    from spyre.errors import printable
+
+    text = Text(printable(str(finding)))
     for style, pattern in (
         ("bold red", r"error SPY\d+"),
         ("bold yellow", r"warning SPY\d+"),
@@ -202,7 +213,13 @@ def print_coloured(finding: object, stream: TextIO) -> None:
         ("bold red", r"(?m)^ +\^$"),
     ):
         text.highlight_regex(pattern, style)
-    Console(file=stream, soft_wrap=True, highlight=False).print(text)
+    Console(file=terminal_of(stream), soft_wrap=True, highlight=False).print(text)
+
+
+def terminal_of(stream: TextIO) -> TextIO:
+    """The stream for text whose names are escaped; ``stream`` itself outside of a command."""
+    terminal: TextIO = getattr(stream, "terminal", stream)
+    return terminal
 
 
 def _silence_streams() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import Finding, SpyreError, ValidationError
+from spyre.errors import Finding, SpyreError, ValidationError, printable
 
 if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun
@@ -36,7 +36,7 @@ def print_object(content: Object) -> None:
 
 def print_text_of(content: Object) -> None:
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    sys.stdout.write(text.decode() + "\n")
+    sys.stdout.write(printable(text.decode(), is_json=True) + "\n")
 
 
 def error_object(error: SpyreError) -> Object:
@@ -64,7 +64,12 @@ def diagnosis_object(diagnosis: Diagnosis) -> Object:
 
 def run_object(compared: ComparedRun) -> Object:
     """A run with its comparisons."""
-    result, first_wrong = compared.result, None
+    result, first_wrong, tensors = compared.result, None, None
+    if compared.breakpoint is not None:
+        tensors = {
+            name: tile and {"dims": tile.dims, "values": tile.values.tolist()}
+            for name, tile in compared.breakpoint.tensors.items()
+        }
     if compared.search is not None and compared.search.found is not None and compared.differs:
         from spyre.diagnose import deviation_object
 
@@ -79,6 +84,7 @@ def run_object(compared: ComparedRun) -> Object:
         "findings": [finding_object(f) for f in result.findings],
         "causes": [finding_object(f) for f in compared.causes],
         "first_wrong": first_wrong,
+        "tensors": tensors,
         "arguments": [_argument_object(a) for a in result.arguments],
         "executes": [_execute_object(e) for e in result.executes],
         "totals": _counters_object(result.counters) | {"host_ns": result.host_ns},

@@ -173,6 +173,7 @@ _EXCLUDES = {
     "verify": ("expect", "break_at", "trace", "profile", "report", "roofline", "modelled_trace"),
     "expect": ("trace", "commands", "dump"),
     "break_at": ("trace", "commands", "dump"),
+    "format": ("json",),
 }
 """Options of a run that contradict each other: several ways to execute, or times that the way to
 execute does not measure."""
@@ -261,7 +262,7 @@ def _options(
 
 
 def _check_combination(parser: CommandParser, values: Mapping[str, object]) -> None:
-    given = {name for name, value in values.items() if value not in (None, False, ())}
+    given = {name for name, value in values.items() if value not in (None, False, (), "text")}
     _check_needs(parser, given)
     for option, others in _EXCLUDES.items():
         found = [_flag(name) for name in others if name in given]
@@ -436,9 +437,8 @@ Paths = Literal["?", 2] | None
 """Number of the paths a command takes: at most one, two, or (None) exactly one."""
 Groups = dict[str, tuple[str, ...]]
 """Options by the headline of their group in the help, "" for none."""
-_TENSORS: Groups = {
-    "tensors": ("inputs", "save_output", "shapes", "strides", "aliases", "values", "seed"),
-}
+_ARGUMENTS = ("inputs", "shapes", "strides", "aliases", "values", "seed")
+_TENSORS: Groups = {"tensors": ("save_output", *_ARGUMENTS)}
 _RUNNING: Groups = {"running": ("numerics", "threads", "sanitize", "poison", "core_order")}
 _OUTPUT = ("json", "quiet", "verbose")
 _REPORTING: Groups = {"reporting": (*_OUTPUT, "dump", "trace", "commands")}
@@ -487,7 +487,7 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
         "Compile the kernels that a bundle needs, or all of them, for later runs.",
         WarmOptions,
         "?",
-        {**_TENSORS, **_RUNNING, "": _OUTPUT},
+        {"tensors": _ARGUMENTS, **_RUNNING, "": _OUTPUT},
         {},
     ),
 }

@@ -128,10 +128,15 @@ class Recorder:
         }
 
     def report_after(self, error: SpyreError) -> None:
-        """Print the commands and write the trace of a run that ended in ``error``.
+        """Print the commands and write the trace of a run that ended in ``error``, unless it was
+        refused before its first launch.
 
         If the trace cannot be written, ``error.observed`` gets that finding too.
         """
+        from spyre.runtime.flex import Engine
+
+        if not any(command.engine is Engine.COMPUTE for command in self._commands or ()):
+            return
         if not self._options.json:
             self.print_commands()
         try:

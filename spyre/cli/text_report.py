@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spyre.cli.entry import print_coloured
+from spyre.cli.entry import print_coloured, terminal_of
 from spyre.cli.options import DiagnoseOptions
-from spyre.errors import Finding, LaunchError, Severity
+from spyre.errors import Finding, Severity, printable
 from spyre.runtime.units import format_bytes, format_count, format_ns
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ProgressBar:
             from rich.console import Console
             from rich.progress import Progress
 
-            bar = Progress(console=Console(stderr=True), transient=True)
+            bar = Progress(console=Console(file=terminal_of(sys.stderr)), transient=True)
             self._shown = bar, bar.add_task(self._label, total=total)
             bar.start()
         progress, task = self._shown
@@ -210,8 +210,8 @@ def print_deviation(search: FirstDivergence) -> None:
         print(line)
 
 
-def print_tensors(point: Breakpoint, file: str | None) -> None:
-    """Print the operands at the breakpoint, and save them to ``file`` if asked to."""
+def print_tensors(point: Breakpoint) -> None:
+    """Print the operands at the breakpoint."""
     for name, tile in point.tensors.items():
         head = f"execute {point.number}, {name}"
         if tile is None:
@@ -222,16 +222,6 @@ def print_tensors(point: Breakpoint, file: str | None) -> None:
         print(f"{head}: {shape}")
         with np.printoptions(threshold=64, edgeitems=3, linewidth=100, precision=6):
             print(tile.values)
-    if file is None:
-        return
-    arrays = {name: tile.values for name, tile in point.tensors.items() if tile is not None}
-    try:
-        with open(file, "wb") as target:
-            np.savez(target, **arrays)  # type: ignore[arg-type]  # names are not its parameters
-    except OSError as error:
-        raise LaunchError(
-            "SPY381", f"cannot write {file}", found=str(error.strerror or error)
-        ) from error
 
 
 def print_causes(causes: Sequence[Finding]) -> None:
@@ -285,13 +275,18 @@ def print_table(table: Table) -> None:
     """
     from rich.console import Console
 
-    console = Console(file=sys.stdout, width=_table_width(), highlight=False)
+    for column in table.columns:
+        column.header = printable(str(column.header))
+        column._cells = [printable(str(cell)) for cell in column._cells]
+    terminal = terminal_of(sys.stdout)
+    console = Console(file=terminal, width=_table_width(), highlight=False, markup=False)
     with console.capture() as captured:
         for part in _fitting(table, console.width):
             console.print(part)
     lines = [line.rstrip() for line in captured.get().strip("\n").splitlines()]
     # One empty line between parts, where each ends and begins with one.
-    print("\n".join(line for line, last in zip(lines, ["-", *lines], strict=False) if line or last))
+    kept = [line for line, last in zip(lines, ["-", *lines], strict=False) if line or last]
+    print("\n".join(kept), file=terminal)
 
 
 KEY_COLUMNS = 2

@@ -10,6 +10,7 @@ may be intended: they are suspicions, reported only if outputs are known to be w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from spyre.hw.sanitizer import uncovered_output
 from spyre.hw.tile_dims import layout_text, pitch_mismatch
 from spyre.layout import Int64Array
 from spyre.mlir.operation import Component, Operation, Tensor, footprint
-from spyre.runtime.run import Run, traced_executes
+from spyre.runtime.run import Run, RunLaunch, traced_executes
 from spyre.runtime.tracing import (
     BoolArray,
     MemoryExecute,
@@ -73,7 +74,15 @@ def address_findings(run: Run, is_wrong: bool = False) -> tuple[Finding, ...]:
     ``is_wrong``: outputs of the run are known to be wrong, so report unusual tiles too. Returns
     nothing if the layouts are derived from the addresses. LaunchErrors of tracing the program.
     """
-    return () if run.is_derived else check_addresses(traced_executes(run), is_wrong)
+    if run.is_derived:
+        return ()
+    if not is_wrong:  # a repeated launch has the addresses of the first one
+        distinct: dict[object, RunLaunch] = {}
+        for launch in run.launches:
+            arguments = *launch.buffers.items(), *launch.values.items()
+            distinct.setdefault((id(launch.bundle), arguments), launch)
+        run = replace(run, launches=tuple(distinct.values()))
+    return check_addresses(traced_executes(run), is_wrong)
 
 
 # --- tiles of a group of executes -------------------------------------------------------------

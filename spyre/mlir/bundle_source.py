@@ -6,18 +6,41 @@ the names of the files.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
+from spyre import config
 from spyre.errors import BundleError
 from spyre.files import read_regular
 
 MODULE_FILE = "bundle.mlir"
 SDSC_PATTERN = "sdsc_*.json"
+
+
+def require_inside(path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:
+    """PermissionError for a path that leaves ``directory``, by its name or by links, unless
+    SPYRE_ALLOW_OUTSIDE permits it. ValueError for a name with NUL.
+    """
+    text, above = os.fspath(path), os.fspath(directory)
+    is_plain = os.path.dirname(text) == above and os.path.basename(text) != ".."
+    if (is_plain and not os.path.islink(text)) or config.allows_outside():
+        return
+    above, real = os.path.realpath(above), os.path.realpath(text)
+    if os.path.commonpath((above, real)) != above:
+        reason = f"outside of its directory, and {config.ALLOW_OUTSIDE.name} is not 1"
+        raise PermissionError(errno.EPERM, reason, real)
+
+
+def read_inside(path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> bytes:
+    """`read_regular` of a file that may not leave ``directory``; errors as of `require_inside`."""
+    require_inside(path, directory)
+    return read_regular(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +54,7 @@ class DirectorySource:
         """Contents of a file. BundleError SPY274 when it cannot be read."""
         path = self.directory / name
         try:
-            return read_regular(path)
+            return read_inside(path, self.directory)
         except OSError as error:
             message = f"{path} cannot be read"
             raise BundleError("SPY274", message, found=str(error.strerror)) from None

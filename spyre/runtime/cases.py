@@ -25,7 +25,7 @@ import numpy.typing as npt
 from spyre.errors import JsonLocation, LaunchError
 from spyre.files import read_regular
 from spyre.layout import SpyreTensorLayout
-from spyre.mlir.bundle_source import MODULE_FILE
+from spyre.mlir.bundle_source import MODULE_FILE, read_inside, require_inside
 from spyre.runtime.arguments import ArrayHeader, read_npz
 from spyre.runtime.compare import Tolerance
 from spyre.runtime.program import find_launch_spec
@@ -153,8 +153,10 @@ def read_case(directory: Path) -> Case:
     """Read a case directory. LaunchError SPY371 names the file and the error in it."""
     file = directory / CASE_FILE
     try:
-        spec = msgspec.json.decode(read_regular(file), type=CaseFile)
-    except (OSError, *_UNREADABLE) as error:
+        spec = msgspec.json.decode(read_inside(file, directory), type=CaseFile)
+        for name in (VALUES_FILE, IMAGES_FILE, *dict.fromkeys(e.bundle for e in spec.launches)):
+            require_inside(directory / name, directory)
+    except (OSError, ValueError, *_UNREADABLE) as error:  # a name with NUL is a ValueError
         _refuse(file, "cannot read the case", found=str(error))
     _check_numbers(file, spec)
     _check_names(file, spec)
@@ -367,7 +369,7 @@ def write_case(case: Case, directory: Path) -> None:
 def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
     try:
         target = directory.resolve()  # so that a link stays and ``.`` has a name
-    except (OSError, RuntimeError) as error:  # links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, NUL
         raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:

@@ -200,7 +200,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read a TOML file. SweepError SPY740."""
     try:
         return tomllib.loads(read_regular(path).decode())
-    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # numbers too long are ValueErrors
         raise SweepError(
             "SPY740", "the sweep cannot be read", JsonLocation(str(path)), found=str(error)
         ) from error

@@ -259,7 +259,7 @@ def load_function(text: str) -> Function:
     """
     kind, _, rest = text.partition(":")
     file, _, name = rest.rpartition(":")
-    if kind != "torch" or not file or not name:
+    if kind != "torch" or not file.endswith(".py") or not name:
         raise _refusal("the expected function is not given as torch:FILE.py:NAME", text)
     if not Path(file).is_file():
         raise _refusal(f"there is no file {file}", text)

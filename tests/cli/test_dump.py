@@ -60,7 +60,7 @@ class TestDump:
         np.save(tmp_path / "e.npy", np.zeros((256, 128), np.float16))
         softmax, dump = examples / "softmax", tmp_path / "dump"
         ran = cli(softmax, "-o", tmp_path / "e.npy", "--dump", dump)
-        assert (ran.code, "SPY602" in ran.err) == (1, True)
+        assert (ran.code, "SPY602" in ran.err) == (2, True)
         assert f"nothing to write to {dump}" in ran.err
 
     def test_a_fault(self, cli, examples, tmp_path):

@@ -131,10 +131,10 @@ class TestComparison:
         assert cli(softmax, *files, "-q").out == ""
         assert cli(softmax, *wrong, "-q").out.startswith("arg_1: 1 of 32768 elements differ")
 
-    def test_another_shape_is_a_mismatch(self, cli, softmax, tmp_path):
+    def test_another_shape_is_a_wrong_file(self, cli, softmax, tmp_path):
         np.save(tmp_path / "e.npy", np.zeros((256, 128), np.float16))
         ran = cli(softmax, "-o", tmp_path / "e.npy")
-        assert ran.code == 1
+        assert ran.code == 2
         assert "SPY602" in ran.err
 
     @pytest.mark.parametrize(

@@ -197,6 +197,7 @@ SPECS = (
 
 OPTIONS = (
     launch("shape_unreadable", "SPY337", words="--shape 10by512"),
+    launch("seed_negative", "SPY338", words="--seed -1"),
     launch("shape_of_unknown_dtype", "SPY311", words="--shape 10x512@fp7"),
     launch("shape_contradicts_spec", "SPY365", words="--shape 256x511@fp16"),
     launch("shapes_too_many", "SPY365", words="--shape 256x512 " * 3),

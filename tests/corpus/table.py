@@ -58,6 +58,7 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY360": "memory is freed in Python only",
     "SPY402": "needs a host that refuses address space",
     "SPY403": "device addresses are chosen in Python only; the runtime's lie in one region",
+    "SPY405": "a warning about the cache, not the bundle: tests/test_trust.py",
     "SPY404": "needs a cache that this user may not delete: tests/cli/test_process.py",
     "SPY410": "the checker finds it first (SPY229); for programs run with check=False",
     "SPY601": "raised by raise_on_mismatch of Python; spyre-run prints the same report without it",

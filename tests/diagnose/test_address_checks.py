@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 
 from qa.cause_mutants.mutants import make_mutants
 from qa.conformance.cases import find_cases
-from spyre.diagnose import address_findings
+from spyre.diagnose import address_checks, address_findings
 from spyre.errors import Finding
 from spyre.mlir.builder.bundles import BundleBuilder
 from spyre.mlir.builder.recipes import HostOperand, pointwise
 from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases import case_directory, read_case
-from spyre.runtime.run.runs import describe_run
-from spyre.runtime.tracing import infer_nest
+from spyre.runtime.run.runs import Run, describe_run, traced_executes
+from spyre.runtime.tracing import MemoryExecute, infer_nest
+from tests.runtime.cases.test_case import write_case
 from tests.sanitizer import programs
 
 STEPS = {
@@ -125,3 +127,19 @@ def test_mutants_are_explained_first(shared_dir: Path, tmp_path: Path):
 )
 def test_nests_of_unrolled_loops(starts: list[int], nest: tuple[int, ...]):
     assert infer_nest(np.array(starts, np.int64)[:, None]) == nest
+
+
+def test_a_repeated_launch_is_traced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A case of a thousand launches of one kernel takes the time of one."""
+    run = describe_run(read_case(write_case(tmp_path / "case")), load_bundle)
+    traced: list[int] = []
+
+    def count(run: Run) -> tuple[MemoryExecute, ...]:
+        traced.append(len(run.launches))
+        return traced_executes(run)
+
+    monkeypatch.setattr(address_checks, "traced_executes", count)
+    many = replace(run, launches=run.launches * 1000)
+    assert address_findings(many) == address_findings(run)
+    address_findings(many, is_wrong=True)
+    assert traced == [2, 2, 2000]

@@ -193,7 +193,7 @@ def load_machine(path: str | Path) -> MachineSpec:
 def _read_machine(text: str, file: str) -> tuple[str, dict[str, MachineConstant]]:
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also numbers too long for Python
         raise MachineError(
             "SPY760", "the machine file is no TOML", JsonLocation(file), found=str(error)
         ) from error

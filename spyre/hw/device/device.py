@@ -7,6 +7,7 @@ memory; everything else is called from one thread at a time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -220,9 +221,8 @@ def parse_core_order(text: str | None) -> int | None:
     """Seed of "random" (0) or "random:SEED"; None for None. LaunchError SPY739 for other texts."""
     if text is None:
         return None
-    name, _, seed = text.partition(":")
-    if name == "random" and (seed.isdigit() or text == "random"):
-        return int(seed or 0)
+    if found := re.fullmatch(r"random(?::([0-9]{1,18}))?", text):
+        return int(found[1] or 0)
     raise LaunchError(
         "SPY739", "unknown order of cores", expected="random or random:SEED", found=text
     )

@@ -6,8 +6,7 @@ Runs after the compilation load the kernels from the cache.
 
 The background process has a low priority, ends by itself, and continues when the process that
 started it ends. Files of the cache are written complete or not at all, so it may be killed at any
-time. The first one that a process starts waits for those of other processes, which at a first run
-likely compile the same kernels.
+time. One at a time compiles for a cache: the others wait, and then compile what is still missing.
 """
 
 from __future__ import annotations
@@ -60,13 +59,12 @@ _COMPILE = f"""
 import fcntl, os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # not without those it has started
 os.nice({_NICENESS})
-if sys.argv[1]:
-    directory = os.open(sys.argv[1], os.O_RDONLY)
-    fcntl.flock(directory, fcntl.LOCK_EX)
+directory = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(directory, fcntl.LOCK_EX)
 from spyre.hw.kernels.parallel_compile import compile_missing
 compile_missing(sys.argv[2:])
 """
-"""Program of a background process: cache directory to lock until it ends, or "", then kernel names.
+"""Program of a background process: cache directory to lock until it ends, then kernel names.
 It imports the package after the lock, so that waiting takes little memory."""
 _POLL_SECONDS = 0.05
 
@@ -153,8 +151,7 @@ class BackgroundCompiler:
         if missing & self._names(running=False):
             return False
         if missing:
-            # the first process likely compiles the same as other programs; later ones do not
-            self._started[_start(missing, takes_turn=not self._started)] = missing
+            self._started[_start(missing)] = missing
             compile_progress().report_background()
         return bool(missing or wanted & compiling)
 
@@ -189,11 +186,11 @@ background_compiler = BackgroundCompiler()
 """The one of this process."""
 
 
-def _start(names: Iterable[str], takes_turn: bool) -> subprocess.Popen[bytes]:
-    """Start a process that compiles ``names``, at once or when it ``takes_turn`` after others."""
+def _start(names: Iterable[str]) -> subprocess.Popen[bytes]:
+    """Start a process that compiles ``names`` when it is its turn."""
     from spyre.hw.kernels.parallel_compile import compiler_environment
 
-    directory = str(config.cache_directory()) if takes_turn else ""
+    directory = str(config.cache_directory())
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _COMPILE, directory, *sorted(names)],
         stdin=subprocess.DEVNULL,

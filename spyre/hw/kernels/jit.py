@@ -42,8 +42,14 @@ from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 
 from spyre import config
-from spyre.cache import PACKAGE, digest_of_found_sources, kernel_directory, warn_uncached
-from spyre.files import read_regular
+from spyre.cache import (
+    PACKAGE,
+    digest_of_found_sources,
+    kernel_directory,
+    read_kept,
+    require_trusted,
+    warn_uncached,
+)
 from spyre.hw.kernels import intrinsics
 from spyre.hw.kernels.intrinsics import x86_level
 from spyre.hw.kernels.progress import compile_progress
@@ -101,16 +107,19 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]
         if not os.path.isfile(self._index_path):  # a pipe would be waited for
             return {}
         try:
+            require_trusted(self._index_path)
             return super()._load_index()
         except MemoryError:
             raise
+        except PermissionError:
+            return {}
         except Exception:  # unpickling damaged bytes can raise anything
             warn_damaged()
             return {}
 
     def _load_data(self, name: str) -> Any:
-        """OSError, which numba takes as no file, when it cannot be read or is damaged."""
-        content = read_regular(self._data_path(name))
+        """OSError, which numba takes as no file, where it is damaged or cannot be used."""
+        content = read_kept(self._data_path(name))
         digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(data).digest() != digest:
             warn_damaged()

@@ -6,12 +6,15 @@ from which this process loads the kernels; it compiles those that failed when th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -84,8 +87,32 @@ def compile_together(names: Iterable[str]) -> None:
     with _compiling:
         missing = missing_of(names)
         if len(missing) > 1 and processes() > 1:
-            for _ in compiled_elsewhere([*missing, DRIVER]):
-                pass
+            with _turn():  # others may have compiled some of them meanwhile
+                for _ in compiled_elsewhere([*missing_of(missing), DRIVER]):
+                    pass
+
+
+MAX_WAIT_SECONDS = 60.0
+"""Longest wait for the compilers of other processes, which may have a low priority."""
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait until no other process compiles for this cache, `MAX_WAIT_SECONDS` at most."""
+    handle, begin = os.open(config.cache_directory(), os.O_RDONLY), time.monotonic()
+    try:
+        while time.monotonic() - begin < MAX_WAIT_SECONDS:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends
+                break
+            except BlockingIOError:
+                time.sleep(_POLL_SECONDS)
+                interrupts.poll()
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def missing_of(names: Iterable[str]) -> list[str]:

@@ -130,7 +130,8 @@ def _write(text: str, on_file: bool = True, last: bool = False) -> None:
         return
     try:
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\033[K{text}" + "\n" * last)
+            terminal = getattr(sys.stderr, "terminal", sys.stderr)  # a command escapes the rest
+            terminal.write(f"\r\033[K{text}" + "\n" * last)
         elif on_file:
             sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

@@ -217,6 +217,8 @@ Tags = Mapping[int, str]
 
 def arrangement_faults(op: Operation, spec: OpDefinition, tags: Tags) -> tuple[Finding, ...]:
     """Warnings SPY296 for one execute of ``op`` whose arguments have the arrangements ``tags``."""
+    if len(op.inputs) != spec.inputs or not op.outputs:
+        return ()  # SPY280 reports it
     if spec.family is Family.ELEMENTWISE and spec.name not in _OF_PAIRS:
         faults = _elementwise(op, tags)
     elif spec.family is Family.REDUCTION:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput
 
-from spyre.cache import writable_directory
+from spyre.cache import require_trusted, writable_directory
 from spyre.errors import BundleError, MlirSyntaxError
 from spyre.mlir.program import (
     AffineBinary,
@@ -470,8 +470,14 @@ def _grammar() -> Lark:
     """
     grammar = Path(__file__).with_name("bundle.lark").read_text("utf-8")
     directory = writable_directory("grammar")
-    kept = False if directory is None else str(directory / "bundle.tables")
-    return Lark(grammar, parser="lalr", start="file", transformer=TreeBuilder(), cache=kept)
+    kept = None if directory is None else directory / "bundle.tables"
+    if kept is not None and kept.exists():
+        try:
+            require_trusted(kept)
+        except PermissionError:
+            kept.unlink()
+    cache = False if kept is None else str(kept)
+    return Lark(grammar, parser="lalr", start="file", transformer=TreeBuilder(), cache=cache)
 
 
 def _check_nesting(text: str) -> None:

@@ -174,6 +174,8 @@ def random_tensor(
 
 def _random_tensor(shape: tuple[int, ...], dtype_name: str, seed: int, name: str) -> HostTensor:
     dtype = find_host_dtype(dtype_name)
+    if seed < 0:
+        raise LaunchError("SPY338", "a seed is negative", expected="0 or more", found=str(seed))
     generator = np.random.default_rng(seed)
     if dtype.name == "bool":
         return HostTensor.from_values(name, generator.integers(0, 2, shape), dtype.name)
@@ -194,7 +196,7 @@ def parse_tensor_spec(text: str, name: str = "") -> TensorSpec:
     dtype_name = find_host_dtype(dtype_text or "float16").name
     if shape_text == _SCALAR:
         return TensorSpec(name, (), dtype_name)
-    if not re.fullmatch(r"\d+(x\d+)*", shape_text):
+    if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", shape_text):
         raise LaunchError(
             "SPY337",
             f"cannot read the shape {text!r}",
@@ -412,6 +414,8 @@ def _from_torch(torch: Any, name: str, tensor: Any) -> HostTensor:
     flat = tensor.detach().as_strided((elements,), (1,), 0)
     if row is not None and row.holds_bits:
         flat = flat.view(getattr(torch, row.storage_dtype))
+    elif row is None and dtype_name not in _HOST_ONLY_DTYPES:
+        raise LaunchError("SPY334", f"tensor {name} is of a dtype that is not read: {dtype_name}")
     # The whole storage, not the view: strides and offset then mean what they mean in torch.
     storage = flat.numpy().copy()
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())

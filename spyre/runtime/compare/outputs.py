@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spyre.dtypes import FORMATS, canonical_dtype_name
-from spyre.errors import MismatchError
+from spyre.errors import MismatchError, SpyreError
 from spyre.hw.access import covers
 from spyre.hw.linking import LinkedProgram
 from spyre.hw.plans import LinkedPart
@@ -105,10 +105,12 @@ class Comparison:
         return self.mismatched == 0
 
 
-def require_equal_shapes(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """MismatchError SPY602 when the shapes of an output and its expected value differ."""
+def require_equal_shapes(
+    found: tuple[int, ...], expected: tuple[int, ...], kind: type[SpyreError] = MismatchError
+) -> None:
+    """SPY602, of ``kind``, when the shapes of an output and its expected value differ."""
     if found != expected:
-        raise MismatchError(
+        raise kind(
             "SPY602",
             "found and expected values differ in shape",
             expected=str(expected),

@@ -11,6 +11,8 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from spyre.errors import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -37,7 +39,7 @@ def tag(name: str, content: Content = "", **attributes: object) -> Markup:
         if value is None or value is False:
             continue
         shown = key.rstrip("_").replace("_", "-")
-        parts.append(shown if value is True else f'{shown}="{escape(_text(value), quote=True)}"')
+        parts.append(shown if value is True else f'{shown}="{_escaped(_text(value))}"')
     return Markup(f"<{' '.join(parts)}>{inside(content)}</{name}>")
 
 
@@ -45,7 +47,12 @@ def inside(content: Content) -> Markup:
     """Join ``content``, escaping the pieces that are not `Markup`."""
     # A plain string is one piece of text: iterating over it would escape character by character.
     pieces = [content] if isinstance(content, str) else content
-    return Markup("".join(p if isinstance(p, Markup) else escape(p, quote=True) for p in pieces))
+    return Markup("".join(p if isinstance(p, Markup) else _escaped(p) for p in pieces))
+
+
+def _escaped(text: str) -> str:
+    """Escape what HTML and XML give a meaning, and control characters, which XML may not hold."""
+    return escape(printable(text), quote=True)
 
 
 def _text(value: object) -> str:
@@ -127,7 +134,7 @@ def text_table(
             no_wrap=column.name not in folded,
         )
     for row in rows:
-        table.add_row(*(column.text(row) for column in columns))
+        table.add_row(*(printable(column.text(row)) for column in columns))
     return table
 
 

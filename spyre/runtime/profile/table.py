@@ -415,7 +415,7 @@ def profile_text(profile: Profile) -> str:
     lines = []
     for table in tables:
         out = StringIO()
-        Console(file=out, width=TEXT_WIDTH, highlight=False).print(table)
+        Console(file=out, width=TEXT_WIDTH, highlight=False, markup=False).print(table)
         lines += [line.rstrip() for line in out.getvalue().strip("\n").splitlines()]
     if len(sources) > MAX_LINES:
         lines.append(f"and {len(sources) - MAX_LINES} lines that take less time (JSON, report)")

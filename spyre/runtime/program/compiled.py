@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 from spyre.errors import BundleError, Finding, Severity, UnsupportedError, ValidationError
-from spyre.files import read_regular
-from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleFiles
+from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleFiles, read_inside
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LinkableProgram, LoopProgram
 from spyre.runtime.program.launch_spec import (
@@ -96,12 +95,12 @@ def read_bundle_files(
     if not os.path.isdir(text):
         directory, module_name = os.path.split(text)
     try:
-        module = read_regular(os.path.join(directory, module_name))
+        module = read_inside(os.path.join(directory, module_name), directory)
         quoted = set(_QUOTED.findall(module))
         sdscs = {n for n in os.listdir(directory or ".") if fnmatch(n, SDSC_PATTERN)}
         known = set(executed)
         names = _files_among(directory, sdscs.union(known, map(os.fsdecode, quoted)))
-        files = {name: read_regular(os.path.join(directory, name)) for name in names}
+        files = {name: read_inside(os.path.join(directory, name), directory) for name in names}
         files |= read_given_launch_spec(directory)
     except (OSError, ValueError, BundleError):
         return None

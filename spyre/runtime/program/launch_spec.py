@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from spyre.errors import BundleError, JsonLocation, LaunchError, SpyreError
-from spyre.files import read_regular
 from spyre.layout import SpyreTensorLayout
+from spyre.mlir.bundle_source import read_inside
 from spyre.mlir.program import Parameter
 
 LAUNCH_SPEC_FILE = "launch_spec.json"
@@ -151,8 +151,11 @@ def format_launch_spec(spec: LaunchSpec) -> str:
 
 def spec_text(path: Path | str) -> bytes:
     """The text of a launch_spec.json. BundleError SPY301 when the file cannot be read."""
+    directory = os.path.dirname(path)
+    if os.path.basename(directory) == SPYRE_CODE_DIRECTORY:
+        directory = os.path.dirname(directory)
     try:
-        return read_regular(path)
+        return read_inside(path, directory)
     except OSError as error:
         raise BundleError(
             "SPY301", f"cannot read launch_spec.json: {error.strerror}", JsonLocation(str(path))

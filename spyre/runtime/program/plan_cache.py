@@ -24,9 +24,14 @@ import msgspec
 import numpy as np
 
 from spyre import config
-from spyre.cache import digest_of_sources, package_sources, warn_uncached, writable_directory
+from spyre.cache import (
+    digest_of_sources,
+    package_sources,
+    read_kept,
+    warn_uncached,
+    writable_directory,
+)
 from spyre.errors import SpyreError
-from spyre.files import read_regular
 from spyre.mlir.bundle_source import BundleFiles
 from spyre.runtime.program.compiled import (
     PLACEHOLDER,
@@ -82,7 +87,7 @@ class PlanCache:
         """
         path = self.path_of(digest)
         try:
-            data = read_regular(path)
+            data = read_kept(path)
         except OSError:
             self._count("misses")
             return None

@@ -6,6 +6,7 @@ from .result import (
 from .runs import (
     Run as Run,
     RunBuffer as RunBuffer,
+    RunLaunch as RunLaunch,
     RunOptions as RunOptions,
     RunOutput as RunOutput,
     describe_run as describe_run,

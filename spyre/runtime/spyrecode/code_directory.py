@@ -21,6 +21,7 @@ import msgspec
 
 from spyre.errors import BundleError, JsonLocation
 from spyre.files import read_regular
+from spyre.mlir.bundle_source import require_inside
 from spyre.runtime.program import (
     LAUNCH_SPEC_FILE,
     SPYRE_CODE_DIRECTORY,
@@ -136,6 +137,7 @@ def write_code_directory(parent: Path, code: SpyreCode, files: Mapping[str, byte
     record = format_spyrecode(msgspec.structs.replace(code, files=records))
     target = parent / SPYRE_CODE_DIRECTORY
     try:
+        require_inside(target, parent)
         with _locked(parent):
             _remove_abandoned(parent)
             if target.is_dir():

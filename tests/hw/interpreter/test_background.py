@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,8 +55,7 @@ class Background:
         self.processes: list[Compiling] = []
         self.ready: set[str] = set()
 
-    def start(self, names: frozenset[str], takes_turn: bool) -> Compiling:
-        assert takes_turn == (not self.started)
+    def start(self, names: frozenset[str]) -> Compiling:
         self.started.append(names)
         self.processes.append(Compiling())
         return self.processes[-1]
@@ -223,7 +223,7 @@ def test_the_background_compiles_what_it_is_asked_for(
 ) -> None:
     """From an empty cache, and nothing else."""
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
-    process = background_module._start(["copying"], takes_turn=True)
+    process = background_module._start(["copying"])
     assert process.wait(timeout=300) == 0
     names = {path.name.partition("-")[0] for path in tmp_path.rglob("*.nbi")}
     assert "movement.run_copying" in names
@@ -235,7 +235,7 @@ def test_the_background_ends_with_those_it_has_started(
 ) -> None:
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("SPYRE_NUM_THREADS", "2")
-    process = background_module._start(["matmul", "elementwise"], takes_turn=False)
+    process = background_module._start(["matmul", "elementwise"])
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while len(started := children.read_text().split()) < 2:
         time.sleep(0.01)
@@ -250,10 +250,57 @@ def test_the_background_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
     directory = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
-    process = background_module._start(["copying"], takes_turn=True)
+    process = background_module._start(["copying"])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.3)
     process.kill()
     process.wait()
     os.close(directory)
     assert not list(tmp_path.iterdir())
+
+
+COMPILE_LATER = """
+import os, sys, time
+def compile_missing(names):
+    with open(os.environ["LOG"], "a", buffering=1) as log:
+        log.write("begin\\n")
+        time.sleep(0.1)
+        log.write("end\\n")
+"""
+"""In place of the module that compiles: says when it does."""
+
+
+def test_one_process_at_a_time_compiles_for_a_cache(tmp_path: Path) -> None:
+    """Six at once, one of them killed: the lock ends with its process."""
+    package = tmp_path / "spyre" / "hw" / "kernels"
+    package.mkdir(parents=True)
+    (package / "parallel_compile.py").write_text(COMPILE_LATER)
+    log, cache = tmp_path / "log", tmp_path / "cache"
+    cache.mkdir()
+    command = [sys.executable, "-P", "-c", background_module._COMPILE, str(cache), "copying"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LOG": str(log)}
+    first = subprocess.Popen(command, env=environment)
+    while not (log.exists() and log.read_text() == "begin\n"):
+        time.sleep(0.005)
+    first.kill()
+    first.wait()
+    killed = log.read_text()
+    log.write_text("")
+    processes = [subprocess.Popen(command, env=environment) for _ in range(6)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 6
+    assert killed == "begin\n"
+    assert log.read_text() == "begin\nend\n" * 6
+
+
+def test_a_second_process_waits_for_the_first_of_the_same_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path))
+    commands = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    background_module._start(["copying"])
+    background_module._start(["matmul"])
+    assert [command[-2:] for command in commands] == [
+        [str(tmp_path), "copying"],
+        [str(tmp_path), "matmul"],
+    ]

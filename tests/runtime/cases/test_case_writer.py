@@ -57,7 +57,8 @@ def test_device_images_are_written(tmp_path):
     assert np.array_equal(read_case(tmp_path / "b").image("t"), image)
 
 
-def test_a_bundle_outside_of_the_case_moves_in(tmp_path):
+def test_a_bundle_outside_of_the_case_moves_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
     case = read_case(make_case(tmp_path / "a"))
     outside = [msgspec.structs.replace(x, bundle=f"../a/{x.bundle}") for x in case.spec.launches]
     spec = msgspec.structs.replace(case.spec, launches=tuple(outside))
@@ -67,8 +68,9 @@ def test_a_bundle_outside_of_the_case_moves_in(tmp_path):
     assert run(copy, device=Device()).ok
 
 
-def test_bundles_from_outside_and_inside_have_places_of_their_own(tmp_path):
+def test_bundles_from_outside_and_inside_have_places_of_their_own(tmp_path, monkeypatch):
     """The first one moves in, where the second one's name would be the next to choose."""
+    monkeypatch.setenv("SPYRE_ALLOW_OUTSIDE", "1")
     case = read_case(make_case(tmp_path / "a"))
     (tmp_path / "a" / "k1").rename(tmp_path / "a" / "kernel_0")
     places = ("../a/k0", "kernel_0")
