@@ -1,4 +1,4 @@
-"""Python numbers with integer tensors: torch's promotion takes the kind of a number, not its dtype."""
+"""Python numbers with integer tensors: torch promotes by the kind of a number, not its dtype."""
 
 from __future__ import annotations
 
