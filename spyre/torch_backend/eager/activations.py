@@ -294,6 +294,8 @@ KERNELS = (
     (
         "native_dropout_backward",
         native_dropout_backward,
-        Conditions(dtypes={"grad_output": FLOATS}, nonempty=("grad_output",)),
+        Conditions(
+            dtypes={"grad_output": FLOATS, "mask": (torch.bool,)}, nonempty=("grad_output",)
+        ),
     ),
 )

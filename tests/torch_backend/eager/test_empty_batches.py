@@ -11,7 +11,6 @@ from torch import nn
 NORMS = [
     *(nn.BatchNorm1d(4, affine=affine, track_running_stats=affine) for affine in (True, False)),
     nn.BatchNorm1d(4).eval(),
-    nn.InstanceNorm1d(4, affine=True),
     nn.GroupNorm(2, 4),
     nn.LayerNorm(6),
     nn.RMSNorm(6),

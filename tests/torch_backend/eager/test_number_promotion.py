@@ -1,4 +1,4 @@
-"""Python numbers with integer tensors: torch promotes by the kind of a number, not its dtype."""
+"""Python numbers with integer tensors: only the kind of a number takes part in promotion."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "masked_fill": lambda x, number: x.masked_fill(x > 0, number),
     "mul_": lambda x, number: x.clone().mul_(number),
 }
-UNCHECKED = ("sub", "reversed sub", "rsub", "rsub alpha", "sub alpha")
+UNCHECKED = ("sub", "reversed sub", "rsub", "rsub alpha", "sub alpha", "mul_")
 """Of bools torch refuses them."""
 CASES = [(name, dtype) for name in FUNCTIONS for dtype in VALUES]
 
@@ -71,10 +71,8 @@ def test_results_and_dtypes_are_those_of_the_cpu(name, dtype):
     ):
         moved = x.to("spyre")
         for number in NUMBERS:
-            wanted, found = (
-                _outcome(FUNCTIONS[name], x, number),
-                _outcome(FUNCTIONS[name], moved, number),
-            )
+            wanted = _outcome(FUNCTIONS[name], x, number)
+            found = _outcome(FUNCTIONS[name], moved, number)
             # the card refuses int64 results that it cannot hold
             if wanted is None or (found is None and wanted.dtype is torch.int64):
                 continue
@@ -83,11 +81,10 @@ def test_results_and_dtypes_are_those_of_the_cpu(name, dtype):
     assert compared >= 4
 
 
-@pytest.mark.parametrize("dtype", VALUES, ids=str)
+@pytest.mark.parametrize("dtype", [d for d in VALUES if d is not torch.bool], ids=str)
 def test_compiled(dtype):
     def function(x):
-        taken = x.to(torch.int32) if x.dtype is torch.bool else x
-        reversed_ones = (1.0 - taken, 2.5 - taken, torch.rsub(taken, 2.5, alpha=2), -1 - taken)
+        reversed_ones = (1.0 - x, 2.5 - x, torch.rsub(x, 2.5, alpha=2), -1 - x)
         return *reversed_ones, x / -2, -2 / (x + 1), x * -1.5, x + 0.5, x - 1.5
 
     x = torch.tensor(VALUES[dtype], dtype=dtype)
