@@ -11,7 +11,15 @@ from qa.random_programs import comparison, shrink
 from qa.random_programs.__main__ import Progress
 from qa.random_programs.comparison import Failure, difference, eager_failure, first_failure
 from qa.random_programs.generate import random_program
-from qa.random_programs.programs import FLOAT, HALF, INT, Input, Program, Statement
+from qa.random_programs.programs import (
+    FLOAT,
+    HALF,
+    INT,
+    Input,
+    Program,
+    Statement,
+    input_tensors,
+)
 from qa.random_programs.runner import Outcome, batches
 
 NEAR = Statement("t", "x", ("x",), "near")
@@ -27,7 +35,7 @@ def test_programs_run_on_the_cpu_and_use_many_forms():
     texts = ""
     for seed in range(100):
         program = random_program(seed)
-        results = program.function()(*(i.make() for i in program.inputs))
+        results = program.function()(*input_tensors(program, "cpu").values())
         assert len(results) == len(program.names)
         assert all(torch.isfinite(t).all() for t in results if t.is_floating_point())
         texts += program.source()
@@ -43,7 +51,8 @@ def test_results_do_not_depend_on_the_order_of_writes():
         program = random_program(seed)
         functional = torch.func.functionalize(program.function())
         found, expected = (
-            run(*(i.make() for i in program.inputs)) for run in (program.function(), functional)
+            run(*(x.clone() for x in input_tensors(program, "cpu").values()))
+            for run in (program.function(), functional)
         )
         torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01, equal_nan=True)
 
@@ -164,7 +173,7 @@ def test_what_torch_computes_otherwise_itself_is_no_difference():
 def test_inputs_are_views_of_themselves_and_of_others():
     inputs = (Input("x", (4, 6), INT, 1), Input("y", (2,), INT, 2, "x[..., ::2]"))
     program = Program(0, inputs, (Statement("", "y.zero_()", ("y",), "exact"),))
-    whole, part = program.function()(*comparison.input_tensors(program, "cpu").values())
+    whole, part = program.function()(*input_tensors(program, "cpu").values())
     assert part.shape == (4, 3)
     assert not whole[:, ::2].any()
     assert "y: int64[2], as x[..., ::2]" in str(program)
