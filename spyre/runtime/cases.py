@@ -369,9 +369,9 @@ def write_case(case: Case, directory: Path) -> None:
 def _write_directory(case: Case, directory: Path, extra_files: Mapping[str, bytes]) -> None:
     try:
         target = directory.resolve()  # so that a link stays and ``.`` has a name
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, NUL
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, NUL, the root
         raise LaunchError("SPY381", f"cannot write {directory}", found=str(error)) from error
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         temporary.mkdir(parents=True)
         _write_content(case, temporary, extra_files)
