@@ -107,7 +107,7 @@ KINDS: dict[str, Callable[[], Work]] = {
 def _at_line(work: Work, draw: random.Random, lines: int) -> bool:
     """Interrupt ``work`` at a random line; returns whether it raised."""
     package = draw.choice(("spyre.", "torch."))
-    with interrupted_at(draw.randint(1, lines), package):
+    with interrupted_at(draw.randint(1, max(lines, 100)), package):
         try:
             work()
         except KeyboardInterrupt:
