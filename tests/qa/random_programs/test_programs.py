@@ -33,7 +33,7 @@ def test_a_seed_is_one_program():
 
 def test_programs_run_on_the_cpu_and_use_many_forms():
     texts = ""
-    for seed in range(100):
+    for seed in range(300):
         program = random_program(seed)
         results = program.function()(*input_tensors(program, "cpu").values())
         assert len(results) == len(program.names)
@@ -179,7 +179,7 @@ def test_inputs_are_views_of_themselves_and_of_others():
     assert "y: int64[2], as x[..., ::2]" in str(program)
     assert len(program.without(Statement("", "", (), "")).inputs) == 2
     texts = "".join(str(random_program(seed)) for seed in range(60))
-    for word in (", as x0[", ", as x1.mT", "index_fill", "index_put", "[-"):
+    for word in (", as x0[", ", as x1[", "index_fill", "index_put", "[-"):
         assert word in texts, word
 
 

@@ -570,7 +570,6 @@ def _in_storage(node: torch.fx.Node) -> tuple[torch.fx.Node, list[Any]]:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    """Whether a node is a view of its first argument, or several, or one of them."""
     if node.target is getitem:
         return _is_view(node.args[0])
     if not isinstance(node.target, OpOverload):
