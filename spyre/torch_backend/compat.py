@@ -11,6 +11,7 @@ import functools
 import mmap
 import os
 import platform
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -93,9 +94,14 @@ def _make_guard_native() -> None:
     if not code:
         return
     file = os.memfd_create("spyre-device-guard")
-    os.write(file, code)
-    page = mmap.mmap(file, len(code), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
-    os.close(file)
+    try:
+        os.write(file, code)
+        page = mmap.mmap(file, len(code), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
+    except OSError as error:  # a system may forbid memory that is made executable
+        warnings.warn(f"an error in a hook of autograd may end the process: {error}", stacklevel=2)
+        return
+    finally:
+        os.close(file)
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     registry = "_ZN3c104impl26device_guard_impl_registryE"
     guards = (ctypes.c_size_t * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
