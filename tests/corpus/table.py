@@ -17,7 +17,7 @@ CASES: tuple[CorpusCase, ...] = (
 WITHOUT_CASE: dict[str, str] = {
     **{
         f"SPY{number}": "jobs and streams are used from Python only: tests/runtime/flex"
-        for number in (812, *range(870, 874), *range(875, 880), *range(881, 886), 888, 889)
+        for number in (812, *range(870, 880), *range(881, 886), 888, 889)
     },
     **{
         f"SPY{number}": "the PyTorch device is used from Python only: tests/torch_backend"

@@ -66,7 +66,7 @@ class DeviceMemory:
     def write(self, address_bytes: int, content: npt.NDArray[np.uint8], name: str = "") -> None:
         """Store raw device bytes at ``address_bytes``; ``name`` is for the observer.
 
-        LaunchError SPY403 if they are not within one region or scratchpad.
+        LaunchError SPY403 if they are not within one region or the scratchpads.
         """
         require_range(address_bytes, content.size)
         self.view(address_bytes, content.size)[:] = content
@@ -105,9 +105,9 @@ class DeviceMemory:
 
 
 def require_range(address_bytes: int, size_bytes: int, end_bytes: int = DEVICE_BYTES) -> None:
-    """Raise LaunchError SPY403 unless a range is within one region or scratchpad, below an end."""
+    """Raise LaunchError SPY403 unless a range is below an end, within a region or the scratchpads."""
     try:
-        piece = REGION_BYTES if address_bytes < HBM_BYTES else LX_BYTES
+        piece = REGION_BYTES if address_bytes < HBM_BYTES else CORES * LX_BYTES
         inside = 0 <= address_bytes < end_bytes and size_bytes >= 0
         if inside and (address_bytes & piece - 1) + (size_bytes | 0) <= piece:  # no fractions
             return

@@ -74,12 +74,12 @@ def write_pictures(run: Run, directory: Path, title: str) -> list[Path]:
         for name, text in files.items():
             with atomic_write(directory / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name with NUL is a ValueError
         raise ProfileError(
             "SPY782",
             f"cannot write pictures into {directory}",
             expected="a directory that may be written",
-            found=str(error.strerror),
+            found=str(getattr(error, "strerror", None) or error),
         ) from error
     return [directory / name for name in files]
 

@@ -36,5 +36,6 @@ def by_schema(op):
 
 @pytest.mark.parametrize("name", [n for n in eager_kernels() if n not in FUNCTIONAL_VARIANTS])
 def test_names_follow_schemas(name):
-    found = functional_name(name)
-    assert (operator(found) if found else None) is by_schema(operator(name))
+    found, expected = functional_name(name), by_schema(operator(name))
+    # by name: threads that ask torch for an overload first may make an object each
+    assert (str(operator(found)) if found else None) == (str(expected) if expected else None)
