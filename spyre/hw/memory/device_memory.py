@@ -105,7 +105,7 @@ class DeviceMemory:
 
 
 def require_range(address_bytes: int, size_bytes: int, end_bytes: int = DEVICE_BYTES) -> None:
-    """Raise LaunchError SPY403 unless a range is below an end, within a region or the scratchpads."""
+    """Raise LaunchError SPY403 unless a range is below an end, in a region or the scratchpads."""
     try:
         piece = REGION_BYTES if address_bytes < HBM_BYTES else CORES * LX_BYTES
         inside = 0 <= address_bytes < end_bytes and size_bytes >= 0
