@@ -16,13 +16,13 @@ RIGHT = Step(7, (4, 5), FLOAT, LAYERS, "F.cross_entropy(y, like(torch.tensor([0,
 
 
 def test_a_seed_is_one_step():
-    steps = [str(random_step(seed)) for seed in range(12)]
-    assert steps == [str(random_step(seed)) for seed in range(12)]
-    assert len(set(steps)) == 12
+    steps = [str(random_step(seed)) for seed in range(5)]
+    assert steps == [str(random_step(seed)) for seed in range(5)]
+    assert len(set(steps)) == 5
 
 
 def test_steps_use_many_layers_and_losses():
-    texts = "".join(str(random_step(seed)) for seed in range(150))
+    texts = "".join(str(random_step(seed)) for seed in range(45))
     for word in ("Conv", "BatchNorm", "LSTM", "Checkpointed(", "hooks", "-100", "torch.zeros("):
         assert word in texts, word
 

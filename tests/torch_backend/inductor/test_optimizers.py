@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import optim
@@ -28,11 +30,14 @@ OPTIMIZERS = {
 }
 CAPTURABLE = {"Adadelta", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD with momentum"}
-CASES = [
+ALL_CASES = [
     *((name, {"foreach": value}) for name in OPTIMIZERS for value in (True, False)),
     *((name, {"foreach": True, "capturable": True}) for name in sorted(CAPTURABLE)),
     *((name, {"fused": True}) for name in sorted(FUSED)),
 ]
+USUAL = [("AdamW", {"foreach": True}), ("SGD with momentum", {"foreach": True})]
+CASES = ALL_CASES if "SPYRE_TEST_EXAMPLES" in os.environ else [*ALL_CASES[::3], *USUAL]
+"""Most optimizers in one form; in the long form of the tests all in all forms."""
 
 
 def parameters_after(name, options, wrap, steps=3):
