@@ -22,7 +22,7 @@ from spyre.runtime.run import run
 from spyre.runtime.spyrecode import compile_directory
 from tests.runtime.cases.test_case import write_case
 
-EXAMPLE = PACKAGE.parent / "examples" / "softmax"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "softmax"
 OTHER_USER = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

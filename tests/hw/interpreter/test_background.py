@@ -264,7 +264,7 @@ import os, sys, time
 def compile_missing(names):
     with open(os.environ["LOG"], "a", buffering=1) as log:
         log.write("begin\\n")
-        time.sleep(0.1)
+        time.sleep(float(os.environ["SECONDS"]))
         log.write("end\\n")
 """
 """In place of the module that compiles: says when it does."""
@@ -279,13 +279,15 @@ def test_one_process_at_a_time_compiles_for_a_cache(tmp_path: Path) -> None:
     cache.mkdir()
     command = [sys.executable, "-P", "-c", background_module._COMPILE, str(cache), "copying"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LOG": str(log)}
-    first = subprocess.Popen(command, env=environment)
+    first = subprocess.Popen(command, env=environment | {"SECONDS": "600"})
     while not (log.exists() and log.read_text() == "begin\n"):
+        assert first.poll() is None
         time.sleep(0.005)
     first.kill()
     first.wait()
     killed = log.read_text()
     log.write_text("")
+    environment["SECONDS"] = "0.1"
     processes = [subprocess.Popen(command, env=environment) for _ in range(6)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 6
     assert killed == "begin\n"

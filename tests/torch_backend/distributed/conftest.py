@@ -8,3 +8,14 @@ import pytest
 @pytest.fixture(autouse=True)
 def ranks_are_threads(monkeypatch):
     monkeypatch.setenv("SPYRECCL_TRANSPORT", "shm")
+
+
+@pytest.fixture(autouse=True)
+def no_ddp_module_is_left():
+    """torch keeps one active module for all threads; ranks that restore what they found may leave
+    one, and Dynamo then takes every later function for a part of it.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    yield
+    DistributedDataParallel._active_ddp_module = None
