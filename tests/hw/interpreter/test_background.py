@@ -274,6 +274,8 @@ def test_one_process_at_a_time_compiles_for_a_cache(tmp_path: Path) -> None:
     """Six at once, one of them killed: the lock ends with its process."""
     package = tmp_path / "spyre" / "hw" / "kernels"
     package.mkdir(parents=True)
+    for folder in (package, *package.parents[:2]):
+        (folder / "__init__.py").touch()
     (package / "parallel_compile.py").write_text(COMPILE_LATER)
     log, cache = tmp_path / "log", tmp_path / "cache"
     cache.mkdir()
