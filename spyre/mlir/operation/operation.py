@@ -187,7 +187,7 @@ class Operation:
     last_extents: Mapping[str, int] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the fields: plans on disk do not hold what is computed from them."""
+        """Return the fields only, so that plans on disk do not store cached properties."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @cached_property

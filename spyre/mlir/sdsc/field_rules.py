@@ -143,4 +143,4 @@ def _step(alpha: Number, beta: Number, count: Number) -> _Step:
 FIELD_RULES: RuleSet[RuleContext, str] = RuleSet(
     {"SPY263": Severity.WARNING}, (_compute_op, _tables, _nodes)
 )
-"""They compare a file with itself; what the writer writes agrees."""
+"""Rules for files that were read; files of our writer follow them."""

@@ -28,9 +28,10 @@ MAX_FLOAT = 127.0
 def call_signature(
     function: object, args: Sequence[Any], kwargs: Mapping[str, Any], numbers_decide: bool
 ) -> Any:
-    """Return what the checks and the choice of a kernel depend on in a call: everything but the
-    elements of its tensors, except a CPU tensor of rank 0, which is a number; floats up to
-    `MAX_FLOAT` only where ``numbers_decide``.
+    """Return the key of a call for the checks and the choice of a kernel.
+
+    It has all arguments, and of tensors all but the elements, except those of a CPU tensor of rank
+    0, which is a number; floats up to `MAX_FLOAT` only if ``numbers_decide``.
     """
     parts: list[object] = [function, torch.get_default_dtype(), *kwargs]
     for value in flat((*args, *kwargs.values())):
