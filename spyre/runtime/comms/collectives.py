@@ -328,7 +328,7 @@ class Communicator:
     def agree(
         self, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
     ) -> None:
-        """Raise CollectiveError SPY952, on all ranks, unless each receives the sizes that the others send.
+        """Raise CollectiveError SPY952, on all ranks, unless sizes sent and received agree.
 
         ``sent``, ``wanted``: sizes of an all-to-all, by rank at the other end. Not observed.
         """
