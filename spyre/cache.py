@@ -163,7 +163,7 @@ def digest_of_sources(paths: Iterable[str]) -> str:
     """
     sources = tuple(paths)
     stamps = _kept_file("\0".join(sources))
-    return _known_digest(stamps, sources) or _keep(stamps, sources)
+    return _known_digest(_kept_lines(stamps), sources) or _keep(stamps, sources)
 
 
 def digest_of_found_sources(name: str, find: Callable[[], Iterable[str]]) -> str:
@@ -173,12 +173,10 @@ def digest_of_found_sources(name: str, find: Callable[[], Iterable[str]]) -> str
     must depend on the contents of these files alone.
     """
     stamps = _kept_file(f"{PACKAGE}\0{name}")
-    listed = _kept_lines(stamps)[1:]
-    if listed and all(map(os.path.exists, listed)):
-        digest = _known_digest(stamps, tuple(listed))
-        if digest is not None:
-            return digest
-    return _keep(stamps, tuple(find()))
+    lines = _kept_lines(stamps)
+    listed = tuple(lines[1:])
+    known = listed and all(map(os.path.exists, listed)) and _known_digest(lines, listed)
+    return known or _keep(stamps, tuple(find()))
 
 
 def _digest(paths: tuple[str, ...]) -> str:
@@ -213,9 +211,8 @@ def _kept_lines(path: Path | None) -> list[str]:
         return []
 
 
-def _known_digest(path: Path | None, sources: tuple[str, ...]) -> str | None:
-    """The digest that was kept for the files as they are now."""
-    lines = _kept_lines(path)
+def _known_digest(lines: list[str], sources: tuple[str, ...]) -> str | None:
+    """The digest that was kept, in ``lines`` of `_kept_lines`, for the files as they are now."""
     stamp, _, digest = lines[0].partition(" ") if lines else ("", "", "")
     if len(digest) != _HEX_DIGITS or tuple(lines[1:]) != sources:
         return None

@@ -76,16 +76,18 @@ def _tables(context: RuleContext) -> Iterator[Fault[str]]:
 
 
 def _nodes(context: RuleContext) -> Iterator[Fault[str]]:
-    op, agreeing = context.op, None
+    op, nodes = context.op, context.document.nodes
+    agreeing: list[tuple[object, ...]] = []
     for tensor in op.tensors:
-        node, path = context.document.nodes[tensor.index]
+        node, path = nodes[tensor.index]
         folds = node.starts.functions, node.starts.properties, node.coordinates
         facts = folds, node.max_dim_sizes, tensor.scale, tensor.padding, tensor.indirection
-        if facts == agreeing:  # most tensors of an operation are alike
+        if facts in agreeing:  # most tensors of an operation are alike
             continue
         faults = list(_node_faults(op, tensor, node, path))
         yield from faults
-        agreeing = None if faults or op.windows else facts
+        if not (faults or op.windows):
+            agreeing.append(facts)
 
 
 def _node_faults(

@@ -279,16 +279,15 @@ def _stick_multiples(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _extents(context: RuleContext) -> Iterator[Fault[str]]:
     for tensor in context.op.tensors:
-        path = context.node_path(tensor)
         for dim, gap in tensor.gap_elements.items():
             if gap < 0:
                 message = f"gap of {tensor.name} along {dim} is negative"
-                place = f"{path}.backGapCore_.{dim}"
+                place = f"{context.node_path(tensor)}.backGapCore_.{dim}"
                 yield Fault("SPY244", place, message, "0 or more elements", str(gap))
         for dim, size in tensor.device_dim_sizes.items():
             if size < 1:
                 message = f"device size of {tensor.name} along {dim} is not positive"
-                place = f"{path}.deviceDimSizes_"
+                place = f"{context.node_path(tensor)}.deviceDimSizes_"
                 yield Fault("SPY244", place, message, "at least 1 element", str(size))
 
 
@@ -318,11 +317,12 @@ _COUNTERPART = {Indirection.VALUE: Indirection.INDEX, Indirection.INDEX: Indirec
 
 def _coordinates(context: RuleContext) -> Iterator[Fault[str]]:
     """coordInfo of the tensors that have one; index tensors do not follow the rules (§5.5)."""
+    nodes = context.document.nodes
     for tensor in context.op.tensors:
-        info = coord_infos(context.document.nodes[tensor.index][0])
+        node, path = nodes[tensor.index]
+        info, path = coord_infos(node), f"{path}.coordinates_.coordInfo"
         if not info or tensor.role == INDEX_ROLE:
             continue
-        path = f"{context.node_path(tensor)}.coordinates_.coordInfo"
         yield from _coord_extents(context.op, tensor, info, path)
         if info.keys() != set(tensor.dims):
             message = f"coordInfo of {tensor.name} describes other dims than the tensor has"
@@ -402,27 +402,26 @@ def _starts(context: RuleContext) -> Iterator[Fault[str]]:
 
 def _addresses(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
     """Real compilers write starts within a stick (coarse tiling, real-bundles.md); they run."""
-    path = context.start_path(tensor)
     for core, start in _first(context, tensor, lambda start: start % STICK_BYTES != 0):
+        path = context.start_path(tensor)
         message = f"{tensor.name} does not start on a stick on core {core}"
         yield Fault("SPY227", path, message, "a multiple of 128", str(start))
     code, capacity_bytes, misplaced, expected = _RANGES[tensor.component]
     limit = capacity_bytes - context.footprints[tensor.index].span_bytes
     if min(tensor.starts) < 0 or max(tensor.starts) > limit:
         ((core, start),) = _first(context, tensor, lambda start: not 0 <= start <= limit)
-        message = f"{tensor.name} {misplaced} core {core}"
+        path, message = context.start_path(tensor), f"{tensor.name} {misplaced} core {core}"
         yield Fault(code, path, message, expected.format(limit), str(start))
 
 
 def _symbol_ids(context: RuleContext, tensor: Tensor) -> Iterator[Fault[str]]:
-    path = context.start_path(tensor)
     if tensor.component is Component.LX:
         message = f"{tensor.name} is in LX, whose addresses are never symbolic"
-        yield Fault("SPY230", path, message, "literal addresses")
+        yield Fault("SPY230", context.start_path(tensor), message, "literal addresses")
         return
     for core, start in _first(context, tensor, lambda start: start >= 0):
         message = f"symbol id of {tensor.name} on core {core} is not negative"
-        yield Fault("SPY230", path, message, "a negative id", str(start))
+        yield Fault("SPY230", context.start_path(tensor), message, "a negative id", str(start))
 
 
 def _first(
