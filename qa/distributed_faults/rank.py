@@ -21,8 +21,10 @@ TIMEOUT = 2.0
 """Of the group, in seconds, once its cards are ready."""
 START_TIMEOUT = 300
 SIZES = ((70,), (3, 130), (1000, 130), (1 << 20,))
-KINDS = 6
-"""Of collectives; the last one is a callback with another one."""
+KINDS = 11
+"""Of collectives; the last ones are sends in a ring, and a callback with another collective."""
+COMPARED = 9
+"""The first kinds: ranks that call different ones, or with different sizes, get SPY952."""
 FAULTS = ("kill", "stop", "raise", "operation", "size", "interrupt")
 
 
@@ -45,7 +47,7 @@ class Plan:
         chosen = random.Random(seed)
         fault = chosen.choice(FAULTS)
         delay = chosen.choice((None, chosen.random() * 0.01))
-        if fault not in ("kill", "stop"):
+        if fault not in ("kill", "stop", "interrupt"):
             delay = None
         transport = chosen.choice(("shm", "shm", "shm", "gloo"))
         return cls(seed, transport, fault, chosen.randrange(RANKS), chosen.randrange(1, 8), delay)
@@ -88,6 +90,8 @@ def work(plan: Plan, rank: int, scratch: str, pipe: Any) -> None:
         group.timeout = TIMEOUT
     for number in range(1, 12):
         kind, size = operations.randrange(KINDS), operations.choice(SIZES)
+        if number == plan.at and plan.fault in ("operation", "size"):
+            kind %= COMPARED
         began = time.monotonic()
         try:
             if number == plan.at and rank == plan.victim:
@@ -123,7 +127,7 @@ def _fault(plan: Plan, pipe: Any, kind: int, size: tuple[int, ...]) -> tuple[int
     if plan.fault == "raise":
         raise ValueError("the model has failed")
     if plan.fault == "operation":
-        return (kind + 1) % (KINDS - 1), size
+        return (kind + 1) % COMPARED, size
     if plan.fault == "size":
         return kind, (size[0] + 64, *size[1:])
     return kind, size
@@ -157,8 +161,36 @@ def _collective(kind: int, own: torch.Tensor, number: int) -> bool:
         outs = [torch.empty_like(own) for _ in range(RANKS)]
         dist.all_to_all(outs, [own] * RANKS)
         return all(map(_holds, outs, values))
+    if kind < KINDS - 1:
+        return _rooted_or_ring(kind, own, number)
     future = dist.all_reduce(own, async_op=True).get_future().then(_reduced_again)
     return _holds(future.wait(), RANKS * sum(values))
+
+
+def _rooted_or_ring(kind: int, own: torch.Tensor, number: int) -> bool:
+    """`_collective` for the kinds in which ranks have different parts, and the barrier."""
+    rank, root = dist.get_rank(), number % RANKS
+    values, is_root = [k + number for k in range(RANKS)], rank == root
+    if kind == 5:
+        dist.reduce(own, root)
+        return not is_root or _holds(own, sum(values))
+    if kind == 6:
+        outs = [torch.empty_like(own) for _ in range(RANKS)] if is_root else None
+        dist.gather(own, outs, root)
+        return outs is None or all(map(_holds, outs, values))
+    if kind == 7:
+        out = torch.empty_like(own)
+        dist.scatter(out, [own + k for k in range(RANKS)] if is_root else None, root)
+        return _holds(out, values[root] + rank)
+    if kind == 8:
+        dist.barrier()
+        return _holds(own, values[rank])
+    out = torch.empty_like(own)
+    send = dist.P2POp(dist.isend, own, (rank + 1) % RANKS)
+    receive = dist.P2POp(dist.irecv, out, (rank - 1) % RANKS)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
+    return _holds(out, values[rank - 1])
 
 
 def _reduced_again(future: Any) -> torch.Tensor:
