@@ -263,7 +263,8 @@ def torch_patches() -> str:
     from spyre.torch_backend.registration import patches
 
     rows = (
-        (_code(patch.name), patch.purpose, _replaced(patch.targets)) for patch in patches.PATCHES
+        (_code(patch.name), patch.purpose, _replaced(tuple(patch.targets)))
+        for patch in patches.PATCHES
     )
     return table(("name", "purpose", "replaces"), rows)
 

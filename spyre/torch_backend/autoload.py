@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from spyre import config
@@ -73,9 +73,10 @@ def _register_process_groups() -> None:
     from spyre.torch_backend.registration import patches
 
     make = _lazy("spyre.torch_backend.distributed.group", "create")
+    install_once = cache(partial(patches.install, with_groups=True))
 
     def create(*arguments: Any) -> Any:
-        patches.install(with_groups=True)
+        install_once()
         return make(*arguments)
 
     if torch.distributed.is_available():

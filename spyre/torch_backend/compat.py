@@ -10,9 +10,10 @@ import ctypes
 import functools
 import mmap
 import os
+import pkgutil
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -272,21 +273,6 @@ def add_inductor_options(prefix: str, module: Any) -> None:
     vars(config)[prefix] = SubConfigProxy(config, f"{prefix}.")
 
 
-def wrap_tensor_text(around: Callable[..., str]) -> None:
-    """``around(original, tensor, …)`` makes the text of a tensor's elements."""
-    from torch import _tensor_str
-
-    original = _tensor_str._tensor_str
-    _tensor_str._tensor_str = lambda *args: around(original, *args)
-
-
-def wrap_storage_new(around: Callable[..., Any]) -> None:
-    """``around(original, cls, …)`` makes untyped storages."""
-    storage = torch.UntypedStorage
-    original = storage.__new__
-    storage.__new__ = lambda cls, *args, **kwargs: around(original, cls, *args, **kwargs)
-
-
 def _stand_at(function: Callable[..., Any], owner: Any, name: str) -> None:
     """``owner.name`` is ``function`` from now on, and that is where pickle looks for it."""
     is_module = isinstance(owner, ModuleType)
@@ -295,8 +281,29 @@ def _stand_at(function: Callable[..., Any], owner: Any, name: str) -> None:
     setattr(owner, name, skip_in_dynamo(function))
 
 
-def wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
-    """``around(original, …)`` is the method or function ``name`` of ``owner`` from now on."""
+def _place(target: str) -> tuple[Any, str]:
+    """Return the module or class of a dotted name, and the name in it."""
+    path, _, name = target.rpartition(".")
+    return pkgutil.resolve_name(path), name
+
+
+def wrap(targets: Mapping[str, Callable[..., Any]]) -> None:
+    """Run ``around(original, …)`` from now on for calls of functions and methods; ``targets``:
+    ``around`` by dotted name. For ``torch.Tensor.data``, a write to it is the call.
+    """
+    for target, around in targets.items():
+        owner, name = _place(target)
+        if target == "torch.Tensor.data":
+            _wrap_tensor_data(around)
+        elif owner is torch.Tensor:
+            _wrap_tensor_method(name, around)
+        elif owner is torch:
+            _wrap_function(name, around)
+        else:
+            _wrap_method(owner, name, around)
+
+
+def _wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -306,8 +313,8 @@ def wrap_method(owner: type | ModuleType, name: str, around: Callable[..., Any])
     _stand_at(method, owner, name)
 
 
-def wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
-    """As `wrap_method` of ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
+def _wrap_tensor_method(name: str, around: Callable[..., Any]) -> None:
+    """As `_wrap_method` of ``torch.Tensor``; subclasses and modes see ``torch.Tensor.NAME``."""
     from torch.overrides import handle_torch_function, has_torch_function_unary
 
     original = getattr(torch.Tensor, name)
@@ -340,7 +347,7 @@ def ignore_in_overrides(method: Callable[..., Any]) -> None:
     torch.overrides.get_ignored_functions = get_ignored_functions
 
 
-def wrap_tensor_data(set_data: Callable[..., None]) -> None:
+def _wrap_tensor_data(set_data: Callable[..., None]) -> None:
     """``set_data(original, tensor, new)`` is run for ``tensor.data = new``."""
     original = torch._C.TensorBase.data
     get, original_set, delete = original.__get__, original.__set__, original.__delete__
@@ -351,8 +358,8 @@ def wrap_tensor_data(set_data: Callable[..., None]) -> None:
     torch.Tensor.data = property(get, skip_in_dynamo(assign), delete, original.__doc__)
 
 
-def wrap_function(name: str, around: Callable[..., Any]) -> None:
-    """``around(original, …)`` is ``torch.NAME`` from now on, also to torch function modes."""
+def _wrap_function(name: str, around: Callable[..., Any]) -> None:
+    """As `_wrap_method` of ``torch``; torch function modes see ``torch.NAME``."""
     from torch.overrides import handle_torch_function
 
     original = getattr(torch, name)
@@ -374,28 +381,21 @@ accelerator_of_data_parallel: Callable[[], str | None] = torch._utils._get_avail
 """The type of device that `torch.nn.DataParallel` moves modules to; None without any."""
 
 
-def wrap_backward(around: Callable[..., Any]) -> None:
-    """``around(original, …)`` runs the autograd engine from now on."""
-    from torch import autograd
-    from torch.autograd import graph
-
-    original = graph._engine_run_backward
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    graph._engine_run_backward = autograd._engine_run_backward = skip_in_dynamo(run)
+def replace(targets: Mapping[str, Callable[..., Any]]) -> None:
+    """Put functions in the place of those of these names."""
+    for target, function in targets.items():
+        owner, name = _place(target)
+        getattr(owner, name)
+        setattr(owner, name, skip_in_dynamo(function))
 
 
-def replace_accelerator(functions: dict[str, Callable[..., Any]]) -> None:
-    """Put ``functions`` in the place of those of ``torch._C`` that ``torch.accelerator`` calls."""
-    for name, function in functions.items():
-        getattr(torch._C, name)
-        setattr(torch._C, name, skip_in_dynamo(function))
+def redirect(targets: Mapping[str, Callable[..., Any]]) -> None:
+    """`_redirect_constructor` of ``torch``, for functions by ``torch.NAME``."""
+    for target, make in targets.items():
+        _redirect_constructor(_place(target)[1], make)
 
 
-def redirect_constructor(name: str, make: Callable[..., Any]) -> None:
+def _redirect_constructor(name: str, make: Callable[..., Any]) -> None:
     """Make ``torch.NAME(…)`` return ``make(…)``, or call the original if that returns None.
 
     For types written in C, which cannot be changed: the name then refers to a subclass that counts

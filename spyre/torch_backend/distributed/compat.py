@@ -124,88 +124,63 @@ def implement_c10d(
     _libraries.extend((library, functional))
 
 
-@functools.cache
-def wrap_works() -> None:
-    """Change works of cards, their futures, and the coalescing of several."""
-    _wrap_wait()
-    _wrap_futures()
-    _wrap_coalescing()
+# --- works and futures ----------------------------------------------------------------------------
+# The functions that `spyre.torch_backend.registration.patches` places around those of torch; each
+# gets the original and its arguments.
 
 
-def _wrap_wait() -> None:
-    """Make ``Work.wait`` raise its future's error, accept a timeout and be interruptible.
+def wait(original: Any, work: Any, timeout: timedelta | None = None) -> Any:
+    """``Work.wait`` that raises its future's error, accepts a timeout and is interruptible.
 
     The C++ wait of a work created from a future does none of these.
     """
-    original, future_of = c10d.Work.wait, c10d.Work.get_future
-
-    @functools.wraps(original)
-    def wait(work: Any, timeout: timedelta | None = None) -> Any:
-        completion = _works.get(work)
-        if completion is None:
-            return original(work) if timeout is None else original(work, timeout)
-        _latest.work = None
-        limit = None if timeout is None else timeout.total_seconds()
-        _wait_for(completion.done, limit or None)
-        _value_of(future_of(work))
-        return original(work)
-
-    c10d.Work.wait = skip_in_dynamo(wait)
+    completion = _works.get(work)
+    if completion is None:
+        return original(work) if timeout is None else original(work, timeout)
+    _latest.work = None
+    limit = None if timeout is None else timeout.total_seconds()
+    _wait_for(completion.done, limit or None)
+    _value_of(work.get_future())
+    return original(work)
 
 
-def _wrap_futures() -> None:
-    """Run the callbacks of futures of cards on the threads of their group."""
-    original = c10d.Work.get_future
-
-    @functools.wraps(original)
-    def get_future(work: Any) -> Any:
-        future, completion = original(work), _works.get(work)
-        if completion is not None:
-            _futures[future] = completion
-        return future
-
-    c10d.Work.get_future = skip_in_dynamo(get_future)
-    for name in ("then", "add_done_callback"):
-        setattr(torch._C.Future, name, _adding_callbacks(getattr(torch._C.Future, name)))
+def get_future(original: Any, work: Any) -> Any:
+    """A work's future, whose callbacks run on the threads of its group."""
+    future, completion = original(work), _works.get(work)
+    if completion is not None:
+        _futures[future] = completion
+    return future
 
 
-def _adding_callbacks(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add(future: Any, callback: Callable[[Any], Any]) -> Any:
-        completion = _futures.get(future)
-        if completion is None:
-            return original(future, callback)
-        start: Any = torch.futures.Future()
-        child = original(start, completion.ordered(callback, future))
-        after = completion.then(lambda: start.set_result(None))
-        if child is not None:
-            _futures[child] = after
-        return child
-
-    return add
+def add_callback(original: Any, future: Any, callback: Callable[[Any], Any]) -> Any:
+    """``Future.then`` and ``add_done_callback`` for futures of cards and of their callbacks."""
+    completion = _futures.get(future)
+    if completion is None:
+        return original(future, callback)
+    start: Any = torch.futures.Future()
+    child = original(start, completion.ordered(callback, future))
+    after = completion.then(lambda: start.set_result(None))
+    if child is not None:
+        _futures[child] = after
+    return child
 
 
-def _wrap_coalescing() -> None:
-    """Let groups of cards take part in `_coalescing_manager`, which C++ does per backend."""
+def start_coalescing(original: Any, group: Any, device: torch.device) -> None:
+    """Let a group of cards take part in `_coalescing_manager`, which C++ does per backend."""
+    if device.type != "spyre":
+        original(group, device)
+    else:
+        _latest.coalesced = []
+
+
+def end_coalescing(original: Any, group: Any, device: torch.device) -> Any:
+    """Return the work of all operations since `start_coalescing`."""
     from spyre.torch_backend.distributed.group import group_of
 
-    begin, end = c10d.ProcessGroup._start_coalescing, c10d.ProcessGroup._end_coalescing
-
-    @functools.wraps(begin)
-    def start(group: Any, device: torch.device) -> None:
-        if device.type != "spyre":
-            begin(group, device)
-        else:
-            _latest.coalesced = []
-
-    @functools.wraps(end)
-    def finish(group: Any, device: torch.device) -> Any:
-        if device.type != "spyre":
-            return end(group, device)
-        works, _latest.coalesced = _latest.coalesced, None
-        return c10d.Work.unbox(group_of(*name_of_process_group(group)).coalesced(works))
-
-    c10d.ProcessGroup._start_coalescing, c10d.ProcessGroup._end_coalescing = start, finish
+    if device.type != "spyre":
+        return original(group, device)
+    works, _latest.coalesced = _latest.coalesced, None
+    return c10d.Work.unbox(group_of(*name_of_process_group(group)).coalesced(works))
 
 
 def _wait_for(done: threading.Event, limit: float | None) -> None:
@@ -226,45 +201,29 @@ def _value_of(future: Any) -> None:
         raise dist.DistBackendError(message.partition(": ")[2] if marked else text) from None
 
 
-@functools.cache
-def wrap_destroy() -> None:
+def destroy_process_group(original: Any, group: Any = None) -> None:
     """Close a group before it is destroyed."""
     from spyre.torch_backend.distributed.group import close_group
 
-    original = distributed_c10d.destroy_process_group
-
-    @functools.wraps(original)
-    def destroy(group: Any = None) -> None:
-        chosen = dist.GroupMember.WORLD if group is None else group
-        everything = chosen is dist.GroupMember.WORLD
-        ending = list(distributed_c10d._world.pg_map) if everything else [chosen]
-        for member in ending:
-            if isinstance(member, c10d.ProcessGroup):
-                close_group(*name_of_process_group(member))
-        original(group)
-
-    distributed_c10d.destroy_process_group = skip_in_dynamo(destroy)
-    dist.destroy_process_group = destroy
+    chosen = dist.GroupMember.WORLD if group is None else group
+    everything = chosen is dist.GroupMember.WORLD
+    for member in list(distributed_c10d._world.pg_map) if everything else [chosen]:
+        if isinstance(member, c10d.ProcessGroup):
+            close_group(*name_of_process_group(member))
+    original(group)
 
 
-@functools.cache
-def wrap_new_group() -> None:
-    """Make the cards' backend the default one of groups with cards, for DDP and for the end of a
+def new_group(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the cards' backend the default one of a group with cards, for DDP and for the end of the
     group.
 
     torch's default is gloo if no backend is named, even if there is none, and that of the first
     plugin, "fake", if devices are named.
     """
-    original = distributed_c10d._new_process_group_helper
-
-    @functools.wraps(original)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        group, store = original(*args, **kwargs)
-        if isinstance(group, c10d.ProcessGroup) and torch.device("spyre") in group._device_types:
-            group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
-        return group, store
-
-    distributed_c10d._new_process_group_helper = new_group
+    group, store = original(*args, **kwargs)
+    if isinstance(group, c10d.ProcessGroup) and torch.device("spyre") in group._device_types:
+        group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
+    return group, store
 
 
 @functools.cache
@@ -306,32 +265,24 @@ def _let_gloo_reduce_map(group: Any) -> None:
         group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
 
 
-@functools.cache
-def wrap_ddp() -> None:
-    """Let reducers of modules on cards keep the map of used parameters on the host."""
-    ddp = torch.nn.parallel.DistributedDataParallel
-    make, fix_graph = ddp._ddp_init_helper, ddp._set_static_graph
+def make_reducer(original: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let the reducer of a module on a card keep the map of used parameters on the host."""
+    if module.device_type != "spyre":
+        return original(module, *args, **kwargs)
+    if module.find_unused_parameters:
+        _let_gloo_reduce_map(module.process_group)
+    with used_map_on_host():
+        return original(module, *args, **kwargs)
 
-    @functools.wraps(make)
-    def make_reducer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.device_type != "spyre":
-            return make(self, *args, **kwargs)
-        if self.find_unused_parameters:
-            _let_gloo_reduce_map(self.process_group)
-        with used_map_on_host():
-            return make(self, *args, **kwargs)
 
-    @functools.wraps(fix_graph)
-    def set_static_graph(self: Any) -> None:
-        if self.device_type != "spyre":
-            fix_graph(self)
-            return
-        _let_gloo_reduce_map(self.process_group)
-        with used_map_on_host():  # the map is created again
-            fix_graph(self)
-
-    ddp._ddp_init_helper = skip_in_dynamo(make_reducer)
-    ddp._set_static_graph = skip_in_dynamo(set_static_graph)
+def set_static_graph(original: Any, module: Any) -> None:
+    """As `make_reducer`, because the map is created again."""
+    if module.device_type != "spyre":
+        original(module)
+        return
+    _let_gloo_reduce_map(module.process_group)
+    with used_map_on_host():
+        original(module)
 
 
 # --- random DTensors ------------------------------------------------------------------------------
@@ -375,28 +326,23 @@ def _shard_random(spec: Any, generator: torch.Generator | None) -> Iterator[None
         card.set_state(before)
 
 
-@functools.cache
-def wrap_dtensor_random() -> None:
-    """Let trackers of meshes on cards share a generator state and seed each shard from it."""
-    from torch.distributed.tensor import _random
+def initialise_tracker(
+    original: Any, tracker: Any, device_mesh: Any, run_state_sync: bool = True
+) -> None:
+    """Let the trackers of a mesh of cards share the state of a generator."""
+    is_card = device_mesh.device_type == "spyre"
+    original(tracker, device_mesh, run_state_sync and not is_card)
+    if is_card and run_state_sync:
+        _synchronise_generators()
 
-    tracker = _random.OffsetBasedRNGTracker
-    begin, of_philox = tracker.__init__, tracker._distribute_region
 
-    @functools.wraps(begin)
-    def initialise(self: Any, device_mesh: Any, run_state_sync: bool = True) -> None:
-        is_card = device_mesh.device_type == "spyre"
-        begin(self, device_mesh, run_state_sync and not is_card)
-        if is_card and run_state_sync:
-            _synchronise_generators()
-
-    @functools.wraps(of_philox)
-    def distribute(self: Any, spec: Any, generator: torch.Generator | None = None) -> Any:
-        if self._device.type != "spyre":
-            return of_philox(self, spec, generator)
-        return _shard_random(spec, generator) if self.distribute_region_enabled else nullcontext()
-
-    tracker.__init__, tracker._distribute_region = initialise, distribute
+def distribute_region(
+    original: Any, tracker: Any, spec: Any, generator: torch.Generator | None = None
+) -> Any:
+    """Seed each shard on a card from the shared state."""
+    if tracker._device.type != "spyre":
+        return original(tracker, spec, generator)
+    return _shard_random(spec, generator) if tracker.distribute_region_enabled else nullcontext()
 
 
 def _shard_index(spec: Any) -> int:

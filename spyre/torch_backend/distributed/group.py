@@ -7,7 +7,7 @@ longer than a small collective. Point-to-point operations have a thread per peer
 so that they are matched by tag in any order. Callbacks of futures run on other threads, and their
 collectives through other channels (`spyre.torch_backend.distributed.threads`). Errors also complete
 the work; since torch's ``Work`` of a future does not raise, `wait` and `wait_tensor` check for them
-(`spyre.torch_backend.distributed.compat.wrap_works`).
+(`spyre.torch_backend.distributed.compat.wait`).
 """
 
 from __future__ import annotations

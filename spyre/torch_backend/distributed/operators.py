@@ -22,13 +22,7 @@ import torch
 from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
 from spyre.hw.numerics import Numerics
-from spyre.runtime.comms import (
-    CollectiveError,
-    CollectiveRecord,
-    Deadline,
-    padded,
-    text_of,
-)
+from spyre.runtime.comms import CollectiveError, CollectiveRecord, Deadline, padded, text_of
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.group import (
@@ -58,7 +52,7 @@ Tensors = Sequence[torch.Tensor]
 def register_operators() -> None:
     """Register the kernels of the operators for cards, once per process."""
     compat.keep_imports_from_dynamo()
-    compat.implement_c10d({kernel.__name__: kernel for kernel in KERNELS}, raise_failure_of)
+    compat.implement_c10d(KERNELS, raise_failure_of)
 
 
 def _unsupported(feature: str, hint: str) -> CollectiveFailure:
@@ -406,8 +400,12 @@ class _Operation:
     lane: str = ""
 
 
+KERNELS: dict[str, Callable[..., Any]] = {}
+"""By name of the operator of c10d."""
+
+
 def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
-    """Return the kernel of an operator of c10d, whose last arguments are ``async_op`` and timeout.
+    """Add to `KERNELS` an operator of c10d, whose last arguments are ``async_op`` and timeout.
 
     ``prepare`` checks the others, of which ``group`` is the operator's process group.
     """
@@ -425,6 +423,7 @@ def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
         )
         return work if call.returned is None else (call.returned, work)
 
+    KERNELS[prepare.__name__] = kernel
     return kernel
 
 
@@ -616,30 +615,7 @@ def recv_(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
     return _Operation("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
 
 
-def recv_any_source_(tensors: Any, pg: Any, tag: int) -> Any:
+@_kernel
+def recv_any_source_(tensors: Any, group: Any, tag: int) -> _Operation:
     """Raise an error, because the sender's rank could not be returned to the receiver."""
     raise _unsupported("recv from any source", "name the source rank")
-
-
-KERNELS: tuple[Any, ...] = (
-    allreduce_,
-    allreduce_coalesced_,
-    broadcast_,
-    reduce_,
-    allgather_,
-    _allgather_base_,
-    allgather_into_tensor_coalesced_,
-    allgather_coalesced_,
-    reduce_scatter_,
-    _reduce_scatter_base_,
-    reduce_scatter_tensor_coalesced_,
-    gather_,
-    scatter_,
-    alltoall_,
-    alltoall_base_,
-    barrier,
-    send,
-    recv_,
-    recv_any_source_,
-)
-"""Each has the name of its operator."""

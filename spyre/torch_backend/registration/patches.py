@@ -7,10 +7,10 @@ SPYRE_WITHOUT_PATCHES disables changes by name. `PATCHES` lists them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -53,10 +53,9 @@ def _lacks_index(value: Any) -> bool:
 
 def install_accelerator() -> None:
     """Install ``torch.accelerator`` and the constructors of streams, events and generators."""
-    compat.replace_accelerator(FUNCTIONS)
-    compat.redirect_constructor("Stream", _stream)
-    compat.redirect_constructor("Event", _event)
-    compat.redirect_constructor("Generator", _generator)
+    for patch in PATCHES:
+        if patch.name in ("accelerator", "stream", "event", "generator"):
+            patch.install()
 
 
 def _is_spyre(device: Any) -> bool:
@@ -95,8 +94,6 @@ def _to_dlpack(
     original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
     """Refuse to export the memory of a card, whose layout in sticks other libraries do not know."""
-    if torch.overrides.has_torch_function_unary(tensor):  # its class decides, then calls this again
-        return original(tensor, *args, **kwargs)
     wanted = kwargs.get("dl_device")
     if tensor.device.type == "spyre" and (wanted is None or int(wanted[0]) != 1):
         raise BufferError(
@@ -218,11 +215,12 @@ def _generator(*args: Any, **kwargs: Any) -> Any:
     return cards.SpyreGenerator(device)
 
 
-def _lazily(package: ModuleType, name: str) -> Callable[..., Any]:
-    """Return a function of a package's face, whose module is imported at the first call."""
+def _lazily(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of ``spyre.torch_backend.MODULE``, which is imported at the first call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(package, name)(*args, **kwargs)
+        home = importlib.import_module(f"spyre.torch_backend.{module}")
+        return getattr(home, name)(*args, **kwargs)
 
     return call
 
@@ -233,16 +231,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_setDeviceIndex": set_device,
     "_accelerator_exchangeDevice": _exchange_device,
     "_accelerator_maybeExchangeDevice": _maybe_exchange_device,
-    "_accelerator_getStream": _lazily(cards, "current_stream"),
-    "_accelerator_setStream": _lazily(cards, "set_stream"),
+    "_accelerator_getStream": _lazily("device", "current_stream"),
+    "_accelerator_setStream": _lazily("device", "set_stream"),
     "_accelerator_synchronizeDevice": synchronize,
-    "_accelerator_getDeviceStats": _lazily(cards, "memory_stats"),
-    "_accelerator_resetPeakStats": _lazily(cards, "reset_peak_memory_stats"),
-    "_accelerator_resetAccumulatedStats": _lazily(cards, "reset_accumulated_memory_stats"),
-    "_accelerator_getMemoryInfo": _lazily(cards, "get_memory_info"),
-    "_accelerator_emptyCache": _lazily(cards, "empty_cache"),
+    "_accelerator_getDeviceStats": _lazily("device", "memory_stats"),
+    "_accelerator_resetPeakStats": _lazily("device", "reset_peak_memory_stats"),
+    "_accelerator_resetAccumulatedStats": _lazily("device", "reset_accumulated_memory_stats"),
+    "_accelerator_getMemoryInfo": _lazily("device", "get_memory_info"),
+    "_accelerator_emptyCache": _lazily("device", "empty_cache"),
     "_accelerator_emptyHostCache": lambda: None,  # host memory for copies is not cached
-    "_accelerator_getDeviceCapability": _lazily(cards, "get_device_capability"),
+    "_accelerator_getDeviceCapability": _lazily("device", "get_device_capability"),
 }
 """By name of the replaced function of ``torch._C``."""
 
@@ -256,227 +254,188 @@ STORAGE_METHODS = (
 """Methods of ``torch.UntypedStorage`` that `storages` replaces for storages on a card."""
 
 
-def _wrap_storages() -> None:
-    compat.wrap_storage_new(_new_storage)
-    for name in STORAGE_METHODS:
-        compat.wrap_method(torch.UntypedStorage, name, _storage_method(name))
-
-
-def _wrap_factories() -> None:
-    for name in ("tensor", "as_tensor", "asarray"):
-        compat.wrap_function(name, _with_current_card)
-    compat.wrap_tensor_method("new_tensor", _with_current_card)
-
-
-def _wrap_pinning() -> None:
-    compat.wrap_tensor_method("pin_memory", _pin_memory)
-    compat.wrap_tensor_method("is_pinned", _is_pinned)
-
-
-def _add_device_tensor_layout() -> None:
+def _add_device_tensor_layout(targets: Mapping[str, Any]) -> None:
     torch.Tensor.device_tensor_layout = _device_tensor_layout
     compat.ignore_in_overrides(_device_tensor_layout)
 
 
-def _wrap_new_group() -> None:
+def _wrap_if_available(targets: Mapping[str, Any]) -> None:
     import torch.distributed
 
     if torch.distributed.is_available():
-        importlib.import_module("spyre.torch_backend.distributed.compat").wrap_new_group()
+        compat.wrap(targets)
 
 
-def _of_groups(name: str) -> Callable[[], None]:
-    """Return an installer that calls a function of the distributed package's patches."""
-
-    def install() -> None:
-        module = importlib.import_module("spyre.torch_backend.distributed.compat")
-        getattr(module, name)()
-
-    return install
+_of_groups = partial(_lazily, "distributed.compat")
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change to torch. ``targets``: replaced names. ``purpose``: the feature that requires it.
+    """A change to torch. ``targets``: replaced names, and the functions that ``put`` places there.
+    ``purpose``: the feature that requires it.
 
     ``with_groups``: installed with the first process group of ``spyreccl``, not with torch.
     """
 
     name: str
-    install: Callable[[], None]
-    targets: tuple[str, ...]
+    targets: Mapping[str, Any]
     purpose: str
+    put: Callable[[Mapping[str, Any]], None] = compat.wrap
     with_groups: bool = False
 
+    def install(self) -> None:
+        """Change torch; once per process."""
+        self.put(self.targets)
 
+
+_WORK = "torch._C._distributed_c10d.Work"
+_PROCESS_GROUP = "torch._C._distributed_c10d.ProcessGroup"
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+_TRACKER = "torch.distributed.tensor._random.OffsetBasedRNGTracker"
 PATCHES = (
     Patch(
         "printing",
-        partial(compat.wrap_tensor_text, _print_on_host),
-        ("torch._tensor_str._tensor_str",),
+        {"torch._tensor_str._tensor_str": _print_on_host},
         "`print(x)`: torch computes the text in float64",
     ),
     Patch(
         "storages",
-        _wrap_storages,
-        tuple(f"torch.UntypedStorage.{name}" for name in ("__new__", *STORAGE_METHODS)),
+        {
+            "torch.UntypedStorage.__new__": _new_storage,
+            **{f"torch.UntypedStorage.{name}": _storage_method(name) for name in STORAGE_METHODS},
+        },
         "`torch.UntypedStorage` on a card, loading and copying of storages",
     ),
     Patch(
         "to",
-        partial(compat.wrap_tensor_method, "to", _to),
-        ("torch.Tensor.to",),
+        {"torch.Tensor.to": _to},
         '`x.to(…, device_layout=…)`; `"spyre"` as the current card',
     ),
     Patch(
         "factories",
-        _wrap_factories,
-        ("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.Tensor.new_tensor"),
+        dict.fromkeys(
+            ("torch.tensor", "torch.as_tensor", "torch.asarray", "torch.Tensor.new_tensor"),
+            _with_current_card,
+        ),
         '`"spyre"` as the current card in tensors made from data',
     ),
-    Patch(
-        "empty",
-        partial(compat.wrap_function, "empty", _empty),
-        ("torch.empty",),
-        "`torch.empty(…, device_layout=…)`",
-    ),
+    Patch("empty", {"torch.empty": _empty}, "`torch.empty(…, device_layout=…)`"),
     Patch(
         "device_tensor_layout",
-        _add_device_tensor_layout,
-        ("torch.Tensor.device_tensor_layout", "torch.overrides.get_ignored_functions"),
+        dict.fromkeys(
+            ("torch.Tensor.device_tensor_layout", "torch.overrides.get_ignored_functions")
+        ),
         "`x.device_tensor_layout()`",
+        _add_device_tensor_layout,
     ),
     Patch(
         "dlpack",
-        partial(compat.wrap_method, torch.Tensor, "__dlpack__", _to_dlpack),
-        ("torch.Tensor.__dlpack__",),
+        {"torch.Tensor.__dlpack__": _to_dlpack},
         "a refusal instead of sticks that others take for elements",
     ),
     Patch(
         "pinning",
-        _wrap_pinning,
-        ("torch.Tensor.pin_memory", "torch.Tensor.is_pinned"),
+        {"torch.Tensor.pin_memory": _pin_memory, "torch.Tensor.is_pinned": _is_pinned},
         "`pin_memory`, also of data loaders",
     ),
     Patch(
         "modules",
-        partial(compat.wrap_method, torch.nn.Module, "_apply", _lazily(tensors, "apply")),
-        ("torch.nn.Module._apply",),
+        {"torch.nn.Module._apply": _lazily("tensors", "apply")},
         '`model.to("spyre")` keeps parameters, tied weights and optimizers',
     ),
     Patch(
         "data",
-        partial(compat.wrap_tensor_data, _lazily(tensors, "set_data")),
-        ("torch.Tensor.data",),
+        {"torch.Tensor.data": _lazily("tensors", "set_data")},
         "`x.data = y` from one kind of device to another",
     ),
     Patch(
         "gradient_scaler",
-        partial(compat.wrap_method, torch.amp.GradScaler, "unscale_", _unscale),
-        ("torch.amp.GradScaler.unscale_",),
+        {"torch.amp.GradScaler.unscale_": _unscale},
         "`torch.amp.GradScaler`: torch inverts the scale in float64",
     ),
     Patch(
         "trace",
-        partial(compat.wrap_method, torch.jit._trace, "_check_trace", _check_trace),
-        ("torch.jit._trace._check_trace",),
+        {"torch.jit._trace._check_trace": _check_trace},
         "`torch.jit.trace`: torch compares the traced results in float64",
     ),
     Patch(
         "data_parallel",
-        partial(compat.wrap_method, torch.nn.DataParallel, "__init__", _data_parallel),
-        ("torch.nn.DataParallel.__init__",),
+        {"torch.nn.DataParallel.__init__": _data_parallel},
         "`torch.nn.DataParallel` is its module: torch scatters in C++, which it has with CUDA only",
     ),
     Patch(
         "backward",
-        partial(compat.wrap_backward, _backward),
-        ("torch.autograd.graph._engine_run_backward", "torch.autograd._engine_run_backward"),
+        dict.fromkeys(
+            ("torch.autograd.graph._engine_run_backward", "torch.autograd._engine_run_backward"),
+            _backward,
+        ),
         "backward passes on the caller's stream and cards",
     ),
     Patch(
         "profiler",
-        partial(compat.wrap_method, torch.autograd.profiler.profile, "__init__", _profile),
-        ("torch.autograd.profiler.profile.__init__",),
+        {"torch.autograd.profiler.profile.__init__": _profile},
         'true times with `torch.autograd.profiler.profile(use_device="spyre")`',
     ),
     Patch(
         "accelerator",
-        partial(compat.replace_accelerator, FUNCTIONS),
-        tuple(f"torch._C.{name}" for name in FUNCTIONS),
+        {f"torch._C.{name}": function for name, function in FUNCTIONS.items()},
         "`torch.accelerator`",
+        compat.replace,
     ),
+    Patch("stream", {"torch.Stream": _stream}, "`torch.Stream` on a card", compat.redirect),
+    Patch("event", {"torch.Event": _event}, "`torch.Event` on a card", compat.redirect),
     Patch(
-        "stream",
-        partial(compat.redirect_constructor, "Stream", _stream),
-        ("torch.Stream",),
-        "`torch.Stream` on a card",
-    ),
-    Patch(
-        "event",
-        partial(compat.redirect_constructor, "Event", _event),
-        ("torch.Event",),
-        "`torch.Event` on a card",
-    ),
-    Patch(
-        "generator",
-        partial(compat.redirect_constructor, "Generator", _generator),
-        ("torch.Generator",),
-        "`torch.Generator` of a card",
+        "generator", {"torch.Generator": _generator}, "`torch.Generator` of a card", compat.redirect
     ),
     Patch(
         "inductor",
-        install_on_use,
-        tuple(INSTALLERS),
+        INSTALLERS,
         "`torch.compile`: the backend in `compile_fx`, and its options",
+        lambda _: install_on_use(),
     ),
     Patch(
         "new_group",
-        _wrap_new_group,
-        ("torch.distributed.distributed_c10d._new_process_group_helper",),
+        {"torch.distributed.distributed_c10d._new_process_group_helper": _of_groups("new_group")},
         "the cards' backend as the default one of groups with cards",
+        _wrap_if_available,
     ),
     Patch(
         "collective_works",
-        _of_groups("wrap_works"),
-        (
-            "torch._C._distributed_c10d.Work.wait",
-            "torch._C._distributed_c10d.Work.get_future",
-            "torch._C.Future.then",
-            "torch._C.Future.add_done_callback",
-            "torch._C._distributed_c10d.ProcessGroup._start_coalescing",
-            "torch._C._distributed_c10d.ProcessGroup._end_coalescing",
-        ),
+        {
+            f"{_WORK}.wait": _of_groups("wait"),
+            f"{_WORK}.get_future": _of_groups("get_future"),
+            "torch._C.Future.then": _of_groups("add_callback"),
+            "torch._C.Future.add_done_callback": _of_groups("add_callback"),
+            f"{_PROCESS_GROUP}._start_coalescing": _of_groups("start_coalescing"),
+            f"{_PROCESS_GROUP}._end_coalescing": _of_groups("end_coalescing"),
+        },
         "errors, timeouts, Ctrl-C, callbacks and coalescing of collectives of cards",
         with_groups=True,
     ),
     Patch(
         "destroy",
-        _of_groups("wrap_destroy"),
-        (
-            "torch.distributed.destroy_process_group",
-            "torch.distributed.distributed_c10d.destroy_process_group",
-        ),
+        {
+            f"torch.distributed.{name}": _of_groups("destroy_process_group")
+            for name in ("destroy_process_group", "distributed_c10d.destroy_process_group")
+        },
         "groups of cards that end with their process group",
         with_groups=True,
     ),
     Patch(
         "ddp",
-        _of_groups("wrap_ddp"),
-        tuple(
-            f"torch.nn.parallel.DistributedDataParallel.{name}"
-            for name in ("_ddp_init_helper", "_set_static_graph")
-        ),
+        {
+            f"{_DDP}._ddp_init_helper": _of_groups("make_reducer"),
+            f"{_DDP}._set_static_graph": _of_groups("set_static_graph"),
+        },
         "`find_unused_parameters` and `static_graph`: torch stages a map in pinned memory",
         with_groups=True,
     ),
     Patch(
         "dtensor_random",
-        _of_groups("wrap_dtensor_random"),
-        tuple(
-            f"torch.distributed.tensor._random.OffsetBasedRNGTracker.{name}"
-            for name in ("__init__", "_distribute_region")
-        ),
+        {
+            f"{_TRACKER}.__init__": _of_groups("initialise_tracker"),
+            f"{_TRACKER}._distribute_region": _of_groups("distribute_region"),
+        },
         "random DTensors: torch counts offsets that the cards' generators do not have",
         with_groups=True,
     ),
