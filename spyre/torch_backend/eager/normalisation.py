@@ -196,6 +196,7 @@ def _softmax(label: str, lowering: LoweringFunction, args: Arguments) -> torch.T
         if isinstance(out, NewResult):
             out = torch.empty_like(x, dtype=out.dtype)
         return out.resize_(()).fill_(0.0 if label == "log_softmax" else 1.0)
+    x.size(args.dim)  # IndexError if out of range: torch's meta function of compiled mode has none
     return fill(label, lowering, [x], (args.dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 

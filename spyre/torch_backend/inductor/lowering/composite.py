@@ -75,6 +75,7 @@ def slice_scatter(
     step: int = 1,
 ) -> Any:
     """aten::slice_scatter: with step 1 a join, otherwise ``spyre::slice_scatter``."""
+    _check_source(operator("slice.Tensor")(x, dim, start, end, step), source)
     if step != 1 or not _can_scatter(x, source):
         return torch.ops.spyre.slice_scatter(x, source, dim, start, end, step)
     dim %= x.dim()
@@ -96,8 +97,17 @@ def _joined_as(x: torch.Tensor, pieces: Sequence[torch.Tensor], dim: int) -> tor
     return joined.permute(back)
 
 
+def _check_source(part: torch.Tensor, source: torch.Tensor) -> None:
+    """Raise torch's RuntimeError unless ``source`` has the sizes of the part that it replaces."""
+    if part.shape != source.shape:
+        found, expected = list(source.shape), list(part.shape)
+        message = "expected src to have a size equal to the slice of self."
+        raise RuntimeError(f"{message} src size = {found}, slice size = {expected}")
+
+
 def select_scatter(x: torch.Tensor, source: torch.Tensor, dim: int, index: int) -> Any:
     """aten::select_scatter, as a slice of one step."""
+    _check_source(x.select(dim, index), source)
     dim, index = dim % x.dim(), index % x.shape[dim]
     return slice_scatter(x, source.unsqueeze(dim), dim, index, index + 1)
 
