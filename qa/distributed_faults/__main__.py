@@ -1,8 +1,8 @@
 """``python -m qa.distributed_faults [--runs N] [--seed S]``: exits 1 if something goes wrong.
 
 Every run is 3 ranks as processes; at a random collective one of them is killed, stopped,
-interrupted, raises, or calls another operation or size. The others have to fail in time, with the
-right code, and nothing wrong may be read, hang, or be left behind.
+interrupted (before it or within), raises, or calls another operation or size. The others have to
+fail in time, with the right code, and nothing wrong may be read, hang, or be left behind.
 """
 
 from __future__ import annotations
