@@ -32,11 +32,9 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler, WrapperHandler
 from torch._inductor.output_code import OutputCode
 from torch._inductor.scheduler import (
-    BaseSchedulerNode,
     BaseScheduling,
     FusedSchedulerNode,
     NopKernelSchedulerNode,
-    Scheduler,
     SchedulerNode,
 )
 from torch._inductor.utils import get_fused_kernel_name, get_kernel_metadata, sympy_product
@@ -53,54 +51,6 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_leaves, tree_map
-
-__all__ = [
-    "AsyncCompile",
-    "BaseSchedulerNode",
-    "BaseScheduling",
-    "CustomGraphPass",
-    "CustomSchedulerPass",
-    "DataDependentOutputException",
-    "DefaultHandler",
-    "DeviceInterface",
-    "DeviceOpOverrides",
-    "FusedSchedulerNode",
-    "GraphLowering",
-    "GuardOnDataDependentSymNode",
-    "MemoryDep",
-    "NopKernelSchedulerNode",
-    "OpOverload",
-    "OrderedSet",
-    "OutputCode",
-    "PythonWrapperCodegen",
-    "Scheduler",
-    "SchedulerNode",
-    "SubgraphPythonWrapperCodegen",
-    "V",
-    "WrapperHandler",
-    "asks_for_symbols",
-    "clear_caches",
-    "compile_fx_module",
-    "compiled_input_index",
-    "dynamo_config",
-    "free_unbacked_symbols",
-    "get_fused_kernel_name",
-    "get_kernel_metadata",
-    "inductor_config",
-    "ir",
-    "joint_graph",
-    "lowering",
-    "ops",
-    "register_backend_for_device",
-    "register_device_op_overrides",
-    "register_interface_for_device",
-    "select_decomp_table",
-    "symbols_allowed",
-    "sympy_product",
-    "tree_leaves",
-    "tree_map",
-    "without_tracing",
-]
 
 
 def compile_fx_module() -> Any:

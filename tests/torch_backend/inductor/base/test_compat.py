@@ -78,6 +78,18 @@ def test_only_compat_imports_private_modules():
             assert private == [], f"{path}: {private}"
 
 
+def test_each_name_that_compat_imports_is_used():
+    tree = ast.parse(Path(compat.__file__).read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for path in PACKAGE.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == compat.__name__:
+                used |= {alias.name for alias in node.names}
+    assert imported - {"annotations"} - used == set()
+
+
 def test_caches_of_nodes_are_cleared():
     class Node:
         pass
