@@ -99,9 +99,11 @@ Incoming = Mapping[int, tuple[Bytes, int]]
 class Communicator:
     """One rank of a group. One thread calls it, and all ranks make the same calls in one order.
 
-    After a failure every later call raises CollectiveError SPY956. ``observer`` is called with the
-    record of every completed operation.
+    After a failure every later call raises CollectiveError SPY956. ``deadline``: of the next calls,
+    set before the first one. ``observer`` is called with the record of every completed operation.
     """
+
+    deadline: Deadline
 
     def __init__(
         self,
@@ -145,24 +147,20 @@ class Communicator:
 
     # --- reductions ---------------------------------------------------------------------------
 
-    def all_reduce(self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline) -> None:
+    def all_reduce(self, run: Bytes, combiner: Combiner, detail: str) -> None:
         """Reduce equal runs of whole sticks of all ranks, in place; the same bits on all ranks."""
         if 0 < run.size * self.size <= SMALL_BYTES:
-            self._all_reduce_small(run, combiner, detail, deadline)
+            self._all_reduce_small(run, combiner, detail)
         else:
-            self._reduce_chunks("all_reduce", run, range(self.size), combiner, detail, deadline)
+            self._reduce_chunks("all_reduce", run, range(self.size), combiner, detail)
 
-    def reduce(
-        self, run: Bytes, root: int, combiner: Combiner, detail: str, deadline: Deadline
-    ) -> None:
+    def reduce(self, run: Bytes, root: int, combiner: Combiner, detail: str) -> None:
         """As `all_reduce`, but only the run of the root changes."""
-        self._reduce_chunks(f"reduce to {root}", run, [root], combiner, detail, deadline)
+        self._reduce_chunks(f"reduce to {root}", run, [root], combiner, detail)
 
-    def _all_reduce_small(
-        self, run: Bytes, combiner: Combiner, detail: str, deadline: Deadline
-    ) -> None:
+    def _all_reduce_small(self, run: Bytes, combiner: Combiner, detail: str) -> None:
         boxes = [Outbox((run.size,), self._others)]
-        with self._round("all_reduce", detail, boxes, run.size, deadline):
+        with self._round("all_reduce", detail, boxes, run.size):
             # The pieces are copies, because the reduction overwrites the run.
             self.transport.piece(0, 0)[:] = run
             self.transport.commit(0)
@@ -177,13 +175,7 @@ class Communicator:
                     self._fold([r[start:end] for r in runs], owner, combiner, run[start:end])
 
     def _reduce_chunks(
-        self,
-        name: str,
-        run: Bytes,
-        receivers: Sequence[int],
-        combiner: Combiner,
-        detail: str,
-        deadline: Deadline,
+        self, name: str, run: Bytes, receivers: Sequence[int], combiner: Combiner, detail: str
     ) -> None:
         """Every rank reduces one chunk of all runs and sends it to the receivers, piece by piece.
 
@@ -212,16 +204,11 @@ class Communicator:
 
         results = Outbox(_sizes(chunks[self.rank]), others)
         boxes, stages = self._distribution(chunks, reduce)
-        with self._round(name, detail, [*boxes, results], run.size, deadline):
+        with self._round(name, detail, [*boxes, results], run.size):
             _pipeline(max(map(len, chunks)), (*stages, receive))
 
     def reduce_scatter(
-        self,
-        out: Bytes,
-        parts: Sequence[Bytes],
-        combiner: Combiner,
-        detail: str,
-        deadline: Deadline,
+        self, out: Bytes, parts: Sequence[Bytes], combiner: Combiner, detail: str
     ) -> None:
         """Reduce ``parts[rank]`` of all ranks, whole sticks, into ``out``."""
         targets = self._pieces(out)
@@ -236,7 +223,7 @@ class Communicator:
 
         total = sum(part.size for part in parts)
         boxes, stages = self._distribution(pieces, reduce)
-        with self._round("reduce_scatter", detail, boxes, total, deadline):
+        with self._round("reduce_scatter", detail, boxes, total):
             _pipeline(max(map(len, pieces)), stages)
 
     def _distribution(
@@ -268,66 +255,56 @@ class Communicator:
 
     # --- copies -------------------------------------------------------------------------------
 
-    def broadcast(self, part: Bytes, root: int, detail: str, deadline: Deadline) -> None:
+    def broadcast(self, part: Bytes, root: int, detail: str) -> None:
         """Copy the ``part`` of the root to all ranks."""
         at_root = self.rank == root
         outgoing = {0: (part, self._others)} if at_root else {}
         incoming = {} if at_root else {root: (part, 0)}
-        self._exchange(f"broadcast from {root}", part.size, outgoing, incoming, detail, deadline)
+        self._exchange(f"broadcast from {root}", part.size, outgoing, incoming, detail)
 
-    def all_gather(
-        self, outs: Sequence[Bytes], own: Bytes, detail: str, deadline: Deadline
-    ) -> None:
+    def all_gather(self, outs: Sequence[Bytes], own: Bytes, detail: str) -> None:
         """Copy ``own`` of each rank k to ``outs[k]`` of all ranks."""
         outgoing = {0: (own, self._others)}
         incoming = {k: (outs[k], 0) for k in self._others}
         size_bytes = sum(out.size for out in outs)
         itself = outs[self.rank], own
-        self._exchange("all_gather", size_bytes, outgoing, incoming, detail, deadline, itself)
+        self._exchange("all_gather", size_bytes, outgoing, incoming, detail, itself)
 
-    def gather(
-        self, outs: Sequence[Bytes], own: Bytes, root: int, detail: str, deadline: Deadline
-    ) -> None:
+    def gather(self, outs: Sequence[Bytes], own: Bytes, root: int, detail: str) -> None:
         """Copy ``own`` of each rank k to ``outs[k]`` of the root; ``outs`` is empty elsewhere."""
         name = f"gather to {root}"
         if self.rank == root:
             incoming = {k: (outs[k], root) for k in self._others}
             size_bytes = sum(out.size for out in outs)
-            self._exchange(name, size_bytes, {}, incoming, detail, deadline, (outs[root], own))
+            self._exchange(name, size_bytes, {}, incoming, detail, (outs[root], own))
         else:
             outgoing = {root: (own, (root,))}
-            self._exchange(name, own.size * self.size, outgoing, {}, detail, deadline)
+            self._exchange(name, own.size * self.size, outgoing, {}, detail)
 
-    def scatter(
-        self, out: Bytes, parts: Sequence[Bytes], root: int, detail: str, deadline: Deadline
-    ) -> None:
+    def scatter(self, out: Bytes, parts: Sequence[Bytes], root: int, detail: str) -> None:
         """Copy ``parts[k]`` of the root to ``out`` of each rank k; ``parts`` is empty elsewhere."""
         name = f"scatter from {root}"
         if self.rank == root:
             outgoing = {k: (parts[k], (k,)) for k in self._others}
             size_bytes = sum(part.size for part in parts)
-            self._exchange(name, size_bytes, outgoing, {}, detail, deadline, (out, parts[root]))
+            self._exchange(name, size_bytes, outgoing, {}, detail, (out, parts[root]))
         else:
             incoming = {root: (out, self.rank)}
-            self._exchange(name, out.size * self.size, {}, incoming, detail, deadline)
+            self._exchange(name, out.size * self.size, {}, incoming, detail)
 
-    def all_to_all(
-        self, outs: Sequence[Bytes], parts: Sequence[Bytes], detail: str, deadline: Deadline
-    ) -> None:
+    def all_to_all(self, outs: Sequence[Bytes], parts: Sequence[Bytes], detail: str) -> None:
         """Copy ``parts[rank]`` of each rank k to ``outs[k]``."""
         outgoing = {k: (parts[k], (k,)) for k in self._others}
         incoming = {k: (outs[k], self.rank) for k in self._others}
         itself = outs[self.rank], parts[self.rank]
         size_bytes = sum(part.size for part in parts)
-        self._exchange("all_to_all", size_bytes, outgoing, incoming, detail, deadline, itself)
+        self._exchange("all_to_all", size_bytes, outgoing, incoming, detail, itself)
 
-    def barrier(self, detail: str, deadline: Deadline) -> None:
+    def barrier(self, detail: str) -> None:
         """Return when all ranks have called it."""
-        self._exchange("barrier", 0, {}, {}, detail, deadline)
+        self._exchange("barrier", 0, {}, {}, detail)
 
-    def agree(
-        self, sent: Sequence[str], wanted: Sequence[str], detail: str, deadline: Deadline
-    ) -> None:
+    def agree(self, sent: Sequence[str], wanted: Sequence[str], detail: str) -> None:
         """Raise CollectiveError SPY952, on all ranks, unless sizes sent and received agree.
 
         ``sent``, ``wanted``: sizes of an all-to-all, by rank at the other end. Not observed.
@@ -337,7 +314,7 @@ class Communicator:
         rows = [own if k == self.rank else np.zeros_like(own) for k in range(self.size)]
         incoming = {k: (rows[k], 0) for k in self._others}
         name = "sizes of all_to_all"
-        self._exchange(name, None, {0: (own, self._others)}, incoming, detail, deadline)
+        self._exchange(name, None, {0: (own, self._others)}, incoming, detail)
         sizes = [text_of(row).split("\n") for row in rows]
         for source, target in product(range(self.size), repeat=2):
             offered, expected = sizes[source][target], sizes[target][self.size + source]
@@ -357,7 +334,6 @@ class Communicator:
         outgoing: Outgoing,
         incoming: Incoming,
         detail: str,
-        deadline: Deadline,
         itself: tuple[Bytes, Bytes] | None = None,
     ) -> None:
         """Send and receive parts. ``itself``: destination and source of a local copy."""
@@ -378,7 +354,7 @@ class Communicator:
                 if k in incoming and index < len(targets[k]):
                     self._receive(k, incoming[k][1], index, targets[k])
 
-        with self._round(name, detail, boxes, size_bytes, deadline):
+        with self._round(name, detail, boxes, size_bytes):
             steps = max([0, *map(len, sources.values()), *map(len, targets.values())])
             _pipeline(steps, (send, receive))
             if itself is not None:
@@ -388,12 +364,7 @@ class Communicator:
 
     @contextmanager
     def _round(
-        self,
-        name: str,
-        detail: str,
-        boxes: Sequence[Outbox],
-        size_bytes: int | None,
-        deadline: Deadline,
+        self, name: str, detail: str, boxes: Sequence[Outbox], size_bytes: int | None
     ) -> Iterator[None]:
         """``size_bytes``: of the record for the observer; None for no record."""
         self.check()
@@ -404,7 +375,7 @@ class Communicator:
         called = f"{name} {fitted(detail, DETAIL_LIMIT)}".rstrip()
         header = f"{called} (operation {self._sequence} of the group)"
         try:
-            with self.transport.round(header, boxes, deadline):
+            with self.transport.round(header, boxes, self.deadline):
                 yield
         except SpyreError as error:
             self.fail(error)

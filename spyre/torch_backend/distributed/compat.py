@@ -34,23 +34,12 @@ c10d: Any = torch._C._distributed_c10d
 SLICE_SECONDS = 0.05
 _CALLBACK_ERROR = "Got the following error when running the callback: "
 _libraries: list[Any] = []
-_REDUCE_OPS = {
-    c10d.ReduceOp.RedOpType.SUM: "sum",
-    c10d.ReduceOp.RedOpType.AVG: "avg",
-    c10d.ReduceOp.RedOpType.PRODUCT: "product",
-    c10d.ReduceOp.RedOpType.MIN: "min",
-    c10d.ReduceOp.RedOpType.MAX: "max",
-    c10d.ReduceOp.RedOpType.BAND: "band",
-    c10d.ReduceOp.RedOpType.BOR: "bor",
-    c10d.ReduceOp.RedOpType.BXOR: "bxor",
-    c10d.ReduceOp.RedOpType.PREMUL_SUM: "premul_sum",
-}
 
 
 def reduce_op_name(reduce_op: Any) -> str:
     """Return ``sum``, ``avg`` …; ``reduce_op``: a ReduceOp, or the script object of one."""
     kind = reduce_op.op() if callable(reduce_op.op) else reduce_op.op
-    return _REDUCE_OPS[c10d.ReduceOp.RedOpType(kind) if isinstance(kind, int) else kind]
+    return str(c10d.ReduceOp.RedOpType(kind).name.lower())
 
 
 def name_of_process_group(process_group: Any) -> tuple[str, int]:

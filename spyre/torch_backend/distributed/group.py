@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ from spyre.torch_backend.tensors import DeviceBuffer, buffer_of
 if TYPE_CHECKING:
     from spyre.runtime.flex import FlexDevice
 
-Job = Callable[[Deadline], None]
+Job = Callable[[], None]
 TRANSPORTS = ("auto", "shm", "gloo")
 
 _groups: dict[tuple[str, int], CardGroup] = {}
@@ -70,20 +70,22 @@ class CollectiveFailure(dist.DistBackendError):  # type: ignore[misc]
 class _Call:
     """One operation, passed from the thread that issued it to the one that runs it.
 
-    ``result``: the value of its future, tensors that it writes or lists of them. ``streams``: the
-    caller's, by card.
+    ``result``: the value of its future, tensors that it writes or lists of them. ``channel``: None
+    for point-to-point operations. ``streams``: the caller's, by card. ``deadline``: while it runs.
     """
 
     name: str
-    tensors: list[torch.Tensor]
+    tensors: Sequence[torch.Tensor]
     job: Job
     result: list[Any]
-    future: Any
-    streams: list[Any]
-    events: list[Any]
+    channel: _Channel | None
     timeout: float
     completion: Completion
+    streams: list[Any]
+    events: list[Any]
+    future: Any = field(default_factory=torch.futures.Future)
     work: Any = None
+    deadline: Deadline = field(init=False)
 
 
 class CardGroup:
@@ -129,24 +131,22 @@ class CardGroup:
             check_tensor(name, tensor)
         channel = None if lane else self._usable_channel(thread_path())
         timeout = self.timeout if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
-        future: Any = torch.futures.Future()
         cards = _cards(tensors)
         streams = [current_stream(index) for index in cards]
         events = [stream.record_event() for stream in streams]
         completion = Completion(self.threads, self.name, cards, lane and f"/{lane}")
-        call = _Call(name, list(tensors), job, result, future, streams, events, timeout, completion)
+        call = _Call(name, tensors, job, result, channel, timeout, completion, streams, events)
         if channel is not None and channel.begins_here(is_async):
-            return self._run_here(call, channel).boxed()
-        call.work = work = compat.work_of_future(future.then(_raise_error), completion)
+            return self._run_here(call).boxed()
+        call.work = work = compat.work_of_future(call.future.then(_raise_error), completion)
         key = lane if channel is None else f"collectives{channel.path}"
-        run = partial(self._run, call, channel)
-        self.threads.put(key, f"{completion.callback_path}/inline", run)
+        self.threads.put(key, f"{completion.callback_path}/inline", partial(self._run, call))
         return work.boxed()
 
     def coalesced(self, works: Sequence[Any]) -> Any:
         """Return a ``Work``, boxed, that completes with all of ``works``."""
 
-        def wait_for_all(_: Deadline) -> None:
+        def wait_for_all() -> None:
             for work in works:
                 work.wait()
 
@@ -155,24 +155,21 @@ class CardGroup:
     @property
     def communicator(self) -> Communicator:
         """The communicator of the call that the calling thread runs."""
-        channel: _Channel = self._local.channel
-        return channel.communicator
+        communicator: Communicator = self._local.call.channel.communicator
+        return communicator
 
-    @contextmanager
-    def running(self, call: _Call, channel: _Channel | None) -> Iterator[None]:
-        """Attribute records of the calling thread within the block to ``call``."""
-        self._local.call, self._local.channel = call, channel
-        try:
-            yield
-        finally:
-            self._local.call = self._local.channel = None
+    @property
+    def deadline(self) -> Deadline:
+        """The deadline of the call that the calling thread runs."""
+        deadline: Deadline = self._local.call.deadline
+        return deadline
 
     def note(self, record: CollectiveRecord) -> None:
         """Pass a record of the running call to the observers and to recordings of its cards."""
         for observer in _observers:
             observer(self.name, record)
         call: _Call = self._local.call
-        for index in _cards(call.tensors):
+        for index in call.completion.cards:
             card = card_at(index)
             if card.scheduler.is_observed:
                 used = [t for t in call.tensors if t.device.index == index and t.numel()]
@@ -197,16 +194,16 @@ class CardGroup:
             self._channels[path] = self._new_channel(path)
         return self._channels[path]
 
-    def _run(self, call: _Call, channel: _Channel | None) -> None:
-        cards = _cards(call.tensors)
+    def _run(self, call: _Call) -> None:
+        cards = call.completion.cards
         try:
             use_own_streams(cards)
             for event, index in zip(call.events, cards, strict=True):
                 if card_at(index).scheduler.is_observed:
                     event.wait()  # records the dependence on earlier work
-            self._do(call, channel)
+            self._do(call)
         except BaseException as error:
-            value: Any = self._failed(call, error, channel)
+            value: Any = self._failed(call, error)
         else:
             value = call.result
         # callbacks that C++ added run here; work after them is in order on the caller's streams
@@ -216,31 +213,35 @@ class CardGroup:
         call.work = None
         call.completion.done.set()
 
-    def _run_here(self, call: _Call, channel: _Channel) -> Any:
+    def _run_here(self, call: _Call) -> Any:
         try:
-            self._do(call, channel)
+            self._do(call)
         except Exception as error:
-            raise self._failed(call, error, channel) from error
+            raise self._failed(call, error) from error
         except BaseException as interrupt:
-            self._failed(call, interrupt, channel)
+            self._failed(call, interrupt)
             raise
         call.future.set_result(call.result)
         return compat.ended_work_of_future(call.future)
 
-    def _do(self, call: _Call, channel: _Channel | None) -> None:
+    def _do(self, call: _Call) -> None:
         # inference mode can write all tensors; tensors created in it can be written only there
-        turn = nullcontext() if channel is None else channel.turn()
-        with turn, torch.inference_mode(), self.running(call, channel):
+        turn = nullcontext() if call.channel is None else call.channel.turn()
+        with turn, torch.inference_mode():
             for event in call.events:
                 event.synchronize()
-            call.job(Deadline.after(call.timeout))
+            call.deadline, self._local.call = Deadline.after(call.timeout), call
+            if call.channel is not None:
+                call.channel.communicator.deadline = call.deadline
+            try:
+                call.job()
+            finally:
+                self._local.call = None
 
-    def _failed(
-        self, call: _Call, error: BaseException, channel: _Channel | None
-    ) -> CollectiveFailure:
+    def _failed(self, call: _Call, error: BaseException) -> CollectiveFailure:
         failure = CollectiveFailure(f"{call.name} on rank {self.rank} of {self.size}: {error}")
         failure.__cause__ = error
-        if channel is not None:
+        if call.channel is not None:
             reason = f"{call.name}: {type(error).__name__}: {error}"
             own = error if isinstance(error, SpyreError) else CollectiveError("SPY957", reason)
             self.fail(own)

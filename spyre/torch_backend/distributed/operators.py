@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from inspect import signature
 from itertools import pairwise
@@ -18,11 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from spyre.errors import SpyreError
 from spyre.hw.device import Combiner
 from spyre.hw.numerics import Numerics
-from spyre.runtime.comms import CollectiveError, CollectiveRecord, Deadline, padded, text_of
+from spyre.runtime.comms import CollectiveError, CollectiveRecord, padded, text_of
+from spyre.torch_backend.compat import schema_of
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.group import (
@@ -46,6 +47,7 @@ from spyre.torch_backend.distributed.images import (
 from spyre.torch_backend.tensors import buffer_of
 
 Tensors = Sequence[torch.Tensor]
+Ints = Sequence[int]
 
 
 @cache
@@ -127,43 +129,39 @@ def _copy_back(target: torch.Tensor, tensor: torch.Tensor) -> None:
 # --- reductions -------------------------------------------------------------------------------
 
 
-def _reduce(
-    group: CardGroup, tensors: Tensors, operator: str, root: int | None, deadline: Deadline
-) -> None:
+def _reduce(group: CardGroup, tensors: Tensors, operator: str, root: int | None) -> None:
     """``root``: the rank that gets the results; None for all ranks."""
     for tensor in tensors:
         combiner, target = _combiner(operator, tensor), _addends(operator, tensor)
         run, detail = sticks(target)[0], f"{operator} {_detail(tensor)}"
         if root is None:
-            group.communicator.all_reduce(run, combiner, detail, deadline)
+            group.communicator.all_reduce(run, combiner, detail)
         else:
-            group.communicator.reduce(run, root, combiner, detail, deadline)
+            group.communicator.reduce(run, root, combiner, detail)
         if root in (None, group.rank):
             _copy_back(target, tensor)
             _finish(operator, group, tensor)
 
 
 def _reduce_scatter(
-    group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str, deadline: Deadline
+    group: CardGroup, out: torch.Tensor, whole: torch.Tensor, operator: str
 ) -> None:
     """``whole``: the parts of all ranks in one tensor."""
     source = _addends(operator, whole)
     parts = slices(source, tuple(out.size()), group.size) if out.numel() else None
     if parts is None:
         flat = source.reshape(group.size, *out.size())
-        _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator, deadline)
+        _reduce_parts(group, out, [flat[k] for k in range(group.size)], operator)
         return
     target = plain(out)
     combiner, detail = _combiner(operator, out), f"{operator} {_detail(out)}"
     rows = sticks(target).reshape(parts[0].shape)
-    group.communicator.reduce_scatter(rows, parts, combiner, detail, deadline)
+    group.communicator.reduce_scatter(rows, parts, combiner, detail)
     _copy_back(target, out)
     _finish(operator, group, out)
 
 
-def _reduce_parts(
-    group: CardGroup, out: torch.Tensor, parts: Tensors, operator: str, deadline: Deadline
-) -> None:
+def _reduce_parts(group: CardGroup, out: torch.Tensor, parts: Tensors, operator: str) -> None:
     """Reduce this rank's part over all ranks into ``out``; parts may differ in size."""
     like = parts[group.rank]
     combiner = _combiner(operator, like)
@@ -171,7 +169,7 @@ def _reduce_parts(
     target = plain(shaped)
     rows = [sticks(_addends(operator, part)) for part in parts]
     detail = f"{operator} {_details(parts)}"
-    group.communicator.reduce_scatter(sticks(target), rows, combiner, detail, deadline)
+    group.communicator.reduce_scatter(sticks(target), rows, combiner, detail)
     _copy_back(target, shaped)
     _finish(operator, group, out)
 
@@ -179,10 +177,10 @@ def _reduce_parts(
 # --- copies -----------------------------------------------------------------------------------
 
 
-def _broadcast(group: CardGroup, tensors: Tensors, root: int, deadline: Deadline) -> None:
+def _broadcast(group: CardGroup, tensors: Tensors, root: int) -> None:
     for tensor in tensors:
         target = plain(tensor)
-        group.communicator.broadcast(sticks(target), root, _detail(tensor), deadline)
+        group.communicator.broadcast(sticks(target), root, _detail(tensor))
         if group.rank != root:
             _copy_back(target, tensor)
 
@@ -196,62 +194,51 @@ def _receiving(outs: Tensors) -> Iterator[list[Bytes]]:
         _copy_back(target, out)
 
 
-def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor, deadline: Deadline) -> None:
+def _all_gather(group: CardGroup, outs: Tensors, own: torch.Tensor) -> None:
     """``outs``: a tensor per rank; they may differ in size."""
     source = plain(own)
     with _receiving(outs) as rows:
-        group.communicator.all_gather(rows, sticks(source), _details(outs), deadline)
+        group.communicator.all_gather(rows, sticks(source), _details(outs))
 
 
-def _all_gather_base(
-    group: CardGroup, whole: torch.Tensor, own: torch.Tensor, deadline: Deadline
-) -> None:
+def _all_gather_base(group: CardGroup, whole: torch.Tensor, own: torch.Tensor) -> None:
     """``whole``: the parts of all ranks in one tensor."""
     target, detail = plain(whole), _detail(own)
     parts = slices(target, tuple(own.size()), group.size) if own.numel() else None
     if parts is not None:
         source = sticks(plain(own)).reshape(parts[0].shape)
-        group.communicator.all_gather(parts, source, detail, deadline)
+        group.communicator.all_gather(parts, source, detail)
         _copy_back(target, whole)
         return
     content = np.empty((group.size, code_bytes(own)), np.uint8)
     rows = [content[k : k + 1] for k in range(group.size)]
-    group.communicator.all_gather(rows, codes(own), f"{detail} in C order", deadline)
+    group.communicator.all_gather(rows, codes(own), f"{detail} in C order")
     put_codes(whole, content)
 
 
-def _gather(
-    group: CardGroup, outs: Tensors, own: torch.Tensor, root: int, deadline: Deadline
-) -> None:
+def _gather(group: CardGroup, outs: Tensors, own: torch.Tensor, root: int) -> None:
     source = plain(own)
     with _receiving(outs) as rows:
-        group.communicator.gather(rows, sticks(source), root, _detail(own), deadline)
+        group.communicator.gather(rows, sticks(source), root, _detail(own))
 
 
-def _scatter(
-    group: CardGroup, out: torch.Tensor, parts: Tensors, root: int, deadline: Deadline
-) -> None:
+def _scatter(group: CardGroup, out: torch.Tensor, parts: Tensors, root: int) -> None:
     rows = [sticks(plain(part)) for part in parts]
     with _receiving([out]) as (target,):
-        group.communicator.scatter(target, rows, root, _detail(out), deadline)
+        group.communicator.scatter(target, rows, root, _detail(out))
 
 
-def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors, deadline: Deadline) -> None:
+def _all_to_all(group: CardGroup, outs: Tensors, parts: Tensors) -> None:
     detail = name_of(outs[0].dtype)
     sent, wanted = ([str(list(part.size())) for part in some] for some in (parts, outs))
-    group.communicator.agree(sent, wanted, detail, deadline)
+    group.communicator.agree(sent, wanted, detail)
     rows = [sticks(plain(part)) for part in parts]
     with _receiving(outs) as received:
-        group.communicator.all_to_all(received, rows, detail, deadline)
+        group.communicator.all_to_all(received, rows, detail)
 
 
 def _all_to_all_base(
-    group: CardGroup,
-    out: torch.Tensor,
-    whole: torch.Tensor,
-    out_rows: Sequence[int],
-    whole_rows: Sequence[int],
-    deadline: Deadline,
+    group: CardGroup, out: torch.Tensor, whole: torch.Tensor, out_rows: Ints, whole_rows: Ints
 ) -> None:
     """Exchange rows along the first dim: ``out_rows`` from and ``whole_rows`` to each rank; empty
     for equal numbers.
@@ -259,20 +246,20 @@ def _all_to_all_base(
     sent_rows, received_rows = _rows(whole, whole_rows, group), _rows(out, out_rows, group)
     detail = f"{name_of(out.dtype)} rows of {list(out.size()[1:])}"
     offered, wanted = ([f"{k} rows" for k in rows] for rows in (sent_rows, received_rows))
-    group.communicator.agree(offered, wanted, detail, deadline)
+    group.communicator.agree(offered, wanted, detail)
     content = codes(whole)
     result = np.empty((1, code_bytes(out)), np.uint8)
     received, sent = _split(result, received_rows), _split(content, sent_rows)
-    group.communicator.all_to_all(received, sent, detail, deadline)
+    group.communicator.all_to_all(received, sent, detail)
     put_codes(out, result)
 
 
-def _rows(tensor: torch.Tensor, rows: Sequence[int], group: CardGroup) -> list[int]:
+def _rows(tensor: torch.Tensor, rows: Ints, group: CardGroup) -> list[int]:
     """Return the number of rows per rank along the first dim: ``rows``, or equal ones."""
     return list(rows) or [tensor.size(0) // group.size] * group.size
 
 
-def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
+def _split(content: Bytes, rows: Ints) -> list[Bytes]:
     edges = np.cumsum([0, *rows]) * (content.shape[1] // max(1, sum(rows)))
     return [content[:, start:end] for start, end in pairwise(edges)]
 
@@ -280,24 +267,22 @@ def _split(content: Bytes, rows: Sequence[int]) -> list[Bytes]:
 # --- point to point: messages between hosts' memories -----------------------------------------
 
 
-def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline) -> None:
+def _send(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> None:
     begin_ns = time.perf_counter_ns()
     for message in (_header(tensor), torch.from_numpy(codes(tensor)[0])):
         if message.numel():
-            _finish_message(group.gloo.send([message], peer, tag), peer, deadline)
+            _finish_message(group, group.gloo.send([message], peer, tag), peer)
     group.note(_message_record("send", f"send to {peer}", group, tensor, peer, begin_ns))
 
 
-def _receive(
-    group: CardGroup, tensor: torch.Tensor, peer: int, tag: int, deadline: Deadline
-) -> None:
+def _receive(group: CardGroup, tensor: torch.Tensor, peer: int, tag: int) -> None:
     begin_ns = time.perf_counter_ns()
     expected, header = text_of(_header(tensor).numpy()), _header(tensor)
-    _finish_message(group.gloo.recv([header], peer, tag), peer, deadline)
+    _finish_message(group, group.gloo.recv([header], peer, tag), peer)
     found = text_of(header.numpy())
     content = torch.empty(int(found.partition(" ")[0]), dtype=torch.uint8, device="cpu")
     if content.numel():
-        _finish_message(group.gloo.recv([content], peer, tag), peer, deadline)
+        _finish_message(group, group.gloo.recv([content], peer, tag), peer)
     if found != expected:
         raise CollectiveError(
             "SPY952",
@@ -309,13 +294,13 @@ def _receive(
     group.note(_message_record("recv", f"recv from {peer}", group, tensor, peer, begin_ns))
 
 
-def _finish_message(work: Any, peer: int, deadline: Deadline) -> None:
+def _finish_message(group: CardGroup, work: Any, peer: int) -> None:
     try:
-        work.wait(compat.milliseconds(deadline.seconds_left))
+        work.wait(compat.milliseconds(group.deadline.seconds_left))
     except RuntimeError as error:
         ended = f"a message from or to rank {peer}: the connection has ended"
-        late = f"a message from or to rank {peer}: not done within {deadline.timeout:g} s"
-        is_late, found = deadline.seconds_left == 0, str(error).splitlines()[0]
+        late = f"a message from or to rank {peer}: not done within {group.deadline.timeout:g} s"
+        is_late, found = group.deadline.seconds_left == 0, str(error).splitlines()[0]
         raise CollectiveError(
             *("SPY955", late) if is_late else ("SPY954", ended), found=found
         ) from error
@@ -369,13 +354,20 @@ def _check_size(tensor: torch.Tensor, like: torch.Tensor) -> None:
     _expect(tensor.size() == like.size(), ValueError, found)
 
 
+def _check_parts(group: CardGroup, parts: Tensors, like: torch.Tensor, root: int) -> None:
+    if group.rank == root:
+        _check_list(group, parts, like)
+    for part in parts:
+        _check_size(part, like)
+
+
 def _check_whole(group: CardGroup, whole: torch.Tensor, part: torch.Tensor) -> None:
     _check_dtype(whole, part)
     found = f"expected world_size * {part.numel()} elements, found {whole.numel()}"
     _expect(whole.numel() == group.size * part.numel(), ValueError, found)
 
 
-def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Sequence[int]) -> None:
+def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Ints) -> None:
     first = tensor.size(0) if tensor.dim() else 0
     equal = "Tensor's dim 0 does not divide equally across group size"
     _expect(bool(rows) or first % group.size == 0, RuntimeError, equal)
@@ -388,48 +380,46 @@ def _check_splits(group: CardGroup, tensor: torch.Tensor, rows: Sequence[int]) -
 # --- the operators ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """A checked call, arguments of `CardGroup.submit`. ``returned``: beside the work, if any."""
-
-    name: str
-    tensors: Tensors
-    job: Job
-    result: list[Any]
-    returned: Any = None
-    lane: str = ""
-
-
 KERNELS: dict[str, Callable[..., Any]] = {}
 """By name of the operator of c10d."""
 
 
-def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
+def _kernel(name: str, lane: str = "") -> Callable[[Callable[..., Job]], Callable[..., Any]]:
     """Add to `KERNELS` an operator of c10d, whose last arguments are ``async_op`` and timeout.
 
-    ``prepare`` checks the others, of which ``group`` is the operator's process group.
+    The decorated function checks the others, of which ``group`` is the operator's process group,
+    and returns the job for `CardGroup.submit`. ``lane``: formatted with the arguments.
     """
-    names = list(signature(prepare).parameters)
-    at, count = names.index("group"), len(names)
 
-    @wraps(prepare)
-    def kernel(*args: Any) -> Any:
-        group = group_of(*compat.name_of_process_group(args[at]))
-        call = prepare(*args[:at], group, *args[at + 1 : count])
-        is_async = args[count] if len(args) > count else True
-        timeout = args[count + 1] if len(args) > count + 1 else -1
-        work = group.submit(
-            call.name, call.tensors, call.job, call.result, timeout, call.lane, is_async=is_async
-        )
-        return work if call.returned is None else (call.returned, work)
+    def add(prepare: Callable[..., Job]) -> Callable[..., Any]:
+        operator, names = prepare.__name__, list(signature(prepare).parameters)
+        at, count = names.index("group"), len(names)
+        writes = operator.endswith("_")  # to its first argument, as everywhere in torch
+        returns = len(schema_of(getattr(torch.ops.c10d, operator).default).returns)
 
-    KERNELS[prepare.__name__] = kernel
-    return kernel
+        @wraps(prepare)
+        def kernel(*args: Any) -> Any:
+            group = group_of(*compat.name_of_process_group(args[at]))
+            job = prepare(*args[:at], group, *args[at + 1 : count])
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            result = args[0] if isinstance(args[0], list) else [args[0]]
+            is_async = args[count] if len(args) > count else True
+            timeout = args[count + 1] if len(args) > count + 1 else -1
+            thread = lane.format(**dict(zip(names, args, strict=False)))
+            work = group.submit(
+                name, tensors, job, result if writes else [], timeout, thread, is_async=is_async
+            )
+            return work if returns == 1 else (args[0], work)
+
+        KERNELS[operator] = kernel
+        return kernel
+
+    return add
 
 
-def _in_order(jobs: Sequence[Job], deadline: Deadline) -> None:
+def _in_order(jobs: Sequence[Job]) -> None:
     for job in jobs:
-        job(deadline)
+        job()
 
 
 def _one(tensors: Tensors) -> torch.Tensor:
@@ -438,36 +428,30 @@ def _one(tensors: Tensors) -> torch.Tensor:
     return tensors[0]
 
 
-@_kernel
-def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> _Operation:
+@_kernel("all_reduce")
+def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> Job:
     """See `torch.distributed.all_reduce`."""
     if sparse_indices is not None:
         raise _unsupported("sparse reduction", "make the tensor dense")
-    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
-    return _Operation("all_reduce", tensors, job, tensors, tensors)
+    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
 
 
-@_kernel
-def allreduce_coalesced_(tensors: Any, group: Any, reduce_op: Any) -> _Operation:
+@_kernel("all_reduce_coalesced")
+def allreduce_coalesced_(tensors: Any, group: Any, reduce_op: Any) -> Job:
     """See `torch.distributed.all_reduce_coalesced`."""
-    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
-    return _Operation("all_reduce_coalesced", tensors, job, tensors)
+    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
 
 
-@_kernel
-def broadcast_(tensors: Any, group: Any, root_rank: int, root_tensor: int) -> _Operation:
+@_kernel("broadcast")
+def broadcast_(tensors: Any, group: Any, root_rank: int, root_tensor: int) -> Job:
     """See `torch.distributed.broadcast`."""
-    job = partial(_broadcast, group, tensors, root_rank)
-    return _Operation("broadcast", tensors, job, tensors, tensors)
+    return partial(_broadcast, group, tensors, root_rank)
 
 
-@_kernel
-def reduce_(
-    tensors: Any, group: Any, reduce_op: Any, root_rank: int, root_tensor: int
-) -> _Operation:
+@_kernel("reduce")
+def reduce_(tensors: Any, group: Any, reduce_op: Any, root_rank: int, root_tensor: int) -> Job:
     """See `torch.distributed.reduce`."""
-    job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), root_rank)
-    return _Operation("reduce", tensors, job, tensors)
+    return partial(_reduce, group, tensors, _operator(reduce_op, tensors), root_rank)
 
 
 def _gathering(group: CardGroup, parts: Tensors, own: torch.Tensor) -> Job:
@@ -481,46 +465,41 @@ def _gathering_base(group: CardGroup, out: torch.Tensor, own: torch.Tensor) -> J
     return partial(_all_gather_base, group, out, own)
 
 
-@_kernel
-def allgather_(outs: Any, tensors: Any, group: Any) -> _Operation:
+@_kernel("all_gather")
+def allgather_(outs: Any, tensors: Any, group: Any) -> Job:
     """See `torch.distributed.all_gather`."""
-    own, parts = _one(tensors), _one(outs)
-    return _Operation("all_gather", [*parts, own], _gathering(group, parts, own), outs, outs)
+    own = _one(tensors)
+    return _gathering(group, _one(outs), own)
 
 
-@_kernel
-def _allgather_base_(out: Any, own: Any, group: Any) -> _Operation:
+@_kernel("all_gather_into_tensor")
+def _allgather_base_(out: Any, own: Any, group: Any) -> Job:
     """See `torch.distributed.all_gather_into_tensor`."""
-    job = _gathering_base(group, out, own)
-    return _Operation("all_gather_into_tensor", [out, own], job, [out], out)
+    return _gathering_base(group, out, own)
 
 
-@_kernel
-def allgather_into_tensor_coalesced_(outs: Any, tensors: Any, group: Any) -> _Operation:
+@_kernel("all_gather_into_tensor_coalesced")
+def allgather_into_tensor_coalesced_(outs: Any, tensors: Any, group: Any) -> Job:
     """Several `_allgather_base_` in one operation."""
     jobs = [_gathering_base(group, *pair) for pair in zip(outs, tensors, strict=True)]
-    job = partial(_in_order, jobs)
-    return _Operation("all_gather_into_tensor_coalesced", [*outs, *tensors], job, outs)
+    return partial(_in_order, jobs)
 
 
-@_kernel
-def allgather_coalesced_(outs: Any, tensors: Any, group: Any) -> _Operation:
+@_kernel("all_gather_coalesced")
+def allgather_coalesced_(outs: Any, tensors: Any, group: Any) -> Job:
     """Gather several tensors: ``outs[rank][k]`` receives tensor k of a rank."""
     by_tensor = zip(zip(*outs, strict=True), tensors, strict=True)
-    jobs = [_gathering(group, parts, own) for parts, own in by_tensor]
-    flat = [tensor for parts in outs for tensor in parts]
-    return _Operation("all_gather_coalesced", [*flat, *tensors], partial(_in_order, jobs), flat)
+    return partial(_in_order, [_gathering(group, parts, own) for parts, own in by_tensor])
 
 
-@_kernel
-def reduce_scatter_(outs: Any, parts: Any, group: Any, reduce_op: Any) -> _Operation:
+@_kernel("reduce_scatter")
+def reduce_scatter_(outs: Any, parts: Any, group: Any, reduce_op: Any) -> Job:
     """See `torch.distributed.reduce_scatter`."""
     out, own = _one(outs), _one(parts)
     _check_list(group, own, out)
     if own[group.rank].numel() != out.numel():
         _check_size(own[group.rank], out)
-    job = partial(_reduce_parts, group, out, own, _operator(reduce_op, own))
-    return _Operation("reduce_scatter", [out, *own], job, [out], outs)
+    return partial(_reduce_parts, group, out, own, _operator(reduce_op, own))
 
 
 def _scattering(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, reduce_op: Any) -> Job:
@@ -528,94 +507,72 @@ def _scattering(group: CardGroup, out: torch.Tensor, whole: torch.Tensor, reduce
     return partial(_reduce_scatter, group, out, whole, _operator(reduce_op, [whole]))
 
 
-@_kernel
-def _reduce_scatter_base_(out: Any, whole: Any, group: Any, reduce_op: Any) -> _Operation:
+@_kernel("reduce_scatter_tensor")
+def _reduce_scatter_base_(out: Any, whole: Any, group: Any, reduce_op: Any) -> Job:
     """See `torch.distributed.reduce_scatter_tensor`."""
-    job = _scattering(group, out, whole, reduce_op)
-    return _Operation("reduce_scatter_tensor", [out, whole], job, [out], out)
+    return _scattering(group, out, whole, reduce_op)
 
 
-@_kernel
-def reduce_scatter_tensor_coalesced_(
-    outs: Any, wholes: Any, group: Any, reduce_op: Any
-) -> _Operation:
+@_kernel("reduce_scatter_tensor_coalesced")
+def reduce_scatter_tensor_coalesced_(outs: Any, wholes: Any, group: Any, reduce_op: Any) -> Job:
     """Several `_reduce_scatter_base_` in one operation."""
     jobs = [_scattering(group, *pair, reduce_op) for pair in zip(outs, wholes, strict=True)]
-    job = partial(_in_order, jobs)
-    return _Operation("reduce_scatter_tensor_coalesced", [*outs, *wholes], job, outs)
+    return partial(_in_order, jobs)
 
 
-@_kernel
-def gather_(outs: Any, tensors: Any, group: Any, root_rank: int) -> _Operation:
+@_kernel("gather")
+def gather_(outs: Any, tensors: Any, group: Any, root_rank: int) -> Job:
     """See `torch.distributed.gather`."""
     own, parts = _one(tensors), outs[0] if outs else []
-    if group.rank == root_rank:
-        _check_list(group, parts, own)
-    for part in parts:
-        _check_size(part, own)
-    job = partial(_gather, group, parts, own, root_rank)
-    return _Operation("gather", [*parts, own], job, outs)
+    _check_parts(group, parts, own, root_rank)
+    return partial(_gather, group, parts, own, root_rank)
 
 
-@_kernel
-def scatter_(outs: Any, parts: Any, group: Any, root_rank: int) -> _Operation:
+@_kernel("scatter")
+def scatter_(outs: Any, parts: Any, group: Any, root_rank: int) -> Job:
     """See `torch.distributed.scatter`."""
     out, own = _one(outs), parts[0] if parts else []
-    if group.rank == root_rank:
-        _check_list(group, own, out)
-    for part in own:
-        _check_size(part, out)
-    job = partial(_scatter, group, out, own, root_rank)
-    return _Operation("scatter", [out, *own], job, [out], outs)
+    _check_parts(group, own, out, root_rank)
+    return partial(_scatter, group, out, own, root_rank)
 
 
-@_kernel
-def alltoall_(outs: Any, parts: Any, group: Any) -> _Operation:
+@_kernel("all_to_all")
+def alltoall_(outs: Any, parts: Any, group: Any) -> Job:
     """See `torch.distributed.all_to_all`."""
     for tensors in (outs, parts):
         _check_list(group, tensors, outs[0])
     _check_size(parts[group.rank], outs[group.rank])
-    job = partial(_all_to_all, group, outs, parts)
-    return _Operation("all_to_all", [*outs, *parts], job, outs, outs)
+    return partial(_all_to_all, group, outs, parts)
 
 
-@_kernel
-def alltoall_base_(out: Any, whole: Any, group: Any, out_splits: Any, in_splits: Any) -> _Operation:
+@_kernel("all_to_all_single")
+def alltoall_base_(out: Any, whole: Any, group: Any, out_splits: Any, in_splits: Any) -> Job:
     """See `torch.distributed.all_to_all_single`."""
     _check_dtype(out, whole)
     for tensor, rows in ((out, out_splits), (whole, in_splits)):
         _check_splits(group, tensor, rows)
-    job = partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
-    return _Operation("all_to_all_single", [out, whole], job, [out])
+    return partial(_all_to_all_base, group, out, whole, out_splits, in_splits)
 
 
-@_kernel
-def barrier(tensor: Any, group: Any, device_ids: Any) -> _Operation:
+@_kernel("barrier")
+def barrier(tensor: Any, group: Any, device_ids: Any) -> Job:
     """See `torch.distributed.barrier`; also waits for earlier work of the caller's streams."""
-
-    def meet(deadline: Deadline) -> None:
-        group.communicator.barrier("", deadline)
-
-    return _Operation("barrier", [tensor], meet, [])
+    return lambda: group.communicator.barrier("")
 
 
-@_kernel
-def send(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
+@_kernel("send", lane="to {peer} tag {tag}")
+def send(tensors: Any, group: Any, peer: int, tag: int) -> Job:
     """See `torch.distributed.isend`."""
-    tensor = _one(tensors)
-    job = partial(_send, group, tensor, peer, tag)
-    return _Operation("send", [tensor], job, [], lane=f"to {peer} tag {tag}")
+    return partial(_send, group, _one(tensors), peer, tag)
 
 
-@_kernel
-def recv_(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
+@_kernel("recv", lane="from {peer} tag {tag}")
+def recv_(tensors: Any, group: Any, peer: int, tag: int) -> Job:
     """See `torch.distributed.irecv`."""
-    tensor = _one(tensors)
-    job = partial(_receive, group, tensor, peer, tag)
-    return _Operation("recv", [tensor], job, [tensor], lane=f"from {peer} tag {tag}")
+    return partial(_receive, group, _one(tensors), peer, tag)
 
 
-@_kernel
-def recv_any_source_(tensors: Any, group: Any, tag: int) -> _Operation:
+@_kernel("recv")
+def recv_any_source_(tensors: Any, group: Any, tag: int) -> Job:
     """Raise an error, because the sender's rank could not be returned to the receiver."""
     raise _unsupported("recv from any source", "name the source rank")

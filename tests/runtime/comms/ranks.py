@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 
-from spyre.runtime.comms import Communicator, MessageTransport, join_processes
+from spyre.runtime.comms import Communicator, Deadline, MessageTransport, join_processes
 
 
 class ThreadStore:
@@ -105,6 +105,7 @@ def run_ranks(size, body, kind="threads", algorithm="RankOrder"):
 
     def rank_body(rank):
         communicator = Communicator(join(rank), algorithm)
+        communicator.deadline = Deadline.after(20)
         try:
             results[rank] = body(communicator)
         except Exception as error:

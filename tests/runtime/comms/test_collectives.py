@@ -10,7 +10,7 @@ from spyre.dtypes import decode_device, decode_dl16, encode_device, encode_dl16
 from spyre.errors import UnsupportedError
 from spyre.hw.device import OPERATORS, Combiner
 from spyre.hw.numerics import Numerics, parse_numerics
-from spyre.runtime.comms import ALGORITHMS, Deadline, MessageTransport
+from spyre.runtime.comms import ALGORITHMS, MessageTransport
 from spyre.runtime.comms.memory import SharedMemory
 from tests.runtime.comms.ranks import one_row, raised, run_ranks
 
@@ -25,10 +25,6 @@ def small_pieces():
         for transport in (SharedMemory, MessageTransport):
             patch.setattr(transport, "piece_bytes", 4096)
         yield
-
-
-def deadline():
-    return Deadline.after(20)
 
 
 def codes_of(rank, size_bytes, seed=0):
@@ -70,7 +66,7 @@ def test_all_reduce_has_the_order_of_its_algorithm(kind, ranks, size, algorithm)
     def body(communicator):
         run = codes_of(communicator.rank, size)
         combiner = Combiner("sum", "float16", Numerics())
-        communicator.all_reduce(run.view(np.uint8), combiner, f"{size}", deadline())
+        communicator.all_reduce(run.view(np.uint8), combiner, f"{size}")
         return run
 
     results = raised(run_ranks(ranks, body, kind, algorithm))
@@ -104,15 +100,15 @@ def test_copies_arrive_where_they_belong(kind, ranks, size, data):
         own = shaped(content(rank, 0))
         gathered, gathered_at_root, exchanged = ([empty() for _ in range(ranks)] for _ in range(3))
         scattered, spread = empty(), shaped(content(rank, 7).copy())
-        communicator.all_gather(gathered, own, "", deadline())
+        communicator.all_gather(gathered, own, "")
         in_place = [shaped(content(rank, k)) for k in range(ranks)]
-        communicator.all_gather(in_place, in_place[rank], "", deadline())
-        communicator.gather(gathered_at_root if at_root else [], own, root, "", deadline())
+        communicator.all_gather(in_place, in_place[rank], "")
+        communicator.gather(gathered_at_root if at_root else [], own, root, "")
         parts = [shaped(content(rank, k)) for k in range(ranks)]
-        communicator.all_to_all(exchanged, parts, "", deadline())
-        communicator.scatter(scattered, parts if at_root else [], root, "", deadline())
-        communicator.broadcast(spread, root, "", deadline())
-        communicator.barrier("", deadline())
+        communicator.all_to_all(exchanged, parts, "")
+        communicator.scatter(scattered, parts if at_root else [], root, "")
+        communicator.broadcast(spread, root, "")
+        communicator.barrier("")
         return gathered, in_place, gathered_at_root, exchanged, scattered, spread
 
     results = raised(run_ranks(ranks, body, kind))
@@ -136,10 +132,10 @@ def test_reduce_and_reduce_scatter(kind, ranks, in_place):
     def body(communicator):
         combiner = Combiner("sum", "float16", Numerics())
         run = codes_of(communicator.rank, size)
-        communicator.reduce(run.view(np.uint8), 1, combiner, "", deadline())
+        communicator.reduce(run.view(np.uint8), 1, combiner, "")
         parts = [one_row(codes_of(communicator.rank, size, 1 + k)) for k in range(ranks)]
         out = parts[communicator.rank] if in_place else np.empty_like(parts[0])
-        communicator.reduce_scatter(out, parts, combiner, "", deadline())
+        communicator.reduce_scatter(out, parts, combiner, "")
         return run, out.view(np.uint16)[0]
 
     for rank, (run, out) in enumerate(raised(run_ranks(ranks, body, kind))):
@@ -238,7 +234,7 @@ def test_float32_algorithm_only_concerns_sums_of_16_bit_floats():
     def body(communicator):
         run = np.full(64, communicator.rank, np.int32)
         combiner = Combiner("max", "int32", Numerics())
-        communicator.all_reduce(run.view(np.uint8), combiner, "", deadline())
+        communicator.all_reduce(run.view(np.uint8), combiner, "")
         return run
 
     for run in raised(run_ranks(3, body, algorithm="Float32")):

@@ -35,9 +35,9 @@ def failures(results):
 def test_different_operations_fail_on_all_ranks(kind):
     def body(communicator):
         if communicator.rank == 0:
-            communicator.barrier("", Deadline.after(5))
+            communicator.barrier("")
         else:
-            communicator.broadcast(np.zeros((1, 8), np.uint8), 0, "int8 8", Deadline.after(5))
+            communicator.broadcast(np.zeros((1, 8), np.uint8), 0, "int8 8")
 
     first, second = failures(run_ranks(2, body, kind))
     assert "SPY952" in first
@@ -54,7 +54,7 @@ def test_headers_are_compared_on_all_ranks_before_anything_is_sent(kind):
         part = np.full((1, 128), communicator.rank, np.uint8)
         detail = "float16 " + "[3, 5], " * 60 + f"[{min(communicator.rank, 1)}]"
         try:
-            communicator.broadcast(part, 1, detail, Deadline.after(5))
+            communicator.broadcast(part, 1, detail)
         except CollectiveError as error:
             assert (part == communicator.rank).all()
             return str(error)
@@ -69,12 +69,12 @@ def test_empty_tensors_meet_the_other_ranks(kind):
     def body(communicator):
         empty = np.empty(0, np.uint8)
         combiner = Combiner("sum", "float32", Numerics())
-        communicator.all_reduce(empty, combiner, "float32 [0]", Deadline.after(5))
-        communicator.reduce(empty, 0, combiner, "float32 [0]", Deadline.after(5))
+        communicator.all_reduce(empty, combiner, "float32 [0]")
+        communicator.reduce(empty, 0, combiner, "float32 [0]")
         if communicator.rank == 0:
-            communicator.barrier("", Deadline.after(5))
+            communicator.barrier("")
         else:
-            communicator.all_reduce(empty, combiner, "float32 [0]", Deadline.after(5))
+            communicator.all_reduce(empty, combiner, "float32 [0]")
 
     for text in failures(run_ranks(2, body, kind)):
         assert "SPY952" in text or "SPY957" in text
@@ -85,7 +85,7 @@ def test_different_sizes_fail_and_name_both(kind):
     def body(communicator):
         own = np.zeros((1, 128 * (1 + communicator.rank)), np.uint8)
         outs = [np.zeros_like(own) for _ in range(2)]
-        communicator.all_gather(outs, own, "", Deadline.after(5))
+        communicator.all_gather(outs, own, "")
 
     text = failures(run_ranks(2, body, kind))[0]
     assert "128 bytes" in text
@@ -98,8 +98,9 @@ def test_an_absent_rank_is_missed_at_the_deadline(kind):
         if communicator.rank == 1:
             return 0.2
         start = time.monotonic()
+        communicator.deadline = Deadline.after(0.2)
         with pytest.raises(CollectiveError, match=r"SPY955[\s\S]*rank 1"):
-            communicator.barrier("", Deadline.after(0.2))
+            communicator.barrier("")
         return time.monotonic() - start
 
     assert raised(run_ranks(2, body, kind))[0] == pytest.approx(0.2, abs=0.3)
@@ -112,9 +113,9 @@ def test_a_rank_that_fails_ends_the_others_long_before_the_deadline():
             communicator.fail(CollectiveError("SPY957", "the third operand is missing"))
         else:
             with pytest.raises(CollectiveError, match=r"SPY957[\s\S]*operand is missing"):
-                communicator.barrier("", Deadline.after(20))
+                communicator.barrier("")
         with pytest.raises(CollectiveError, match="SPY956"):
-            communicator.barrier("", Deadline.after(20))
+            communicator.barrier("")
         return time.monotonic() - start
 
     assert max(raised(run_ranks(3, body))) < 5
@@ -283,13 +284,14 @@ def main(directory, rank, size, work):
     try:
         for number in range(4 if work == "sum" else 1_000_000):
             run = np.full(100_000 // 128 * 32, rank + number, np.float32)
-            limit = Deadline.after(20 if number < 4 else 2)
-            communicator.all_reduce(run.view(np.uint8), combiner, "", limit)
+            communicator.deadline = Deadline.after(20 if number < 4 else 2)
+            communicator.all_reduce(run.view(np.uint8), combiner, "")
             assert (run == sum(range(size)) + size * number).all()
             if number == 3:
                 print("under way", flush=True)
         outs = [np.zeros((1, 8), np.uint8) for _ in range(size)]
-        communicator.all_gather(outs, one_row(np.int64(rank)), "", Deadline.after(20))
+        communicator.deadline = Deadline.after(20)
+        communicator.all_gather(outs, one_row(np.int64(rank)), "")
         assert [int(out.view(np.int64)[0, 0]) for out in outs] == list(range(size))
         # what has no name in a file system goes with the processes
         assert shared_files() == {"/memfd:spyreccl"}

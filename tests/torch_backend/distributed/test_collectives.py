@@ -370,7 +370,7 @@ def test_an_interrupt_is_raised_and_the_others_fail():
         x = torch.ones(3, device="spyre")
         if rank == 0:
 
-            def job(deadline):
+            def job():
                 raise KeyboardInterrupt
 
             (group,) = [each for each in live_groups() if each.rank == 0]
