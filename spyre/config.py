@@ -24,6 +24,17 @@ class Variable:
         """Return the variable's value, or its default if it is unset or empty."""
         return os.environ.get(self.name, "") or self.default
 
+    @property
+    def is_on(self) -> bool:
+        """Return False for 0, false, off and no, in any case, and True for all other values."""
+        return self.read().strip().lower() not in ("0", "false", "off", "no")
+
+    @property
+    def directory(self) -> Path | None:
+        """Return the value as a path, which may not exist, or None if it is empty."""
+        text = self.read()
+        return Path(text) if text else None
+
 
 THREADS = Variable("SPYRE_NUM_THREADS", "", "host threads for kernels; default: usable CPUs")
 CACHE_DIR = Variable("SPYRE_CACHE_DIR", "", "compiled kernels and plans; default: ~/.cache/spyre")
@@ -228,52 +239,9 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def shows_progress() -> bool:
-    """Return whether progress is written to standard error: SPYRE_PROGRESS."""
-    return PROGRESS.read().strip().lower() not in ("0", "false", "off", "no")
-
-
-def interprets_meanwhile() -> bool:
-    """Return whether small programs are interpreted meanwhile: SPYRE_MEANWHILE."""
-    return MEANWHILE.read().strip().lower() not in ("0", "false", "off", "no")
-
-
-def keeps_plans() -> bool:
-    """Return whether compiled plans are read and written: SPYRE_PLAN_CACHE."""
-    return PLAN_CACHE.read().lower() not in ("off", "0", "no", "false")
-
-
 def cache_directory() -> Path:
     """Return the directory for compiled kernels and plans, which may not exist yet."""
-    text = CACHE_DIR.read()
-    if text:
+    if text := CACHE_DIR.read():
         return Path(text)
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "spyre"
-
-
-def tiled_launch_allowed() -> bool:
-    """Return whether launches over larger tensors run in tiles: SPYRE_ALLOW_TILED_LAUNCH."""
-    return ALLOW_TILED_LAUNCH.read().strip().lower() not in ("0", "false", "off", "no")
-
-
-def warns_of_downcasts() -> bool:
-    """Return whether the first int64 tensor on a card warns: TORCH_SPYRE_DOWNCAST_WARN."""
-    return DOWNCAST_WARN.read().strip().lower() not in ("0", "false", "off", "no")
-
-
-def keep_directory() -> Path | None:
-    """Return SPYRE_KEEP, the directory for compiled programs, which may not exist; None: unset."""
-    text = KEEP.read()
-    return Path(text) if text else None
-
-
-def logs_torch_operations() -> bool:
-    """Return whether operations and copies of the device are logged: TORCH_SPYRE_DEBUG."""
-    return TORCH_DEBUG.read().strip().lower() not in ("0", "false", "off", "no")
-
-
-def dump_passes_directory() -> Path | None:
-    """Return SPYRE_DUMP_PASSES, the directory for graphs around passes; None: unset."""
-    text = DUMP_PASSES.read()
-    return Path(text) if text else None

@@ -116,7 +116,7 @@ _FORMATS_OF: dict[torch.dtype, tuple[Any, Any]] = {
 }
 """Format on the host and on the card, by dtype (runtime reference §2)."""
 
-_downcast_warnings = config.warns_of_downcasts()
+_downcast_warnings = config.DOWNCAST_WARN.is_on
 _has_warned = False
 
 

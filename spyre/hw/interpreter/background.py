@@ -91,7 +91,7 @@ def compiled_or_interpreted(function: Any, steps: int) -> Any:
     """``function``, which is under `spyre.hw.kernels.jit.kernel`, or its interpreted form if it is
     not compiled yet and the call takes at most `MAX_STEPS` steps.
     """
-    if function.overloads or steps > MAX_STEPS or not config.interprets_meanwhile():
+    if function.overloads or steps > MAX_STEPS or not config.MEANWHILE.is_on:
         return function
     from spyre.hw.kernels.jit import is_kept
 
@@ -130,7 +130,7 @@ class BackgroundCompiler:
         """
         from spyre.hw.kernels.parallel_compile import DRIVER, can_be_compiled_elsewhere
 
-        if not config.interprets_meanwhile() or not can_be_compiled_elsewhere():
+        if not config.MEANWHILE.is_on or not can_be_compiled_elsewhere():
             return False
         wanted = frozenset((*names, DRIVER))
         if seconds <= MAX_SECONDS and self.spent_seconds <= MAX_SECONDS_IN_ALL:

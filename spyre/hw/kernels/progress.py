@@ -126,7 +126,7 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
 
 def _write(text: str, on_file: bool = True, last: bool = False) -> None:
     """Write a line, to a terminal in place of the last one; to files only if ``on_file``."""
-    if sys.stderr is None or not config.shows_progress():
+    if sys.stderr is None or not config.PROGRESS.is_on:
         return
     try:
         if sys.stderr.isatty():

@@ -194,7 +194,7 @@ def _cache_in(directory: Path) -> PlanCache:
 
 def default_cache() -> PlanCache | None:
     """The user's cache; None where SPYRE_PLAN_CACHE is off or nothing can be kept."""
-    directory = writable_directory("plans") if config.keeps_plans() else None
+    directory = writable_directory("plans") if config.PLAN_CACHE.is_on else None
     return None if directory is None else _cache_in(directory)
 
 

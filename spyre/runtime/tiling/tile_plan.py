@@ -37,7 +37,7 @@ class TilingOptions:
     ValueError for other values than those of `Remainder` and `Reduction`.
     """
 
-    allow_tiled_launch: bool = field(default_factory=config.tiled_launch_allowed)
+    allow_tiled_launch: bool = field(default_factory=lambda: config.ALLOW_TILED_LAUNCH.is_on)
     remainder: Remainder = "error"
     reduction: Reduction = "error"
 

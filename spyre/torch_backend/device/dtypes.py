@@ -79,7 +79,7 @@ def warn_of_downcast() -> None:
     global _warns
     if _warns:
         _warns = False
-        if config.warns_of_downcasts():
+        if config.DOWNCAST_WARN.is_on:
             warn_user(
                 "Spyre holds int64 tensors as int32: values outside its range are refused "
                 "(TORCH_SPYRE_DOWNCAST_WARN=0 hides this warning)"

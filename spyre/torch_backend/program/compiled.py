@@ -132,7 +132,7 @@ LISTING_FILE = "operations.txt"
 
 def shows_programs() -> bool:
     """True if the environment enables the log or SPYRE_KEEP."""
-    return config.logs_torch_operations() or config.keep_directory() is not None
+    return config.TORCH_DEBUG.is_on or config.KEEP.directory is not None
 
 
 def show_program(name: str, listing: str, parts: BuiltBundle) -> None:
@@ -140,9 +140,9 @@ def show_program(name: str, listing: str, parts: BuiltBundle) -> None:
 
     ``listing``: its operations, one per line. LaunchError SPY951 if SPYRE_KEEP cannot be written.
     """
-    if config.logs_torch_operations():
+    if config.TORCH_DEBUG.is_on:
         log_program(name, listing)
-    directory = config.keep_directory()
+    directory = config.KEEP.directory
     if directory is not None:
         keep_program(directory, name, listing, parts)
 

@@ -56,7 +56,7 @@ def _uninterrupted(kernel: Kernel) -> Kernel:
 
 def _logged(kernels: dict[str, Kernel]) -> dict[str, Kernel]:
     """Return the kernels, wrapped to log their calls if TORCH_SPYRE_DEBUG is set."""
-    if not config.logs_torch_operations():
+    if not config.TORCH_DEBUG.is_on:
         return kernels
     logger.setLevel(logging.DEBUG)
     if not logging.getLogger().handlers and not logger.handlers:
@@ -99,7 +99,7 @@ def log_program(name: str, listing: str) -> None:
 
 def register_fallback(kernel: Kernel) -> None:
     """Register the kernel for operations without a kernel on the device."""
-    logged = _logging(kernel) if config.logs_torch_operations() else kernel
+    logged = _logging(kernel) if config.TORCH_DEBUG.is_on else kernel
     register_fallbacks({"PrivateUse1": _uninterrupted(logged)})
 
 

@@ -51,7 +51,7 @@ def is_observed() -> bool:
 
 def wants_notes() -> bool:
     """Whether kernels need notes, for an observer or for SPYRE_KEEP."""
-    return is_observed() or config.keep_directory() is not None
+    return is_observed() or config.KEEP.directory is not None
 
 
 def note(item: Any) -> None:
@@ -111,7 +111,7 @@ class PassPrinter:
 
         LaunchError SPY951 if SPYRE_DUMP_PASSES cannot be written.
         """
-        directory = config.dump_passes_directory()
+        directory = config.DUMP_PASSES.directory
         if self._text is None or (directory is None and not logger.isEnabledFor(logging.DEBUG)):
             changed = change(graph)
             return graph if changed is None else changed
