@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
@@ -104,6 +104,7 @@ class Failure:
     reported: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class EventRecord:
     """One `record` of an event: complete once all work before it in its stream is.
 
@@ -111,16 +112,14 @@ class EventRecord:
     earlier failure of a stream that recovers. ``tail``: labels of the preceding control blocks.
     """
 
-    __slots__ = ("done", "failure", "tail", "time_ns", "waiters")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.time_ns = 0
-        self.failure: Failure | None = None
-        self.tail: tuple[Label, ...] = ()
-        self.waiters: list[StreamQueue] = []
+    done: bool = False
+    time_ns: int = 0
+    failure: Failure | None = None
+    tail: tuple[Label, ...] = ()
+    waiters: list[StreamQueue] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Work:
     """One entry of a stream.
 
@@ -135,59 +134,32 @@ class Work:
     host operation; ``after``: labels of the preceding blocks.
     """
 
-    __slots__ = (
-        "after",
-        "chunk",
-        "done",
-        "error",
-        "event",
-        "failure",
-        "first_block",
-        "first_host",
-        "has_ended",
-        "in_flight",
-        "is_large",
-        "is_wait",
-        "iterations",
-        "limit",
-        "number",
-        "payload",
-        "running",
-        "stages",
-        "state",
-        "stream",
-    )
+    stages: Stages = NO_STAGES
+    iterations: int = 1
+    payload: Any = None
+    _: KW_ONLY
+    is_large: bool = False
+    chunk: int = 64
+    event: EventRecord | None = None
+    is_wait: bool = False
+    state: State = State.QUEUED
+    limit: int = field(init=False)
+    done: list[int] = field(init=False)
+    running: list[bool] = field(init=False)
+    in_flight: int = 0
+    has_ended: bool = False
+    error: BaseException | None = None
+    failure: Failure | None = None
+    number: int = -1
+    first_block: int = 0
+    first_host: int = 0
+    after: tuple[Label, ...] = ()
+    stream: StreamQueue | None = None
 
-    def __init__(
-        self,
-        stages: Stages = NO_STAGES,
-        iterations: int = 1,
-        payload: Any = None,
-        *,
-        is_large: bool = False,
-        chunk: int = 64,
-        event: EventRecord | None = None,
-        is_wait: bool = False,
-    ) -> None:
-        self.stages = stages
-        self.iterations = iterations
-        self.limit = iterations
-        self.payload = payload
-        self.chunk = chunk
-        self.is_large = is_large
-        self.event = event
-        self.is_wait = is_wait
-        self.state = State.QUEUED
-        self.done = [0] * len(stages.all)
-        self.running = [False] * len(stages.all)
-        self.in_flight = 0
-        self.has_ended = False
-        self.error: BaseException | None = None
-        self.failure: Failure | None = None
-        self.number = -1
-        self.first_block = self.first_host = 0
-        self.after: tuple[Label, ...] = ()
-        self.stream: StreamQueue | None = None
+    def __post_init__(self) -> None:
+        self.limit = self.iterations
+        self.done = [0] * len(self.stages.all)
+        self.running = [False] * len(self.stages.all)
 
     def release(self) -> None:
         """Drop all that it keeps alive, since it has ended."""
@@ -269,18 +241,16 @@ class Policy(StrEnum):
     CONCURRENT = "concurrent"
 
 
+@dataclass(slots=True, eq=False)
 class WorkUnit:
     """Work that one thread runs without interruption: iterations ``first`` to ``last`` (excluded)
     of a stage, or a whole job.
     """
 
-    __slots__ = ("first", "last", "stage", "work")
-
-    def __init__(self, work: Work, stage: int, first: int, last: int) -> None:
-        self.work = work
-        self.stage = stage
-        self.first = first
-        self.last = last
+    work: Work
+    stage: int
+    first: int
+    last: int
 
     def run(self) -> None:
         """Run it; raises the exceptions of the stage.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -78,15 +79,13 @@ class DeviceStorage:
         raise TypeError("a DeviceStorage owns device memory and cannot be copied or pickled")
 
 
+@dataclass(slots=True, eq=False)
 class ProgramMemory:
     """A range of an allocation in segment 7, which it keeps alive, with its address."""
 
-    __slots__ = ("address_bytes", "size_bytes", "storage")
-
-    def __init__(self, storage: DeviceStorage, address_bytes: int, size_bytes: int) -> None:
-        self.storage = storage
-        self.address_bytes = address_bytes
-        self.size_bytes = size_bytes
+    storage: DeviceStorage
+    address_bytes: int
+    size_bytes: int
 
     def split(self, count: int) -> list[ProgramMemory]:
         """``count`` equal pieces; each of them keeps the allocation alive."""

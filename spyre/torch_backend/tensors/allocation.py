@@ -86,6 +86,7 @@ _layout_ids: LruCache[tuple[object, ...], int] = LruCache(MAX_LAYOUTS)
 _next_layout_id = itertools.count(1)
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class DeviceBuffer:
     """Memory of one storage. ``base`` is changed only by the thread that uses the tensor.
 
@@ -95,31 +96,16 @@ class DeviceBuffer:
     known to be zero.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_anchor",
-        "_count",
-        "address_bytes",
-        "base",
-        "card",
-        "host_bytes",
-        "memory",
-        "pointer",
-        "raw",
-        "zero_padded",
-    )
-
-    def __init__(self, card: FlexDevice, host_bytes: int) -> None:
-        self.card = card
-        self.host_bytes = host_bytes
-        self.base: StorageLayout | None = None
-        self.memory: DeviceStorage | None = None
-        self.address_bytes = 0
-        self.raw: npt.NDArray[np.uint8] | None = None
-        self.zero_padded = False
-        self._anchor: DeviceStorage | None = None
-        self._count = 0
-        self.pointer = 0
+    card: FlexDevice
+    host_bytes: int
+    base: StorageLayout | None = None
+    memory: DeviceStorage | None = None
+    address_bytes: int = 0
+    raw: npt.NDArray[np.uint8] | None = None
+    zero_padded: bool = False
+    _anchor: DeviceStorage | None = None
+    _count: int = 0
+    pointer: int = 0
 
     @property
     def layout_id(self) -> int:
