@@ -82,11 +82,9 @@ def check_memory(variant: Variant, label: ExecuteLabels) -> Iterator[SanitizerFi
 def _check_bounds(
     variant: Variant, label: ExecuteLabels, operand: int
 ) -> Iterator[SanitizerFinding]:
-    starts, boxes, owners = (
-        variant.starts[:, operand, :],
-        variant.boxes[operand],
-        variant.owners[operand],
-    )
+    starts = variant.starts[:, operand, :]
+    boxes = variant.boxes[operand]
+    owners = variant.owners[operand]
     firsts = np.array([box.first_bytes if box else 0 for box in boxes], np.int64)
     ends = np.array([box.end_bytes if box else 0 for box in boxes], np.int64)
     lows, highs = _ranges(owners)

@@ -151,15 +151,7 @@ def reduction(
     whole, reduces_stick = host_tensor(source, dims), dims[-1] in reduced
     scale = {dim: -2 if dim == dims[-1] else -1 for dim in reduced}
     extents = _padded_extents(dims, shape, [source, target])
-    kept = OperandSpec(
-        dims=whole.dims,
-        stick=((dims[-1], elements_per_stick(target.data_format)),),
-        base=target.base,
-        scale=scale,
-        data_format=target.data_format,
-        component=target.component,
-        gap=target.gap,
-    )
+    kept = replace(host_tensor(target, dims), dims=whole.dims, scale=scale)
     padding = extents[dims[-1]] - shape[-1] if reduces_stick else 0
     bits = MASK_BITS.get((name, source.data_format), 0)
     return OperationSpec(

@@ -207,10 +207,8 @@ def _target(document: SdscDocument) -> Iterator[Fault[str]]:
         yield Fault("SPY246", path, "unusual corelet fold", "1 or 2", str(fold.factor))
     count = given(document.dsc.num_corelets, 1)
     if str(count) != "1":
-        path, message = (
-            f"{document.dsc_path}.numCoreletsUsed_",
-            "corelets have no effect on results here",
-        )
+        path = f"{document.dsc_path}.numCoreletsUsed_"
+        message = "corelets have no effect on results here"
         yield Fault("SPY246", path, message, "1", str(count))
     target = given(document.sdsc.body.target, TARGETS[0])
     if target not in TARGETS:

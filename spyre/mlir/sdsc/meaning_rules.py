@@ -64,10 +64,8 @@ def _cores_of_slices(context: RuleContext) -> Iterator[Fault[str]]:
         yield Fault("SPY212", path, message, expected, found)
     # §2: fewer slices than cores means some cores do the same work; the purpose is unpublished.
     if count < cores:
-        path, message = (
-            f"{context.path}.numWkSlicesPerDim_",
-            "several cores have the same work slice",
-        )
+        path = f"{context.path}.numWkSlicesPerDim_"
+        message = "several cores have the same work slice"
         yield Fault("SPY253", path, message, f"product {cores}", show_table(op.slices))
 
 
@@ -233,10 +231,8 @@ def _formats(context: RuleContext) -> Iterator[Fault[str]]:
     for tensor in context.op.tensors:
         data_format = FORMATS.get(tensor.data_format)
         if data_format is None:
-            path, message = (
-                f"{tensor.json_path}.dataFormat_",
-                f"data format of {tensor.name} is unknown",
-            )
+            path = f"{tensor.json_path}.dataFormat_"
+            message = f"data format of {tensor.name} is unknown"
             yield Fault("SPY242", path, message, f"one of {', '.join(FORMATS)}", tensor.data_format)
         elif data_format.bits >= 8 and tensor.word_length_bytes * 8 != data_format.bits:
             message = f"{tensor.name} has another word length than {tensor.data_format}"
@@ -493,10 +489,8 @@ def _masks(context: RuleContext) -> Iterator[Fault[str]]:
             continue
         for start, count in ranges:
             if start < 0 or count < 1 or start + count > op.extents[dim]:
-                message, expected = (
-                    f"mask of {dim} leaves the extent",
-                    f"within 0 to {op.extents[dim]}",
-                )
+                message = f"mask of {dim} leaves the extent"
+                expected = f"within 0 to {op.extents[dim]}"
                 yield Fault("SPY237", path, message, expected, f"[{start}, {count}]")
     if op.masks and MASK_CONSTANT not in op.constants:
         path, found = f"{context.dsc_path}.constantInfo_", ", ".join(op.constants) or "no constants"

@@ -431,10 +431,8 @@ class Correction:
     def rows(self, work: JobWork, first: int, last: int) -> Int64Array:
         """The correction tensors of iterations ``first`` to ``last`` (excluded) of a launch."""
         assert work.launch_plan is not None
-        addresses, columns = (
-            work.addresses(first, last),
-            self._columns_of(work.launch_plan.signature),
-        )
+        addresses = work.addresses(first, last)
+        columns = self._columns_of(work.launch_plan.signature)
         rows = np.empty((len(addresses), columns.row.size), np.int64)
         rows[:] = columns.row
         rows[:, columns.words] = addresses[:, columns.addresses]

@@ -192,11 +192,9 @@ def _roof(
     if roof.rate:
         name = tag("text", roof.name, x=FRAME.end - 4, y=top - 5, class_="name end")
         return inside([line, name]), [(FRAME.end - 4 - length, top - 16, FRAME.end, top + 2)]
-    middle_x, middle_y, angle = (
-        (left + right) / 2,
-        (base + top) / 2,
-        atan2(top - base, right - left),
-    )
+    middle_x = (left + right) / 2
+    middle_y = (base + top) / 2
+    angle = atan2(top - base, right - left)
     turned = f"translate({middle_x:.1f} {middle_y:.1f}) rotate({degrees(angle):.2f})"
     name = tag("text", roof.name, y=15 if number else -6, transform=turned, class_="name middle")
     steps = [length * (k / 10 - 0.5) for k in range(11)]
