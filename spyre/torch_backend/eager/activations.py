@@ -17,6 +17,7 @@ from spyre.torch_backend.device import cpu_generator, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand
 from spyre.torch_backend.eager.dispatch import (
     ARITHMETIC,
+    BOOL,
     FLOATS,
     INTEGERS,
     Arguments,
@@ -24,6 +25,7 @@ from spyre.torch_backend.eager.dispatch import (
     copy_into,
     fill_elementwise,
     new_elementwise,
+    row,
 )
 from spyre.torch_backend.eager.masks import as_fill_operand
 from spyre.torch_backend.eager.special import Term, exponential_minus_one, normal_tail, within_tail
@@ -290,12 +292,10 @@ KERNELS = (
     ("nll_loss2d_backward", nll_loss_backward, _LOSS),
     ("nll_loss_backward.grad_input", nll_loss_backward, _LOSS),
     ("nll_loss2d_backward.grad_input", nll_loss_backward, _LOSS),
-    ("native_dropout", native_dropout, Conditions(dtypes={"input": FLOATS}, nonempty=("input",))),
-    (
-        "native_dropout_backward",
+    row(native_dropout, dtypes={"input": FLOATS}, nonempty=("input",)),
+    row(
         native_dropout_backward,
-        Conditions(
-            dtypes={"grad_output": FLOATS, "mask": (torch.bool,)}, nonempty=("grad_output",)
-        ),
+        dtypes={"grad_output": FLOATS, "mask": BOOL},
+        nonempty=("grad_output",),
     ),
 )

@@ -162,6 +162,11 @@ rows of an operator the first whose conditions hold is run.
 """
 
 
+def row(kernel: Kernel, name: str = "", **conditions: Any) -> Row:
+    """Return a row of the operator ``name``, by default that of the kernel's name."""
+    return name or kernel.__name__, kernel, Conditions(**conditions) if conditions else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EagerOperation:
     """An aten operator with its kernels, in the order they are tried.

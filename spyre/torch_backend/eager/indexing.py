@@ -16,13 +16,13 @@ from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
     FLOATS,
     Arguments,
-    Conditions,
     as_like,
     call,
     copy_into,
     counted_dims,
     fill,
     one_launch,
+    row,
 )
 from spyre.torch_backend.eager.factories import cached_sequence
 from spyre.torch_backend.program import (
@@ -285,77 +285,60 @@ def _can_flip(args: Arguments) -> bool:
 
 
 KERNELS = (
-    (
-        "embedding",
+    row(
         embedding,
-        Conditions(
-            dtypes={"weight": CONVERTED, "indices": INDICES},
-            same_device=("weight", "indices"),
-            nonempty=("weight",),
-            check=lambda args: (
-                args.weight.dim() and _rows_fit(args.weight.shape, 0, args.indices.numel())
-            ),
+        dtypes={"weight": CONVERTED, "indices": INDICES},
+        same_device=("weight", "indices"),
+        nonempty=("weight",),
+        check=lambda args: (
+            args.weight.dim() and _rows_fit(args.weight.shape, 0, args.indices.numel())
         ),
     ),
-    (
-        "index_select",
+    row(
         lambda args: index_select(args.self, args.dim, args.index),
-        Conditions(
-            dtypes={"self": CONVERTED, "index": INDICES},
-            same_device=("self", "index"),
-            nonempty=("self",),
-            check=lambda args: _rows_fit(args.self.shape, args.dim, args.index.numel()),
-        ),
+        "index_select",
+        dtypes={"self": CONVERTED, "index": INDICES},
+        same_device=("self", "index"),
+        nonempty=("self",),
+        check=lambda args: _rows_fit(args.self.shape, args.dim, args.index.numel()),
     ),
-    (
-        "gather.out",
+    row(
         _gather_of_nothing,
-        Conditions(check=lambda args: not args.index.numel() or not args.self.dim()),
-    ),
-    (
         "gather.out",
+        check=lambda args: not args.index.numel() or not args.self.dim(),
+    ),
+    row(
         gather,
-        Conditions(
-            dtypes={"self": CONVERTED, "index": INDICES},
-            same_dtype=("self", "out"),
-            same_device=("self", "index"),
-            nonempty=("index",),
-            check=_has_room_to_gather,
-        ),
+        "gather.out",
+        dtypes={"self": CONVERTED, "index": INDICES},
+        same_dtype=("self", "out"),
+        same_device=("self", "index"),
+        nonempty=("index",),
+        check=_has_room_to_gather,
     ),
-    (
-        "index.Tensor_out",
+    row(
         index_by_masks,
-        Conditions(
-            check=lambda args: any(k is not None and k.dtype is torch.bool for k in args.indices)
-        ),
-    ),
-    (
         "index.Tensor_out",
+        check=lambda args: any(k is not None and k.dtype is torch.bool for k in args.indices),
+    ),
+    row(
         index,
-        Conditions(
-            dtypes={"self": CONVERTED, "indices": INDICES},
-            same_dtype=("self", "out"),
-            same_device=("self", "indices"),
-            nonempty=("self",),
-            check=_has_room_to_index,
-        ),
+        "index.Tensor_out",
+        dtypes={"self": CONVERTED, "indices": INDICES},
+        same_dtype=("self", "out"),
+        same_device=("self", "indices"),
+        nonempty=("self",),
+        check=_has_room_to_index,
     ),
-    (
-        "isin.Tensor_Tensor_out",
+    row(
         isin,
-        Conditions(
-            dtypes={"inputs": CONVERTED},
-            same_device=("inputs",),
-            nonempty=("inputs",),
-            check=lambda args: args.elements.numel() * args.test_elements.numel() <= 1 << 20,
-        ),
+        "isin.Tensor_Tensor_out",
+        dtypes={"inputs": CONVERTED},
+        same_device=("inputs",),
+        nonempty=("inputs",),
+        check=lambda args: args.elements.numel() * args.test_elements.numel() <= 1 << 20,
     ),
-    ("flip", flip, Conditions(check=_can_flip)),
-    ("nonzero", nonzero, None),
-    (
-        "embedding_renorm_",
-        embedding_renorm_,
-        Conditions(dtypes={"self": FLOATS}, nonempty=("inputs",)),
-    ),
+    row(flip, check=_can_flip),
+    row(nonzero),
+    row(embedding_renorm_, dtypes={"self": FLOATS}, nonempty=("inputs",)),
 )

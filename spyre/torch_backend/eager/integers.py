@@ -137,10 +137,8 @@ def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bo
     for _ in range(2):
         share = builder.pointwise("realdiv", builder.convert(left, "float32"), divisor)
         step = word_of(builder, share, dtype)
-        quotient, left = (
-            add(builder, step, quotient),
-            sub(builder, left, mul(builder, step, divisor)),
-        )
+        quotient = add(builder, step, quotient)
+        left = sub(builder, left, mul(builder, step, divisor))
     below = builder.convert(is_negative(builder, left), dtype)
     quotient, left = sub(builder, quotient, below), add(builder, left, mul(builder, below, divisor))
     missing = is_negative(builder, add(builder, left, -divisor))

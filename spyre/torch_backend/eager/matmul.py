@@ -30,6 +30,7 @@ from spyre.torch_backend.eager.dispatch import (
     fill,
     fill_number,
     one_launch,
+    row,
     signature_of,
 )
 from spyre.torch_backend.eager.masks import triangle
@@ -469,15 +470,13 @@ WITHOUT_CPU = (_FUSED, "_fused_sdp_choice", f"{_FUSED}_backward")
 
 KERNELS = (
     *(
-        (
-            name,
+        row(
             kernel,
-            Conditions(
-                dtypes={"inputs": FLOATS, "out": FLOATS},
-                same_dtype=("inputs", "out"),
-                ranks={left: (rank,), right: (rank,)},
-                check=partial(_is_product, left, right),
-            ),
+            name,
+            dtypes={"inputs": FLOATS, "out": FLOATS},
+            same_dtype=("inputs", "out"),
+            ranks={left: (rank,), right: (rank,)},
+            check=partial(_is_product, left, right),
         )
         for name, left, right, rank, kernel in _PRODUCTS
     ),

@@ -11,7 +11,7 @@ import torch
 
 from spyre.torch_backend.compat import COMPOSITE_KEYS, composed, is_traced, operator
 from spyre.torch_backend.device import name_of
-from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill
+from spyre.torch_backend.eager.dispatch import FLOATS, Arguments, Conditions, NewResult, fill, row
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import along, logarithm
 from spyre.torch_backend.program import Lowering, LoweringFunction, Value
@@ -190,8 +190,8 @@ def batch_norm_backward(
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def _softmax(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
-    x, out = args.self, args.out
+def _softmax(lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+    x, out, label = args.self, args.out, lowering.__name__
     if x.dim() == 0:
         if isinstance(out, NewResult):
             out = torch.empty_like(x, dtype=out.dtype)
@@ -200,12 +200,12 @@ def _softmax(label: str, lowering: LoweringFunction, args: Arguments) -> torch.T
     return fill(label, lowering, [x], (args.dim % x.dim(), name_of(out.dtype)), out, x.shape)
 
 
-def _backward(label: str, lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
+def _backward(lowering: LoweringFunction, args: Arguments) -> torch.Tensor:
     y, (target,) = args.output, args.results
     if y.dim() == 0:
         return target.resize_(()).zero_()
     parameters = (args.dim % y.dim(), name_of(target.dtype))
-    return fill(label, lowering, args.inputs, parameters, target, y.shape)
+    return fill(lowering.__name__, lowering, args.inputs, parameters, target, y.shape)
 
 
 def _affine(args: Arguments) -> dict[str, torch.Tensor]:
@@ -322,38 +322,24 @@ _SOFTMAX = Conditions(dtypes={"self": FLOATS, "out": FLOATS})
 _SOFTMAX_BACKWARD = Conditions(dtypes={"grad_output": FLOATS, "output": FLOATS})
 
 KERNELS = (
-    ("_softmax.out", partial(_softmax, "softmax", softmax), _SOFTMAX),
-    ("_log_softmax.out", partial(_softmax, "log_softmax", log_softmax), _SOFTMAX),
-    (
-        "_softmax_backward_data.out",
-        partial(_backward, "softmax_backward", softmax_backward),
-        _SOFTMAX_BACKWARD,
-    ),
-    (
-        "_log_softmax_backward_data.out",
-        partial(_backward, "log_softmax_backward", log_softmax_backward),
-        _SOFTMAX_BACKWARD,
-    ),
-    (
-        "native_batch_norm",
+    ("_softmax.out", partial(_softmax, softmax), _SOFTMAX),
+    ("_log_softmax.out", partial(_softmax, log_softmax), _SOFTMAX),
+    ("_softmax_backward_data.out", partial(_backward, softmax_backward), _SOFTMAX_BACKWARD),
+    ("_log_softmax_backward_data.out", partial(_backward, log_softmax_backward), _SOFTMAX_BACKWARD),
+    row(
         native_batch_norm,
-        Conditions(
-            dtypes={"inputs": FLOATS},
-            same_device=("inputs",),
-            nonempty=("inputs",),
-            check=lambda args: args.input.dim() > 1 and _has_statistics(args),
-        ),
+        dtypes={"inputs": FLOATS},
+        same_device=("inputs",),
+        nonempty=("inputs",),
+        check=lambda args: args.input.dim() > 1 and _has_statistics(args),
     ),
-    (
-        "native_batch_norm_backward",
+    row(
         native_batch_norm_backward,
-        Conditions(dtypes={"inputs": FLOATS}, nonempty=("grad_out",), check=_has_statistics),
+        dtypes={"inputs": FLOATS},
+        nonempty=("grad_out",),
+        check=_has_statistics,
     ),
-    ("native_group_norm", native_group_norm, None),
-    (
-        "native_layer_norm_backward",
-        native_layer_norm_backward,
-        Conditions(dtypes={"inputs": FLOATS}, nonempty=("input",)),
-    ),
-    ("native_layer_norm", native_layer_norm, Conditions(dtypes={"input": FLOATS})),
+    row(native_group_norm),
+    row(native_layer_norm_backward, dtypes={"inputs": FLOATS}, nonempty=("input",)),
+    row(native_layer_norm, dtypes={"input": FLOATS}),
 )

@@ -27,6 +27,7 @@ from spyre.torch_backend.eager.dispatch import (
     counted_dims,
     fill,
     fill_number,
+    row,
 )
 from spyre.torch_backend.eager.special import extreme, logarithm
 from spyre.torch_backend.program import (
@@ -241,19 +242,17 @@ KERNELS = (
     ("prod", lambda args: torch.prod(args.self.reshape(-1), 0, dtype=args.dtype), None),
     ("amax.out", partial(over_dims, "amax", _LARGEST), REDUCTION),
     ("amin.out", partial(over_dims, "amin", _SMALLEST), REDUCTION),
-    (
-        "aminmax.out",
+    row(
         _extremes,
-        Conditions(
-            dtypes={"self": (*FLOATS, *INTEGERS)},
-            same_dtype=("self", "results"),
-            nonempty=("self",),
-        ),
+        "aminmax.out",
+        dtypes={"self": (*FLOATS, *INTEGERS)},
+        same_dtype=("self", "results"),
+        nonempty=("self",),
     ),
     ("max", partial(over_dims, "amax", _LARGEST), _ALL),
     ("min", partial(over_dims, "amin", _SMALLEST), _ALL),
-    ("var.correction", partial(_variance_kernel, False), Conditions(dtypes={"self": FLOATS})),
-    ("std.correction", partial(_variance_kernel, True), Conditions(dtypes={"self": FLOATS})),
+    row(partial(_variance_kernel, False), "var.correction", dtypes={"self": FLOATS}),
+    row(partial(_variance_kernel, True), "std.correction", dtypes={"self": FLOATS}),
     ("var_mean.correction", _variance_and_mean, _VARIANCE),
     (
         "linalg_vector_norm.out",
