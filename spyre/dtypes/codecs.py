@@ -97,8 +97,9 @@ def float16_for_dl16(values: ArrayLike, halved_subnormals: bool = False) -> Floa
     given = np.asarray(values, dtype=np.float32)
     given = np.where(np.abs(given) == 65504.0, np.copysign(np.float32(65472.0), given), given)
     if halved_subnormals:
-        halves = np.trunc(given * np.float32(2.0**23)) * np.float32(2.0**-24)
-        given = np.where(np.abs(given) < 2.0**-14, np.copysign(halves, given), given)
+        small = np.abs(given) < 2.0**-14
+        halves = np.trunc(np.where(small, given, 0.0) * 2.0**23) * 2.0**-24
+        given = np.where(small, np.copysign(halves, given), given)
     return np.asarray(given, dtype=np.float32)
 
 
