@@ -329,7 +329,9 @@ def _keep_low_bits(values: NDArray[np.int64], data_format: DataFormat) -> Codes:
     return values.astype(data_format.code_dtype)
 
 
-def encode_copied(values: Values, dtype_name: str, format_name: str, rules: NumericRules) -> Codes:
+def encode_copied(
+    values: Values, dtype_name: str, format_name: str, rules: NumericRules = DEFAULT_RULES
+) -> Codes:
     """Device codes of values of host dtype ``dtype_name``, as a host-to-device transfer writes
     them."""
     if (dtype_name, format_name) == ("float16", "SEN169_FP16") and rules.numerics != "ieee":
