@@ -30,7 +30,7 @@ from spyre.diagnose import (
 )
 from spyre.errors import Finding
 from spyre.hw.device import Device
-from spyre.hw.numerics import parse_numerics
+from spyre.hw.numerics import DEVIATIONS, parse_numerics
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.runtime.cases import case_directory, read_case, with_tolerances
 from spyre.runtime.drawing import Column, text_table
@@ -98,6 +98,8 @@ def _shown(executes: Sequence[ExecuteDifference], every: bool) -> list[ExecuteDi
 def _explained(execute: ExecuteDifference) -> str:
     if execute.worst is None:
         return "-"
+    if execute.unexplained and execute.deviation:
+        return execute.deviation
     if execute.unexplained:
         return f"NO (to {_ulps(execute.worst.explained_units)})"
     return "range" if execute.beyond else "yes"
@@ -177,10 +179,15 @@ def _blame(report: NumericsReport) -> str:
     first = guilty[0]
     worst = first.worst
     assert worst is not None
+    cause = ""
+    if first.deviation:
+        source = DEVIATIONS[first.deviation].source
+        cause = f" (the card's {first.deviation}, torch-spyre issues {source})"
     return (
         f"execute {first.index} ({first.op}) is the first of {len(guilty)} that differ by more "
-        f"than their rounding explains: {first.unexplained} elements, worst {_ulps(worst.units)} "
-        f"ULP where {_ulps(worst.explained_units)} are explained, {describe_spot(worst)}"
+        f"than their rounding explains{cause}: {first.unexplained} elements, worst "
+        f"{_ulps(worst.units)} ULP where {_ulps(worst.explained_units)} are explained, "
+        f"{describe_spot(worst)}"
     )
 
 
@@ -237,6 +244,7 @@ def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
         "unexplained": e.unexplained,
         "beyond_binary16": e.beyond,
         "adjusted_operands": e.adjusted_operands,
+        "deviation": e.deviation or None,
         "worst_explained_ulp": _number(worst.explained_units) if worst else None,
         "worst_values": [_number(worst.first), _number(worst.second)] if worst else None,
         "worst_place": location,

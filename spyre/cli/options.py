@@ -360,7 +360,7 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "exact": ("--exact", {"help": "allow no difference"}),
     "numerics": ("--numerics", {
         "metavar": "MODE",
-        "help": "16-bit floats: dl16 (default), dl16-chunk, ieee, or with options, "
+        "help": "16-bit floats: dl16 (default), dl16-chunk, ieee, card, or with options, "
         "e.g. dl16:dma=trunc,alu=even,saturate"}),
     "threads": ("--threads", {"type": _positive, "help": "host threads (default: all)"}),
     "sanitize": ("--sanitize", {

@@ -31,7 +31,7 @@ from spyre.dtypes import FORMATS, bytes_to_codes, decode_device, encode_device, 
 from spyre.hw.device import Device
 from spyre.hw.linking import LinkedProgram, shape_text
 from spyre.hw.numerics import Numerics
-from spyre.hw.ops import Family, decode_constant
+from spyre.hw.ops import CARD_FORMS, Family, OpDefinition, decode_constant
 from spyre.hw.plan_table import CHUNK, CHUNKED_REDUCTIONS
 from spyre.hw.plans import CorePlan
 from spyre.runtime.compare import (
@@ -82,7 +82,8 @@ class ExecuteDifference:
     ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
     ``unexplained``: elements that differ by more than rounding explains. ``beyond``: elements
     that are too large for binary16. ``adjusted_operands``: operands held numbers beyond
-    binary16, which were rounded to binary16 on both sides.
+    binary16, which were rounded to binary16 on both sides. ``deviation``: that of cards which one
+    of the modes simulates here, of `spyre.hw.numerics.DEVIATIONS`; rounding does not explain it.
     """
 
     index: int
@@ -98,6 +99,7 @@ class ExecuteDifference:
     beyond: int = 0
     adjusted_operands: bool = False
     worst: WorstElement | None = None
+    deviation: str = ""
 
     @property
     def mean_units(self) -> float:
@@ -220,6 +222,7 @@ class NumericsComparison:
             shape_text(op),
             op.outputs[0].data_format,
             adjusted_operands=adjusted,
+            deviation=_deviation(lead.plan.spec, other.plan.spec),
         )
         for k in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
             base = base.plus(self._compare_output(base, lead, other, k))
@@ -309,6 +312,12 @@ class NumericsComparison:
         if data_format == HALF:
             return self._recoder.source_values[codes[0]], self._recoder.target_values[codes[1]]
         return decode_device(codes[0], data_format), decode_device(codes[1], data_format)
+
+
+def _deviation(*rows: OpDefinition) -> str:
+    """The deviation of cards that one of the two modes simulates in this operation, or ""."""
+    found = [name for name, row in CARD_FORMS.items() if [r == row for r in rows].count(True) == 1]
+    return "".join(found)
 
 
 class Verdict(StrEnum):

@@ -14,6 +14,7 @@ from .codecs import (
     decode_host as decode_host,
     decode_ieee_half as decode_ieee_half,
     encode_bfloat16 as encode_bfloat16,
+    encode_copied as encode_copied,
     encode_device as encode_device,
     encode_dl16 as encode_dl16,
     encode_e4m3fn as encode_e4m3fn,

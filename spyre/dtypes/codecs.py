@@ -88,6 +88,30 @@ def decode_ieee_half(codes: ArrayLike) -> Float32Array:
     return np.asarray(codes, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
+def float16_for_dl16(values: ArrayLike, halved_subnormals: bool = False) -> Float32Array:
+    """float16 numbers as a copy to the card converts them to DL16, before they are rounded.
+
+    ±65504, the largest, becomes the largest number both formats have, since it would be rounded to
+    one that float16 has not. ``halved_subnormals``: of `NumericRules`.
+    """
+    given = np.asarray(values, dtype=np.float32)
+    given = np.where(np.abs(given) == 65504.0, np.copysign(np.float32(65472.0), given), given)
+    if halved_subnormals:
+        small = np.abs(given) < 2.0**-14
+        halves = np.trunc(np.where(small, given, 0.0) * 2.0**23) * 2.0**-24
+        given = np.where(small, np.copysign(halves, given), given)
+    return np.asarray(given, dtype=np.float32)
+
+
+def without_small_exponents(values: ArrayLike) -> Float32Array:
+    """Numbers below 2^-14 as their DL16 fraction · 2^-23: `NumericRules.lost_exponents`."""
+    given = np.asarray(values, dtype=np.float32)
+    fraction, _ = np.frexp(np.abs(given))
+    read = np.copysign((2.0 * fraction - 1.0) * np.float32(2.0**-14), given)
+    small = (np.abs(given) < 2.0**-14) & (given != 0.0)
+    return np.where(small, read, given).astype(np.float32)
+
+
 def encode_bfloat16(values: ArrayLike, rounding: Rounding = "even") -> UInt16Array:
     """bfloat16 codes of float32 values; NaN becomes the quiet NaN of its sign.
 
@@ -204,7 +228,9 @@ class NumericRules:
     ``numerics``: "dl16", "dl16-chunk" (the same storage), or "ieee", where SEN169_FP16
     storage holds IEEE half bits. ``rounding``/``saturate``: host number → DL16. ``ninf``: value on
     the host of DL16's NaN-or-infinity code. ``bfloat16_rounding``: DL16 → bfloat16, which truncates
-    on cards (hardware reference §1.2).
+    on cards (hardware reference §1.2). ``halved_subnormals``: float16 below 2^-14 loses its lowest
+    bit and is halved on the way to the card. ``lost_exponents``: below 2^-14, DL16 → float16 keeps
+    the fraction only.
     """
 
     numerics: Mode = "dl16"
@@ -212,6 +238,8 @@ class NumericRules:
     saturate: bool = False
     ninf: NinfView = "inf"
     bfloat16_rounding: Rounding = "trunc"
+    halved_subnormals: bool = False
+    lost_exponents: bool = False
 
     def __post_init__(self) -> None:
         if self.numerics not in get_args(Mode):
@@ -301,6 +329,16 @@ def _keep_low_bits(values: NDArray[np.int64], data_format: DataFormat) -> Codes:
     return values.astype(data_format.code_dtype)
 
 
+def encode_copied(
+    values: Values, dtype_name: str, format_name: str, rules: NumericRules = DEFAULT_RULES
+) -> Codes:
+    """Device codes of values of host dtype ``dtype_name``, as a host-to-device transfer writes
+    them."""
+    if (dtype_name, format_name) == ("float16", "SEN169_FP16") and rules.numerics != "ieee":
+        values = float16_for_dl16(values, rules.halved_subnormals)
+    return encode_device(values, format_name, rules)
+
+
 def decode_host(storage: NDArray[Any], dtype_name: str) -> Values:
     """Values of host storage: float32 for floats (exact), int64 for integers, bool."""
     dtype = find_host_dtype(dtype_name)
@@ -321,6 +359,8 @@ def encode_host(values: Values, dtype_name: str, rules: NumericRules = DEFAULT_R
         return encode_bfloat16(values, rules.bfloat16_rounding)
     if dtype.holds_bits:
         return encode_device(values, dtype.host_format)
+    if rules.lost_exponents and dtype.name == "float16":
+        values = without_small_exponents(values)
     return _cast_to_numpy(np.asarray(values), dtype)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from spyre import config
-from spyre.dtypes import FORMATS, HOST_DTYPES, encode_device
+from spyre.dtypes import FORMATS, HOST_DTYPES, encode_copied
 from spyre.torch_backend.device import NAMES, warn_user
 
 EXTENSION = "torch_spyre._C"
@@ -175,5 +175,5 @@ def encode_constant(value: float, data_format: Any) -> int:
     """The code of a number: float32 bits for IEEE_FP32, else those of the 16-bit format."""
     if data_format is DataFormats.IEEE_FP32:
         return int(np.float32(value).view(np.uint32))
-    codes = encode_device(np.asarray([value], np.float32), "SEN169_FP16")
+    codes = encode_copied(np.asarray([value], np.float32), "float16", "SEN169_FP16")
     return int(np.asarray(codes).ravel()[0])

@@ -26,7 +26,10 @@ LARGEST = 8
 """Rounding rule and largest code of DEVICE_DL16_AS; see :mod:`spyre.hw.kernels.intrinsics`."""
 BFLOAT16_ADD = 9
 BFLOAT16_ODD = 10
-HEAD_WORDS = 11
+HALVED_SUBNORMALS = 11
+LOST_EXPONENTS = 12
+"""1 while that deviation of cards is simulated, see :data:`spyre.hw.numerics.DEVIATIONS`."""
+HEAD_WORDS = 13
 
 FIRST_UNIT = 0
 END_UNIT = 1

@@ -50,6 +50,21 @@ def test_quiet_is_the_verdict(cli: Cli, softmax: Path):
     assert ran.out == ("verdict: equal: every execute and every output is the same in both modes\n")
 
 
+def test_masked_columns_leak_on_cards(cli: Cli, softmax: Path, tmp_path: Path):
+    """torch-spyre's issue 4517: masked positions keep a weight, which the report names."""
+    x = np.load(softmax / "input.npy")
+    x[:, 100:] = -np.inf
+    np.save(tmp_path / "masked.npy", x)
+    ran = cli(softmax, "-i", tmp_path / "masked.npy", "--against", "card")
+    assert ran.code == 1
+    verdict = ran.out.splitlines()[-1]
+    assert "(exp) is the first" in verdict
+    assert "the card's exp-floor, torch-spyre issues 4517, 4522" in verdict
+    ran = cli(softmax, "-i", tmp_path / "masked.npy", "--against", "card", "--json")
+    named = [e["deviation"] for e in json.loads(ran.out)["executes"] if e["unexplained"]]
+    assert named == ["exp-floor"]
+
+
 def test_numbers_too_large_for_binary16(cli: Cli, examples: Path, tmp_path: Path):
     inputs = [np.full((256, 512), 60000.0, np.float16)] * 2
     np.savez(tmp_path / "in.npz", *inputs)

@@ -85,7 +85,7 @@ def link(
     named = {f"sdsc_{k}.json": op for k, op in enumerate(operations)}
     program = make_program(len(operations), repeat)
     numerics = device.numerics
-    linker = Linker(program, named, numerics.half_format, device.threads, numerics.chunked)
+    linker = Linker(program, named, numerics, device.threads)
     ordered = sorted(allocations, key=lambda a: a.address_bytes)
     return linker.link(Binding(allocations=tuple(ordered)))
 

@@ -303,7 +303,7 @@ def linked_lines(
     allocations = tuple(Allocation(f"t{k}", place, size) for k, place in enumerate(places))
     names = {f"arg_{k}_base_addr": k for k in range(2)}
     values = {name: places[k] for name, k in names.items()}
-    linker = Linker(program, {"s.json": op}, engine().numerics.half_format, 1)
+    linker = Linker(program, {"s.json": op}, engine().numerics, 1)
     return linker.link(Binding(values, None, allocations, (), AddressOwners(names)))
 
 
@@ -387,7 +387,7 @@ def test_without_owners_nothing_moves():
     binding = kernel.bind(rig.at([region(0), region(1), region(2)]))
     binding = replace(binding, owners=AddressOwners())
     bundle = kernel.bundle
-    linker = Linker(bundle.program, bundle.operations, engine().numerics.half_format, 1)
+    linker = Linker(bundle.program, bundle.operations, engine().numerics, 1)
     assert not is_relocatable(linker.link(binding))
 
 

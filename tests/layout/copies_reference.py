@@ -20,7 +20,7 @@ from spyre.dtypes import (
     codes_to_bytes,
     decode_device,
     decode_host,
-    encode_device,
+    encode_copied,
     encode_host,
 )
 from spyre.errors import LaunchError
@@ -56,7 +56,7 @@ def host_to_device_reference(
     _check_storage(offsets, valid, host_storage)
     values = decode_host(host_storage[offsets[valid]], host_dtype)
     codes = np.zeros(layout.device_size, dtype=layout.data_format.code_dtype)
-    codes[valid] = encode_device(values, layout.device_dtype, rules)
+    codes[valid] = encode_copied(values, host_dtype, layout.device_dtype, rules)
     return codes_to_bytes(codes, layout.device_dtype)
 
 

@@ -68,7 +68,7 @@ def test_against_the_twin(data: st.DataObject, seed: int, order: int):
     for window in found:
         fill_window(window, trial.fill_of(window.operand), "dl16", rng, (device.memory, twin))
     program = harness.make_program(1)
-    linker = Linker(program, {"sdsc_0.json": op}, device.numerics.half_format, 1, core_order=order)
+    linker = Linker(program, {"sdsc_0.json": op}, device.numerics, 1, core_order=order)
     ordered = sorted(allocations_of(found), key=lambda a: a.address_bytes)
     device.executor.run(linker.link(harness.Binding(allocations=tuple(ordered))))
     run_reference(op, twin, literal_starts(op), device.numerics)

@@ -19,6 +19,7 @@ from spyre.hw.kernels.intrinsics import (
     encode_dl16,
     encode_dl16_as,
     encode_half,
+    float_bits,
     pointer_f32,
     pointer_i8,
     pointer_i32,
@@ -27,11 +28,13 @@ from spyre.hw.kernels.intrinsics import (
     pointer_u16,
 )
 from spyre.hw.kernels.jit import entry, kernel
+from spyre.hw.kernels.vector_math import copy_sign
 
 FAR = 1 << 46
 """Extent given to arrays made from raw addresses."""
 DL16, HALF, FP32 = tb.DL16, tb.HALF, tb.FP32
 F = np.float32
+_SMALLEST_NORMAL = F(2.0**-14)  # of float16
 
 
 @kernel
@@ -225,13 +228,37 @@ def read_integers(code, pointer, address, count, buffer):
 
 
 @kernel
+def adapt_float16(table, count, buffer):
+    """float16 numbers on their way to DL16, as `spyre.dtypes.codecs.float16_for_dl16` has them."""
+    for i in range(count):
+        if abs(buffer[i]) == F(65504.0):
+            buffer[i] = copy_sign(F(65472.0), buffer[i])
+    if table[tt.HALVED_SUBNORMALS] != 0:
+        for i in range(count):
+            if abs(buffer[i]) < _SMALLEST_NORMAL:
+                half = np.trunc(buffer[i] * F(2.0**23)) * F(2.0**-24)
+                buffer[i] = copy_sign(half, buffer[i])
+
+
+@kernel
+def lose_exponents(count, buffer):
+    """Numbers below 2^-14 become fraction · 2^-23, as in `without_small_exponents` there."""
+    for i in range(count):
+        x = buffer[i]
+        if abs(x) < _SMALLEST_NORMAL and x != F(0.0):
+            fraction = bits_float(np.int32((float_bits(x) & 0x7FFFFF) | 0x3F800000)) - F(1.0)
+            buffer[i] = copy_sign(fraction * _SMALLEST_NORMAL, x)
+
+
+@kernel
 def half_stick(to_device, host, at, device, address):
     """A whole stick of float16 host neighbours against DL16, without buffers."""
     halves = carray(pointer_u16(host), FAR)[at : at + 64]
     codes = carray(pointer_u16(device), FAR)[address >> 1 : (address >> 1) + 64]
     if to_device:
         for i in range(64):
-            codes[i] = encode_dl16(decode_half(halves[i]))
+            is_largest = halves[i] & np.uint16(0x7FFF) == np.uint16(0x7BFF)
+            codes[i] = encode_dl16(decode_half(np.uint16(halves[i] - np.uint16(is_largest))))
     else:
         for i in range(64):
             halves[i] = encode_half(decode_dl16(codes[i]))
@@ -248,6 +275,8 @@ def run_to_device(table, stride, count, fill, host, at, device, address, floats,
         write_integers(table[tt.DEVICE_FORMAT], device, address, end, integers)
     else:
         gather_floats(table[tt.HOST_FORMAT], host, at, stride, count, floats)
+        if table[tt.HOST_FORMAT] == tt.HOST_HALF and is_dl16(table):
+            adapt_float16(table, count, floats)
         for i in range(count, end):
             floats[i] = np.float32(0.0)
         write_floats(table, device, address, end, floats)
@@ -261,6 +290,8 @@ def run_to_host(table, stride, count, host, at, device, address, floats, integer
         scatter_integers(table[tt.HOST_FORMAT], host, at, stride, count, integers)
     else:
         read_floats(table, device, address, count, floats)
+        if table[tt.LOST_EXPONENTS] != 0:
+            lose_exponents(count, floats)
         scatter_floats(
             table[tt.HOST_FORMAT], host, at, stride, count,
             table[tt.BFLOAT16_ADD], table[tt.BFLOAT16_ODD], floats,
@@ -268,10 +299,17 @@ def run_to_host(table, stride, count, host, at, device, address, floats, integer
 
 
 @kernel
+def is_dl16(table):
+    """True if 16-bit device floats are DL16, however rounded."""
+    return table[tt.DEVICE_FORMAT] == DL16 or table[tt.DEVICE_FORMAT] == tt.DEVICE_DL16_AS
+
+
+@kernel
 def is_half(table, row):
     """True if `half_stick` can move the whole sticks of this row."""
     formats = table[tt.HOST_FORMAT] == tt.HOST_HALF and table[tt.DEVICE_FORMAT] == tb.DL16
-    return formats and table[row + tt.LANE_STRIDE] == 1 and table[tt.NINF_IS_NAN] == 0
+    exact = table[tt.HALVED_SUBNORMALS] == 0 and table[tt.LOST_EXPONENTS] == 0
+    return formats and exact and table[row + tt.LANE_STRIDE] == 1 and table[tt.NINF_IS_NAN] == 0
 
 
 @kernel

@@ -28,6 +28,7 @@ from spyre.hw.linking.checks import (
 )
 from spyre.hw.linking.linked_program import LinkedCode, LinkedProgram, LinkedStatement
 from spyre.hw.linking.trace import common_owner, operand_owners, value_owner
+from spyre.hw.numerics import Numerics
 from spyre.hw.plans import (
     CorePlan,
     LinkedPart,
@@ -56,16 +57,14 @@ _FARTHEST = 1 << 56
 class Linker:
     """Links one program; plans are cached between launches. Several threads may link.
 
-    ``operations``: by name; of bundles the name is the SDSC file. ``half_format``: table code of
-    16-bit floats. ``chunked``: their sums accumulate in DL16. ``core_order``: seed of a random
+    ``operations``: by name; of bundles the name is the SDSC file. ``core_order``: seed of a random
     order of cores, see :mod:`spyre.hw.plans.core_plan`.
     """
 
     program: LinkableProgram
     operations: Mapping[str, Operation]
-    half_format: int
+    numerics: Numerics
     threads: int
-    chunked: bool = False
     core_order: int | None = None
     _plans: dict[tuple[object, ...], CorePlan] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -151,7 +150,7 @@ class Linker:
         key = (name, pattern.tobytes(), tags)
         if key not in self._plans:
             self._plans[key] = plan_operation(
-                op, pattern, tags, self.half_format, self.threads, self.chunked, self.core_order
+                op, pattern, tags, self.numerics, self.threads, self.core_order
             )
         return self._plans[key]
 

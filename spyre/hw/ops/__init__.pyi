@@ -1,4 +1,5 @@
 from .elementwise import (
+    CARD_FORMS as CARD_FORMS,
     CODE_FORMS as CODE_FORMS,
     OPCODE as OPCODE,
     OPCODES as OPCODES,

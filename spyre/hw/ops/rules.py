@@ -7,7 +7,7 @@ ignored with a warning).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
@@ -17,7 +17,7 @@ import numpy as np
 
 from spyre.dtypes import decode_dl16
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
-from spyre.hw.ops.elementwise import Family, OpDefinition
+from spyre.hw.ops.elementwise import CARD_FORMS, HALF, Family, OpDefinition
 from spyre.hw.ops.table import OPS, REFUSED, SPEC_NAMES, find_op
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
 from spyre.rules import Fault, RuleSet, severities
@@ -155,15 +155,17 @@ FATAL = frozenset(
 """Codes after which an operation cannot be planned."""
 
 
-def require_op(op: Operation) -> OpDefinition:
-    """The op-table row of ``op``.
+def require_op(op: Operation, deviations: Collection[str] = ()) -> OpDefinition:
+    """The op-table row of ``op``; of 16-bit results that of a simulated deviation, if it has one.
 
-    UnsupportedError naming the operation: SPY555 for one whose mathematics is not public, SPY520
-    for any other without a row.
+    ``deviations``: names of `spyre.hw.numerics.DEVIATIONS`. UnsupportedError naming the operation:
+    SPY555 for one whose mathematics is not public, SPY520 for any other without a row.
     """
     spec = find_op(op.name)
     if spec is not None:
-        return spec
+        forms = [CARD_FORMS[name] for name in deviations if name in CARD_FORMS]
+        is_half = bool(forms) and op.outputs[0].data_format in HALF
+        return next((f for f in forms if is_half and f.name == spec.kernel_op), spec)
     location = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")
     expected = "an operation of docs/operations.md"
     if op.name in REFUSED:

@@ -22,6 +22,7 @@ from spyre.dtypes import FORMATS, NO_CODE
 from spyre.errors import DeviceLocation, JsonLocation, SdscError, UnsupportedError
 from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess
+from spyre.hw.numerics import Numerics
 from spyre.hw.ops import OpDefinition, decode_constant
 from spyre.layout import AccessMap, Axis, Int64Array
 from spyre.mlir.operation import MASK_CONSTANT, Operation, Tensor
@@ -33,9 +34,7 @@ class PlanContext:
 
     ``accesses``: inputs, index tensors, outputs, in this order, which is also the order of rows
     in ``starts`` (bytes, [operand, core], relative to the first core's start of that operand).
-    ``arrangements``: element arrangement per operand (STANDARD where unknown). ``half_format``:
-    table code of 16-bit floats in this device's numerics. ``chunked``: sums of 16-bit floats
-    accumulate in DL16.
+    ``arrangements``: element arrangement per operand (STANDARD where unknown).
     """
 
     op: Operation
@@ -43,9 +42,8 @@ class PlanContext:
     accesses: tuple[TensorAccess, ...]
     starts: Int64Array
     arrangements: tuple[str, ...]
-    half_format: int
+    numerics: Numerics
     threads: int
-    chunked: bool = False
 
     @cached_property
     def inputs(self) -> tuple[TensorAccess, ...]:
@@ -66,7 +64,7 @@ class PlanContext:
         """FORMAT word of ``tensor``; raises UnsupportedError for formats kernels do not read."""
         found = FORMATS.get(tensor.data_format)
         if found is not None and found.computed:
-            return self.half_format if found.plan_code == tb.DL16 else found.plan_code
+            return self.numerics.half_format if found.plan_code == tb.DL16 else found.plan_code
         raise UnsupportedError(
             "SPY522",
             f"{self.op.name}: arithmetic on {tensor.data_format} is not simulated yet",
@@ -111,7 +109,7 @@ class PlanContext:
 
 def refuse_chunks(context: PlanContext) -> None:
     """Raise UnsupportedError in the number mode dl16-chunk: these sums add up in float32 only."""
-    if context.chunked:
+    if context.numerics.chunked:
         raise context.refuse(
             "SPY542",
             "sums in DL16 chunks are not simulated for this operation",

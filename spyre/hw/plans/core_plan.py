@@ -16,8 +16,8 @@ from importlib import import_module
 import numpy as np
 
 from spyre.errors import Finding, JsonLocation, SdscError, Severity, UnsupportedError
-from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess, make_access, require_plain, touched_bytes
+from spyre.hw.numerics import Numerics
 from spyre.hw.ops import FATAL, Family, OpDefinition, find_faults, require_op, require_rules
 from spyre.hw.plans.context import PlanContext
 from spyre.hw.plans.normalise import check_slices, uniform_operations
@@ -104,9 +104,8 @@ def plan_operation(
     op: Operation,
     relative_starts: Int64Array,
     arrangements: tuple[str, ...] | None = None,
-    half_format: int = tb.DL16,
+    numerics: Numerics | None = None,
     threads: int = 1,
-    chunked: bool = False,
     core_order: int | None = None,
 ) -> CorePlan:
     """Plan ``op``.
@@ -116,7 +115,8 @@ def plan_operation(
     if the tensors do not have the structure the operation needs, UnsupportedError if it is not
     simulated.
     """
-    spec = require_op(op)
+    numerics = numerics or Numerics()
+    spec = require_op(op, numerics.deviations)
     require_rules(op, spec)
     _check_indirection(op, spec)
     check_slices(op)
@@ -132,9 +132,8 @@ def plan_operation(
         accesses,
         relative_starts,
         arrangements or ("STANDARD",) * len(accesses),
-        half_format,
+        numerics,
         threads,
-        chunked,
     )
     contexts = [context]
     if core_order is not None:  # a context per core; cores that combine their results share one

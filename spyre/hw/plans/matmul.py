@@ -148,7 +148,7 @@ def fit_rows(
                 context, roles, moved, batch[1:], list(rows), list(columns), reduced
             )
         return
-    row = RowWriter(tb.CHUNK_MATMUL_KIND if context.chunked else tb.MATMUL_KIND)
+    row = RowWriter(tb.CHUNK_MATMUL_KIND if context.numerics.chunked else tb.MATMUL_KIND)
     for k, access in enumerate(context.accesses):
         row.operand(k, k, bases[k], tb.WHOLE_STICK, context.format_code(access.tensor))
     _write_axes(row, tb.MATMUL_BATCH, pad_axes(batch, tb.MATMUL_BATCH_AXES, 3), (_A, _B, _C))
@@ -184,7 +184,7 @@ def _write_blocks(context: PlanContext, row: RowWriter, counts: tuple[int, ...])
     words[tb.COLUMN_BLOCKS] = column_blocks
     decoded = batches * columns * STICK * depth * STICK
     multiply_adds = rows * decoded
-    if context.chunked:
+    if context.numerics.chunked:
         multiply_adds *= _CHUNK_COST
     row.header(
         units=batches * row_blocks * column_blocks,

@@ -66,10 +66,10 @@ def run_reference(
 
     Raises UnsupportedError for unknown operations, IndexOutOfRange for a bad index.
     """
-    spec = require_op(op)
     execution = Execution(
         op, memory, starts, numerics or Numerics(), tuple(arrangements), index_limit
     )
+    spec = require_op(op, execution.numerics.deviations)
     _FAMILIES[spec.family](execution, spec)
 
 

@@ -98,9 +98,8 @@ class Kernel:
         self._linker = Linker(
             bundle.program,
             self.operations,
-            device.numerics.half_format,
+            device.numerics,
             device.threads,
-            device.numerics.chunked,
             device.core_order,
         )
         self._lock = threading.RLock()

@@ -385,8 +385,10 @@ def _upload_scalar(card: FlexDevice, number: float, dtype: str) -> DeviceBuffer:
     lanes = stored.elements_per_stick
     layout = SpyreTensorLayout.from_host((lanes,), dtype)
     buffer = DeviceBuffer.uncounted(card, StorageLayout.of((lanes,), (1,), dtype, layout))
-    is_integer = stored.kind is FormatKind.SIGNED
-    values = np.full(lanes, number, np.int32 if is_integer else np.float32)
+    kind = np.int32 if stored.kind is FormatKind.SIGNED else np.float32
+    # float16's largest number becomes another in copies of float16, as in tensors
+    is_largest = dtype == "float16" and abs(number) == np.finfo(np.float16).max
+    values = np.full(lanes, number, np.float16 if is_largest else kind)
     host = HostTensor.from_array(f"{number:g}", values)
     stream = card.default_stream
     stream.wait_for(stream.copy(to_device_plan(host, buffer.tensor), [buffer.memory]))

@@ -514,7 +514,7 @@ def launch_counts(kernel: Kernel) -> LaunchCounts:
         allocations.append(Allocation(parameter.name, free, size_bytes))
         free += size_bytes
     addresses = {allocation.name: allocation.address_bytes for allocation in allocations}
-    linker = Linker(bundle.program, bundle.operations, Numerics().half_format, threads=1)
+    linker = Linker(bundle.program, bundle.operations, Numerics(), threads=1)
     linked = linker.link(Binding(addresses, allocations=tuple(allocations)))
     return LaunchCounts([linked.view])
 

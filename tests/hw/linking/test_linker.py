@@ -183,7 +183,7 @@ def tiled(count: int, stride: int, limit: int) -> LinkedProgram:
     symbolic = map_tensors(op, lambda t: replace(t, starts=(-1 - t.index,), symbolic=True))
     text = TILED.format(stride=stride, count=count, extract=EXTRACT, attributes=ATTRIBUTES)
     program = lower(parse_module(text, "tiles"))
-    linker = Linker(program, {"sdsc_0.json": symbolic}, engine().numerics.half_format, 1)
+    linker = Linker(program, {"sdsc_0.json": symbolic}, engine().numerics, 1)
     allocations = tuple(Allocation(f"t{k}", region(k), limit) for k in range(2))
     values = {f"arg_{k}_base_addr": region(k) for k in range(2)}
     return linker.link(Binding(values, None, allocations))
@@ -231,7 +231,7 @@ def test_a_loop_of_no_iterations():
 
 def baked(segments: dict[int, int], allocations: list[Allocation]) -> LinkedProgram:
     op = add(0, REGION_BYTES, 2 * REGION_BYTES)
-    linker = Linker(make_program(1), {"sdsc_0.json": op}, engine().numerics.half_format, 1)
+    linker = Linker(make_program(1), {"sdsc_0.json": op}, engine().numerics, 1)
     return linker.link(Binding(segments=segments, allocations=tuple(allocations)))
 
 
@@ -260,7 +260,7 @@ def test_a_segment_without_argument_is_a_fault():
 
 def test_plans_do_not_depend_on_where_tensors_lie():
     op = add(0, REGION_BYTES, 2 * REGION_BYTES)
-    linker = Linker(make_program(1), {"sdsc_0.json": op}, engine().numerics.half_format, 1)
+    linker = Linker(make_program(1), {"sdsc_0.json": op}, engine().numerics, 1)
     plans = []
     for shift in (0, 1 << 20, 5 << 20):
         places = [k * REGION_BYTES + shift for k in range(3)]

@@ -12,6 +12,7 @@ from spyre.errors import DeviceFault, SdscError, SpyreError, UnsupportedError
 from spyre.hw import plan_table as tb
 from spyre.hw.access import make_access
 from spyre.hw.counters.execute import count_plan
+from spyre.hw.numerics import Numerics
 from spyre.hw.plans.core_plan import CorePlan, plan_operation
 from spyre.hw.plans.offset_tables import local_offsets
 from spyre.mlir.builder.operations import OperationSpec
@@ -255,7 +256,8 @@ def test_sums_in_chunks_are_refused():
     for name in ("fp8", "int8"):
         op = matmul(name)
         starts = literal_starts(op)
-        plan = partial(plan_operation, op, starts - starts[:, :1], chunked=True)
+        chunks = Numerics("dl16-chunk")
+        plan = partial(plan_operation, op, starts - starts[:, :1], numerics=chunks)
         if name == "int8":
             assert len(plan().tables)
             continue

@@ -57,3 +57,13 @@ def test_tensors_of_more_kinds_than_are_kept(kept, monkeypatch):
     for k, (tensor, shape) in enumerate(zip(made, shapes, strict=True)):
         assert torch.equal(tensor.cpu(), torch.full(shape, k, dtype=torch.float32))
     del made, tensor  # before the structs they point to
+
+
+def test_the_smallest_float16_stays_finite():
+    """Masks hold ``torch.finfo(torch.float16).min``: cards keep it as -65472 (torch-spyre 2518)."""
+    lowest = torch.finfo(torch.float16).min
+    x = torch.zeros(2, 70, dtype=torch.float16, device="spyre")
+    mask = torch.ones(2, 70, dtype=torch.bool, device="spyre")
+    filled = torch.full_like(x, lowest), x.masked_fill(mask, lowest), x + lowest, x.fill_(lowest)
+    for y in filled:
+        assert y.cpu().unique().tolist() == [-65472.0]

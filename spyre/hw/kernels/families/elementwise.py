@@ -39,6 +39,7 @@ from spyre.hw.kernels.jit import entry, kernel
 from spyre.hw.kernels.vector_math import (
     absolute,
     exponential,
+    floored_exponential,
     gelu,
     half_exponential,
     half_sigmoid,
@@ -46,6 +47,7 @@ from spyre.hw.kernels.vector_math import (
     hyperbolic_tangent,
     inverse_root,
     logarithm,
+    logarithm_of_bits,
     mish,
     reciprocal,
     sigmoid,
@@ -133,6 +135,12 @@ def apply_unary(opcode, wide, a, out, constants):
         for i in range(n):
             x = a[i]
             out[i] = x if x > F(0.0) else x * SLOPE
+    elif opcode == OP.FLOORED_EXP:
+        for i in range(n):
+            out[i] = floored_exponential(a[i])
+    elif opcode == OP.LOG_OF_BITS:
+        for i in range(n):
+            out[i] = logarithm_of_bits(a[i])
 
 
 @kernel
