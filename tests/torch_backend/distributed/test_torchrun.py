@@ -43,6 +43,34 @@ def test_training():
     assert sum(line.count("replicas equal: True") for line in lines) == 2
 
 
+RESTARTED = """
+import os, time
+import torch, torch.distributed as dist
+
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+late = os.environ["RANK"] == "1" and not first
+time.sleep(2 * late)  # the others find the keys of the rank that died
+dist.init_process_group("spyreccl")
+x = torch.ones(70, device="spyre") + dist.get_rank()
+for group in (None, dist.new_group([0, 1])):
+    dist.all_reduce(x, group=group)
+if first and dist.get_rank() == 1:
+    raise ValueError("the model has failed")
+dist.barrier()
+print("sum", x[0].item())
+dist.destroy_process_group()
+"""
+
+
+def test_a_restarted_job_is_right(tmp_path):
+    """The store of torchrun still has the addresses of the first attempt."""
+    script = tmp_path / "restarted.py"
+    script.write_text(RESTARTED)
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    lines = ended(start(script, launcher=options))
+    assert lines == ["sum 6.0"] * 2
+
+
 def test_two_hosts():
     """Two addresses of the loopback range, with the transport that hosts have between them."""
     with socket.socket() as free:
