@@ -1,8 +1,11 @@
-"""``python -m qa.distributed_faults [--runs N] [--seed S]``: exits 1 if something goes wrong.
+"""``python -m qa.distributed_faults [--runs N] [--seed S] [--patience F]``
+
+Exits 1 if something goes wrong.
 
 Every run is 3 ranks as processes; at a random collective one of them is killed, stopped,
 interrupted (before it or within), raises, or calls another operation or size. The others have to
-fail in time, with the right code, and nothing wrong may be read, hang, or be left behind.
+fail in time, with the right code, and nothing wrong may be read, hang, or be left behind. Some jobs
+are then started again with their store, as torchrun does, and must be right.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.distributed_faults")
     parser.add_argument("--runs", type=int, default=200, metavar="N", help="how many (200)")
     parser.add_argument("--seed", type=int, help="of the first run (a random one)")
+    parser.add_argument("--patience", type=float, default=1.0, metavar="F",
+                        help="factor of all times, for a busy machine (1)")  # fmt: skip
     options = parser.parse_args()
     seed = secrets.randbelow(1 << 30) if options.seed is None else options.seed
     done: Counter[str] = Counter()
     failed = 0
     for number in range(options.runs):
-        plan = Plan.of(seed + number)
-        done[f"{plan.fault} ({plan.transport})"] += 1
+        plan = Plan.of(seed + number, options.patience)
+        done[f"{plan.fault} ({plan.transport}{', restarted' * plan.restarts})"] += 1
         if problems := run(plan):
             failed += 1
             print(f"{plan}", *problems, sep="\n  ", flush=True)

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,20 +19,21 @@ from spyre.torch_backend.distributed.group import live_groups
 
 RANKS = 3
 TIMEOUT = 2.0
-"""Of the group, in seconds, once its cards are ready."""
+"""Of the group, in seconds, once its cards are ready, on an idle machine."""
 START_TIMEOUT = 300
 SIZES = ((70,), (3, 130), (1000, 130), (1 << 20,))
-KINDS = 11
-"""Of collectives; the last ones are sends in a ring, and a callback with another collective."""
-COMPARED = 9
-"""The first kinds: ranks that call different ones, or with different sizes, get SPY952."""
 FAULTS = ("kill", "stop", "raise", "operation", "size", "interrupt")
+NO_FAULT = "none"
+RESTARTED = 0.25
+"""Share of the runs after which the job is started again, with its store."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. ``at``: the number of the operation; ``delay``: seconds until the fault comes, from
-    another thread of the victim, or None: before the operation.
+    """One run. ``at``, ``collective``: the number and the name of the operation; ``delay``: seconds
+    until the fault comes, from another thread of the victim, or None: before the operation.
+    ``restarts``: whether the job is started again afterwards. ``patience``: a factor of all times
+    within which something has to happen.
     """
 
     seed: int
@@ -39,10 +41,13 @@ class Plan:
     fault: str
     victim: int
     at: int
+    collective: str
     delay: float | None
+    restarts: bool
+    patience: float
 
     @classmethod
-    def of(cls, seed: int) -> Plan:
+    def of(cls, seed: int, patience: float) -> Plan:
         """The plan a seed stands for."""
         chosen = random.Random(seed)
         fault = chosen.choice(FAULTS)
@@ -50,7 +55,10 @@ class Plan:
         if fault not in ("kill", "stop", "interrupt"):
             delay = None
         transport = chosen.choice(("shm", "shm", "shm", "gloo"))
-        return cls(seed, transport, fault, chosen.randrange(RANKS), chosen.randrange(1, 8), delay)
+        names = {"operation": COMPARED, "size": COMPARED[:-1]}.get(fault, tuple(COLLECTIVES))
+        victim, at = chosen.randrange(RANKS), chosen.randrange(1, 8)
+        name, restarts = chosen.choice(names), chosen.random() < RESTARTED
+        return cls(seed, transport, fault, victim, at, name, delay, restarts, patience)
 
 
 @dataclass(frozen=True)
@@ -69,44 +77,48 @@ class Report:
     destroyed_after: float = 0.0
 
 
-def work(plan: Plan, rank: int, scratch: str, pipe: Any) -> None:
-    """The process of a rank; an uncaught error is its end, as of any program."""
+def work(plan: Plan, rank: int, port: int, pipe: Any) -> None:
+    """The process of a rank; an uncaught error is its end, as of any program.
+
+    ``port``: of the store, which keeps what the ranks of an earlier attempt have set.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["SPYRECCL_TRANSPORT"] = plan.transport
 
     torch.set_num_threads(1)
     dist.init_process_group(
         "spyreccl",
-        init_method=f"file://{scratch}/store",
+        store=dist.TCPStore("127.0.0.1", port, is_master=False),
         rank=rank,
         world_size=RANKS,
         timeout=timedelta(seconds=START_TIMEOUT),
     )
     operations = random.Random(plan.seed + 1)
-    for kind in (operations.randrange(KINDS), KINDS - 1):
-        _collective(kind, _own(rank, SIZES[2], 0), 0)
+    for name in (plan.collective, "callback"):
+        _is_right(name, _own(rank, SIZES[2], 0), 0)
     # cards and kernels are ready: from here on the short timeout is fair
     for group in live_groups():
-        group.timeout = TIMEOUT
+        group.timeout = TIMEOUT * plan.patience
     for number in range(1, 12):
-        kind, size = operations.randrange(KINDS), operations.choice(SIZES)
-        if number == plan.at and plan.fault in ("operation", "size"):
-            kind %= COMPARED
+        name, size = operations.choice(tuple(COLLECTIVES)), operations.choice(SIZES)
+        is_faulty = number == plan.at and plan.fault != NO_FAULT
+        name = plan.collective if is_faulty else name
         began = time.monotonic()
         try:
-            if number == plan.at and rank == plan.victim:
-                kind, size = _fault(plan, pipe, kind, size)
+            if is_faulty and rank == plan.victim:
+                name, size = _fault(plan, pipe, size)
             own = _own(rank, size, number)
             began = time.monotonic()
-            if not _collective(kind, own, number):
-                pipe.send(Report(rank, "wrong", time.monotonic(), began, f"{kind} {size}"))
+            if not _is_right(name, own, number):
+                pipe.send(Report(rank, "wrong", time.monotonic(), began, f"{name} {size}"))
         except RuntimeError as error:
             pipe.send(_after(rank, began, error))
             raise
     pipe.send(Report(rank, "end", time.monotonic()))
 
 
-def _fault(plan: Plan, pipe: Any, kind: int, size: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+def _fault(plan: Plan, pipe: Any, size: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Fail, or begin to fail soon, or return another collective or size to use."""
     signals = {
         "kill": signal.SIGKILL,
         "stop": signal.SIGSTOP,
@@ -127,10 +139,10 @@ def _fault(plan: Plan, pipe: Any, kind: int, size: tuple[int, ...]) -> tuple[int
     if plan.fault == "raise":
         raise ValueError("the model has failed")
     if plan.fault == "operation":
-        return (kind + 1) % COMPARED, size
+        return COMPARED[(COMPARED.index(plan.collective) + 1) % len(COMPARED)], size
     if plan.fault == "size":
-        return kind, (size[0] + 64, *size[1:])
-    return kind, size
+        return plan.collective, (size[0] + 64, *size[1:])
+    return plan.collective, size
 
 
 def _own(rank: int, size: tuple[int, ...], number: int) -> torch.Tensor:
@@ -140,57 +152,156 @@ def _own(rank: int, size: tuple[int, ...], number: int) -> torch.Tensor:
     return own
 
 
-def _collective(kind: int, own: torch.Tensor, number: int) -> bool:
-    """Whether the result is right."""
-    values = [k + number for k in range(RANKS)]
-    if kind == 0:
-        dist.all_reduce(own)
-        return _holds(own, sum(values))
-    if kind == 1:
-        dist.broadcast(own, number % RANKS)
-        return _holds(own, values[number % RANKS])
-    if kind == 2:
-        outs = [torch.empty_like(own) for _ in range(RANKS)]
-        dist.all_gather(outs, own)
-        return all(map(_holds, outs, values))
-    if kind == 3:
-        out = torch.empty_like(own)
-        dist.reduce_scatter(out, [own] * RANKS)
-        return _holds(out, sum(values))
-    if kind == 4:
-        outs = [torch.empty_like(own) for _ in range(RANKS)]
-        dist.all_to_all(outs, [own] * RANKS)
-        return all(map(_holds, outs, values))
-    if kind < KINDS - 1:
-        return _rooted_or_ring(kind, own, number)
-    future = dist.all_reduce(own, async_op=True).get_future().then(_reduced_again)
-    return _holds(future.wait(), RANKS * sum(values))
+Check = Callable[[torch.Tensor, list[int], int], bool]
+"""A collective of this rank's tensor, given the value of each rank's and a root; whether the result
+is right."""
 
 
-def _rooted_or_ring(kind: int, own: torch.Tensor, number: int) -> bool:
-    """`_collective` for the kinds in which ranks have different parts, and the barrier."""
-    rank, root = dist.get_rank(), number % RANKS
-    values, is_root = [k + number for k in range(RANKS)], rank == root
-    if kind == 5:
-        dist.reduce(own, root)
-        return not is_root or _holds(own, sum(values))
-    if kind == 6:
-        outs = [torch.empty_like(own) for _ in range(RANKS)] if is_root else None
-        dist.gather(own, outs, root)
-        return outs is None or all(map(_holds, outs, values))
-    if kind == 7:
-        out = torch.empty_like(own)
-        dist.scatter(out, [own + k for k in range(RANKS)] if is_root else None, root)
-        return _holds(out, values[root] + rank)
-    if kind == 8:
-        dist.barrier()
-        return _holds(own, values[rank])
+def _all_reduce(own: torch.Tensor, values: list[int], root: int) -> bool:
+    dist.all_reduce(own)
+    return _holds(own, sum(values))
+
+
+def _broadcast(own: torch.Tensor, values: list[int], root: int) -> bool:
+    dist.broadcast(own, root)
+    return _holds(own, values[root])
+
+
+def _all_gather(own: torch.Tensor, values: list[int], root: int) -> bool:
+    outs = [torch.empty_like(own) for _ in values]
+    dist.all_gather(outs, own)
+    return all(map(_holds, outs, values))
+
+
+def _all_gather_single(own: torch.Tensor, values: list[int], root: int) -> bool:
+    whole = torch.cat([torch.empty_like(own) for _ in values])
+    dist.all_gather_into_tensor(whole, own)
+    return all(map(_holds, whole.chunk(RANKS), values))
+
+
+def _reduce_scatter(own: torch.Tensor, values: list[int], root: int) -> bool:
     out = torch.empty_like(own)
+    dist.reduce_scatter(out, [own] * RANKS)
+    return _holds(out, sum(values))
+
+
+def _reduce_scatter_single(own: torch.Tensor, values: list[int], root: int) -> bool:
+    out = torch.empty_like(own)
+    dist.reduce_scatter_tensor(out, torch.cat([own + k for k in range(RANKS)]))
+    return _holds(out, sum(values) + RANKS * dist.get_rank())
+
+
+def _all_to_all(own: torch.Tensor, values: list[int], root: int) -> bool:
+    outs = [torch.empty_like(own) for _ in values]
+    dist.all_to_all(outs, [own] * RANKS)
+    return all(map(_holds, outs, values))
+
+
+def _all_to_all_single(own: torch.Tensor, values: list[int], root: int) -> bool:
+    out = torch.cat([torch.empty_like(own) for _ in values])
+    dist.all_to_all_single(out, torch.cat([own + k for k in range(RANKS)]))
+    return all(map(_holds, out.chunk(RANKS), [value + dist.get_rank() for value in values]))
+
+
+def _reduce(own: torch.Tensor, values: list[int], root: int) -> bool:
+    dist.reduce(own, root)
+    return dist.get_rank() != root or _holds(own, sum(values))
+
+
+def _gather(own: torch.Tensor, values: list[int], root: int) -> bool:
+    outs = [torch.empty_like(own) for _ in values] if dist.get_rank() == root else None
+    dist.gather(own, outs, root)
+    return outs is None or all(map(_holds, outs, values))
+
+
+def _scatter(own: torch.Tensor, values: list[int], root: int) -> bool:
+    out = torch.empty_like(own)
+    parts = [own + k for k in range(RANKS)] if dist.get_rank() == root else None
+    dist.scatter(out, parts, root)
+    return _holds(out, values[root] + dist.get_rank())
+
+
+def _barrier(own: torch.Tensor, values: list[int], root: int) -> bool:
+    dist.barrier()
+    return _holds(own, values[dist.get_rank()])
+
+
+def _coalesced(own: torch.Tensor, values: list[int], root: int) -> bool:
+    """Operations that torch joins to one of several tensors."""
+    other = own + 1
+    with dist._coalescing_manager():
+        dist.all_reduce(own)
+        dist.all_reduce(other)
+    return _holds(own, sum(values)) and _holds(other, sum(values) + RANKS)
+
+
+def _coalesced_on_a_card(own: torch.Tensor, values: list[int], root: int) -> bool:
+    """Operations of several kinds, with one work for all."""
+    whole = torch.cat([torch.empty_like(own) for _ in values])
+    outs = [torch.empty_like(own) for _ in values]
+    with dist._coalescing_manager(device=own.device, async_ops=True) as manager:
+        dist.all_gather(outs, own)
+        dist.all_gather_into_tensor(whole, own)
+    manager.wait()
+    return all(map(_holds, (*outs, *whole.chunk(RANKS)), values * 2))
+
+
+def _all_gather_objects(own: torch.Tensor, values: list[int], root: int) -> bool:
+    """Objects of unequal sizes."""
+    objects = [[value] * (1 + 500 * k) for k, value in enumerate(values)]
+    outs: list[Any] = [None] * RANKS
+    dist.all_gather_object(outs, objects[dist.get_rank()])
+    return outs == objects
+
+
+def _broadcast_objects(own: torch.Tensor, values: list[int], root: int) -> bool:
+    objects: list[Any] = [values, {"root": root}]
+    outs = objects if dist.get_rank() == root else [None, None]
+    dist.broadcast_object_list(outs, root)
+    return outs == objects
+
+
+def _messages_in_a_ring(own: torch.Tensor, values: list[int], root: int) -> bool:
+    rank, out = dist.get_rank(), torch.empty_like(own)
     send = dist.P2POp(dist.isend, own, (rank + 1) % RANKS)
     receive = dist.P2POp(dist.irecv, out, (rank - 1) % RANKS)
     for work in dist.batch_isend_irecv([send, receive]):
         work.wait()
     return _holds(out, values[rank - 1])
+
+
+def _callback(own: torch.Tensor, values: list[int], root: int) -> bool:
+    """A callback that calls another collective."""
+    future = dist.all_reduce(own, async_op=True).get_future().then(_reduced_again)
+    return _holds(future.wait(), RANKS * sum(values))
+
+
+COLLECTIVES: dict[str, Check] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "all_gather_into_tensor": _all_gather_single,
+    "reduce": _reduce,
+    "reduce_scatter_tensor": _reduce_scatter_single,
+    "gather": _gather,
+    "all_to_all_single": _all_to_all_single,
+    "scatter": _scatter,
+    "coalesced": _coalesced,
+    "coalesced on a card": _coalesced_on_a_card,
+    "barrier": _barrier,
+    "all_gather_object": _all_gather_objects,
+    "broadcast_object_list": _broadcast_objects,
+    "messages": _messages_in_a_ring,
+    "callback": _callback,
+}
+COMPARED = tuple(COLLECTIVES)[: list(COLLECTIVES).index("barrier") + 1]
+"""Ranks get SPY952 if one calls the next of these, or all but the last with another size."""
+
+
+def _is_right(name: str, own: torch.Tensor, number: int) -> bool:
+    return COLLECTIVES[name](own, [k + number for k in range(RANKS)], number % RANKS)
 
 
 def _reduced_again(future: Any) -> torch.Tensor:
@@ -209,7 +320,8 @@ def _after(rank: int, began: float, error: Exception) -> Report:
     failed_at, again = time.monotonic(), "nothing"
     x = torch.ones(70, dtype=torch.float16, device="spyre")
     try:
-        dist.all_reduce(x)
+        # torch only notes an all_reduce after an error within `_coalescing_manager`
+        dist.barrier()
     except dist.DistBackendError as second:
         again = str(second)
     if not _holds(x + 1, 2):

@@ -1,16 +1,18 @@
-"""Runs of 3 ranks as processes with one fault each, and what has to follow."""
+"""Runs of 3 ranks as processes with one fault each, what has to follow, and a second start."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from qa.distributed_faults.rank import RANKS, TIMEOUT, Plan, Report, work
+import torch.distributed as dist
+
+from qa.distributed_faults.rank import NO_FAULT, RANKS, TIMEOUT, Plan, Report, work
 
 DEATH_SECONDS = 0.5
 TIMEOUT_MARGIN = 0.3
@@ -48,43 +50,58 @@ def context() -> Any:
 def run(plan: Plan) -> list[str]:
     """What went wrong that must not, in a run of ``plan``."""
     before = set(os.listdir("/dev/shm"))
-    with tempfile.TemporaryDirectory(prefix="spyre-ranks-") as scratch:
-        pipes, processes = _start(plan, scratch)
-        others = [k for k in range(RANKS) if k != plan.victim]
-        pipes[plan.victim].poll(START_SECONDS)
-        last = time.monotonic() + RUN_SECONDS
-        for k in others:
-            processes[k].join(max(0.0, last - time.monotonic()))
-        hanging = [k for k in others if processes[k].is_alive()]
-        if plan.fault == "stop" or hanging:
-            for process in processes:
-                process.kill()
-        for process in processes:
-            process.join(10)
-            if process.is_alive():
-                hanging.append(plan.victim)
-                process.kill()
-                process.join()
-        reports = [report for pipe in pipes for report in _received(pipe)]
-        exits = [process.exitcode for process in processes]
-    problems = [f"rank {k} hangs" for k in hanging]
-    problems += [f"left in /dev/shm: {name}" for name in set(os.listdir("/dev/shm")) - before
-                 if name.startswith(("spyre", "torch"))]  # fmt: skip
+    # as of torchrun, whose store lives as long as the job
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    reports, exits, problems = _attempt(plan, store.port)
     wanted = [VICTIM_EXITS[plan.fault] if k == plan.victim else 1 for k in range(RANKS)]
-    problems += [
-        f"exit code of rank {k}: {code}, expected {wanted[k]}"
-        for k, code in enumerate(exits)
-        if code != wanted[k]
-    ]
-    return problems + list(_judged(plan, reports))
+    problems += [*_judged_exits(exits, wanted), *_judged(plan, reports)]
+    if plan.restarts:
+        problems += [f"started again: {text}" for text in _started_again(plan, store.port)]
+    left = [name for name in os.listdir("/dev/shm") if name.startswith(("spyre", "torch"))]
+    return problems + [f"left in /dev/shm: {name}" for name in left if name not in before]
 
 
-def _start(plan: Plan, scratch: str) -> tuple[list[Any], list[Any]]:
+def _started_again(plan: Plan, port: int) -> Iterator[str]:
+    reports, exits, hanging = _attempt(replace(plan, fault=NO_FAULT), port)
+    yield from (*hanging, *_judged_exits(exits, [0] * RANKS))
+    yield from (f"rank {r.rank}: {r.kind}: {r.text}" for r in reports if r.kind != "end")
+
+
+def _judged_exits(exits: list[int], wanted: list[int]) -> Iterator[str]:
+    for rank, (found, expected) in enumerate(zip(exits, wanted, strict=True)):
+        if found != expected:
+            yield f"exit code of rank {rank}: {found}, expected {expected}"
+
+
+def _attempt(plan: Plan, port: int) -> tuple[list[Report], list[int], list[str]]:
+    """Reports and exit codes of the ranks, and which of them hung."""
+    pipes, processes = _start(plan, port)
+    others = [k for k in range(RANKS) if k != plan.victim]
+    pipes[plan.victim].poll(START_SECONDS)
+    last = time.monotonic() + RUN_SECONDS * plan.patience
+    for k in others:
+        processes[k].join(max(0.0, last - time.monotonic()))
+    hanging = [k for k in others if processes[k].is_alive()]
+    if plan.fault == "stop" or hanging:
+        for process in processes:
+            process.kill()
+    for process in processes:
+        process.join(10)
+        if process.is_alive():
+            hanging.append(plan.victim)
+            process.kill()
+            process.join()
+    reports = [report for pipe in pipes for report in _received(pipe)]
+    exits = [process.exitcode for process in processes]
+    return reports, exits, [f"rank {k} hangs" for k in hanging]
+
+
+def _start(plan: Plan, port: int) -> tuple[list[Any], list[Any]]:
     chosen = context()
     pipes, processes = [], []
     for rank in range(RANKS):
         ours, theirs = chosen.Pipe(duplex=False)
-        process = chosen.Process(target=work, args=(plan, rank, scratch, theirs))
+        process = chosen.Process(target=work, args=(plan, rank, port, theirs))
         process.start()
         theirs.close()
         pipes.append(ours)
@@ -120,10 +137,10 @@ def _judged_moments(plan: Plan, fault: Report, errors: list[Report]) -> Iterator
     for error in errors:
         since_begin = error.at - error.began
         if plan.fault == "stop":
-            if since_begin > TIMEOUT + TIMEOUT_MARGIN:
+            if since_begin > (TIMEOUT + TIMEOUT_MARGIN) * plan.patience:
                 yield (
                     f"rank {error.rank}: failed {since_begin:.2f} s after its operation began, "
-                    f"timeout {TIMEOUT:g} s"
+                    f"timeout {TIMEOUT * plan.patience:g} s"
                 )
             continue
         # a rank that was busy elsewhere hears of it in its operation; that two ranks disagree can
@@ -132,7 +149,7 @@ def _judged_moments(plan: Plan, fault: Report, errors: list[Report]) -> Iterator
         if plan.fault in ("operation", "size"):
             came += [other.began for other in errors]
         late = error.at - max(fault.at, *came)
-        if late > DEATH_SECONDS:
+        if late > DEATH_SECONDS * plan.patience:
             yield f"rank {error.rank}: failed {late:.2f} s after it could know of the fault"
 
 
@@ -145,5 +162,5 @@ def _judged_error(plan: Plan, fault: Report, error: Report) -> Iterator[str]:
         yield f"names no rank or operation: {error.text}"
     if not any(code in error.again for code in (*CODES[plan.fault] * is_message, "SPY956")):
         yield f"the group is not dead: {error.again}"
-    if error.destroyed_after > DESTROY_SECONDS:
+    if error.destroyed_after > DESTROY_SECONDS * plan.patience:
         yield f"destroyed after {error.destroyed_after:.2f} s"

@@ -22,12 +22,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.distributed_upstream")
     parser.add_argument("methods", nargs="*", metavar="METHOD", help="only these")
     parser.add_argument("--ranks", type=int, default=3, metavar="N")
+    parser.add_argument("--patience", type=float, default=1.0, metavar="F",
+                        help="factor of all times, for a busy machine (1)")  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="the whole text of failures")
     options = parser.parse_args()
     found = {}
     for backend in ("gloo", "spyreccl"):
         found[backend] = {}
-        for outcome in run_methods(backend, options.ranks, options.methods):
+        for outcome in run_methods(backend, options.ranks, options.methods, options.patience):
             found[backend][outcome.method] = outcome
             if outcome.result not in (PASSED, SKIPPED):
                 print(f"{backend}: {outcome.method}: {_told(outcome, options.verbose)}", flush=True)

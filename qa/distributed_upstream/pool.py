@@ -21,6 +21,7 @@ from typing import Any
 
 GROUP_TIMEOUT = timedelta(seconds=20)
 METHOD_SECONDS = 60
+"""Of a group and of a method, on an idle machine."""
 GROUPS = {"gloo": "gloo", "spyreccl": "cpu:gloo,spyre:spyreccl"}
 """What the group of a backend is made with."""
 MODULE = "torch.testing._internal.distributed.distributed_test"
@@ -53,10 +54,15 @@ def is_selected(name: str) -> bool:
     return re.match(f"test_({SUBJECTS})", name) is not None and not re.search(OTHERS, name)
 
 
-def run_methods(backend: str, ranks: int, methods: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Outcomes of ``methods`` (default: all selected) on a backend: ``spyreccl`` or ``gloo``."""
+def run_methods(
+    backend: str, ranks: int, methods: Sequence[str] = (), patience: float = 1.0
+) -> Iterator[Outcome]:
+    """Outcomes of ``methods`` (default: all selected) on a backend: ``spyreccl`` or ``gloo``.
+
+    ``patience``: a factor of all times.
+    """
     with tempfile.TemporaryDirectory(prefix="spyre-upstream-") as scratch:
-        pool = _Pool(backend, ranks, Path(scratch))
+        pool = _Pool(backend, ranks, Path(scratch), patience)
         for number, method in enumerate(methods or pool.methods()):
             yield pool.run(number, method)
         pool.end()
@@ -65,8 +71,9 @@ def run_methods(backend: str, ranks: int, methods: Sequence[str] = ()) -> Iterat
 class _Pool:
     """The processes of all ranks; begun again after a method that hangs or kills one."""
 
-    def __init__(self, backend: str, ranks: int, scratch: Path) -> None:
+    def __init__(self, backend: str, ranks: int, scratch: Path, patience: float) -> None:
         self._backend, self._ranks, self._scratch = backend, ranks, scratch
+        self._patience = patience
         self._begin()
 
     def _begin(self) -> None:
@@ -74,7 +81,8 @@ class _Pool:
         self._pipes, self._processes = [], []
         for rank in range(self._ranks):
             ours, theirs = context.Pipe()
-            work = (theirs, self._backend, rank, self._ranks, str(self._scratch))
+            timeout = GROUP_TIMEOUT * self._patience
+            work = (theirs, self._backend, rank, self._ranks, str(self._scratch), timeout)
             process = context.Process(target=serve, args=work, daemon=True)
             process.start()
             theirs.close()
@@ -93,7 +101,7 @@ class _Pool:
         """Run a method on all ranks."""
         for pipe in self._pipes:
             pipe.send((number, method))
-        results = [_received(pipe) for pipe in self._pipes]
+        results = [_received(pipe, METHOD_SECONDS * self._patience) for pipe in self._pipes]
         if any(result.startswith("rank lost") for result in results):
             self.end()
             self._begin()
@@ -111,9 +119,9 @@ class _Pool:
             process.join()
 
 
-def _received(pipe: Any) -> str:
+def _received(pipe: Any, seconds: float) -> str:
     try:
-        return pipe.recv() if pipe.poll(METHOD_SECONDS) else "rank lost: hangs"
+        return pipe.recv() if pipe.poll(seconds) else "rank lost: hangs"
     except EOFError:
         return "rank lost: its process ended"
 
@@ -121,7 +129,7 @@ def _received(pipe: Any) -> str:
 # --- a rank -----------------------------------------------------------------------------------
 
 
-def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str) -> None:
+def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str, timeout: timedelta) -> None:
     """Run the methods that come through ``pipe``."""
     os.environ.update(_environment(ranks, scratch))
     import torch
@@ -143,7 +151,7 @@ def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str) -> None:
         init_method = property(lambda self: f"file://{scratch}/again")
 
         def _barrier(self, *args: Any, **kwargs: Any) -> None:
-            meet(dist.distributed_c10d._get_default_store(), ranks)
+            meet(dist.distributed_c10d._get_default_store(), ranks, timeout)
 
     store_file = f"{scratch}/store-{os.getppid()}"
     with suppress(EOFError):
@@ -158,25 +166,25 @@ def serve(pipe: Any, backend: str, rank: int, ranks: int, scratch: str) -> None:
                 init_method=f"file://{store_file}-{number}",
                 rank=rank,
                 world_size=ranks,
-                timeout=GROUP_TIMEOUT,
+                timeout=timeout,
             )
             # a rank that skips must not be gone while others still connect to it
             came = dist.FileStore(f"{store_file}-{number}-came", ranks)
-            meet(came, ranks)
+            meet(came, ranks, timeout)
             result = _run(UpstreamCase(method), codes)
-            meet(came, ranks)
+            meet(came, ranks, timeout)
             with suppress(Exception):
                 dist.destroy_process_group()
             pipe.send(result)
 
 
-def meet(store: Any, ranks: int) -> None:
+def meet(store: Any, ranks: int, timeout: timedelta) -> None:
     """Return when all ranks have come, whatever their groups are doing."""
     number = store.add("upstream/came", 1)
     last = -(-number // ranks) * ranks
     if number == last:
         store.set(f"upstream/met/{last}", "yes")
-    store.wait([f"upstream/met/{last}"], GROUP_TIMEOUT)
+    store.wait([f"upstream/met/{last}"], timeout)
 
 
 def _environment(ranks: int, scratch: str) -> Mapping[str, str]:

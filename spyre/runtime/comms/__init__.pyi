@@ -14,6 +14,7 @@ from .transport import (
     CollectiveError as CollectiveError,
     Deadline as Deadline,
     Transport as Transport,
+    agree_on_name as agree_on_name,
     padded as padded,
     text_of as text_of,
 )

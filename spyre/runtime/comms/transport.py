@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, Self
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,9 @@ class Store(Protocol):
     def get(self, key: str) -> bytes:
         """Wait until a key is set and return its value."""
 
+    def check(self, keys: list[str]) -> bool:
+        """Return True if all of these keys are set."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -61,6 +65,29 @@ class Deadline:
     def seconds_left(self) -> float:
         """Seconds left, 0 after the deadline."""
         return max(0.0, self.at - time.monotonic())
+
+
+def agree_on_name(store: Store, rank: int, size: int, timeout: float) -> str:
+    """Return a name that all ranks of this group have and no earlier group; blocks until all call.
+
+    A restarted job finds the keys of ranks that have ended in its store, and not all of its hosts
+    know that it was restarted. So rank 0 answers the latest token of each rank until the rank has
+    read the answer. CollectiveError SPY955 if a rank is still absent after ``timeout`` seconds.
+    """
+    own, deadline = uuid4().hex, Deadline.after(timeout)
+    store.set(f"token/{rank}", own)
+    for other in [0] if rank else range(1, size):
+        awaited, token = f"name/{own}" if rank else f"read/{own}/{other}", f"token/{other}"
+        while not store.check([awaited]):
+            if rank == 0 and store.check([token]):
+                store.set(f"name/{store.get(token).decode()}", own)
+            if deadline.seconds_left == 0:
+                text = f"joining a group: no answer from rank {other} within {timeout:g} s"
+                raise CollectiveError("SPY955", text)
+            time.sleep(0.005)
+    name = store.get(f"name/{own}").decode() if rank else own
+    store.set(f"read/{name}/{rank}", "yes")
+    return name
 
 
 @dataclass(frozen=True, slots=True)

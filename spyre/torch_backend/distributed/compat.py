@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spyre.errors import UnsupportedError
+from spyre.runtime.comms import CollectiveError
 from spyre.torch_backend.compat import CPU_KEYS, skip_in_dynamo
 from spyre.torch_backend.device import cpu_generator
 
@@ -51,10 +52,11 @@ def name_of_process_group(process_group: Any) -> tuple[str, int]:
 
 def new_gloo(prefix: str, store: Any, options: Any) -> Any:
     """Return a gloo backend of the ranks of ``options``, a ``_DistributedBackendOptions``."""
-    store = dist.PrefixStore(prefix, store)
-    return c10d.ProcessGroupGloo(
-        store, options.group_rank, options.group_size, timeout=options.timeout
-    )
+    store, size = dist.PrefixStore(prefix, store), options.group_size
+    try:
+        return c10d.ProcessGroupGloo(store, options.group_rank, size, timeout=options.timeout)
+    except RuntimeError as error:
+        raise CollectiveError("SPY954", "no connection to a rank", found=str(error)) from error
 
 
 def milliseconds(seconds: float) -> timedelta:

@@ -37,6 +37,7 @@ from spyre.runtime.comms import (
     MessageTransport,
     Pending,
     Transport,
+    agree_on_name,
     join_processes,
 )
 from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
@@ -384,9 +385,11 @@ def create(options: Any, _: Any) -> Any:
     from spyre.torch_backend.distributed.operators import register_operators
 
     register_operators()
+    rank, seconds = options.group_rank, options.timeout.total_seconds()
+    name = agree_on_name(options.store, rank, options.group_size, seconds)
+    options.store = dist.PrefixStore(name, options.store)
     gloo = compat.new_gloo("spyre_p2p/", options.store, options)
-    key = str(options.group_id), options.group_rank
-    _groups[key] = CardGroup(options, gloo)
+    _groups[str(options.group_id), rank] = CardGroup(options, gloo)
     if len(_groups) == 1:
         atexit.register(_close_at_exit)
     return gloo
@@ -433,19 +436,12 @@ def _choice(variable: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def _join(options: Any, path: str) -> Transport:
-    """Return the transport of a group: shared memory if all ranks can share it, else gloo messages.
-
-    ``path``: of the callbacks that use it, or empty. Keys are numbered, because a group can be
-    created again with the same store, after a failure.
-    """
+    """Return shared memory if all ranks can share it, else gloo; ``path``: see `_Channel`."""
     # another thread may be waiting for a key, which blocks all other users of the same store
     store = dist.PrefixStore(path[1:], options.store.clone()) if path else options.store
     rank, size = options.group_rank, options.group_size
-    number = store.add(f"spyreccl/{rank}", 1)
-    prefix = f"spyreccl/{number}/"
     kind = _choice("SPYRECCL_TRANSPORT", config.CCL_TRANSPORT.read(), TRANSPORTS)
-    numbered = dist.PrefixStore(prefix, store)
-    shared = join_processes(numbered, rank, size) if kind in ("auto", "shm") else None
+    shared = join_processes(store, rank, size) if kind in ("auto", "shm") else None
     if shared is not None:
         return shared
     if kind == "shm":
@@ -455,7 +451,7 @@ def _join(options: Any, path: str) -> Transport:
             expected="all ranks on one machine, as one user",
             found=f"rank {rank} cannot access all others",
         )
-    gloo = compat.new_gloo(prefix, store, options)
+    gloo = compat.new_gloo("spyreccl/", store, options)
     return MessageTransport(GlooMessages(gloo), rank, size)
 
 

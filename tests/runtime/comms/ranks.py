@@ -27,10 +27,9 @@ class ThreadStore:
             assert self._changed.wait_for(lambda: key in self._values, 10), f"nobody sets {key}"
             return self._values[key]
 
-    def add(self, key, amount):
+    def check(self, keys):
         with self._changed:
-            self._values[key] = self._values.get(key, 0) + amount
-            return self._values[key]
+            return all(key in self._values for key in keys)
 
 
 class Sending:

@@ -18,7 +18,13 @@ import pytest
 
 from spyre.hw.device import Combiner
 from spyre.hw.numerics import Numerics
-from spyre.runtime.comms import CollectiveError, Communicator, Deadline, MessageTransport
+from spyre.runtime.comms import (
+    CollectiveError,
+    Communicator,
+    Deadline,
+    MessageTransport,
+    agree_on_name,
+)
 from spyre.runtime.comms.memory import join_processes, started_at
 from spyre.runtime.comms.transport import Outbox
 from tests.runtime.comms.ranks import Mailboxes, ThreadStore, one_row, raised, run_ranks
@@ -242,6 +248,49 @@ def test_memory_of_a_process_that_ended_is_no_error_of_its_own_kind():
 def test_a_process_has_ended_once_it_gives_its_memory_back(state, flags, lives):
     stat = f"71 (a (b) c) {state} 1 71 71 0 -1 {flags} {'0 ' * 12}4711 0 0"
     assert started_at(stat) == (4711 if lives else None)
+
+
+# --- names of groups ------------------------------------------------------------------------------
+
+
+def names(store, size, order, timeout=20.0):
+    """The name that each rank gets, in the order they come, or the text of its error."""
+    found = {}
+
+    def join(rank):
+        try:
+            found[rank] = agree_on_name(store, rank, size, timeout)
+        except CollectiveError as error:
+            found[rank] = str(error)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in order]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "a rank hangs"
+    return found
+
+
+def test_ranks_agree_on_a_new_name_with_the_store_of_ranks_that_have_ended():
+    store, seen = ThreadStore(), set()
+    for order in [(0, 1, 2), (2, 1, 0), (1, 0, 2)]:
+        # of an earlier start, which some ranks did not reach
+        absent = names(store, 3, order[:2], timeout=0.1)
+        assert any("SPY955" in text for text in absent.values()), absent
+        found = names(store, 3, order)
+        assert len(found) == 3
+        assert len(set(found.values())) == 1, found
+        seen |= set(found.values())
+    assert len(seen) == 3
+
+
+def test_an_absent_rank_is_named():
+    found = names(ThreadStore(), 3, (0, 1), timeout=0.1)
+    assert "no answer from rank 2 within 0.1 s" in found[0]
+    found = names(ThreadStore(), 2, (1,), timeout=0.1)
+    assert "no answer from rank 0 within 0.1 s" in found[1]
 
 
 # --- processes --------------------------------------------------------------------------------

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import operator
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from spyre.runtime.comms import CollectiveError
 from spyre.torch_backend.distributed import compat
 
 SYMBOLS = (
@@ -45,6 +49,15 @@ def test_operators():
 def test_a_timeout_is_never_shorter_than_asked_for():
     assert compat.milliseconds(0.0).total_seconds() == 0.001
     assert compat.milliseconds(1.2341).total_seconds() >= 1.2341
+
+
+def test_a_connection_that_gloo_cannot_make_has_a_code():
+    timeout = timedelta(seconds=0.1)
+    store = dist.HashStore()
+    store.set_timeout(timeout)
+    options = SimpleNamespace(group_rank=0, group_size=2, timeout=timeout)
+    with pytest.raises(CollectiveError, match="SPY954"):
+        compat.new_gloo("absent/", store, options)
 
 
 def test_ddp_and_dtensor():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ def start(example, *arguments, launcher=(), transport="auto"):
         "SPYRECCL_TRANSPORT": transport,
     }
     return subprocess.Popen(
-        [*command, str(EXAMPLES / example), *arguments],
+        [*command, str(EXAMPLES / example), *map(str, arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -41,6 +42,87 @@ def test_training():
     assert losses[1] < losses[0]
     # Both ranks write to one pipe: without buffering, text and line break are two writes.
     assert sum(line.count("replicas equal: True") for line in lines) == 2
+
+
+RESTARTED = """
+import os, time
+import torch, torch.distributed as dist
+
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+late = os.environ["RANK"] == "1" and not first
+time.sleep(2 * late)  # the others find the keys of the rank that died
+dist.init_process_group("spyreccl")
+x = torch.ones(70, device="spyre") + dist.get_rank()
+for group in (None, dist.new_group([0, 1])):
+    dist.all_reduce(x, group=group)
+if first and dist.get_rank() == 1:
+    raise ValueError("the model has failed")
+dist.barrier()
+print("sum", x[0].item())
+dist.destroy_process_group()
+"""
+
+
+def test_a_restarted_job_is_right(tmp_path):
+    """The store of torchrun still has the addresses of the first attempt."""
+    script = tmp_path / "restarted.py"
+    script.write_text(RESTARTED)
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    lines = ended(start(script, launcher=options))
+    assert lines == ["sum 6.0"] * 2
+
+
+BESIDE = """
+import os, sys
+import torch, torch.distributed as dist
+
+dist.init_process_group("spyreccl")
+rank, parts = dist.get_rank(), [torch.empty(2, 70, device="spyre") for _ in range(2)]
+stopped, peer, number = torch.zeros(1, device="spyre"), 1 - rank, 0
+while not stopped.item():
+    number += 1
+    x = torch.full((2, 70), float(number), device="spyre")
+    own, whole = x + rank, torch.empty(4, 70, device="spyre")
+    dist.all_gather(parts, own)
+    assert [part.unique().tolist() for part in parts] == [[number], [number + 1]]
+    dist.reduce_scatter_tensor(x, torch.cat([own, own + 1]))
+    assert x.unique().tolist() == [2 * number + 1 + 2 * rank]
+    dist.all_to_all_single(whole, torch.cat([own, own + 2]))
+    assert whole[:2].unique().tolist() == [number + 2 * rank], whole
+    assert whole[2:].unique().tolist() == [number + 1 + 2 * rank], whole
+    dist.all_reduce(own)
+    assert own.unique().tolist() == [2 * number + 1]
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, own + rank, peer), dist.P2POp(dist.irecv, x, peer)]
+    ):
+        work.wait()
+    assert x.unique().tolist() == [2 * number + 1 + peer]
+    if rank == 0:
+        stopped.fill_(float(os.path.exists(sys.argv[1])))
+    dist.broadcast(stopped, 0)
+    if number == 2:
+        os.write(1, f"{os.getpid()}\\n".encode())
+dist.barrier()
+os.write(1, b"right\\n")
+dist.destroy_process_group()
+"""
+
+
+def test_a_killed_job_leaves_another_one_alone(tmp_path):
+    script, stop = tmp_path / "beside.py", tmp_path / "stop"
+    script.write_text(BESIDE)
+    options = ["--standalone", "--nproc-per-node=2"]
+    jobs = [start(script, stop, launcher=options) for _ in range(2)]
+    try:
+        ranks = [[int(job.stdout.readline()) for _ in range(2)] for job in jobs]
+        for process in (jobs[0].pid, *ranks[0]):
+            os.kill(process, signal.SIGKILL)
+        jobs[0].communicate(timeout=60)
+    finally:
+        stop.touch()
+    assert ended(jobs[1]) == ["right"] * 2
+    marks = ["spyre", *map(str, ranks[0] + ranks[1])]
+    assert not [name for name in os.listdir("/dev/shm") if any(mark in name for mark in marks)]
 
 
 def test_two_hosts():
