@@ -87,15 +87,15 @@ def mish(x: Array) -> Array:
 
 
 def fnms(a: Array, b: Array, c: Array) -> Array:
-    """c - a·b, or -c - a·b."""
-    return np.asarray((c if spec_choices.FNMS_FORM == "c-ab" else -c) - a * b)
+    """c - a·b, or -c - a·b, the product unrounded as in the next ones."""
+    return np.asarray((c if spec_choices.FNMS_FORM == "c-ab" else -c) - a.astype(np.float64) * b)
 
 
 def batchnormfwd(x: Array, second: Array, third: Array) -> Array:
     """x·scale + shift."""
     if spec_choices.BATCHNORM_OPERANDS == "shift-scale":
         second, third = third, second
-    return np.asarray(x * second + third)
+    return np.asarray(x.astype(np.float64) * second + third)
 
 
 def softplus(x: Array, beta: Array, threshold: Array) -> Array:
@@ -119,7 +119,7 @@ def layernormscale(mean: Array, mean_square: Array, epsilon: Array) -> Array:
 
 def layernormnorm(x: Array, mean: Array, scale: Array, weight: Array, bias: Array) -> Array:
     """(x - E[x]) · scale · weight + bias."""
-    return np.asarray((x - mean) * scale * weight + bias)
+    return np.asarray(((x - mean) * scale).astype(np.float64) * weight + bias)
 
 
 POINTWISE: dict[str, Callable[..., Array]] = {

@@ -36,11 +36,26 @@ _EXPM1_END = 0.3
 _EXPM1 = (*(1.0, 4.999999922e-1, 1.666659757e-1, 4.166696605e-2), *(8.358195502e-3, 1.388410881e-3))
 """(e^x - 1) / x as a polynomial of x for |x| up to ``_EXPM1_END``."""
 _LN_2 = 0.6931471805599453
-_HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
-"""π/2 as a sum of three float32 numbers, in falling order."""
-_SIN = tuple((-1) ** k / factorial(2 * k + 1) for k in range(6))
-_COS = tuple((-1) ** k / factorial(2 * k) for k in range(6))
-"""Series in x², of sin x / x and cos x: exact to 2e-9 up to π/4."""
+_ROUNDER = 1.5 * 2.0**23
+"""float32 of this size are integers: adding it rounds a number below 2^22."""
+_CYCLES = (
+    (float.fromhex("0x1.484dd6p+112"), 16689375 * 2.0**-46, -1.0799034e-15),
+    (float.fromhex("0x1.abb4b0p+93"), 13482585 * 2.0**-46, -1.7272006e-15),
+    (float.fromhex("0x1.5c0e66p+75"), 5805921 * 2.0**-46, -3.984489e-15),
+    (float.fromhex("0x1.0f79a0p+59"), -3738431 * 2.0**-46, -6.85021e-15),
+    (float.fromhex("0x1.47d0fep+37"), -1133019 * 2.0**-46, 1.4321503e-16),
+    (float.fromhex("0x1.04ccbcp+20"), 9668305 * 2.0**-46, -3.2446315e-15),
+    (float.fromhex("0x1.921fb6p+0"), -3075916 * 2.0**-46, 5.390303e-15),
+)
+"""float32 numbers next to multiples of 2π, the last to π/2, and what they lack as two numbers, the
+first a multiple of 2^-46. They were searched for what is small after multiplication with as many of
+each number as there may be: together 0.13, and of the second numbers 2^-28."""
+_HIGH_START = 0.75
+"""Sums between this ± 1/4 are rounded to multiples of 2^-24."""
+_SIN = (0.1666666716337204, -0.008333359844982624, 0.00019844296912197024, -2.7413498173700646e-06)
+"""(r - sin r) / r³ as a polynomial of r² up to 0.95."""
+_COS = (-0.5, 0.04166660085320473, -0.0013885521329939365, 2.426301762170624e-05)
+"""(cos r - 1) / r² likewise."""
 _ERF_END = 0.5
 _ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in range(8))
 """erf x / x as a series in x², exact to 1e-10 up to ``_ERF_END``."""
@@ -102,10 +117,12 @@ class Term:
         return self.apply("where3", a, b)
 
 
-def fused(a: Term | float, b: Term | float, c: Term | float, scale: float = 1.0) -> Term:
-    """(a · scale) · b + c in float32; the product with b is not rounded."""
+def fused(
+    a: Term | float, b: Term | float, c: Term | float, scale: float = 1.0, less: Term | float = 0.0
+) -> Term:
+    """((a - less) · scale) · b + c in float32; the product with b is not rounded."""
     some = next(term for term in (a, b, c) if isinstance(term, Term))
-    value = some.builder.pointwise("layernormnorm", *_values((a, 0.0, scale, b, c)))
+    value = some.builder.pointwise("layernormnorm", *_values((a, less, scale, b, c)))
     return replace(some, value=value)
 
 
@@ -166,23 +183,45 @@ def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
 
 
 def sine(builder: Lowering, x: Value, dtype: str, quarters: int = 0) -> Value:
-    """sin(x + quarters · π/2) in float32, by the nearest multiple of π/2 and the remainder of x.
+    """sin(x + quarters · π/2) in float32, by the nearest multiple of π/2 and the remainder of x."""
+    is_wide = x.dtype not in ("float16", "bfloat16", "bool")
+    term = Term(builder, builder.convert(x, "float32"))
+    count, rest, low = _remainder(term, _CYCLES if is_wide else _CYCLES[-2:])
+    square = fused(rest, rest, fused(low, rest, 0.0, -2.0))
+    odd_series = rest - fused(rest * square, _polynomial(square, _SIN), low)
+    even_series = fused(square, _polynomial(square, _COS), 1.0)
+    multiple = count - (_ROUNDER - quarters)
+    # sin(quarter · π/2) where that is odd; -2 to 2, since halves are rounded to even
+    quarter = fused(fused(multiple, 0.25, _ROUNDER), 1.0, multiple, -4.0, _ROUNDER)
+    even_sign = fused(quarter, quarter, 1.0, -0.5)
+    is_odd = even_sign.equal(0.5)
+    value = is_odd.chosen(even_series, odd_series) * is_odd.chosen(quarter, even_sign)
+    return value.convert(dtype).value
 
-    The remainder is exact to float32 for |x| up to 1e5; its error grows beyond.
+
+def _remainder(x: Term, cycles: Sequence[tuple[float, float, float]]) -> tuple[Term, Term, Term]:
+    """x modulo π/2 as a difference rest - low, exact to 2^-53, and _ROUNDER + the multiple.
+
+    Integer counts of numbers are subtracted from x exactly, and counts of what these lack added up:
+    in ``high`` multiples of 2^-24, in ``middle`` what rounding took from them, multiples of 2^-46,
+    both exact as well. All signs are such that the remainder of -0 is -0.
     """
-    rest = Term(builder, builder.convert(x, "float32"))
-    multiple = fused(rest, 2 / pi, 0.5).floor()
-    negative = -multiple
-    for part in _HALF_PI:
-        rest = fused(negative, part, rest)
-    square = rest * rest
-    odd_series, even_series = rest * _polynomial(square, _SIN), _polynomial(square, _COS)
-    quarter = multiple + quarters if quarters else multiple
-    half_turns = (quarter * 0.5).floor()
-    is_odd = fused(half_turns, -2.0, quarter)
-    is_negative = fused((half_turns * 0.5).floor(), -2.0, half_turns)
-    value = is_odd.chosen(even_series, odd_series)
-    return is_negative.chosen(-value, value).convert(dtype).value
+    high: Term | float = _HIGH_START
+    middle: Term | None = None
+    tiny: Term | float = 0.0
+    for number, lack, rest_of_lack in cycles:
+        count = fused(x, 1 / number, _ROUNDER)
+        x = fused(count, -number, x, less=_ROUNDER)
+        before, high = high, fused(count, lack, high, less=_ROUNDER)
+        taken = fused(count, lack, before - high, less=_ROUNDER)
+        middle = taken if middle is None else middle + taken
+        tiny = fused(count, rest_of_lack, tiny, less=_ROUNDER)
+    assert middle is not None
+    x = fused(high, 1.0, x, -1.0, _HIGH_START)
+    total = x - middle
+    low = fused(total, 1.0, middle, less=x) + tiny
+    rest = total - low
+    return count, rest, fused(rest, 1.0, low, less=total)
 
 
 def error_function(builder: Lowering, x: Value, dtype: str) -> Value:

@@ -64,7 +64,7 @@ def constants_of(spec: OpDefinition) -> dict[str, int]:
 def fill_of(spec: OpDefinition) -> Fill:
     if spec.kernel_op == "where":
         return truths
-    if spec.kernel_op in ("layernormscale", "layernormnorm", "fnms", "muladd"):
+    if spec.kernel_op == "layernormscale":
         return small_numbers
     return normals if spec.kernel_op in ROUNDED else any_numbers
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import cache, partial
 from math import inf, pi, sqrt
 
+import mpmath
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+
+from spyre.dtypes import decode_dl16
 
 BOUND = {torch.float16: 2**-7, torch.bfloat16: 2**-6, torch.float32: 2e-5}
 """Relative to the largest number: a few roundings to 10 bits, or to 24."""
@@ -477,6 +481,8 @@ FLOAT32_FUNCTIONS = {
     "gelu_tanh": (partial(F.gelu, approximate="tanh"), 250, 0.0, _tanh_gelu),
     "hardswish": (F.hardswish, 3, 0.0),
     "hardsigmoid": (F.hardsigmoid, 2, 0.0),
+    "sin": (torch.sin, 1, 0.0),
+    "cos": (torch.cos, 1, 0.0),
     "square": (torch.square, 0.51, 0.0),
     "cube": (lambda x: x**3, 1.6, 0.0),
     "floor": (torch.floor, 0, 0.0),
@@ -513,6 +519,56 @@ def test_float32_functions_in_every_binade(name):
     found = function(x.to("spyre")).cpu()
     assert torch.spyre.fallbacks() == before
     agree_in_ulp(x, found, (exact[0] if exact else function)(x.double()), bound, absolute)
+
+
+@cache
+def near_zeros() -> torch.Tensor:
+    """float32 next to multiples of π/2, from 1 to the largest: multiples of the denominators of
+    2^n / (π/2) as a continued fraction."""
+    found = []
+    with mpmath.workprec(300):
+        for exponent in range(-23, 105):
+            rest = mpmath.mpf(2) ** (exponent + 1) / mpmath.pi % 1
+            before, significand = 0, 1
+            while significand < 1 << 24:
+                found.append(((1 << 24) - 1) // significand * significand * 2.0**exponent)
+                quotient = int(1 / rest)
+                rest = 1 / rest - quotient
+                before, significand = significand, quotient * significand + before
+    x = torch.tensor(found, dtype=torch.float64)
+    assert torch.equal(x, x.float().double())
+    return torch.cat((x, -x)).float()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_sines_near_their_zeros(name):
+    x = near_zeros()
+    with mpmath.workprec(300):
+        exact = torch.tensor(
+            [float(getattr(mpmath, name)(number)) for number in x.tolist()], dtype=torch.float64
+        )
+    assert exact.abs().min() < 2.0**-27  # in the long list of both functions: 2^-29
+    agree_in_ulp(x, getattr(torch, name)(x.to("spyre")).cpu(), exact, 1, 0.0)
+
+
+def test_sines_of_zeros_and_infinities():
+    x = torch.tensor([0.0, -0.0, inf, -inf])
+    found = x.to("spyre").sin().cpu()
+    for y in (found, x.to("spyre").cos()):
+        assert y.isnan().tolist() == [False, False, True, True]
+    assert torch.signbit(found[:2]).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("function", [torch.sin, torch.cos])
+def test_sines_of_every_16_bit_number(function):
+    x = torch.from_numpy(decode_dl16(np.arange(1 << 16).astype(np.uint16)))
+    x = x[x.abs() <= 2.0**33]
+    halves = x.to("spyre").bfloat16()
+    assert torch.equal(halves.float().cpu(), x)
+    exact = function(x.double())
+    away = (function(halves).float().cpu() - exact).abs()
+    # half a unit of the result, which has nothing below 2^-31
+    assert (away <= (exact.abs() * 2.0**-9.98).clamp(min=2.0**-31)).all()
 
 
 @pytest.mark.parametrize("order", [0.5, 1.5, 3, 4])
