@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+
+from tests.examples import examples
 
 # Times depend on the machine and its load: neither slow inputs nor slow cases are failures.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("any machine", examples(100))
 settings.load_profile("any machine")
 
 # What tests start on a cold cache would say how long it takes among what they check.

@@ -119,13 +119,13 @@ def single_kernel_cases(root: Path) -> list[Case]:
 @pytest.mark.shared
 @pytest.mark.slow
 def test_real_cases(cli, shared_dir, tmp_path):
-    """The command line of every other case, and of all in the long form; `test_conformance` runs
+    """The command line of every fourth case, and of all in the long form; `test_conformance` runs
     all of them without it.
     """
     cases = single_kernel_cases(shared_dir / "bundles")
     assert len(cases) > 200
     if "SPYRE_TEST_EXAMPLES" not in os.environ:
-        cases = cases[::2]
+        cases = cases[::4]
     failed = []
     for case in cases:
         ran = cli(*CommandLine(case, tmp_path).words(), "-q")

@@ -46,6 +46,7 @@ from spyre.runtime.compare.executes import (
     writers,
 )
 from spyre.runtime.run.session import Session
+from tests.examples import examples
 from tests.hw.division_strategies import shuffles
 from tests.hw.harness import (
     Fill,
@@ -61,7 +62,7 @@ from tests.hw.harness import (
     windows,
 )
 from tests.hw.plans.test_uneven import uneven_specs
-from tests.hw.strategies import elementwise_specs, examples, reduction_specs
+from tests.hw.strategies import elementwise_specs, reduction_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 DL16, CHUNK, IEEE = Numerics(), Numerics("dl16-chunk"), Numerics("ieee")

@@ -6,12 +6,11 @@ addresses, one region per operand, small enough for the reference.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import strategies as st
 
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec
 from spyre.mlir.operation.operation import Component
@@ -26,21 +25,6 @@ MAX_ELEMENTS = 1 << 15
 seeds = st.integers(0, 2**32 - 1)
 modes = st.sampled_from(["dl16", "dl16", "ieee", "dl16-chunk", "dl16:alu=trunc", "dl16:alu=even"])
 thread_counts = st.sampled_from([1, 2])
-
-
-def examples(count: int) -> settings:
-    """Settings for a quarter of ``count`` cases, at least 8, the same in every run.
-
-    SPYRE_TEST_EXAMPLES=N: N quarters, other cases each time; prints how to repeat one that fails.
-    """
-    factor = int(os.environ.get("SPYRE_TEST_EXAMPLES", "1"))
-    return settings(
-        max_examples=max(count * factor // 4, 8),
-        deadline=None,
-        derandomize=factor == 1,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ from spyre.mlir.program.values import (
 from spyre.mlir.text.lowering import lower
 from spyre.mlir.text.parser import parse_module
 from spyre.runtime.kernel.kernel import Kernel
+from tests.examples import examples
 from tests.hw.harness import engine, map_tensors, region
 from tests.mlir.sample_bundles import SAMPLES
 from tests.runtime.bundles import abs_of_sum, add_in_place, scratch
@@ -175,7 +176,7 @@ def test_names_are_those_of_the_launch():
 # --- overlapping arguments --------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=seeds, name=st.sampled_from(["symbolic_add", "tiled", "gather", "pool_baked"]))
 def test_arguments_that_overlap_somehow(seed: int, name: str):
     """Places so close that arguments are equal, nest, overlap or touch, at two places each."""
@@ -203,7 +204,7 @@ def test_other_overlaps_are_linked_of_their_own():
 places = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), min_size=1, max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(launch=places, shift=st.integers(0, 5))
 def test_alias_structures_of_one_and_of_many_launches(launch: list[tuple[int, int]], shift: int):
     addresses, sizes = ([128 * pair[k] for pair in launch] for k in (0, 1))
@@ -226,7 +227,7 @@ def _overlaps(addresses: list[int], sizes: list[int]) -> bool:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     addresses=st.lists(st.integers(-(1 << 38), 1 << 38), min_size=1, max_size=4),
     edge=st.integers(0, 9), size=st.sampled_from([0, 1, 128, 4096]), aligned=st.booleans(),
@@ -320,7 +321,7 @@ OUT = shifted("%b", "s0")
 
 
 @pytest.mark.parametrize("per_core", [False, True])
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=seeds)
 def test_cores_that_follow_one_argument_move(per_core: bool, seed: int):
     rng = np.random.default_rng(seed)

@@ -24,7 +24,7 @@ from spyre.layout import (
     occupied_sticks,
     transfer_geometry,
 )
-from tests.hw.strategies import examples
+from tests.examples import examples
 from tests.layout.conversion_reference import Array, walk
 from tests.layout.copies_reference import host_positions
 from tests.layout.transfer_cases import (

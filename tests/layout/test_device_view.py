@@ -7,11 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides, transfer_geometry
 from spyre.layout.device_view import DeviceView, Factor, device_view, row_major_view
+from tests.examples import examples
 from tests.layout.copies_reference import host_positions
 
 
@@ -75,7 +76,7 @@ def views(draw):
     return base, tuple(sizes), tuple(strides), offset
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(views(), st.sampled_from(["float16", "float32"]))
 def test_places_are_those_of_the_elements(case, dtype):
     base, sizes, strides, offset = case
@@ -93,7 +94,7 @@ def test_places_are_those_of_the_elements(case, dtype):
     assert view.span_bytes >= max(known[h] for h in hosts) % (1 << 62) - view.offset_bytes
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(views(), st.sampled_from([(-1,), (2, -1), (-1, 64)]))
 def test_reshaped_views_have_the_same_elements(case, shape):
     base, sizes, strides, offset = case

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import NumericRules, decode_device, encode_device
 from spyre.errors import LaunchError, UnsupportedError
@@ -24,6 +24,7 @@ from spyre.layout import (
     transfer_geometry,
 )
 from tests.conftest import accepted_files
+from tests.examples import examples
 from tests.layout.copies_reference import (
     device_to_host_reference,
     expanded_dims,
@@ -174,7 +175,7 @@ def host_tensors(draw):
 
 
 class TestStrideMapIdentity:
-    @settings(max_examples=150, deadline=None)
+    @examples(150)
     @given(host_tensors(), st.booleans())
     def test_positions_and_stride_map_agree(self, host, clamped):
         """Σ c·stride_map is the storage element, and every host element has one position."""
@@ -192,7 +193,7 @@ class TestStrideMapIdentity:
         total = int(np.prod(size))
         assert sorted(by_host[valid]) == list(range(total))
 
-    @settings(max_examples=100, deadline=None)
+    @examples(100)
     @given(host_tensors(), st.data())
     def test_device_coordinate_is_the_inverse(self, host, data):
         size, strides, order = host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.layout import (
     SpyreTensorLayout,
@@ -15,6 +15,7 @@ from spyre.layout import (
     transfer_geometry,
     viewed_sticks,
 )
+from tests.examples import examples
 from tests.layout.copies_reference import host_positions
 
 shapes = st.lists(st.sampled_from([1, 2, 3, 5, 64, 70, 130]), min_size=1, max_size=4).filter(
@@ -22,7 +23,7 @@ shapes = st.lists(st.sampled_from([1, 2, 3, 5, 64, 70, 130]), min_size=1, max_si
 )
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(shape=shapes, dtype=st.sampled_from(["float16", "float32"]), data=st.data())
 def test_against_the_positions(shape: list[int], dtype: str, data: st.DataObject):
     order = data.draw(st.permutations(range(len(shape))))

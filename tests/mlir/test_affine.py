@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import BundleError
 from spyre.mlir.program.affine import (
@@ -26,6 +26,7 @@ from spyre.mlir.program.affine import (
 from spyre.mlir.text.parser import parse_module
 from spyre.mlir.text.printer import print_module
 from spyre.mlir.text.syntax import Function, MapAlias, Module
+from tests.examples import examples
 
 d0, d1, s0 = AffineDim(0), AffineDim(1), AffineSymbol(0)
 
@@ -76,7 +77,7 @@ def slow_evaluate(expr: AffineExpr, dims: list[int], symbols: list[int]) -> int:
 
 
 @given(EXPRESSIONS, SMALL, SMALL, SMALL, st.integers(1, 50))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_integers_follow_the_definition(
     expr: AffineExpr, a: int, b: int, s: int, positive: int
 ) -> None:
@@ -85,7 +86,7 @@ def test_integers_follow_the_definition(
 
 
 @given(EXPRESSIONS, st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=6), SMALL)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_arrays_equal_integers(expr: AffineExpr, rows: list[tuple[int, int]], s: int) -> None:
     map_ = AffineMap(2, 2, expr)
     columns = np.array(rows, np.int64).T
@@ -94,7 +95,7 @@ def test_arrays_equal_integers(expr: AffineExpr, rows: list[tuple[int, int]], s:
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_printed_maps_parse_to_the_same_expression(expr: AffineExpr) -> None:
     alias = MapAlias("map", AffineMap(2, 2, expr))
     module = Module(Function("f", (), ()), (alias,))

@@ -12,8 +12,9 @@ from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.bundle import write_bundle
 from spyre.mlir.sdsc.codec import encode_sdsc
 from spyre.mlir.sdsc.writer import write_operation
+from tests.examples import examples
 from tests.hw.movement_strategies import copy_specs, restickify_specs
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs
 
 from .sample_bundles import SAMPLES
 

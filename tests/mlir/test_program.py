@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import BundleError, LaunchError, ValidationError
 from spyre.mlir.program.affine import INTEGERS, AffineDim, AffineMap, AffineSymbol, fold
@@ -29,6 +29,7 @@ from spyre.mlir.text.syntax import (
     Module,
     Statement,
 )
+from tests.examples import examples
 
 GOLDEN = Path(__file__).parent / "golden"
 ADDRESS = "!sdscbundle.input_arg<index>"
@@ -291,7 +292,7 @@ def modules(draw: st.DrawFn) -> Module:
 
 
 @given(modules(), st.integers(-3, 7))
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_schedules_equal_the_interpreter(module: Module, n: int) -> None:
     arguments = {"p": 40, "n": n}
     limit = 3_000

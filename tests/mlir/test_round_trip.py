@@ -10,6 +10,7 @@ from spyre.mlir.builder.operations import OperationSpec, build_inspected
 from spyre.mlir.operation.operation import Operation
 from spyre.mlir.sdsc.inspection import inspect_operation, inspect_sdsc
 from spyre.mlir.sdsc.writer import write_operation
+from tests.examples import examples
 from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.golden_cases import GOLDEN
 from tests.hw.movement_strategies import (
@@ -20,7 +21,7 @@ from tests.hw.movement_strategies import (
     restickify_specs,
 )
 from tests.hw.packed_strategies import convolutions, packed_matmuls
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs
 from tests.mlir.round_trip import check_bundle, check_operation
 from tests.mlir.sample_bundles import SAMPLES
 

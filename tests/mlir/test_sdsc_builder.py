@@ -9,7 +9,7 @@ from math import ceil, prod
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import BundleError, ValidationError
 from spyre.mlir.builder.operations import (
@@ -35,6 +35,7 @@ from spyre.mlir.operation.operation import Component, Padding, Window
 from spyre.mlir.sdsc.codec import decode_sdsc, encode_sdsc
 from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation, window_table
+from tests.examples import examples
 from tests.mlir.window_recipes import Windows, conv2d, pool
 
 SEGMENT = 1 << 34
@@ -128,7 +129,7 @@ def sample_points(shape: Sequence[int], draw: st.DataObject, count: int = 8) -> 
     return [list(point) for point in draw.draw(st.lists(ranges, min_size=1, max_size=count))]
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(wide=st.booleans(), data=st.data())
 def test_addresses_are_those_of_the_layout(wide: bool, data: st.DataObject) -> None:
     shape, splits = data.draw(shapes_and_splits(32 if wide else 64))
@@ -152,7 +153,7 @@ def test_addresses_are_those_of_the_layout(wide: bool, data: st.DataObject) -> N
             assert file.address(tensor, owners[0], point) == expected
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(case=shapes_and_splits(), data=st.data())
 def test_broadcast_operands(
     case: tuple[tuple[int, ...], dict[str, int]], data: st.DataObject
@@ -177,7 +178,7 @@ def test_broadcast_operands(
         assert file.address(1, owner, point) == SEGMENT + layout_address(small, lane0, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows=st.integers(1, 150), columns=st.integers(1, 150), data=st.data())
 def test_restickify_addresses(rows: int, columns: int, data: st.DataObject) -> None:
     """Source [rows, columns] and its transposed target, both with their true device extents."""

@@ -21,8 +21,9 @@ from spyre.layout import (
 )
 from spyre.runtime.arguments.host_tensor import HostTensor, random_tensor
 from spyre.runtime.dma import DmaEngine
+from tests.examples import examples
 from tests.hw.harness import Array
-from tests.hw.strategies import examples, seeds
+from tests.hw.strategies import seeds
 from tests.layout.conversion_reference import walk
 from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
 from tests.layout.transfer_cases import DTYPES, Case, cases

@@ -17,9 +17,10 @@ from spyre.layout.access_map import AccessMap, Axis
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, reduction
 from spyre.mlir.operation.operation import Indirection, Operation
+from tests.examples import examples
 from tests.hw.harness import link, small_numbers, windows
 from tests.hw.movement_strategies import conversion_specs, copy_specs, gathers, restickify_specs
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs, seeds
 from tests.sanitizer.test_twin import REGIONS
 
 specs = st.one_of(

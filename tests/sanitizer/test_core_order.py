@@ -16,6 +16,7 @@ from spyre.hw.reference import run_reference
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul
 from spyre.runtime.run.session import run
+from tests.examples import examples
 from tests.hw import harness
 from tests.hw.harness import (
     Trial,
@@ -25,7 +26,7 @@ from tests.hw.harness import (
     reference_memory,
     windows,
 )
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs, seeds
 from tests.sanitizer.programs import RIGHT, shifted_in_place
 
 specs = st.one_of(elementwise_specs("add", 2), reduction_specs("sum"), matmul_specs())

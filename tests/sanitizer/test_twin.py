@@ -15,8 +15,9 @@ from spyre.hw.linking.binding import Allocation
 from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES
 from spyre.mlir.builder.operations import build_operation
 from spyre.mlir.operation.operation import Component, Operation, Tensor
+from tests.examples import examples
 from tests.hw.harness import Window, link, literal_starts, map_tensors, move_lx, windows
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs, seeds
 
 REGIONS = [Allocation(f"region {k}", k * REGION_BYTES, REGION_BYTES) for k in range(7)]
 DEVICE = Device(threads=1, sanitize="init,race,lx")

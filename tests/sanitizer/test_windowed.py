@@ -31,10 +31,11 @@ from spyre.runtime.program.launch_spec import (
     Role,
 )
 from spyre.runtime.run.session import run
+from tests.examples import examples
 from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import link, literal_starts
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
-from tests.hw.strategies import examples, seeds
+from tests.hw.strategies import seeds
 from tests.mlir.window_recipes import Windows, conv2d, pool
 from tests.runtime.launch_specs import write_launch_spec
 from tests.sanitizer.test_twin import DEVICE as TWIN_DEVICE, REGIONS, found_counts

@@ -1,8 +1,10 @@
-"""Forks the processes tests run their code in: torch is imported and the device registered once.
+"""Forks the processes tests run their code in: torch is imported once, the device registered once.
 
-The process runs ``PROGRAM`` as ``python -c`` does. It uses no card and starts no thread, so that
-what it forks is as a new interpreter whose imports took no time. Requests are lines of JSON on its
-standard input; it answers each with the exit code of the process it forked.
+The interpreter runs ``PROGRAM`` as ``python -c`` does, imports torch and then forks: it serves the
+requests for torch alone, and its child registers the device and serves the others. Neither uses a
+card or starts a thread, so that what they fork is as a new interpreter whose imports took no time.
+Requests are lines of JSON on a socket; each is answered with the exit code of the process that was
+forked for it.
 """
 
 from __future__ import annotations
@@ -11,17 +13,15 @@ import gc
 import json
 import os
 import signal
-import sys
+import socket
 from typing import Any
 
 PROGRAM = """
+import sys
 import warnings
 import torch
-from spyre.torch_backend import autoload
-autoload()
 from tests.torch_backend import fork_server
-fork_server.import_what_a_card_needs()
-exec(fork_server.requested())
+exec(fork_server.requested(*map(int, sys.argv[1:])))
 """
 TIMEOUT_SECONDS = 300
 
@@ -45,16 +45,30 @@ def import_what_a_card_needs() -> None:
     assert transfer.run.address
 
 
-def requested() -> str:
-    """Serves requests; returns in each process it forks, with the code to run there."""
+def requested(bare: int, registered: int) -> str:
+    """Serves requests on two sockets: for torch alone, and with the device."""
+    if os.fork():
+        os.close(registered)
+        return _served(bare)
+    from spyre.torch_backend import autoload
+
+    os.close(bare)
+    autoload()
+    import_what_a_card_needs()
+    return _served(registered)
+
+
+def _served(number: int) -> str:
+    """Serves the requests of a socket; returns in each process it forks, with the code to run."""
     gc.freeze()  # a collection in a child would copy every page of what is imported
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            return _become(json.loads(line))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-    sys.exit()
+    with socket.socket(fileno=number) as connection, connection.makefile("rw") as lines:
+        for line in lines:
+            child = os.fork()
+            if child == 0:
+                return _become(json.loads(line))
+            _, status = os.waitpid(child, 0)
+            print(os.waitstatus_to_exitcode(status), file=lines, flush=True)
+    raise SystemExit
 
 
 def _become(request: dict[str, Any]) -> str:

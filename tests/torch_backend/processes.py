@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TextIO
 
 from tests.torch_backend import fork_server
 
@@ -20,12 +22,7 @@ import torch
 from spyre.torch_backend import autoload
 autoload()
 """
-READ_BY_IMPORTS = (
-    "PYTHON",
-    "SPYRE_WITHOUT_PATCHES",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD",
-    "TORCH_LOGS",
-)
+READ_BY_IMPORTS = ("PYTHON", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_LOGS")
 """Beginnings of environment variables that have been read before a forked process begins."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -36,21 +33,13 @@ def run(code: str, **environment: str) -> str:
     They run after `PROLOGUE`, in a process forked where torch is imported already: for what imports
     do and what they read from the environment there is `run_anew`.
     """
-    assert not [name for name in environment if name.startswith(READ_BY_IMPORTS)]
-    with TemporaryDirectory() as folder:
-        output, errors = (Path(folder) / name for name in ("output", "errors"))
-        for path in (output, errors):
-            path.touch()
-        request = {
-            "code": textwrap.dedent(code),
-            "environment": _variables(environment),
-            "folder": os.getcwd(),
-            "output": str(output),
-            "errors": str(errors),
-        }
-        exit_code = _forked(request)
-        assert exit_code == 0, f"exit code {exit_code}\n{errors.read_text()}"
-        return output.read_text() + errors.read_text()
+    assert "SPYRE_WITHOUT_PATCHES" not in environment, "read when the device was registered"
+    return _run_in_fork("registered", textwrap.dedent(code), environment)
+
+
+def run_bare(code: str, prologue: str = "", **environment: str) -> str:
+    """As `run`, where nothing of this package is imported yet and torch has no device."""
+    return _run_in_fork("bare", prologue + textwrap.dedent(code), environment)
 
 
 def run_anew(code: str, prologue: str = PROLOGUE, **environment: str) -> str:
@@ -71,30 +60,51 @@ def _variables(environment: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "SPYRE_FALLBACK": "silent", **environment}
 
 
-def _forked(request: dict[str, object]) -> int:
-    """The exit code of a process that the fork server makes for the request."""
-    server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(json.dumps(request) + "\n")
-    server.stdin.flush()
-    answer = server.stdout.readline()
-    assert answer, "the fork server has ended"
-    return int(answer)
+def _run_in_fork(server: str, code: str, environment: dict[str, str]) -> str:
+    assert not [name for name in environment if name.startswith(READ_BY_IMPORTS)]
+    with TemporaryDirectory() as folder:
+        output, errors = (Path(folder) / name for name in ("output", "errors"))
+        for path in (output, errors):
+            path.touch()
+        request = {
+            "code": code,
+            "environment": _variables(environment),
+            "folder": os.getcwd(),
+            "output": str(output),
+            "errors": str(errors),
+        }
+        lines = _servers()[server]
+        print(json.dumps(request), file=lines, flush=True)
+        answer = lines.readline()
+        assert answer, "the fork server has ended"
+        assert int(answer) == 0, f"exit code {answer}{errors.read_text()}"
+        return output.read_text() + errors.read_text()
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
-    """The fork server of this process, which ends with it.
+def _servers() -> dict[str, TextIO]:
+    """Connections to the fork servers of this process, which end with it, by what they import.
 
-    Its first caller may stand in a folder where `tests` cannot be imported.
+    Their first caller may stand in a folder where `tests` cannot be imported.
     """
+    pairs = {name: socket.socketpair() for name in ("bare", "registered")}
+    numbers = [served.fileno() for _, served in pairs.values()]
     server = subprocess.Popen(
-        [sys.executable, "-c", fork_server.PROGRAM],
+        [sys.executable, "-c", fork_server.PROGRAM, *map(str, numbers)],
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         cwd=CHECKOUT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=numbers,
     )
-    atexit.register(server.communicate)
-    return server
+    for _, served in pairs.values():
+        served.close()
+    lines = {name: own.makefile("rw") for name, (own, _) in pairs.items()}
+    atexit.register(_end, server, lines)
+    return lines
+
+
+def _end(server: subprocess.Popen[bytes], lines: dict[str, TextIO]) -> None:
+    for connection in lines.values():
+        connection.close()
+    server.wait()

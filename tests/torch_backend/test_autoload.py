@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.torch_backend.processes import run, run_anew
-
-WITHOUT = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+from tests.torch_backend.processes import run, run_anew, run_bare
 
 MEASURE = """
 import sys
@@ -46,7 +44,7 @@ def test_autoload_can_be_switched_off(tmp_path):
         except RuntimeError:
             print("unknown")
     """
-    assert run_anew(code, entry_point(tmp_path), **WITHOUT) == "unknown\n"
+    assert run_anew(code, entry_point(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "unknown\n"
 
 
 def test_silent_and_idempotent():
@@ -58,11 +56,11 @@ def test_silent_and_idempotent():
         autoload()
         assert torch.spyre is module and torch.Tensor.to is to
     """
-    assert run_anew(code, "", **WITHOUT) == ""
+    assert run_bare(code) == ""
 
 
 def test_light():
-    printed = run_anew("", MEASURE, **WITHOUT)
+    printed = run_bare(MEASURE)
     for heavy in ("numba", "torch._inductor", "torch._dynamo", "spyre.hw", "spyre.runtime", "lark"):
         assert f"'{heavy}" not in printed
 

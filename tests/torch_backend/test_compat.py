@@ -15,7 +15,7 @@ from spyre.torch_backend import compat
 from spyre.torch_backend.registration import patches
 from spyre.torch_backend.registration.device_module import EXPORTS
 from spyre.torch_backend.tensors import storages
-from tests.torch_backend.processes import run_anew
+from tests.torch_backend.processes import run_bare
 
 BACKEND = Path(compat.__file__).parent
 
@@ -91,8 +91,7 @@ for symbol in SYMBOLS:
 
 @pytest.fixture(scope="module")
 def found():
-    prologue = f"SYMBOLS = {SYMBOLS!r}\n" + LOOK
-    lines = run_anew("", prologue, TORCH_DEVICE_BACKEND_AUTOLOAD="0").splitlines()
+    lines = run_bare(LOOK, f"SYMBOLS = {SYMBOLS!r}\n").splitlines()
     return dict(line.split() for line in lines)
 
 

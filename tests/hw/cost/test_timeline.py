@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from spyre.hw.cost.timeline import (
     Overlap,
@@ -17,6 +17,7 @@ from spyre.hw.cost.timeline import (
     ordered,
     simulate,
 )
+from tests.examples import examples
 
 
 def critical_path_ns(tasks: Sequence[Task]) -> float:
@@ -63,14 +64,14 @@ def spans_one_by_one(tasks: tuple[Task, ...]) -> list[Span]:
     return [Span(begin[k], begin[k] + task.duration_ns) for k, task in enumerate(tasks)]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(tasks=task_lists(), overlap=st.sampled_from(list(Overlap)))
 def test_against_the_reference(tasks: list[Task], overlap: Overlap):
     found = simulate(tasks, overlap)
     assert list(found.spans) == spans_one_by_one(ordered(tasks, overlap))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(tasks=task_lists(), overlap=st.sampled_from(list(Overlap)))
 def test_what_must_hold(tasks: list[Task], overlap: Overlap):
     found = simulate(tasks, overlap)
@@ -86,7 +87,7 @@ def test_what_must_hold(tasks: list[Task], overlap: Overlap):
     assert found.makespan_ns <= sum(task.duration_ns for task in tasks) + 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(tasks=task_lists())
 def test_recorded_orders_are_kept(tasks: list[Task]):
     """Under both policies that keep them, everything of a stream is in its order."""
@@ -97,7 +98,7 @@ def test_recorded_orders_are_kept(tasks: list[Task]):
             assert all(a.end_ns <= b.begin_ns for a, b in pairwise(own))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(tasks=task_lists())
 @example(
     tasks=[

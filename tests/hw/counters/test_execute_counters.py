@@ -14,6 +14,7 @@ from spyre.hw.plans.core_plan import LinkedPart
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Indirection, Operation
+from tests.examples import examples
 from tests.hw.counters.reference_counts import (
     reference_memory_bytes,
     reference_partial_sums,
@@ -24,7 +25,7 @@ from tests.hw.division_strategies import shuffles
 from tests.hw.harness import allocations_of, engine, link, region, windows
 from tests.hw.movement_strategies import copy_specs, restickify_specs
 from tests.hw.packed_strategies import convolutions
-from tests.hw.strategies import elementwise_specs, examples, reduction_specs
+from tests.hw.strategies import elementwise_specs, reduction_specs
 
 LX = Component.LX
 

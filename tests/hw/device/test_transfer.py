@@ -20,9 +20,10 @@ from spyre.layout import (
     contiguous_strides,
     conversion_info,
 )
+from tests.examples import examples
 from tests.hw.device.host_views import HostView, copy_to_device, copy_to_host
 from tests.hw.harness import Array
-from tests.hw.strategies import examples, seeds, thread_counts
+from tests.hw.strategies import seeds, thread_counts
 from tests.layout.copies_reference import device_to_host_reference, host_to_device_reference
 from tests.layout.transfer_cases import (
     ARRANGED,

@@ -12,6 +12,7 @@ from spyre.hw.kernels import intrinsics
 from spyre.hw.reference.definitions import add_rounded, sum_in_chunks
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, reduction
+from tests.examples import examples
 from tests.hw.harness import (
     Array,
     Fill,
@@ -26,7 +27,7 @@ from tests.hw.harness import (
     windows,
 )
 from tests.hw.kernels.test_codec import compiled, float_patterns
-from tests.hw.strategies import examples, matmul_specs, reduction_specs, seeds, thread_counts
+from tests.hw.strategies import matmul_specs, reduction_specs, seeds, thread_counts
 
 modes = st.sampled_from(["dl16-chunk", "dl16-chunk", "dl16-chunk:alu=trunc", "dl16-chunk:alu=even"])
 fills: st.SearchStrategy[Fill] = st.sampled_from([normals, any_numbers])

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from spyre.mlir.builder.operations import OperationSpec
 from spyre.mlir.operation.operation import Operation
+from tests.examples import examples
 from tests.hw.harness import Array, Fill, Trial, any_numbers, compare
 from tests.hw.movement_strategies import (
     conversion_specs,
@@ -15,7 +16,7 @@ from tests.hw.movement_strategies import (
     gathers,
     restickify_specs,
 )
-from tests.hw.strategies import examples, modes, seeds, thread_counts
+from tests.hw.strategies import modes, seeds, thread_counts
 
 Gather = tuple[Operation, int, int]
 

@@ -15,8 +15,9 @@ from hypothesis import given, strategies as st
 from spyre.hw.reference.definitions import maximum, minimum
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, pointwise, reduction
+from tests.examples import examples
 from tests.hw.harness import Array, Trial, allocations_of, compare, engine, link, region, windows
-from tests.hw.strategies import elementwise_specs, examples, reduction_specs, seeds
+from tests.hw.strategies import elementwise_specs, reduction_specs, seeds
 
 MODES = ("dl16", "dl16:alu=trunc", "dl16-chunk", "ieee")
 

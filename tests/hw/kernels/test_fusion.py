@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.kernels.driver import PARALLEL_NS
 from spyre.hw.linking.binding import Allocation
@@ -22,6 +22,7 @@ from spyre.hw.spec import LX_BASE, LX_BYTES, REGION_BYTES, STICK_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component
+from tests.examples import examples
 from tests.hw.harness import allocations_of, engine, link, region, windows
 
 CORES, ROWS, COLUMNS = 4, 256, 256
@@ -210,7 +211,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(steps=st.lists(STEPS, min_size=2, max_size=6), repeat=st.integers(1, 3))
 def test_any_sequence(steps: list[Any], repeat: int) -> None:
     assert_same(linked(steps, repeat))

@@ -53,9 +53,10 @@ def test_the_directory_is_keyed_by_the_sources(
 
 
 COMPILE = """
-from spyre.hw.kernels.transfer import run
+from spyre.hw.kernels.families.windowing import run
 run.address
 """
+"""A kernel that compiles in a second."""
 
 
 def test_installations_of_the_same_sources_share_kernels(tmp_path: Path) -> None:

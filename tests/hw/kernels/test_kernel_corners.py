@@ -18,6 +18,7 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.builder.recipes import HostOperand, identity, matmul, pointwise, reduction
 from spyre.mlir.operation.operation import Component, Indirection, Operation
+from tests.examples import examples
 from tests.hw.harness import (
     Array,
     Fill,
@@ -36,7 +37,7 @@ from tests.hw.harness import (
     small_numbers,
     windows,
 )
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs, seeds
 
 LX = Component.LX
 NONE: Mapping[str, int] = MappingProxyType({})

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from spyre.hw.ops.elementwise import HALF, Family, OpDefinition
 from spyre.hw.ops.table import OPS
 from spyre.mlir.builder.operations import OperationSpec
+from tests.examples import examples
 from tests.hw.harness import (
     Fill,
     Trial,
@@ -26,7 +27,6 @@ from tests.hw.harness import (
 )
 from tests.hw.strategies import (
     elementwise_specs,
-    examples,
     matmul_specs,
     modes,
     reduction_specs,

@@ -16,6 +16,7 @@ from spyre.hw.ops.table import OPS
 from spyre.hw.plans.requantize import _FORMATS
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.operation.operation import MASK_CONSTANT, OVERFLOW_CONSTANT, Operation
+from tests.examples import examples
 from tests.hw.harness import (
     Array,
     Fill,
@@ -32,7 +33,7 @@ from tests.hw.harness import (
 )
 from tests.hw.packed_cases import a_stick, b_stick, build, operand, whole_numbers
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
-from tests.hw.strategies import examples, modes, seeds, thread_counts
+from tests.hw.strategies import modes, seeds, thread_counts
 
 unchunked = modes.filter(lambda mode: not mode.startswith("dl16-chunk"))
 """Number modes in which these operations run whatever their format."""

@@ -20,12 +20,12 @@ from spyre.hw.spec import STICK_BYTES
 from spyre.mlir.builder.operations import OperandSpec, OperationSpec, build_operation
 from spyre.mlir.operation.footprint import footprint
 from spyre.mlir.operation.operation import Operation, Tensor
+from tests.examples import examples
 from tests.hw.harness import Trial, compare, map_tensors, region, small_numbers
 from tests.hw.kernels.test_kernels import MASK_BITS, REDUCTION_FILLS, constants_of, rows_of
 from tests.hw.movement_strategies import copy_specs, restickify_specs
 from tests.hw.strategies import (
     elementwise_specs,
-    examples,
     matmul_specs,
     modes,
     reduction_specs,

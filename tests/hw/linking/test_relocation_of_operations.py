@@ -11,6 +11,7 @@ from spyre.hw.linking.linker import Linker
 from spyre.hw.spec import REGION_BITS, REGION_BYTES
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.operation.operation import Component, Operation
+from tests.examples import examples
 from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import make_program
 from tests.hw.movement_strategies import (
@@ -22,13 +23,7 @@ from tests.hw.movement_strategies import (
 )
 from tests.hw.packed_strategies import convolutions, packed_matmuls
 from tests.hw.plans.test_uneven import scattered
-from tests.hw.strategies import (
-    elementwise_specs,
-    examples,
-    matmul_specs,
-    reduction_specs,
-    seeds,
-)
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs, seeds
 from tests.runtime.launches import assert_same, is_relocatable, relocated
 
 SEGMENT_BYTES = 1 << 32

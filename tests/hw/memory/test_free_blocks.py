@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spyre.hw.memory.regions import FreeBlocks, IntegerSet
+from tests.examples import examples
 
 values = st.one_of(
     st.integers(0, 1100),
@@ -129,7 +130,7 @@ def test_dead_entries_stay_few():
     assert blocks.take(1) is None
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(values, max_size=60), st.lists(values, max_size=20))
 def test_integer_set(members: list[int], asked: list[int]):
     numbers = IntegerSet()

@@ -16,10 +16,11 @@ from spyre.mlir.operation.operation import Component, Operation
 from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
+from tests.examples import examples
 from tests.hw.division_strategies import elements, lookups, shuffles
 from tests.hw.harness import Trial, allocations_of, compare, engine, link, region, windows
 from tests.hw.kernels.test_data_movement import any_bits
-from tests.hw.strategies import examples, seeds, thread_counts
+from tests.hw.strategies import seeds, thread_counts
 
 MOST = 1 << 14
 

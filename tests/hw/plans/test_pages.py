@@ -17,10 +17,11 @@ from spyre.mlir.operation.operation import Component, Indirection, Operation
 from spyre.mlir.sdsc.inspection import inspect_sdsc
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
+from tests.examples import examples
 from tests.hw.harness import Trial, compare, engine, link, region
 from tests.hw.kernels.test_data_movement import any_bits, indices
 from tests.hw.movement_strategies import paged
-from tests.hw.strategies import examples, seeds
+from tests.hw.strategies import seeds
 
 Gather = tuple[Operation, int, int]
 

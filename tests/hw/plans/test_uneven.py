@@ -26,6 +26,7 @@ from spyre.mlir.operation.footprint import footprint, with_sizes
 from spyre.mlir.operation.operation import Component, Operation, SymbolicDim, Tensor
 from spyre.mlir.sdsc.reader import read_operation
 from spyre.mlir.sdsc.writer import write_operation
+from tests.examples import examples
 from tests.hw.harness import (
     Trial,
     allocations_of,
@@ -41,7 +42,7 @@ from tests.hw.harness import (
     small_numbers,
     windows,
 )
-from tests.hw.strategies import elementwise_specs, examples, reduction_specs, seeds, thread_counts
+from tests.hw.strategies import elementwise_specs, reduction_specs, seeds, thread_counts
 
 # --- shorter last slices ----------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import decode_device, decode_dl16, encode_device, encode_dl16
 from spyre.errors import UnsupportedError
@@ -12,6 +12,7 @@ from spyre.hw.device import OPERATORS, Combiner
 from spyre.hw.numerics import Numerics, parse_numerics
 from spyre.runtime.comms import ALGORITHMS, MessageTransport
 from spyre.runtime.comms.memory import SharedMemory
+from tests.examples import examples
 from tests.runtime.comms.ranks import one_row, raised, run_ranks
 
 KINDS = ["threads", "messages"]
@@ -55,7 +56,7 @@ def expected_sum(runs, owner, algorithm):
     return rounded_sum(runs)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     kind=st.sampled_from(KINDS),
     ranks=st.integers(1, 5),
@@ -79,7 +80,7 @@ def test_all_reduce_has_the_order_of_its_algorithm(kind, ranks, size, algorithm)
             np.testing.assert_array_equal(result[part], expected)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(kind=st.sampled_from(KINDS), ranks=st.integers(1, 4), size=SIZES, data=st.data())
 def test_copies_arrive_where_they_belong(kind, ranks, size, data):
     root = data.draw(st.integers(0, ranks - 1))

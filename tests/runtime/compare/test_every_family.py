@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from spyre.mlir.builder.operations import OperationSpec, build_operation
 from spyre.mlir.operation.operation import Operation
+from tests.examples import examples
 from tests.hw.division_strategies import lookups, shuffles
 from tests.hw.harness import (
     Fill,
@@ -22,7 +23,7 @@ from tests.hw.harness import (
 from tests.hw.packed_cases import whole_numbers
 from tests.hw.packed_strategies import convolutions, packed_matmuls, recodings, windowings
 from tests.hw.plans.test_uneven import uneven_specs
-from tests.hw.strategies import elementwise_specs, examples, matmul_specs, reduction_specs, seeds
+from tests.hw.strategies import elementwise_specs, matmul_specs, reduction_specs, seeds
 from tests.runtime.compare.verified import verify_program
 
 DEVICE = engine()

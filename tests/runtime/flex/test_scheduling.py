@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from spyre.runtime.flex.scheduler import VirtualTime
 from spyre.runtime.flex.scheduling import (
@@ -18,6 +18,7 @@ from spyre.runtime.flex.scheduling import (
     StreamQueue,
     Work,
 )
+from tests.examples import examples
 
 TIMES = {Engine.HOST: 2, Engine.DMA: 3, Engine.COMPUTE: 10}
 
@@ -243,7 +244,7 @@ def programs(draw):
     return draw(st.lists(st.tuples(st.integers(0, 3), entry), max_size=30))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(programs(), st.sampled_from(Policy), st.booleans(), st.randoms(use_true_random=False))
 def test_any_interleaving_keeps_order_and_ends(program, policy, one_by_one, random):
     """Units complete in random order; streams stay FIFO, events hold, everything ends."""

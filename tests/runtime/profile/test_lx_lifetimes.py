@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.counters.scratchpad import LxAccesses, LxLifetimes, lifetimes, live_bytes
+from tests.examples import examples
 
 Use = tuple[int, int, int, int]
 """Low, high, position, writes."""
@@ -47,7 +48,7 @@ def lifetimes_one_by_one(found: list[Use]) -> set[tuple[int, int, int, int]]:
     return result
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(found=uses())
 def test_lifetimes(found: list[Use]):
     lived = lifetimes(accesses_of(found))

@@ -7,7 +7,7 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import BundleError
 from spyre.mlir.bundle_source import digest_of_files
@@ -19,6 +19,7 @@ from spyre.runtime.spyrecode.init_binary import (
     read_header,
     unpack_bundle,
 )
+from tests.examples import examples
 from tests.runtime.spyrecode.samples import format_init_text
 
 FILES = {"bundle.mlir": b"module {}\n" * 40, "sdsc_0.json": b"{}", "sdsc_1.json": bytes(1000)}
@@ -26,7 +27,7 @@ contents = st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=9), st
 
 
 @given(contents)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_round_trip(files: dict[str, bytes]) -> None:
     data = pack_bundle(files)
     header = read_header(data[:128])
@@ -105,7 +106,7 @@ def test_bytes_of_others() -> None:
 
 class TestText:
     @given(st.binary(max_size=600))
-    @settings(max_examples=50, deadline=None)
+    @examples(50)
     def test_round_trip(self, data: bytes) -> None:
         whole = data.ljust(-(-len(data) // 128) * 128, b"\0")
         assert parse_init_text(format_init_text(data)) == whole

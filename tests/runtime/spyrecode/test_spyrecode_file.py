@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import BundleError, JsonLocation, Severity, SpyreError
 from spyre.runtime.program.launch_spec import SymbolKind
@@ -23,6 +23,7 @@ from spyre.runtime.spyrecode.commands import (
     SpyreCode,
 )
 from spyre.runtime.spyrecode.spyrecode_file import format_spyrecode, parse_spyrecode, spyrecode_path
+from tests.examples import examples
 from tests.runtime.spyrecode.samples import BASE, REMOVED, SYMBOLIC, changed, properties
 
 COMPUTE = {"command": "ComputeOnDevice", "properties": {"job_bin_ptr": str(BASE)}}
@@ -288,7 +289,7 @@ def codes(draw: st.DrawFn) -> SpyreCode:
 
 
 @given(codes())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_round_trip(code: SpyreCode) -> None:
     assert parse_spyrecode(format_spyrecode(code)) == code
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.hw.linking.binding import AddressWindow, TileMap, through_windows, window_base
 from spyre.layout import SpyreTensorLayout, contiguous_strides, device_coordinate
+from tests.examples import examples
 
 
 @st.composite
@@ -23,7 +24,7 @@ def _byte(layout: SpyreTensorLayout, shape: tuple[int, ...], index: tuple[int, .
     return device_coordinate(layout, shape, contiguous_strides(shape), index).byte_offset
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(tiles(), st.randoms(use_true_random=False))
 def test_an_element_of_the_tile_is_that_element_of_the_tensor(shapes, random) -> None:
     """The twin: one element at a time, through host coordinates."""

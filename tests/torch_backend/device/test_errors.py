@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spyre.errors import SpyreError, UnsupportedError
-from tests.torch_backend.processes import run, run_anew
+from tests.torch_backend.processes import PROLOGUE, run, run_bare
 
 MIXED = {
     "add": lambda x, h: x + h,
@@ -113,7 +113,7 @@ with warnings.catch_warnings(record=True) as seen:
         print(hasattr(torch, "spyre"), hasattr(torch.Tensor, "device_tensor_layout"))
         print(torch.device("other"))
     """
-    printed = run_anew(code, prologue, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    printed = run_bare(code, prologue)
     assert printed.count("another backend, 'other', is registered as PrivateUse1") == 1
     assert "False False" in printed
 
@@ -123,11 +123,11 @@ def test_debug_log():
         x = torch.ones(2, 2, device="spyre")
         (x @ x).cpu()
     """
-    printed = run_anew(code, TORCH_SPYRE_DEBUG="1")
+    printed = run_bare(code, PROLOGUE, TORCH_SPYRE_DEBUG="1")
     assert "spyre.torch: empty.memory_format([2, 2]" in printed
     assert "mm" in printed
     assert "spyre.torch: _to_copy(float32[2, 2]@spyre:0, dtype=torch.float32" in printed
-    assert run_anew(code, TORCH_SPYRE_DEBUG="0") == ""
+    assert run_bare(code, PROLOGUE, TORCH_SPYRE_DEBUG="0") == ""
 
 
 def test_debug_log_goes_to_the_programs_handlers():
@@ -140,7 +140,7 @@ def test_debug_log_goes_to_the_programs_handlers():
         autoload()
         torch.ones(2, device="spyre")
     """
-    printed = run_anew(code, prologue + "\n", TORCH_SPYRE_DEBUG="1")
+    printed = run_bare(code, prologue + "\n", TORCH_SPYRE_DEBUG="1")
     assert "mine empty.memory_format([2]" in printed
     assert "spyre.torch:" not in printed
 

@@ -14,7 +14,7 @@ import torch
 from spyre.interrupts import FinalizerQueue, interrupts
 from spyre.runtime.flex.device import devices
 from tests.interrupts import interrupted_at, interruptible
-from tests.torch_backend.processes import run, run_anew
+from tests.torch_backend.processes import run
 
 MOMENTS = 30
 
@@ -206,7 +206,7 @@ def test_errors_in_backward_passes_are_those_of_the_cpu():
 
 def test_the_guard_does_not_call_python():
     """C++ calls it where an exception, such as Ctrl-C, ends the process."""
-    printed = run_anew("""
+    printed = run("""
         from torch.utils.backend_registration import _DummyDeviceGuard
         def type_(self):
             raise KeyboardInterrupt
@@ -226,7 +226,7 @@ def test_the_guard_does_not_call_python():
 @pytest.mark.parametrize("kind", ["backward", "hooks", "checkpoint", "forward"])
 def test_interrupts_at_any_time(kind):
     """By line of Python, also of torch, and by time, also within C++: a few of qa.interrupts."""
-    printed = run_anew(f"""
+    printed = run(f"""
         from qa.interrupts.__main__ import interrupt_often
         interrupt_often({kind!r}, 1, 12)
     """)

@@ -6,9 +6,10 @@ import operator
 
 import pytest
 import torch
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from spyre.torch_backend.eager import integers
+from tests.examples import examples
 from tests.torch_backend.eager.agreement import agrees, numbers
 
 WORDS = (torch.int32, torch.int64)
@@ -44,7 +45,7 @@ def test_comparisons_at_the_edges(name):
     agrees(lambda a: getattr(torch, name)(a, 1.5), numbers(4, 65, dtype=torch.int64))
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(words, words)
 @example([LEAST] * 70, [MOST] * 70)
 def test_arbitrary_words(left, right):
@@ -148,7 +149,8 @@ def test_what_is_no_word_falls_back():
 @pytest.mark.parametrize("keepdim", [True, False])
 def test_reductions(dims, keepdim):
     edges = torch.cat([*pairs(), torch.arange(-18, 0, dtype=torch.int32)]).reshape(9, 20)
-    for x in (edges, edges.t(), edges[:, 3:9], edges[2:3]):
+    parts = (edges, edges.t(), edges[:, 3:9], edges[2:3])
+    for x in parts[:1] if keepdim else parts:
         agrees(lambda x: x.amax(dims or (), keepdim=keepdim), x)
         agrees(lambda x: x.amin(dims or (), keepdim=keepdim), x)
         agrees(lambda x: x.sum(dims, keepdim=keepdim, dtype=torch.int32), x)

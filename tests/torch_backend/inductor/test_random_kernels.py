@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.bundle import load_bundle, write_bundle
 from spyre.torch_backend.inductor.bundles.kernels import InductorKernel
+from tests.examples import examples
 from tests.torch_backend.inductor.bundles.op_spec_reader import kernel_of
 from tests.torch_backend.inductor.bundles.spec_cases import default_arg, loop, op
 
@@ -95,7 +96,7 @@ def in_order(host, order):
     return host.to("spyre").to(device_layout=layout)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(plans())
 def test_any_form_gives_the_same_bits(tmp_path_factory, plan):
     torch.manual_seed(0)

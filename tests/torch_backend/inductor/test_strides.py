@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch.nn import functional as F
 
 from spyre.torch_backend.inductor.hints import spyre_hint
 from spyre.torch_backend.inductor.lowering.decompositions import results_of
+from tests.examples import examples
 from tests.torch_backend.inductor.compiled_code import compiled, named
 
 torch.manual_seed(0)
@@ -73,7 +74,7 @@ def programs(draw):
     return order, tuple(zip(steps, turns, strict=True))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(programs())
 def test_programs_of_permuted_steps(program):
     order, steps = program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 import torch
@@ -23,25 +24,27 @@ def example(a, b, c):
         return y * c
 
 
-def example_inputs():
+@pytest.fixture(scope="module")
+def compiled_example():
+    """Inputs, result and kernel of the document's example."""
     torch.manual_seed(0)
-    return [named(torch.randn(1024, 4096).half(), "A", "B") for _ in range(3)]
-
-
-def test_the_documents_example():
-    inputs = example_inputs()
+    inputs = [named(torch.randn(1024, 4096).half(), "A", "B") for _ in range(3)]
     found, (kernel,) = compiled(example, *inputs)
+    return inputs, found, kernel
+
+
+def test_the_documents_example(compiled_example):
+    inputs, found, kernel = compiled_example
     text = spec_text(kernel.specs)
     assert re.sub(r"'hbm': \d+", "'hbm': 0", text) == spec_text(tiled_example())
     a, b, c = inputs
     assert torch.equal(found.cpu(), ((a + b) * c).cpu())
-    untiled, _ = compiled(lambda a, b, c: (a + b) * c, *inputs)
-    assert torch.equal(found.cpu(), untiled.cpu())
+    whole, _ = compiled(chain, *inputs)
+    assert torch.equal(found.cpu(), whole.cpu())
 
 
-def test_the_documents_example_unrolled():
-    inputs = example_inputs()
-    found, (kernel,) = compiled(example, *inputs)
+def test_the_documents_example_unrolled(compiled_example):
+    inputs, found, kernel = compiled_example
     assert len(generate_bundle("loops", kernel.kernel).sdscs) == 2
     unrolled = InductorKernel("unrolled", kernel.kernel, unrolled=True)
     assert len(unrolled.bundle.sdscs) == 16
@@ -50,8 +53,8 @@ def test_the_documents_example_unrolled():
     assert torch.equal(result.cpu(), found.cpu())
 
 
-def test_the_intermediate_result_of_the_example_is_not_in_hbm(tmp_path):
-    _, (kernel,) = compiled(example, *example_inputs())
+def test_the_intermediate_result_of_the_example_is_not_in_hbm(compiled_example, tmp_path):
+    *_, kernel = compiled_example
     counters = run_clean(kernel, tmp_path).counters
     size_bytes = 1024 * 4096 * 2
     assert counters.hbm_read_bytes == 3 * size_bytes
@@ -102,6 +105,13 @@ TILINGS = [
 ]
 
 
+@cache
+def untiled(name):
+    """Results of the function on its inputs, without tiles."""
+    function, dims = FUNCTIONS[name]
+    return torch.utils._pytree.tree_leaves(compiled(function, *function_inputs(dims))[0])
+
+
 @pytest.mark.parametrize(("name", "slices"), TILINGS, ids=str)
 def test_tiles_have_the_same_bits(name, slices):
     function, dims = FUNCTIONS[name]
@@ -110,15 +120,9 @@ def test_tiles_have_the_same_bits(name, slices):
         with spyre_hint(slices=slices):
             return function(*args)
 
-    inputs = function_inputs(dims)
-    found, kernels = compiled(tiled, *inputs)
-    expected, _ = compiled(function, *inputs)
+    found, kernels = compiled(tiled, *function_inputs(dims))
     assert any(isinstance(spec, LoopSpec) for kernel in kernels for spec in kernel.specs)
-    for x, y in zip(
-        torch.utils._pytree.tree_leaves(found),
-        torch.utils._pytree.tree_leaves(expected),
-        strict=True,
-    ):
+    for x, y in zip(torch.utils._pytree.tree_leaves(found), untiled(name), strict=True):
         assert torch.equal(x.cpu(), y.cpu())
 
 
@@ -163,23 +167,31 @@ MATMULS = {
 }
 
 
+def matmul_inputs(inner):
+    torch.manual_seed(0)
+    a = named(torch.randn(256, inner).half(), "M", "K")
+    return a, named(torch.randn(inner, 256).half(), "K", "N")
+
+
+@cache
+def untiled_matmul(inner):
+    return compiled(lambda a, b: torch.mm(a, b) + 1, *matmul_inputs(inner))[0]
+
+
 @pytest.mark.parametrize("inner", [128, 192])
 @pytest.mark.parametrize("name", MATMULS)
 def test_matmuls_in_tiles(name, inner):
-    torch.manual_seed(0)
     slices = {**MATMULS[name], **({"K": 3} if inner == 192 and "K" in MATMULS[name] else {})}
-    a = named(torch.randn(256, inner).half(), "M", "K")
-    b = named(torch.randn(inner, 256).half(), "K", "N")
+    a, b = matmul_inputs(inner)
 
     def function(a, b):
         return in_tiles(torch.mm, slices)(a, b) + 1
 
     found, kernels = compiled(function, a, b)
     assert any(isinstance(spec, LoopSpec) for kernel in kernels for spec in kernel.specs)
-    untiled, _ = compiled(lambda a, b: torch.mm(a, b) + 1, a, b)
     expected = a.cpu().float() @ b.cpu().float() + 1
     if "K" not in slices:
-        assert torch.equal(found.cpu(), untiled.cpu())
+        assert torch.equal(found.cpu(), untiled_matmul(inner).cpu())
     assert torch.allclose(found.cpu().float(), expected, atol=0.2, rtol=2**-7)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -48,18 +49,23 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def trained(
     task: Task, make: OptimizerOf, device: str, steps: int
-) -> tuple[nn.Module, list[float]]:
-    """The model after ``steps`` steps, and the loss before each of them."""
+) -> tuple[nn.Module, nn.Module, list[float]]:
+    """The model after the first step and after ``steps`` steps, and the loss before each of them.
+
+    The first is on the CPU.
+    """
     model, batch = task.build().to(device), on(device, task.batch())
-    optimizer = make(model.parameters())
-    losses = []
+    optimizer, once = make(model.parameters()), task.build()
+    losses: list[float] = []
     for _ in range(steps):
         optimizer.zero_grad()
         loss = task.loss(model, batch)
         loss.backward()
         optimizer.step()
+        if not losses:
+            once.load_state_dict(model.state_dict())
         losses.append(loss.item())
-    return model, losses
+    return once, model, losses
 
 
 @pytest.mark.parametrize("task", TASKS, ids=str)
@@ -76,24 +82,25 @@ def test_gradients(task: Task, device: str):
         assert_close(gradient, expected_gradients[name], FLOAT32_TOLERANCE)
 
 
-@pytest.mark.parametrize("steps", [1, 10])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("task", TASKS, ids=str)
-def test_steps(task: Task, optimizer: str, steps: int, device: str):
+def test_steps(task: Task, optimizer: str, device: str):
+    """The first one, and three more; ten in all of a small network, and in the long form."""
     make = OPTIMIZERS[optimizer]
-    model, losses = trained(task, make, device, steps)
-    reference, expected = trained(task, make, "cpu", steps)
+    steps = 10 if task is MLP or "SPYRE_TEST_EXAMPLES" in os.environ else 4
+    *models, losses = trained(task, make, device, steps)
+    *references, expected = trained(task, make, "cpu", steps)
     assert losses == pytest.approx(expected, rel=FLOAT32_TOLERANCE)
-    assert_parameters_close(model, reference, FLOAT32_TOLERANCE)
-    if steps > 1:
-        assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < (0.9 if steps == 10 else 1.0) * losses[0]
+    for model, reference in zip(models, references, strict=True):
+        assert_parameters_close(model, reference, FLOAT32_TOLERANCE)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_parameters_one_by_one(optimizer: str, device: str):
     make = OPTIMIZERS[optimizer]
-    model, _ = trained(MLP, partial(make, foreach=False), device, 3)
-    reference, _ = trained(MLP, make, "cpu", 3)
+    _, model, _ = trained(MLP, partial(make, foreach=False), device, 3)
+    _, reference, _ = trained(MLP, make, "cpu", 3)
     assert_parameters_close(model, reference, FLOAT32_TOLERANCE)
 
 

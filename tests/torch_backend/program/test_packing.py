@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.torch_backend.program.builder import LiveBuffer, pack
+from tests.examples import examples
 from tests.torch_backend.program.optimal import peak_bound, solve_optimal
 
 KIB = 1024
@@ -113,7 +114,6 @@ def test_without_a_limit_everything_fits(buffers):
 
 
 @given(groups(), st.sampled_from([500, 1024, 2048, CAPACITY]))
-@settings(deadline=None)
 def test_the_oracle_is_no_worse(buffers, capacity):
     best, found = solve_optimal(buffers, capacity), pack(buffers, capacity)
     check(buffers, best, capacity)
@@ -124,7 +124,7 @@ def test_the_oracle_is_no_worse(buffers, capacity):
 
 
 @given(groups(most=4, sizes=3))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_oracle_is_the_best_of_all_assignments(buffers):
     capacity = 640
     qualities = []

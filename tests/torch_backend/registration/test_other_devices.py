@@ -10,14 +10,16 @@ import pytest
 
 from spyre.errors import LaunchError
 from spyre.torch_backend.registration import patches
-from tests.torch_backend.processes import PROLOGUE, run_anew
+from tests.torch_backend.processes import run, run_bare
 
 CALLS = r"""
 import copy, datetime, io, pickle
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor
+import warnings
 
+warnings.simplefilter("ignore")
 if hasattr(torch, "spyre"):
     from spyre.torch_backend.registration import patches
     patches.install(with_groups=True)
@@ -366,9 +368,7 @@ for kind, named in calls.items():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    own = run_anew(CALLS, "", TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONWARNINGS="ignore")
-    ours = run_anew(CALLS, PROLOGUE, PYTHONWARNINGS="ignore")
-    return own.splitlines(), ours.splitlines()
+    return run_bare(CALLS).splitlines(), run(CALLS).splitlines()
 
 
 NAMES = [patch.name for patch in patches.PATCHES]
@@ -414,7 +414,7 @@ def test_a_patch_replaces_its_targets_and_nothing_else():
         patch.install()
         assert changed(before) == set(patch.targets if patch.name != "inductor" else ()), patch
     """
-    run_anew(code, LOOK, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    run_bare(code, LOOK)
 
 
 def test_patches_that_are_left_out():
@@ -425,12 +425,11 @@ def test_patches_that_are_left_out():
     import sys
     print(*sorted(changed(before)), [type(finder).__module__ for finder in sys.meta_path])
     """
-    autoload = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    printed = run_anew(code, LOOK, SPYRE_WITHOUT_PATCHES=", ".join(NAMES), **autoload)
+    printed = run_bare(code, LOOK, SPYRE_WITHOUT_PATCHES=", ".join(NAMES))
     assert printed.startswith("[")
     assert "spyre" not in printed
     kept = [name for name in NAMES if name not in ("stream", "event")]
-    printed = run_anew(code, LOOK, SPYRE_WITHOUT_PATCHES=",".join(kept), **autoload)
+    printed = run_bare(code, LOOK, SPYRE_WITHOUT_PATCHES=",".join(kept))
     assert printed.startswith("torch.Event torch.Stream [")
 
 

@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 
-from tests.torch_backend.processes import run_anew
+from tests.torch_backend.processes import run_bare
 
 
 def saved(value, **options):
@@ -87,7 +87,7 @@ def test_files_can_be_read_without_the_device(card, tmp_path):
         except RuntimeError as error:
             print("refused")
     """
-    assert "refused" in run_anew(code, prologue="", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert "refused" in run_bare(code)
 
 
 def test_state_dict():

@@ -1,4 +1,6 @@
-"""Automatic tiling: same bits, less time by the model, near the best of all divisors."""
+"""Automatic tiling: same bits, less time by the model, near the best of all divisors, and counts
+of the model that are those of the executed bundle.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,16 @@ from itertools import permutations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from spyre.torch_backend.inductor.auto_tile import best_levels, best_of, counts_of, outcome_of
+from spyre.hw.counters.program import operation_counts
+from spyre.torch_backend.inductor.auto_tile import (
+    best_levels,
+    best_of,
+    counts_of,
+    launch_counts,
+    outcome_of,
+)
 from spyre.torch_backend.inductor.base.notes import TILING_FILE, observing
 from spyre.torch_backend.inductor.bundles.op_spec_form import LoopSpec
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
@@ -16,11 +26,13 @@ from tests.torch_backend.inductor.auto_tile.trials import (
     FUNCTIONS,
     chain,
     compiled,
+    compiled_once,
     in_trials,
     inputs,
     searched,
     softmax,
 )
+from tests.torch_backend.inductor.compiled_code import run_clean
 
 KEPT_IN_LX = ("chain", "softmax", "rms_norm")
 
@@ -31,10 +43,8 @@ def loops(kernels):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_same_bits(name):
-    function, sizes = FUNCTIONS[name]
-    args = inputs(*sizes)
-    found, kernels = compiled(function, *args, auto_tile=True)
-    expected, untiled = compiled(function, *args)
+    found, kernels, _ = compiled_once(name, True)
+    expected, untiled, _ = compiled_once(name, False)
     assert torch.equal(found.cpu(), expected.cpu())
     assert not loops(untiled)
     assert bool(loops(kernels))
@@ -42,9 +52,7 @@ def test_the_same_bits(name):
 
 @pytest.mark.parametrize("name", KEPT_IN_LX)
 def test_what_was_tried_is_what_is_compiled(name):
-    function, sizes = FUNCTIONS[name]
-    with searched() as plans:
-        _, kernels = compiled(function, *inputs(*sizes), auto_tile=True)
+    _, kernels, plans = compiled_once(name, True)
     ((choice,),) = (choices for _, choices in plans)
     (kernel,) = kernels
     best = best_of(choice.outcomes)
@@ -125,3 +133,49 @@ def test_the_report_is_a_note_of_the_kernel():
     assert first.startswith("buf0, buf1: dim")
     assert "of the modelled time" in first
     assert any(row.startswith("    no tiles: ") for row in rows)
+
+
+OTHERS = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (128,), w, b), [(96, 128), (128,), (128,)]),
+    "columns": (lambda x: x.sum(0), [(512, 256)]),
+    "transposed": (lambda x, y: x + y.T, [(128, 256), (256, 128)]),
+    "k split": (lambda x, y: x @ y, [(2, 2048), (2048, 64)]),
+    "batched": (lambda x, y: torch.bmm(x, y), [(4, 64, 128), (4, 128, 64)]),
+    "odd": (lambda x: torch.exp(x) + 1, [(7, 100)]),
+}
+
+
+def executed(kernel, place):
+    """Records of a launch of the kernel's bundle."""
+    (launch,) = run_clean(kernel, place).launches
+    return list(operation_counts(launch.linked.view))
+
+
+def assert_same(kernel, place):
+    """Counts of a kernel that is only linked are those of the executed bundle."""
+    assert list(launch_counts(kernel.kernel).operations) == executed(kernel, place)
+
+
+@pytest.mark.parametrize("auto_tile", [False, True], ids=["whole", "tiled"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_counts_of_tiled_functions(name, auto_tile, tmp_path):
+    _, kernels, _ = compiled_once(name, auto_tile)
+    for k, kernel in enumerate(kernels):
+        assert_same(kernel, tmp_path / str(k))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_counts_of_other_functions(name, tmp_path):
+    function, sizes = OTHERS[name]
+    _, kernels = compiled(function, *inputs(*sizes))
+    for k, kernel in enumerate(kernels):
+        assert_same(kernel, tmp_path / str(k))
+
+
+def test_counts_of_what_is_read_again():
+    """Each iteration reads the weights again."""
+    _, (kernel,), _ = compiled_once("mlp", True)
+    operations = launch_counts(kernel.kernel).operations
+    again = [(c.hbm_reread_bytes, c.counters.rdmem_bytes) for c in operations if c.product]
+    assert all(0 < reread < read for reread, read in again)
+    assert not any(c.hbm_reread_bytes for c in operations if not c.product)

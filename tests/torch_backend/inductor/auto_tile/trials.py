@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -59,6 +60,15 @@ def compiled(
     with collected() as kernels:
         result = torch.compile(function, fullgraph=True, options={**SMALL_LX, **given})(*args)
     return result, kernels
+
+
+@cache
+def compiled_once(name: str, auto_tile: bool) -> tuple[Any, list[InductorKernel], list[Any]]:
+    """What one of `FUNCTIONS` gives, its kernels, and what automatic tiling chose for it."""
+    function, sizes = FUNCTIONS[name]
+    options = {"auto_tile": True} if auto_tile else {}
+    with searched() as plans:
+        return *compiled(function, *inputs(*sizes), **options), plans
 
 
 @contextmanager

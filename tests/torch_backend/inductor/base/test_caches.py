@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import spyre
+from spyre.torch_backend.inductor.base.settings import cache_key, source_digest
 from tests.torch_backend.processes import run, run_anew
 
 LINES = """
@@ -110,24 +111,18 @@ def test_hits_across_processes_and_misses(tmp_path):
     assert found == settings + hints + names + training
 
 
-KEY = """
-import os, sys
-sys.path.insert(0, os.environ["COPY"])
-from spyre.torch_backend.inductor.base.settings import cache_key, source_digest
-print("key", cache_key())
-with open(os.path.join(os.environ["COPY"], os.environ["CHANGED"]), "a") as file:
-    file.write("# another line\\n")
-source_digest.cache_clear()
-print("key", cache_key())
-"""
-
-
-def test_the_key_changes_with_every_source_file(tmp_path):
-    copy = tmp_path / "spyre"
+def test_the_key_changes_with_every_source_file(tmp_path, monkeypatch):
+    """Of a copy of the package."""
+    copy, changed = tmp_path / "spyre", "torch_backend/inductor/tiling/safety.py"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(spyre.__file__).parent, copy, ignore=ignored)
-    changed = "spyre/torch_backend/inductor/tiling/safety.py"
-    cache = str(tmp_path / "cache")
-    found = run_anew(KEY, "", COPY=str(tmp_path), CHANGED=changed, SPYRE_CACHE_DIR=cache)
-    before, after = (line for line in found.splitlines() if line.startswith("key "))
-    assert before != after
+    monkeypatch.setattr(spyre, "__file__", str(copy / "__init__.py"))
+    monkeypatch.setenv("SPYRE_CACHE_DIR", str(tmp_path / "cache"))
+    found = []
+    for line in ("", "", "# another line\n"):
+        with (copy / changed).open("a") as file:
+            file.write(line)
+        source_digest.cache_clear()
+        found.append(cache_key())
+    source_digest.cache_clear()
+    assert found[0] == found[1] != found[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spyre.torch_backend.inductor.base import compat
-from tests.torch_backend.processes import run_anew
+from tests.torch_backend.processes import PROLOGUE, run_bare
 
 PACKAGE = Path(compat.__file__).parent
 
@@ -101,7 +101,7 @@ def test_caches_of_nodes_are_cleared():
 
 
 def test_neither_autoload_nor_hints_and_names_load_inductor():
-    run_anew(
+    run_bare(
         """
         import sys
         assert not [n for n in sys.modules if n.startswith("spyre.torch_backend.inductor")]
@@ -111,5 +111,6 @@ def test_neither_autoload_nor_hints_and_names_load_inductor():
             pass
         assert "torch._inductor.ir" not in sys.modules
         assert "torch._inductor.scheduler" not in sys.modules
-        """
+        """,
+        PROLOGUE,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sympy
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.dtypes import FORMATS
 from spyre.torch_backend.inductor.bundles import op_spec_form
@@ -166,7 +166,6 @@ SPECS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(SPECS, max_size=3))
 def test_the_text_makes_the_specs_again(specs):
     text = spec_text(specs)

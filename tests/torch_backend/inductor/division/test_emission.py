@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.mlir.builder.operations import build_inspected
 from spyre.mlir.builder.recipes import (
@@ -11,6 +11,7 @@ from spyre.mlir.builder.recipes import (
     pointwise as pointwise_sdsc,
 )
 from spyre.torch_backend.inductor.division import core_slices, divide_op, with_division
+from tests.examples import examples
 from tests.torch_backend.inductor.division.specs import bmm, matmul, order_of, pointwise
 
 SEGMENT = 1 << 34
@@ -34,7 +35,7 @@ def named(spec, names):
     return dict(zip(spec.symbols, names, strict=True))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(SIZE, SIZE, SIZE, st.sampled_from([1, 6]), CORES)
 def test_matmuls(m, k, n, b, cores):
     batched = b > 1
@@ -47,7 +48,7 @@ def test_matmuls(m, k, n, b, cores):
     check(recipe, names, spec, division)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(SIZE, SIZE, CORES, st.sampled_from([(16, "dl16tofp32", 32), (32, "fp32todl16", 16)]))
 def test_conversions_take_whole_sticks_of_both_formats(rows, columns, cores, conversion):
     source_bits, op, target_bits = conversion

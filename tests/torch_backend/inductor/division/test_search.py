@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 
 from spyre.errors import UnsupportedError
 from spyre.torch_backend.inductor.division import (
@@ -22,6 +22,7 @@ from spyre.torch_backend.inductor.division import (
     splits_within,
     with_division,
 )
+from tests.examples import examples
 from tests.torch_backend.inductor.division import reference
 from tests.torch_backend.inductor.division.specs import bmm, matmul, pointwise, reduction, splits_of
 
@@ -44,7 +45,6 @@ def test_splits_within(candidates, cores):
 SIZE = st.sampled_from([1, 2, 4, 7, 12, 64, 100, 128, 512, 1000, 1024, 2048, 4096, 12800])
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, st.sampled_from([1, 2, 6, 32]), st.booleans(), CORES)
 def test_matmul_divisions_are_the_first_of_the_cheapest(m, k, n, b, shared, cores):
     assume(n > 64)
@@ -64,7 +64,7 @@ def test_matmul_divisions_are_the_first_of_the_cheapest(m, k, n, b, shared, core
     assert chosen == row, "the same sums in the same order, so ties are the same ties"
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(EXTENT, EXTENT, EXTENT, st.data())
 def test_spans_of_slices(a, b, c, data):
     spec = data.draw(st.sampled_from([pointwise(a, b, c), reduction((a, b, c), [1])]))
@@ -76,7 +76,7 @@ def test_spans_of_slices(a, b, c, data):
         assert found == reference.span_bytes(iteration, number, splits)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(EXTENT, EXTENT, st.sampled_from([1, 2, 6, 12]), CORES, st.integers(7, 18), st.booleans())
 def test_span_reduction(a, b, c, cores, bits, reduces):
     spec = reduction((c, a, b), [1]) if reduces else pointwise(c, a, b)
@@ -101,7 +101,6 @@ def test_distribution_uses_whole_units_and_no_core_twice(a, b, c, cores):
         assert all(core_split(d.units, left) == 1 for d in rest)
 
 
-@settings(deadline=None)
 @given(EXTENT, EXTENT, EXTENT, CORES)
 def test_divisions_can_be_emitted(a, b, c, cores):
     for spec in (pointwise(a, b, c, bits=(16, 32, 16)), reduction((a, b, c), [2]), matmul(a, b, c)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch.nn import functional as F
 
+from tests.examples import examples
 from tests.torch_backend.inductor.passes.graphs import run, same_bits
 
 
@@ -136,7 +137,7 @@ def function_of(steps):
     return function
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(programs())
 def test_random_functions_have_the_same_bits(steps):
     inputs = half(*SIZES), half(*SIZES), half(*SIZES[::-1]), half(*SIZES[::-1])

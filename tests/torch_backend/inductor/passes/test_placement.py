@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.torch_backend.inductor.passes.stick_graph import (
     SPARSE,
@@ -14,6 +14,7 @@ from spyre.torch_backend.inductor.passes.stick_graph import (
     device_elements,
     place_restickifies,
 )
+from tests.examples import examples
 
 STRAIGHT, TRANSPOSED = (0, 1), (1, 0)
 BOTH = (1, 0)
@@ -140,7 +141,7 @@ def graphs(draw):
     return nodes, uses
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(graphs(), st.sampled_from([1, 2, 64, 4096]))
 def test_against_every_assignment(graph, beam):
     nodes, _ = graph
@@ -154,7 +155,6 @@ def test_against_every_assignment(graph, beam):
         assert cost_of(*graph, lanes) == best
 
 
-@settings(deadline=None)
 @given(graphs())
 def test_a_beam_of_one_takes_the_first_least_lane_of_each_node(graph):
     nodes, uses = graph

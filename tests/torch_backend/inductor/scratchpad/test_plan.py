@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre import config
 from spyre.errors import LaunchError
@@ -154,7 +154,6 @@ def size(spec):
 
 
 @given(kernels(), st.sampled_from([64, 128, 192, 512]))
-@settings(deadline=None)
 def test_kernels_compute_the_same_in_lx(kernel, sticks):
     specs, names = kernel
     plan = plan_scratchpad(named(specs, names), sticks * 128)

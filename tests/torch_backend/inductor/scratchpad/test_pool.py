@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from spyre.errors import DeviceOutOfMemory
 from spyre.torch_backend.inductor.scratchpad import (
@@ -106,7 +106,6 @@ def test_loops_keep_the_buffers_they_need():
 
 
 @given(kernels())
-@settings(deadline=None)
 def test_kernels_compute_the_same_in_the_pool(kernel):
     specs, names = kernel
     assert run(specs, names, pool_offsets(named(specs, names, ["x"]))) == run(specs, names, {})

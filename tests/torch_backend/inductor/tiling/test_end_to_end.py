@@ -11,6 +11,7 @@ from spyre.torch_backend.inductor.base.layouts import FixedTiledLayout, tile_lay
 from spyre.torch_backend.inductor.hints import declare_tensor_dim, name_tensor_dims, spyre_hint
 from spyre.torch_backend.inductor.hooks.scheduling import CountedLoopSchedulerNode
 from spyre.torch_backend.inductor.tiling.coarse_tile import coarse_tile
+from tests.examples import examples
 from tests.torch_backend.inductor.tiling.toy_backend import compiled
 
 
@@ -282,10 +283,9 @@ OPERATIONS = (
 
 
 @settings(
-    max_examples=12,
-    deadline=None,
+    examples(12),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     steps=st.lists(
