@@ -226,7 +226,7 @@ def test_the_guard_does_not_call_python():
 @pytest.mark.parametrize("kind", ["backward", "hooks", "checkpoint", "forward"])
 def test_interrupts_at_any_time(kind):
     """By line of Python, also of torch, and by time, also within C++: a few of qa.interrupts."""
-    printed = run_anew(f"""
+    printed = run(f"""
         from qa.interrupts.__main__ import interrupt_often
         interrupt_often({kind!r}, 1, 12)
     """)
