@@ -55,17 +55,9 @@ def first_failure(program: Program) -> Failure | None:
     """The first way in which a program differs, over all modes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = eager_failure(program) or compiled_failure(program, "compiled")
-        if found or _begins_at_an_offset(program):
-            return found
-        return compiled_failure(program, "dynamic")
-
-
-def _begins_at_an_offset(program: Program) -> bool:
-    """True if an input does: a known defect of functions that are compiled for any size
-    (docs/limits.md) makes about one of 500 such programs wrong.
-    """
-    return any(t.storage_offset() for t in input_tensors(program, "cpu").values())
+        modes = ("compiled", "dynamic")
+        failures = (compiled_failure(program, mode) for mode in modes)
+        return eager_failure(program) or next(filter(None, failures), None)
 
 
 def raised(mode: str, error: Exception, statement: Statement | None = None) -> Failure:

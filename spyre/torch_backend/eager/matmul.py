@@ -269,12 +269,14 @@ def scaled_dot_product_attention(*positional: Any, **named: Any) -> torch.Tensor
         fused = getattr(torch.ops.aten, _FUSED)
         output: torch.Tensor = fused(q, k, v, mask, 0.0, args.is_causal, False, scale=scale)[0]
         return output
-    if is_fake(q):
-        return _composed_attention(args)
     # without dropout, which would draw random numbers of the CPU
     checked = (q, k, v, mask, 0.0, args.is_causal)
     options = {"scale": scale, "enable_gqa": args.enable_gqa}
     op = operator("scaled_dot_product_attention")
+    if is_fake(q):
+        metas = [None if t is None else torch.empty_like(t, device="meta") for t in checked[:4]]
+        op(*metas, *checked[4:], **options)  # for torch's errors
+        return _composed_attention(args)
     kernel = _COMPOSED.kernel_for(op, args, checked, options) or _composed_attention
     composed: torch.Tensor = kernel(args)
     return composed

@@ -103,6 +103,49 @@ def test_several_views_at_once_are_results():
     agree(function, lambda x: (x[0, :, 4:10],))
 
 
+def half_written(x):
+    x.narrow(0, 43, 18).add_(-2.0)
+    return x, x.chunk(2, -1)[0]
+
+
+def whole_written(x):
+    x.add_(-2.0)
+    return x.view(x.shape), x[: x.shape[0] // 2], x.t()[x.shape[1] // 2 :], x.view(torch.int16)
+
+
+def view_written(x):
+    y = x.chunk(2, -1)[1]
+    y.mul_(2.0)
+    return y, x.view_as(x), y.t()
+
+
+@pytest.mark.parametrize("function", [half_written, whole_written, view_written])
+@pytest.mark.parametrize("view", [lambda x: x[1, 1:], lambda x: x[1, 2:, 1::2]])
+def test_views_of_written_arguments_that_begin_at_an_offset(function, view):
+    agree(function, lambda x: (view(x),), dynamic=True)
+
+
+def second_written(x, y):
+    torch.mul(x, 2.0, out=y)
+    return y[: y.shape[0] // 2], x + y, x.chunk(2, -1)[1]
+
+
+def test_views_of_several_arguments():
+    agree(second_written, lambda x: (x[1, 2:40], x[2, 2:40]), dynamic=True)
+
+
+def test_gradients_of_views_of_written_arguments():
+    grads = []
+    torch._dynamo.reset()
+    for call in (whole_written, torch.compile(whole_written, fullgraph=True, dynamic=True)):
+        leaf = WHOLE.to("spyre").requires_grad_()
+        whole = leaf * 1
+        same, rows, columns, _ = call(whole[1, 1:])
+        (same.sum() + 2 * rows.sum() + 4 * columns.sum() + whole.sum()).backward()
+        grads.append(leaf.grad.cpu())
+    assert torch.equal(*grads)
+
+
 def test_a_column_of_a_large_tensor():
     """Its memory has room for a stick per element, that of the whole tensor has not."""
     torch._dynamo.reset()
@@ -131,6 +174,17 @@ def both_written(x, y):
 )
 def test_arguments_that_share_memory(view):
     agree(both_written, view)
+
+
+def first_read(x, y):
+    y.add_(1.0)
+    return (x * 2,)
+
+
+def test_arguments_that_share_memory_where_earlier_ones_did_not():
+    """torch keeps what it compiled for them, by a key without what is shared."""
+    for other in (2, 1):
+        agree(first_read, lambda x, other=other: (x[1, :3], x[other, 1:4]))
 
 
 def test_results_written_to_arguments():

@@ -1,9 +1,12 @@
-"""Dims out of range and sizes that do not fit, in compiled functions: torch's eager errors."""
+"""Dims out of range, sizes and dtypes that do not fit, in compiled functions: torch's eager
+errors.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention as attention
 
 X = torch.arange(280.0).reshape(4, 70).half() / 64
 INDEX = torch.zeros(2, 70, dtype=torch.int64)
@@ -33,6 +36,22 @@ WRONG = {
 }
 REPORTED_OTHERWISE = ("index_select", "sort")
 """Operations whose errors come from torch's meta functions, which have another text."""
+Q = X.reshape(2, 2, 7, 10)
+WRONG_ATTENTION = {
+    "a mask of int32": lambda q: attention(q, q, q, (q[0, 0] @ q[0, 0].mT).int()),
+    "keys of float32": lambda q: attention(q, q.float(), q),
+    "values of float32": lambda q: attention(q, q, q.float()),
+    "a query of rank 1": lambda q: attention(q[0, 0, 0], q, q),
+    "other heads": lambda q: attention(q, *2 * [q.repeat(1, 2, 1, 1)[:, :3]]),
+    "heads that are no groups": lambda q: attention(
+        q, *2 * [q.repeat(1, 2, 1, 1)[:, :3]], enable_gqa=True
+    ),
+    "a mask of other sizes": lambda q: attention(q, q, q, q[0, 0] > 0),
+    "keys of another width": lambda q: attention(q, q[..., :8], q),
+    "keys of another batch": lambda q: attention(q, q[:1].repeat(3, 1, 1, 1), q),
+}
+SAID_IN_ATTENTION = ("int32", "float32", "rank", "groups")
+"""Parts of names of errors that attention itself reports, with one text in every mode."""
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -43,4 +62,15 @@ def test_errors_are_those_of_eager_functions(name):
     with pytest.raises(expected.type) as found:
         torch.compile(function)(X.to("spyre"), INDEX.to("spyre"))
     if name not in REPORTED_OTHERWISE:
+        assert str(expected.value).splitlines()[0] in str(found.value)
+
+
+@pytest.mark.parametrize("name", WRONG_ATTENTION)
+def test_errors_of_attention_are_those_of_eager_functions(name):
+    function = WRONG_ATTENTION[name]
+    with pytest.raises(RuntimeError) as expected:
+        function(Q)
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError) as found:
+        torch.compile(function)(Q.to("spyre"))
+    if any(part in name for part in SAID_IN_ATTENTION):
         assert str(expected.value).splitlines()[0] in str(found.value)

@@ -183,16 +183,16 @@ def cache_key() -> str | None:
 
 
 def mark_graph(
-    graph_module: Any, known: Mapping[Any, Any], identity: str, symbolic: bool = False
+    graph_module: Any, known: Mapping[Any, Any], identity: str, rest: Any = None
 ) -> None:
     """Store hints and ``known`` properties of inputs in an attribute of a graph, for cache keys.
 
-    ``identity``: of the graph whose names the generated code contains. ``symbolic``: sizes stay
-    symbols.
+    ``identity``: of the graph whose names the generated code contains. ``rest``: other
+    values that it depends on.
     """
     if isinstance(graph_module, torch.fx.GraphModule):
         inputs = tuple((key, given) for key, given in known.items() if given is not None)
-        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), inputs, identity, symbolic))
+        setattr(graph_module, KEY_ATTRIBUTE, (hints_key(graph_module), inputs, identity, rest))
 
 
 SOURCE_SUFFIXES = (".py", ".lark", ".toml")

@@ -7,6 +7,7 @@ set of sizes chooses the program: one bundle for any number of rows if there is 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,11 +84,12 @@ def values_of(module: torch.fx.GraphModule, given: Sequence[Any]) -> dict[sympy.
     values: dict[sympy.Symbol, int] = {}
     places = module.graph.find_nodes(op="placeholder")
     for node, value in zip(places, given, strict=True):
-        known = node.meta.get("val")
+        known = node.meta.get("val", node.meta.get("example_value"))
         pairs = [(known, value)]
         if isinstance(known, torch.Tensor):
             pairs = [*zip(known.shape, value.shape, strict=True)]
             pairs += zip(known.stride(), value.stride(), strict=True)
+            pairs.append((known.storage_offset(), value.storage_offset()))
         for symbol, number in pairs:
             if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_Symbol:
                 values.setdefault(symbol.node.expr, int(number))
@@ -396,3 +398,35 @@ def compiled_at(
         return [next(computed) if number is None else number for number in numbers]
 
     return run
+
+
+def with_eager_views(
+    module: torch.fx.GraphModule,
+    compiled: Callable[..., Any],
+    views: Sequence[tuple[int, int, torch.Tensor]],
+) -> Callable[..., Any]:
+    """``compiled``, but results that view an argument have strides and offset of eager mode.
+
+    AOTAutograd makes views of symbolic sizes by ``as_strided``. It takes the numbers from a view of
+    the tensor that is computed for a written argument: it begins at offset 0 and has no gaps.
+
+    ``views``: number of the result, number of the argument, and the result in ``module``.
+    """
+
+    @functools.lru_cache(MOST_SIZES)
+    def places(*sizes: tuple[sympy.Symbol, int]) -> list[Any]:
+        known = dict(sizes)
+        return [(*k, *_view_at(v, known)) for *k, v in views if symbols_of(v) <= known.keys()]
+
+    @functools.wraps(compiled)
+    def run(*args: Any) -> list[Any]:
+        results = [*compiled(*args)]
+        for k, argument, *place in places(*values_of(module, args).items()):
+            result = results[k]
+            if [tuple(result.shape), result.stride(), result.storage_offset()] != place:
+                view = args[argument].as_strided(*place)
+                view = view if view.dtype == result.dtype else view.view(result.dtype)
+                results[k] = view if result.requires_grad else view.detach()
+        return results
+
+    return run if views else compiled

@@ -40,6 +40,7 @@ from spyre.torch_backend.inductor.base.compat import (
     register_interface_for_device,
     select_decomp_table,
     symbols_allowed,
+    tree_leaves,
 )
 from spyre.torch_backend.inductor.base.notes import FX_GRAPH, is_observed, note
 from spyre.torch_backend.inductor.base.settings import (
@@ -49,7 +50,7 @@ from spyre.torch_backend.inductor.base.settings import (
     settings,
 )
 from spyre.torch_backend.inductor.base.sources import sources_of
-from spyre.torch_backend.inductor.dynamic.graph import DynamicGraph
+from spyre.torch_backend.inductor.dynamic.graph import DynamicGraph, with_eager_views
 from spyre.torch_backend.inductor.hooks.pre_scheduling import (
     KnownInput,
     compiled_with,
@@ -206,10 +207,10 @@ def _compiling(entry: Any) -> Callable[..., Any]:
         table = named.pop("decompositions", None) or table
         identity, names = sources_of(model)
         known = known_inputs(example_inputs, names)
-        mark_graph(model, dict(enumerate(known)), identity, symbolic)
+        mark_graph(model, dict(enumerate(known)), identity, (symbolic, *shared(example_inputs)))
         in_context = _symbolic if symbolic else _in_context
         with spyre_context():
-            return original(
+            compiled = original(
                 model,
                 example_inputs,
                 *args,
@@ -217,6 +218,7 @@ def _compiling(entry: Any) -> Callable[..., Any]:
                 decompositions=table,
                 **named,
             )
+        return with_eager_views(model, compiled, [*views_of_arguments(model)])
 
     return compile_fx
 
@@ -325,6 +327,14 @@ WRITERS = {
 """Functions that write their first argument, besides names with a final underscore."""
 
 
+def shared(example_inputs: Sequence[Any]) -> Iterator[tuple[int, int, str]]:
+    """Pairs of arguments in one memory, with the elements from one's offset to the other's."""
+    keys = [storage_key(v) if isinstance(v, torch.Tensor) else object() for v in example_inputs]
+    for k, (key, value) in enumerate(zip(keys, example_inputs, strict=True)):
+        if (first := keys.index(key)) < k:
+            yield first, k, str(value.storage_offset() - example_inputs[first].storage_offset())
+
+
 def refuse_native_code() -> None:
     """UnsupportedError SPY996 if Inductor is asked for C++, by AOTInductor or ``cpp_wrapper``:
     bundles are launched from Python.
@@ -400,15 +410,16 @@ def fill_elements_once(model: Any) -> None:
 
 def _holder_of(view: torch.fx.Node) -> torch.fx.Node:
     """The first tensor in the memory of ``view``, of which torch allows ``as_strided`` views."""
-    memory, holder, node = storage_key(_example_of(view)), view, view
-    while node.all_input_nodes:
-        node = node.all_input_nodes[0]
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and storage_key(value) == memory:
-            holder = node
-        elif not isinstance(value, (tuple, list)):  # of views, or of results
-            break
+    memory, holder, node = _memories_of(view), view, view
+    while sources := [n for n in node.all_input_nodes if memory & _memories_of(n)]:
+        node = sources[0]
+        holder = node if isinstance(_example_of(node), torch.Tensor) else holder
     return holder
+
+
+def _memories_of(node: torch.fx.Node) -> set[int]:
+    values = tree_leaves(node.meta.get("example_value"))
+    return {storage_key(v) for v in values if getattr(v, "layout", None) is torch.strided}
 
 
 def _any_repetition(view: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
@@ -428,6 +439,18 @@ def _elements_of(view: torch.fx.Node, holder: torch.fx.Node) -> torch.fx.Node:
     return graph.call_method(
         "as_strided", (holder, *numbers, graph.call_method("storage_offset", (view,)))
     )
+
+
+def views_of_arguments(model: Any) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Per result that is a view of an argument: its number, the argument's, and an example."""
+    nodes = [*model.graph.nodes] if isinstance(model, torch.fx.GraphModule) else []
+    places = [node for node in nodes if node.op == "placeholder"]
+    for k, node in enumerate(tree_leaves(nodes[-1].args) if nodes else ()):
+        holder = _holder_of(node) if isinstance(node, torch.fx.Node) else node
+        if holder in places and holder is not node:
+            view, whole = _example_of(node), _example_of(holder)
+            if view is not whole and view.itemsize == whole.itemsize:
+                yield k, places.index(holder), view
 
 
 INDUCTOR_SETTINGS = {
