@@ -1,10 +1,19 @@
-"""How many random cases property tests run."""
+"""How much tests run by default, and with SPYRE_TEST_EXAMPLES, the long form."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
+
+ItemT = TypeVar("ItemT")
+
+
+def sample(items: Sequence[ItemT], step: int, first: int = 0) -> Sequence[ItemT]:
+    """Every ``step``-th of the items from number ``first`` on; in the long form all of them."""
+    return items if "SPYRE_TEST_EXAMPLES" in os.environ else items[first::step]
 
 
 def examples(count: int) -> settings:

@@ -202,7 +202,7 @@ class Family:
     """One model family: how to build it (given the attention implementation), what to feed it."""
 
     name: str
-    build: Callable[[str], nn.Module]
+    build: Callable[..., nn.Module]
     inputs: Callable[[], Inputs]
 
     def __str__(self) -> str:

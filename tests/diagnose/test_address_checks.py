@@ -19,6 +19,7 @@ from spyre.mlir.bundle import load_bundle
 from spyre.runtime.cases import case_directory, read_case
 from spyre.runtime.run.runs import Run, describe_run, traced_executes
 from spyre.runtime.tracing import MemoryExecute, infer_nest
+from tests.examples import sample
 from tests.runtime.cases.test_case import write_case
 from tests.sanitizer import programs
 
@@ -52,7 +53,8 @@ def test_the_cause_comes_first(name: str, shared_dir: Path):
 @pytest.mark.shared
 @pytest.mark.slow
 def test_nothing_is_found_in_right_programs(shared_dir: Path):
-    for case in find_cases(shared_dir / "bundles"):
+    """Every other one, and all in the long form."""
+    for case in sample(find_cases(shared_dir / "bundles"), 2):
         assert findings_of(case) == (), case.name
         for module in case.rglob("bundle.mlir"):  # each kernel on its own, as --check sees it
             assert findings_of(module) == (), module
