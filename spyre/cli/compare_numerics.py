@@ -30,7 +30,7 @@ from spyre.diagnose import (
 )
 from spyre.errors import Finding
 from spyre.hw.device import Device
-from spyre.hw.numerics import DEVIATIONS, parse_numerics
+from spyre.hw.numerics import ERRATA, parse_numerics
 from spyre.hw.spec import LX_BASE, LX_BYTES
 from spyre.runtime.cases import case_directory, read_case, with_tolerances
 from spyre.runtime.drawing import Column, text_table
@@ -98,8 +98,8 @@ def _shown(executes: Sequence[ExecuteDifference], every: bool) -> list[ExecuteDi
 def _explained(execute: ExecuteDifference) -> str:
     if execute.worst is None:
         return "-"
-    if execute.unexplained and execute.deviation:
-        return execute.deviation
+    if execute.unexplained and execute.erratum:
+        return execute.erratum
     if execute.unexplained:
         return f"NO (to {_ulps(execute.worst.explained_units)})"
     return "range" if execute.beyond else "yes"
@@ -180,9 +180,9 @@ def _blame(report: NumericsReport) -> str:
     worst = first.worst
     assert worst is not None
     cause = ""
-    if first.deviation:
-        source = DEVIATIONS[first.deviation].source
-        cause = f" (the card's {first.deviation}, torch-spyre issues {source})"
+    if first.erratum:
+        source = ERRATA[first.erratum].source
+        cause = f" (the card's {first.erratum}, torch-spyre issues {source})"
     return (
         f"execute {first.index} ({first.op}) is the first of {len(guilty)} that differ by more "
         f"than their rounding explains{cause}: {first.unexplained} elements, worst "
@@ -244,7 +244,7 @@ def _execute_object(e: ExecuteDifference) -> dict[str, Any]:
         "unexplained": e.unexplained,
         "beyond_binary16": e.beyond,
         "adjusted_operands": e.adjusted_operands,
-        "deviation": e.deviation or None,
+        "erratum": e.erratum or None,
         "worst_explained_ulp": _number(worst.explained_units) if worst else None,
         "worst_values": [_number(worst.first), _number(worst.second)] if worst else None,
         "worst_place": location,

@@ -82,8 +82,8 @@ class ExecuteDifference:
     ``compared``: output elements. ``units_sum``: sum of all finite differences in ULP.
     ``unexplained``: elements that differ by more than rounding explains. ``beyond``: elements
     that are too large for binary16. ``adjusted_operands``: operands held numbers beyond
-    binary16, which were rounded to binary16 on both sides. ``deviation``: that of cards which one
-    of the modes simulates here, of `spyre.hw.numerics.DEVIATIONS`; rounding does not explain it.
+    binary16, which were rounded to binary16 on both sides. ``erratum``: that of cards which one
+    of the modes simulates here, of `spyre.hw.numerics.ERRATA`; rounding does not explain it.
     """
 
     index: int
@@ -99,7 +99,7 @@ class ExecuteDifference:
     beyond: int = 0
     adjusted_operands: bool = False
     worst: WorstElement | None = None
-    deviation: str = ""
+    erratum: str = ""
 
     @property
     def mean_units(self) -> float:
@@ -222,7 +222,7 @@ class NumericsComparison:
             shape_text(op),
             op.outputs[0].data_format,
             adjusted_operands=adjusted,
-            deviation=_deviation(lead.plan.spec, other.plan.spec),
+            erratum=_erratum(lead.plan.spec, other.plan.spec),
         )
         for k in range(len(op.tensors) - len(op.outputs), len(op.tensors)):
             base = base.plus(self._compare_output(base, lead, other, k))
@@ -314,8 +314,8 @@ class NumericsComparison:
         return decode_device(codes[0], data_format), decode_device(codes[1], data_format)
 
 
-def _deviation(*rows: OpDefinition) -> str:
-    """The deviation of cards that one of the two modes simulates in this operation, or ""."""
+def _erratum(*rows: OpDefinition) -> str:
+    """The erratum of cards that one of the two modes simulates in this operation, or ""."""
     found = [name for name, row in CARD_FORMS.items() if [r == row for r in rows].count(True) == 1]
     return "".join(found)
 

@@ -24,7 +24,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
+class Erratum:
     """A difference of cards from the documented arithmetic, as users reported it.
 
     ``source``: issues of torch-spyre that give the numbers. ``reported``: month of the report.
@@ -37,33 +37,33 @@ class Deviation:
     on_card: bool = True
 
 
-DEVIATIONS = {
-    "exp-floor": Deviation(
+ERRATA = {
+    "exp-floor": Erratum(
         "exp of 16-bit floats is e^max(x, -17), also of -inf: no result underflows to zero",
         "4517, 4522",
         "September 2026",
     ),
-    "halved-subnormals": Deviation(
+    "halved-subnormals": Erratum(
         "copies of float16 to the card halve numbers below 2^-14, rounding towards zero",
         "4689",
         "September 2026",
     ),
-    "log-bits": Deviation(
+    "log-bits": Erratum(
         "log of 16-bit floats is 16.15625 below zero and 11.09375 of infinity",
         "1851",
         "April 2026",
     ),
-    "lost-exponents": Deviation(
+    "lost-exponents": Erratum(
         "copies to float16 keep the fraction of numbers below 2^-14 and read it as fraction·2^-23",
         "2400",
         "June 2026",
         on_card=False,
     ),
 }
-"""Deviations that can be simulated, by their name in the text form of a number mode."""
+"""Errata that can be simulated, by their name in the text form of a number mode."""
 CARD = "card"
-"""Text form of mode dl16 with the deviations of cards."""
-_ON_CARD = tuple(name for name, row in DEVIATIONS.items() if row.on_card)
+"""Text form of mode dl16 with the errata of cards."""
+_ON_CARD = tuple(name for name, row in ERRATA.items() if row.on_card)
 
 _SHORT = {
     "dma": "dma_rounding",
@@ -72,13 +72,13 @@ _SHORT = {
     "ninf": "ninf_to_host",
 }
 """Names of the options in the text form; ``saturate`` stands alone."""
-_DL16_ONLY = ("dma_rounding", "alu_rounding", "saturate", "ninf_to_host", "deviations")
+_DL16_ONLY = ("dma_rounding", "alu_rounding", "saturate", "ninf_to_host", "errata")
 _FORMAT_CODES = {"away": tb.DL16, "trunc": tb.DL16_TRUNC, "even": tb.DL16_EVEN}
 
 TEXT_FORM = (
     f"{', '.join(_VALUES['mode'])}, {CARD}; after all but ieee a colon and any of "
     f"dma={'|'.join(_ROUNDINGS)}, alu=…, bf16=…, ninf=inf|nan, saturate, "
-    f"{', '.join(DEVIATIONS)}, divided by commas; after ieee only bf16"
+    f"{', '.join(ERRATA)}, divided by commas; after ieee only bf16"
 )
 
 
@@ -95,7 +95,7 @@ class Numerics:
     ``dma_rounding``: host float → DL16 on copies to the device. ``alu_rounding``: DL16 results of
     operations. ``saturate``: copies to the device turn numbers beyond the largest into ±the
     largest; infinities and NaN stay NINF. ``bfloat16_rounding``: copies to a bfloat16 host tensor.
-    ``deviations``: names of `DEVIATIONS` in their order there.
+    ``errata``: names of `ERRATA` in their order there.
 
     Raises UnsupportedError SPY530 for an unknown mode, SPY540 for an unknown option, SPY541 for an
     option that ``ieee``, which always rounds to even, does not have.
@@ -107,17 +107,17 @@ class Numerics:
     alu_rounding: Rounding = "away"
     saturate: bool = False
     bfloat16_rounding: Rounding = "trunc"
-    deviations: tuple[str, ...] = ()
+    errata: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, allowed in _VALUES.items():
             if getattr(self, name) not in allowed:
                 raise _unknown(name, str(getattr(self, name)), allowed)
-        for name in self.deviations:
-            if name not in DEVIATIONS:
-                raise _unknown("deviation", name, tuple(DEVIATIONS))
-        ordered = tuple(name for name in DEVIATIONS if name in self.deviations)
-        object.__setattr__(self, "deviations", ordered)
+        for name in self.errata:
+            if name not in ERRATA:
+                raise _unknown("erratum", name, tuple(ERRATA))
+        ordered = tuple(name for name in ERRATA if name in self.errata)
+        object.__setattr__(self, "errata", ordered)
         changed = [name for name in _DL16_ONLY if getattr(self, name) != _DEFAULTS[name]]
         if self.mode == "ieee" and changed:
             raise UnsupportedError(
@@ -146,8 +146,8 @@ class Numerics:
             self.saturate,
             self.ninf_to_host,
             self.bfloat16_rounding,
-            "halved-subnormals" in self.deviations,
-            "lost-exponents" in self.deviations,
+            "halved-subnormals" in self.errata,
+            "lost-exponents" in self.errata,
         )
 
     @property
@@ -163,8 +163,8 @@ class Numerics:
             if getattr(self, name) != _DEFAULTS[name]
         ]
         options += ["saturate"] if self.saturate else []
-        is_card = self.mode == "dl16" and self.deviations == _ON_CARD
-        options += [] if is_card else self.deviations
+        is_card = self.mode == "dl16" and self.errata == _ON_CARD
+        options += [] if is_card else self.errata
         mode = CARD if is_card else self.mode
         return f"{mode}:{','.join(options)}" if options else mode
 
@@ -175,26 +175,26 @@ _DEFAULTS = {field.name: field.default for field in fields(Numerics)}
 def parse_numerics(text: str) -> Numerics:
     """The value of a text such as ``dl16``, ``ieee``, ``card`` or ``dl16:dma=trunc,exp-floor``.
 
-    After ``card``, ``no-`` and the name of a deviation leave it out. Raises UnsupportedError as
+    After ``card``, ``no-`` and the name of an erratum leave it out. Raises UnsupportedError as
     `Numerics` does, with the allowed values.
     """
     mode, colon, listed = text.strip().partition(":")
     options: dict[str, Any] = {}
-    deviations = set(_ON_CARD) if mode == CARD else set()
+    errata = set(_ON_CARD) if mode == CARD else set()
     for part in listed.split(",") if colon else ():
         name, equals, value = part.strip().partition("=")
         if (name, equals) == ("saturate", ""):
             options["saturate"] = True
-        elif part.strip() in DEVIATIONS:
-            deviations.add(name)
-        elif mode == CARD and part.strip().removeprefix("no-") in DEVIATIONS:
-            deviations.discard(name.removeprefix("no-"))
+        elif part.strip() in ERRATA:
+            errata.add(name)
+        elif mode == CARD and part.strip().removeprefix("no-") in ERRATA:
+            errata.discard(name.removeprefix("no-"))
         elif name in _SHORT and equals:
             options[_SHORT[name]] = value
         else:
             raise _unknown("option", part, (TEXT_FORM,))
     stored = "dl16" if mode == CARD else mode
-    return Numerics(mode=stored, deviations=tuple(deviations), **options)  # type: ignore[arg-type]
+    return Numerics(mode=stored, errata=tuple(errata), **options)  # type: ignore[arg-type]
 
 
 def _unknown(name: str, found: str, allowed: tuple[str, ...]) -> UnsupportedError:

@@ -28,7 +28,7 @@ BFLOAT16_ADD = 9
 BFLOAT16_ODD = 10
 HALVED_SUBNORMALS = 11
 LOST_EXPONENTS = 12
-"""1 while that deviation of cards is simulated, see :data:`spyre.hw.numerics.DEVIATIONS`."""
+"""1 while that erratum of cards is simulated, see :data:`spyre.hw.numerics.ERRATA`."""
 HEAD_WORDS = 13
 
 FIRST_UNIT = 0

@@ -61,7 +61,7 @@ def test_masked_columns_leak_on_cards(cli: Cli, softmax: Path, tmp_path: Path):
     assert "(exp) is the first" in verdict
     assert "the card's exp-floor, torch-spyre issues 4517, 4522" in verdict
     ran = cli(softmax, "-i", tmp_path / "masked.npy", "--against", "card", "--json")
-    named = [e["deviation"] for e in json.loads(ran.out)["executes"] if e["unexplained"]]
+    named = [e["erratum"] for e in json.loads(ran.out)["executes"] if e["unexplained"]]
     assert named == ["exp-floor"]
 
 

@@ -140,7 +140,7 @@ def logarithm(x):
 
 @inline
 def floored_exponential(x):
-    """e**max(x, -17): cards are reported not to underflow, see `spyre.hw.numerics.DEVIATIONS`."""
+    """e**max(x, -17): cards are reported not to underflow, see `spyre.hw.numerics.ERRATA`."""
     return half_exponential(maximum_f32(F(-17.0), x))
 
 

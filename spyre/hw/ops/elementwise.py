@@ -161,8 +161,8 @@ CARD_FORMS = {
         formats=HALF,
     ),
 }  # fmt: skip
-"""Rows that take the place of those of 16-bit floats while a deviation of the card
-(`spyre.hw.numerics.DEVIATIONS`) is simulated, by the deviation."""
+"""Rows that take the place of those of 16-bit floats while an erratum of the card
+(`spyre.hw.numerics.ERRATA`) is simulated, by the erratum."""
 
 _BY_NAME = {row.name: row for row in _KERNEL_OPERATIONS}
 _SAME_OPERATION = (

@@ -155,15 +155,15 @@ FATAL = frozenset(
 """Codes after which an operation cannot be planned."""
 
 
-def require_op(op: Operation, deviations: Collection[str] = ()) -> OpDefinition:
-    """The op-table row of ``op``; of 16-bit results that of a simulated deviation, if it has one.
+def require_op(op: Operation, errata: Collection[str] = ()) -> OpDefinition:
+    """The op-table row of ``op``; of 16-bit results that of a simulated erratum, if it has one.
 
-    ``deviations``: names of `spyre.hw.numerics.DEVIATIONS`. UnsupportedError naming the operation:
+    ``errata``: names of `spyre.hw.numerics.ERRATA`. UnsupportedError naming the operation:
     SPY555 for one whose mathematics is not public, SPY520 for any other without a row.
     """
     spec = find_op(op.name)
     if spec is not None:
-        forms = [CARD_FORMS[name] for name in deviations if name in CARD_FORMS]
+        forms = [CARD_FORMS[name] for name in errata if name in CARD_FORMS]
         is_half = bool(forms) and op.outputs[0].data_format in HALF
         return next((f for f in forms if is_half and f.name == spec.kernel_op), spec)
     location = JsonLocation(op.file, f"{_COMPUTE}.opFuncName")

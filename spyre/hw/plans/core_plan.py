@@ -116,7 +116,7 @@ def plan_operation(
     simulated.
     """
     numerics = numerics or Numerics()
-    spec = require_op(op, numerics.deviations)
+    spec = require_op(op, numerics.errata)
     require_rules(op, spec)
     _check_indirection(op, spec)
     check_slices(op)

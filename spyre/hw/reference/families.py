@@ -69,7 +69,7 @@ def run_reference(
     execution = Execution(
         op, memory, starts, numerics or Numerics(), tuple(arrangements), index_limit
     )
-    spec = require_op(op, execution.numerics.deviations)
+    spec = require_op(op, execution.numerics.errata)
     _FAMILIES[spec.family](execution, spec)
 
 

@@ -1,4 +1,4 @@
-"""Deviations of cards: numbers that users of torch-spyre published, each as the reports have it."""
+"""Errata of cards: numbers that users of torch-spyre published, each as the reports have it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spyre.dtypes import decode_device, encode_device
 from spyre.errors import UnsupportedError
 from spyre.hw.device import Device
 from spyre.hw.memory.device_memory import DeviceTensor
-from spyre.hw.numerics import DEVIATIONS, parse_numerics
+from spyre.hw.numerics import ERRATA, parse_numerics
 from spyre.hw.spec import REGION_BYTES
 from spyre.layout import SpyreTensorLayout, contiguous_strides
 from spyre.mlir.builder.operations import build_operation
@@ -35,7 +35,7 @@ ADDRESS = 3 * REGION_BYTES
 
 def test_text_forms():
     card = parse_numerics("card")
-    assert card.deviations == tuple(name for name, row in DEVIATIONS.items() if row.on_card)
+    assert card.errata == tuple(name for name, row in ERRATA.items() if row.on_card)
     assert (card.mode, str(card)) == ("dl16", "card")
     assert str(parse_numerics("card:alu=even")) == "card:alu=even"
     assert str(parse_numerics("card:no-log-bits")) == "dl16:exp-floor,halved-subnormals"
