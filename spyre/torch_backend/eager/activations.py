@@ -103,9 +103,9 @@ def hardsigmoid(x: Term) -> Term:
 
 
 def elu(x: Term, alpha: float, scale: float, input_scale: float) -> Term:
-    """scale · x above zero, else scale · alpha · (e^(input_scale · x) - 1)."""
+    """scale · x from zero on, else scale · alpha · (e^(input_scale · x) - 1)."""
     below = exponential_minus_one(_scaled(x, input_scale))
-    return (x > 0.0).chosen(_scaled(x, scale), _scaled(below, alpha * scale))
+    return (x >= 0.0).chosen(_scaled(x, scale), _scaled(below, alpha * scale))
 
 
 def _scaled(x: Term, factor: float) -> Term:

@@ -31,6 +31,7 @@ from spyre.torch_backend.eager.special import (
     error_function,
     logarithm,
     mish,
+    power,
     silu,
     sine,
     softplus,
@@ -133,8 +134,10 @@ def _power(builder: Lowering, x: Value, dtype: str, exponent: float) -> Value:
     term = Term(builder, builder.convert(x, dtype))
     if abs(exponent) == 0.5:
         return term.apply("sqrt" if exponent > 0 else "rsqrt").value
-    power = _integer_power(term, abs(int(exponent)))
-    return (power if exponent > 0 else power.apply("reciprocal")).value
+    if dtype == "float32" and not -2 < exponent < 5:
+        return power(term, int(exponent)).value
+    plain = _integer_power(term, abs(int(exponent)))
+    return (plain if exponent > 0 else plain.apply("reciprocal")).value
 
 
 def _integer_power(x: Term, exponent: int) -> Term:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import factorial, inf, nan, pi, sqrt
+from math import inf, nan, sqrt
 
 from spyre.torch_backend.program import Lowering, Value, float_bits
 
@@ -32,9 +32,12 @@ _TANH = (
     *(2.063908657e-2, -5.704986326e-3),
 )
 """tanh x / x as a polynomial of x² up to ``_TANH_END``, which is that of the kernels."""
-_EXPM1_END = 0.3
-_EXPM1 = (*(1.0, 4.999999922e-1, 1.666659757e-1, 4.166696605e-2), *(8.358195502e-3, 1.388410881e-3))
-"""(e^x - 1) / x as a polynomial of x for |x| up to ``_EXPM1_END``."""
+_EXPM1_MIDDLE, _EXPM1_REACH = -0.35, 0.65
+_EXPM1 = (
+    *(0.1666666567325592, 0.041666802018880844, 0.008333790116012096),
+    *(0.001387880533002317, 0.0001934014435391873, 1.8607554011396132e-05),
+)
+"""(e^x - 1 - x - x²/2) / x³ as a polynomial of x so far around the middle: mostly x is negative."""
 _LN_2 = 0.6931471805599453
 _ROUNDER = 1.5 * 2.0**23
 """float32 of this size are integers: adding it rounds a number below 2^22."""
@@ -56,9 +59,12 @@ _SIN = (0.1666666716337204, -0.008333359844982624, 0.00019844296912197024, -2.74
 """(r - sin r) / r³ as a polynomial of r² up to 0.95."""
 _COS = (-0.5, 0.04166660085320473, -0.0013885521329939365, 2.426301762170624e-05)
 """(cos r - 1) / r² likewise."""
-_ERF_END = 0.5
-_ERF = tuple(2 / sqrt(pi) * (-1) ** k / (factorial(k) * (2 * k + 1)) for k in range(8))
-"""erf x / x as a series in x², exact to 1e-10 up to ``_ERF_END``."""
+_ERF_END = 0.9
+_ERF = (
+    *(0.12837916612625122, -0.3761262893676758, 0.11283624172210693, -0.026855560019612312),
+    *(0.005191753152757883, -0.0008039752719923854, 7.943100354168564e-05),
+)
+"""erf x / x - 1 as a polynomial of x² up to ``_ERF_END``."""
 
 
 def _values(operands: Sequence[Term | float]) -> list[Value | float]:
@@ -138,7 +144,7 @@ def logarithm(builder: Lowering, x: Value, dtype: str) -> Value:
 
 
 def _float32_log(x: Term) -> Term:
-    """y + 2 artanh((x - e^y) / (x + e^y)), y a 16-bit logarithm.
+    """y + ln(x / e^y), y a 16-bit logarithm.
 
     One factor of 2^±64 leaves 2^-85 to 2^64, of which `exp` is exact enough; the eighth root of
     that is in the range of both 16-bit formats, so y errs by less than 0.04.
@@ -149,17 +155,20 @@ def _float32_log(x: Term) -> Term:
     root = scaled.apply("sqrt").apply("sqrt").apply("sqrt")
     y = root.convert("float16").apply("log").convert("float32") * 8.0
     # near 1 the result is small, and the rounding of e^y would show: there y is 0 and e^y exact
-    y = y * (abs(y) > 0.36)
+    y = y * (abs(y) > 0.55)
     e = y.exp()
-    y = y + _twice_artanh((scaled - e) / (scaled + e), 5) + steps * (64 * _LN_2)
+    rest = scaled - e
+    y = fused(steps, 64 * _LN_2, y + _log_one_plus(rest / e, rest / (scaled + e), 6))
     y = x.equal(0.0).chosen(-inf, y)
     y = x.equal(inf).chosen(inf, y)
     return (x >= 0.0).chosen(y, nan)
 
 
-def _twice_artanh(r: Term, terms: int) -> Term:
-    """2 artanh r = ln((1 + r) / (1 - r)) by the series 2r (1 + r²/3 + r⁴/5 + …)."""
-    return r * _polynomial(r * r, [2 / (2 * k + 1) for k in range(terms)])
+def _log_one_plus(x: Term, r: Term, terms: int) -> Term:
+    """ln(1 + x) = 2 artanh r = x - r (x - 2r² (1/3 + r²/5 + …)) with r = x / (2 + x)."""
+    square = r * r
+    series = _polynomial(square, [2 / (2 * k + 3) for k in range(terms)])
+    return fused(r, fused(square, series, x, -1.0), x, -1.0)
 
 
 def _polynomial(z: Term, coefficients: Sequence[float]) -> Term:
@@ -172,13 +181,14 @@ def _polynomial(z: Term, coefficients: Sequence[float]) -> Term:
 
 
 def tanh(builder: Lowering, x: Value, dtype: str) -> Value:
-    """tanh x; in float32 2σ(2x) - 1, or near zero, where that cancels, a polynomial."""
+    """tanh x; in float32 ±(1 - 2σ(-2|x|)), or near zero, where that cancels, a polynomial."""
     term = Term(builder, builder.convert(x, dtype))
     if dtype != "float32":
         return term.apply("tanh").value
     square = term * term
     small = term * _polynomial(square, _TANH)
-    large = fused((term + term).sigmoid(), 2.0, -1.0)
+    sign = (term < 0.0).chosen(-1.0, 1.0)
+    large = fused(fused(term, sign, 0.0, -2.0).sigmoid(), sign, sign, -2.0)
     return (square < _TANH_END**2).chosen(small, large).value
 
 
@@ -225,9 +235,9 @@ def _remainder(x: Term, cycles: Sequence[tuple[float, float, float]]) -> tuple[T
 
 
 def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
-    """erf x, in float32: ±(1 - 2 Φ(-√2 |x|)), near zero, where that cancels, a series."""
+    """erf x, in float32: ±(1 - 2 Φ(-√2 |x|)), near zero, where that cancels, a polynomial."""
     term = Term(builder, builder.convert(x, "float32"))
-    small = term * _polynomial(term * term, _ERF)
+    small = fused(term, _polynomial(term * term, _ERF), term)
     ratio, e = normal_tail(within_tail(abs(term) * sqrt(2)))
     large = fused(ratio, e, 1.0, -2.0)
     large = (term > 0.0).chosen(large, -large)
@@ -235,10 +245,39 @@ def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
     return term.equal(term).chosen(value, term).convert(dtype).value
 
 
+def power(x: Term, exponent: int) -> Term:
+    """x to a power, not 0, in float32, by squaring: a difference ``result - low`` of two numbers,
+    which keeps what the products and 1/x lose."""
+    base, base_low = x, None
+    if exponent < 0:
+        base = x.apply("reciprocal")
+        base_low = fused(base, fused(x, base, 1.0, -1.0), 0.0, -1.0)
+    result, low = base, base_low
+    for bit in f"{abs(exponent):b}"[1:]:
+        result, low = _product(result, low, result, low)
+        if bit == "1":
+            result, low = _product(result, low, base, base_low)
+    exact = result if low is None else result - low
+    # what infinities lose is NaN
+    return exact.equal(exact).chosen(exact, result)
+
+
+def _product(a: Term, a_low: Term | None, b: Term, b_low: Term | None) -> tuple[Term, Term]:
+    """(a - a_low) · (b - b_low) as such a difference; None is 0."""
+    product = a * b
+    low = fused(a, b, product, -1.0)
+    if a is b:
+        return product, low if a_low is None else fused(a, a_low, low, 2.0)
+    for factor, other_low in ((a, b_low), (b, a_low)):
+        low = low if other_low is None else fused(factor, other_low, low)
+    return product, low
+
+
 def exponential_minus_one(x: Term) -> Term:
     """e^x - 1 in float32; near zero, where that cancels, a polynomial."""
-    large, small = x.exp() - 1.0, x * _polynomial(x, _EXPM1)
-    return (abs(x) < _EXPM1_END).chosen(small, large)
+    large = x.exp() - 1.0
+    small = fused(x, fused(x * x, _polynomial(x, _EXPM1), x * 0.5), x)
+    return (abs(x - _EXPM1_MIDDLE) < _EXPM1_REACH).chosen(small, large)
 
 
 def normal_tail(a: Term) -> tuple[Term, Term]:
@@ -298,9 +337,8 @@ def softplus(builder: Lowering, x: Value, dtype: str, beta: float, threshold: fl
 def _log_one_plus_exp(x: Term) -> Term:
     """max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
     decay = (-abs(x)).exp()
-    # ln(1 + d) = 2 artanh(d / (2 + d)): 1 + d would lose a small d
-    inside = _twice_artanh(decay / (decay + 2.0), 8)
-    return x.maximum(0.0) + inside
+    # 1 + d would lose a small d
+    return x.maximum(0.0) + _log_one_plus(decay, decay / (decay + 2.0), 7)
 
 
 def mish(builder: Lowering, x: Value, dtype: str) -> Value:
