@@ -6,6 +6,7 @@ registers most kernels; this module replaces the parts that are C++.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +55,31 @@ _OF_MODULES: dict[Any, tuple[str, ...]] = {
     ),
 }
 
+
+def _of_collectives(name: str) -> Callable[..., Any]:
+    """A function of `spyre.frontend.collectives`, which is imported at the first call."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        from spyre.frontend import collectives
+
+        return getattr(collectives, name)(*args, **kwargs)
+
+    return call
+
+
+def create_backend(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    """Open a process group of cards and return its C++ backend; blocks until all ranks join."""
+    return _of_collectives("create_backend")(store, rank, size, timeout)
+
+
+_COLLECTIVES = {
+    "broadcast_async": "(Tensor input, int src_rank, str group_name) -> Tensor",
+    "all_reduce_async": '(Tensor(a!) input, str reduce_op="sum", str group_name="default") '
+    "-> Tensor(a)",
+    "wait_work": "(Tensor(a!) tensor) -> Tensor(a)",
+}
+"""Operators of namespace spyre for compiled collectives, with their schemas."""
+
 EXPORTS: dict[str, Any] = {
     **{name: getattr(module, name) for module, names in _OF_MODULES.items() for name in names},
     **device.FUNCTIONS,
@@ -61,6 +87,7 @@ EXPORTS: dict[str, Any] = {
     "SpyreTensorLayout": layouts.FrontendLayout,
     "JobPlan": kernels.PreparedKernel,
     "_SpyreStreamBase": device.FrontendStream,
+    "createSpyreCCLBackend": create_backend,
     # Not the extension's: what the simulator has more, also as torch.spyre.NAME.
     "profile": profile,
     "trace": trace,
@@ -87,6 +114,9 @@ _NOT_CAST = (
 """Operations that autocast of our own device handles, and torch-spyre's does not."""
 
 
+_library = torch.library.Library("spyre", "FRAGMENT")
+
+
 def _register() -> None:
     compat.register_guard()
     register_kernels(
@@ -99,7 +129,10 @@ def _register() -> None:
     register_composites({"scaled_dot_product_attention": attention})
     pass_autocast()
     register_casts(without=_NOT_CAST)
-    patches.install_accelerator()
+    patches.install_named()
+    for name, schema in _COLLECTIVES.items():
+        _library.define(f"{name}{schema}")
+        _library.impl(name, _of_collectives(name), "PrivateUse1")
 
 
 def _choose_attention(*_: Any, **__: Any) -> int:

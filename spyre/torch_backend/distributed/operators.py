@@ -43,6 +43,7 @@ from spyre.torch_backend.distributed.images import (
     sticks,
     without_padding,
 )
+from spyre.torch_backend.eager.factories import copy_from
 from spyre.torch_backend.tensors import buffer_of
 
 Tensors = Sequence[torch.Tensor]
@@ -55,7 +56,8 @@ def register_operators() -> None:
     compat.implement_c10d(KERNELS, raise_failure_of)
 
 
-def _unsupported(feature: str, hint: str) -> CollectiveFailure:
+def unsupported(feature: str, hint: str) -> CollectiveFailure:
+    """Return the error for a feature that spyreccl does not have, SPY958."""
     return CollectiveFailure(
         str(CollectiveError("SPY958", f"spyreccl has no {feature}", hint=hint))
     )
@@ -65,7 +67,7 @@ def _operator(reduce_op: Any, tensors: Tensors) -> str:
     """Return the name of a reduction. CollectiveFailure SPY953 if a dtype does not have it."""
     name = compat.reduce_op_name(reduce_op)
     if name == "premul_sum":
-        raise _unsupported("premultiplied sum", "multiply the tensor before the reduction")
+        raise unsupported("premultiplied sum", "multiply the tensor before the reduction")
     for tensor in tensors:
         _check_reduction(name, tensor.dtype)
     return name
@@ -120,7 +122,7 @@ def _copy_back(target: torch.Tensor, tensor: torch.Tensor) -> None:
     """Mark the sticks of ``target`` as written, and copy it to ``tensor`` if it is a copy of it."""
     note_written(target)
     if target is not tensor:
-        tensor.copy_(target)
+        copy_from(target, tensor)
         _synchronize(tensor)
 
 
@@ -414,7 +416,7 @@ def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
 
     @wraps(prepare)
     def kernel(*args: Any) -> Any:
-        group = group_of(*compat.name_of_process_group(args[at]))
+        group = group_of(args[at])
         call = prepare(*args[:at], group, *args[at + 1 : count])
         is_async = args[count] if len(args) > count else True
         timeout = args[count + 1] if len(args) > count + 1 else -1
@@ -434,7 +436,7 @@ def _in_order(jobs: Sequence[Job], deadline: Deadline) -> None:
 
 def _one(tensors: Tensors) -> torch.Tensor:
     if len(tensors) != 1:
-        raise _unsupported("operation on several tensors per rank", "call it once per tensor")
+        raise unsupported("operation on several tensors per rank", "call it once per tensor")
     return tensors[0]
 
 
@@ -442,7 +444,7 @@ def _one(tensors: Tensors) -> torch.Tensor:
 def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> _Operation:
     """See `torch.distributed.all_reduce`."""
     if sparse_indices is not None:
-        raise _unsupported("sparse reduction", "make the tensor dense")
+        raise unsupported("sparse reduction", "make the tensor dense")
     job = partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
     return _Operation("all_reduce", tensors, job, tensors, tensors)
 
@@ -618,4 +620,4 @@ def recv_(tensors: Any, group: Any, peer: int, tag: int) -> _Operation:
 @_kernel
 def recv_any_source_(tensors: Any, group: Any, tag: int) -> _Operation:
     """Raise an error, because the sender's rank could not be returned to the receiver."""
-    raise _unsupported("recv from any source", "name the source rank")
+    raise unsupported("recv from any source", "name the source rank")
