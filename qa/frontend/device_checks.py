@@ -387,3 +387,11 @@ def test_memory_reaches_torchs_profiler():
     assert found == [
         ("PREEXISTING", 4096), ("DESTROY", 4096), ("CREATE", 256), ("DESTROY", 256)
     ]  # fmt: skip
+
+
+def test_unknown_names_say_whose_they_are():
+    assert not hasattr(native, "launch_kernel")
+    with pytest.raises(ImportError, match=r"simulator \(spyre .*'launch_kernel'.*2026-08-19"):
+        from torch_spyre._C import launch_kernel  # noqa: F401
+    with pytest.raises(AttributeError, match=r"simulator .*frontend check"):
+        _ = native.launch_kernel

@@ -6,12 +6,15 @@ registers most kernels; this module replaces the parts that are C++.
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from spyre import __version__
 from spyre.frontend import (
     copies,
     device,
@@ -23,6 +26,7 @@ from spyre.frontend import (
     tensors,
 )
 from spyre.frontend.formats import EXTENSION
+from spyre.frontend.upstream import SUPPORTED
 from spyre.torch_backend import compat
 from spyre.torch_backend.device import reset
 from spyre.torch_backend.observe import counting, profile, sanitizer_findings, trace
@@ -102,8 +106,22 @@ def populate(module: ModuleType) -> None:
     """Make ``module`` the extension, and register its parts with torch; once per process."""
     vars(module).update(EXPORTS)
     module.__dict__["_logging"] = native_logging.make_module()
+    module.__dict__["__getattr__"] = _unknown
     module.__doc__ = f"{EXTENSION} on the simulator: `docs/frontend.md` of spyre."
     _register()
+
+
+def _unknown(name: str) -> NoReturn:
+    """Raise ImportError or AttributeError, as who asks for the name expects."""
+    problem = (
+        f"{EXTENSION} of the simulator (spyre {__version__}) has no {name!r}; it is made for "
+        f"{SUPPORTED}: python -m spyre.frontend check compares a checkout with it"
+    )
+    frame = sys._getframe(1)
+    # Python replaces the text of an AttributeError by "unknown location" there.
+    if frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]:
+        raise ImportError(problem, name=EXTENSION)
+    raise AttributeError(problem)
 
 
 _NOT_CAST = (

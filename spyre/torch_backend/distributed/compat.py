@@ -59,14 +59,12 @@ def backend_of_cards(process_group: Any) -> tuple[Any, str]:
     """
     known = isinstance(process_group, c10d.ProcessGroup)
     group = process_group if known else c10d.ProcessGroup.unbox(process_group)
-    if _SPYRE not in group._device_types:
+    cards = torch.device("spyre")
+    if cards not in group._device_types:
         return None, str(group.group_name)
-    backend = group._get_backend(_SPYRE)
+    backend = group._get_backend(cards)
     # with TORCH_DISTRIBUTED_DEBUG=DETAIL it is inside of another one
     return getattr(backend, "wrapped_pg", backend), str(group.group_name)
-
-
-_SPYRE = torch.device("spyre")
 
 
 def options_of(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
