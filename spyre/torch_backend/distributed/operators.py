@@ -413,10 +413,13 @@ def _kernel(prepare: Callable[..., _Operation]) -> Callable[..., Any]:
     """
     names = list(signature(prepare).parameters)
     at, count = names.index("group"), len(names)
+    ranks = [names.index(name) for name in ("root_rank", "peer") if name in names]
 
     @wraps(prepare)
     def kernel(*args: Any) -> Any:
         group = group_of(args[at])
+        for k in ranks:
+            _expect(0 <= args[k] < group.size, RuntimeError, f"no rank {args[k]} in the group")
         call = prepare(*args[:at], group, *args[at + 1 : count])
         is_async = args[count] if len(args) > count else True
         timeout = args[count + 1] if len(args) > count + 1 else -1
