@@ -10,7 +10,8 @@ not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,17 +28,16 @@ from spyre.torch_backend.eager.factories import copy_from
 from spyre.torch_backend.registration import patches
 from spyre.torch_backend.tensors import DeviceBuffer, StorageLayout, buffer_of
 
-ON_THE_CARD = (
-    *("allreduce_", "reduce_", "broadcast_", "allgather_", "gather_", "barrier", "send", "recv_"),
-)
-"""Operators of c10d that the extension implements."""
 _SUMS = ("allreduce_", "reduce_")
+_MOVES = ("broadcast_", "allgather_", "gather_", "barrier", "send", "recv_")
+"""Operators of c10d that the extension implements."""
 
 
 def create_backend(store: Any, rank: int, size: int, timeout: Any) -> Any:
     """Open a process group of cards and return its C++ backend; blocks until all ranks join."""
     _register_once()
-    return open_group(compat.options_of(store, rank, size, timeout))
+    ranks = {"group_rank": rank, "group_size": size}
+    return open_group(SimpleNamespace(store=store, timeout=timeout, group_id="", **ranks))
 
 
 @functools.cache
@@ -54,11 +54,11 @@ def _checked(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(kernel)
     def call(*args: Any) -> Any:
-        if name not in ON_THE_CARD:
+        if name not in _SUMS + _MOVES:
             raise unsupported(name.strip("_"), "torch-spyre's backend has none on the card either")
         if name in _SUMS:
             _check_sum(args[0], args[2])
-        for tensor in _card_tensors(args):
+        for tensor in tree_leaves([a for a in args if isinstance(a, (list, torch.Tensor))]):
             show_layout(tensor)
         return kernel(*args)
 
@@ -66,17 +66,10 @@ def _checked(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_sum(tensors: Any, reduce_op: Any) -> None:
-    if (operator := compat.reduce_op_name(reduce_op)) != "sum":
-        raise unsupported(f"reduction {operator}", "the card adds, and nothing else")
+    operator = reduce_op if isinstance(reduce_op, str) else compat.reduce_op_name(reduce_op)
     for tensor in tensors:
-        if tensor.dtype is not torch.float16:
-            raise unsupported(f"sum of {tensor.dtype} tensors", "the card adds float16")
-
-
-def _card_tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    for leaf in tree_leaves([a for a in args if isinstance(a, (list, tuple, torch.Tensor))]):
-        if isinstance(leaf, torch.Tensor) and leaf.device.type == "spyre":
-            yield leaf
+        if (operator, tensor.dtype) != ("sum", torch.float16):
+            raise unsupported(f"{operator} of {tensor.dtype}", "the card adds float16")
 
 
 def show_layout(tensor: torch.Tensor) -> None:
@@ -86,7 +79,7 @@ def show_layout(tensor: torch.Tensor) -> None:
     """
     if not tensor.is_contiguous():
         raise RuntimeError("spyreccl: the tensor has to be contiguous")
-    if tensor.numel():
+    if tensor.device.type == "spyre" and tensor.numel():
         record, name = record_of(tensor), NAMES[tensor.dtype]
         buffer_of(tensor).base = StorageLayout.of(record.sizes, record.strides, name, record.layout)
 
@@ -102,8 +95,6 @@ def broadcast_async(tensor: torch.Tensor, src_rank: int, group_name: str) -> tor
     for.
     """
     group, output = compat.group_named(group_name), torch.empty_like(tensor)
-    if not 0 <= src_rank < group.size():
-        raise RuntimeError(f"src_rank out of range: {src_rank} (world size is {group.size()})")
     if group.rank() == src_rank:
         show_layout(tensor)
         show_layout(output)
@@ -118,8 +109,7 @@ def all_reduce_async(
     tensor: torch.Tensor, reduce_op: str = "sum", group_name: str = "default"
 ) -> torch.Tensor:
     """spyre::all_reduce_async: in place; returns the tensor."""
-    if reduce_op != "sum":
-        raise unsupported(f"reduction {reduce_op}", "the card adds, and nothing else")
+    _check_sum([tensor], reduce_op)
     options = dist.AllreduceOptions()
     options.asyncOp = True
     _remember(tensor, compat.group_named(group_name).allreduce([tensor], options))
@@ -140,3 +130,12 @@ def _remember(tensor: torch.Tensor, work: Any) -> None:
     if buffer in _pending:
         raise RuntimeError("a collective is pending on this memory: wait_work has to come first")
     _pending[buffer] = work
+
+
+OPERATORS = {
+    "broadcast_async(Tensor input, int src_rank, str group_name) -> Tensor": broadcast_async,
+    'all_reduce_async(Tensor(a!) input, str reduce_op="sum", str group_name="default") '
+    "-> Tensor(a)": all_reduce_async,
+    "wait_work(Tensor(a!) tensor) -> Tensor(a)": wait_work,
+}
+"""Of namespace spyre, by schema."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ import torch
 
 from spyre import __version__
 from spyre.frontend import (
+    collectives,
     copies,
     device,
     formats,
@@ -59,31 +59,6 @@ _OF_MODULES: dict[Any, tuple[str, ...]] = {
     ),
 }
 
-
-def _of_collectives(name: str) -> Callable[..., Any]:
-    """A function of `spyre.frontend.collectives`, which is imported at the first call."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        from spyre.frontend import collectives
-
-        return getattr(collectives, name)(*args, **kwargs)
-
-    return call
-
-
-def create_backend(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    """Open a process group of cards and return its C++ backend; blocks until all ranks join."""
-    return _of_collectives("create_backend")(store, rank, size, timeout)
-
-
-_COLLECTIVES = {
-    "broadcast_async": "(Tensor input, int src_rank, str group_name) -> Tensor",
-    "all_reduce_async": '(Tensor(a!) input, str reduce_op="sum", str group_name="default") '
-    "-> Tensor(a)",
-    "wait_work": "(Tensor(a!) tensor) -> Tensor(a)",
-}
-"""Operators of namespace spyre for compiled collectives, with their schemas."""
-
 EXPORTS: dict[str, Any] = {
     **{name: getattr(module, name) for module, names in _OF_MODULES.items() for name in names},
     **device.FUNCTIONS,
@@ -91,7 +66,7 @@ EXPORTS: dict[str, Any] = {
     "SpyreTensorLayout": layouts.FrontendLayout,
     "JobPlan": kernels.PreparedKernel,
     "_SpyreStreamBase": device.FrontendStream,
-    "createSpyreCCLBackend": create_backend,
+    "createSpyreCCLBackend": collectives.create_backend,
     # Not the extension's: what the simulator has more, also as torch.spyre.NAME.
     "profile": profile,
     "trace": trace,
@@ -148,9 +123,8 @@ def _register() -> None:
     pass_autocast()
     register_casts(without=_NOT_CAST)
     patches.install_named()
-    for name, schema in _COLLECTIVES.items():
-        _library.define(f"{name}{schema}")
-        _library.impl(name, _of_collectives(name), "PrivateUse1")
+    for schema, kernel in collectives.OPERATORS.items():
+        _library.impl(_library.define(schema), kernel, "PrivateUse1")
 
 
 def _choose_attention(*_: Any, **__: Any) -> int:

@@ -101,14 +101,12 @@ def _of_commit(source: Path) -> str:
 
 def _check_pin(checkout: Path) -> None:
     """SPY997."""
-    pin = torch_pin(checkout)
-    if pin and TORCH not in pin:
+    if (pin := torch_pin(checkout)) and TORCH not in pin:
         raise LaunchError(
             "SPY997",
             "this torch-spyre is made for another torch",
             expected=SUPPORTED,
             found=f"torch{pin}{_of_commit(checkout / PACKAGE)}",
-            hint=f"git checkout {LAST[1]}",
         )
 
 

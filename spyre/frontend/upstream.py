@@ -13,7 +13,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spyre.frontend.activation import EXTENSION, PACKAGE
 
@@ -25,12 +25,8 @@ SUPPORTED = f"commits of {FIRST[0]} ({FIRST[1]}) to {LAST[0]} ({LAST[1]}), torch
 _IMPORT_IN_TEXT = re.compile(r"from torch_spyre\._C import ([\w ,]+)")
 
 
-class Use(NamedTuple):
-    """A name of the extension in a file; ``call``: its call, if it is one."""
-
-    name: str
-    place: str
-    call: ast.Call | None = None
+Use = tuple[str, str, ast.Call | None]
+"""A name of the extension, file and line, and its call, if it is one."""
 
 
 def torch_pin(checkout: Path) -> str:
@@ -55,12 +51,12 @@ def missing(package: Path) -> list[str]:
     """A sentence per name that a package's Python uses and the extension has not, or not so."""
     exports = _exports()
     found: dict[str, str] = {}
-    for use in uses(package):
-        if use.name not in exports:
-            found.setdefault(use.name, f"{EXTENSION} has no {use.name}: {use.place}")
-        elif use.call is not None and not _binds(exports[use.name], use.call):
-            text = ast.unparse(use.call)
-            found.setdefault(text, f"{EXTENSION} does not take {text}: {use.place}")
+    for name, place, call in uses(package):
+        if name not in exports:
+            found.setdefault(name, f"{EXTENSION} has no {name}: {place}")
+        elif call is not None and not _binds(exports[name], call):
+            text = ast.unparse(call)
+            found.setdefault(text, f"{EXTENSION} does not take {text}: {place}")
     return list(found.values())
 
 
@@ -75,13 +71,11 @@ def _exports() -> dict[str, Any]:
     return EXPORTS | {"_logging": None}
 
 
-def _binds(function: object, call: ast.Call) -> bool:
-    if any(isinstance(a, ast.Starred) for a in call.args) or not callable(function):
-        return True
-    if any(keyword.arg is None for keyword in call.keywords):
+def _binds(function: Any, call: ast.Call) -> bool:
+    named = {str(keyword.arg): None for keyword in call.keywords}
+    if any(isinstance(a, ast.Starred) for a in call.args) or "None" in named:
         return True
     try:
-        named = {str(keyword.arg): None for keyword in call.keywords}
         inspect.signature(function).bind(*call.args, **named)
     except TypeError:
         return False
@@ -94,25 +88,24 @@ def uses(package: Path) -> Iterator[Use]:
         text = path.read_text()
         if "_C" in text:
             place = path.relative_to(package.parent)
-            found = _uses_in(ast.parse(text), str(place))
-            yield from sorted(found, key=lambda use: int(use.place.rpartition(":")[2]))
+            nodes = sorted(ast.walk(ast.parse(text)), key=lambda node: getattr(node, "lineno", 0))
+            yield from _uses_in(nodes, str(place))
 
 
-def _uses_in(tree: ast.AST, file: str) -> Iterator[Use]:
-    nodes = list(ast.walk(tree))
+def _uses_in(nodes: list[ast.AST], file: str) -> Iterator[Use]:
     modules, names = _imported(nodes)
     calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         line = f"{file}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.ImportFrom) and _is_extension(node):
-            yield from (Use(each.name, line) for each in node.names)
+            yield from ((each.name, line, None) for each in node.names)
         elif isinstance(node, ast.Name) and node.id in names and id(node) in calls:
-            yield Use(names[node.id], line, calls[id(node)])
+            yield names[node.id], line, calls[id(node)]
         elif isinstance(node, ast.Attribute) and _is_module(node.value, modules):
-            yield Use(node.attr, line, calls.get(id(node)))
+            yield node.attr, line, calls.get(id(node))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             for listed in _IMPORT_IN_TEXT.findall(node.value):
-                yield from (Use(part.split()[0], line) for part in listed.split(","))
+                yield from ((part.split()[0], line, None) for part in listed.split(","))
 
 
 def _imported(nodes: list[ast.AST]) -> tuple[set[str], dict[str, str]]:
@@ -139,4 +132,4 @@ def _is_module(value: ast.expr, modules: set[str]) -> bool:
     if isinstance(value, ast.Name):
         return value.id in modules
     is_member = isinstance(value, ast.Attribute) and value.attr == "_C"
-    return is_member and ast.unparse(value) not in ("torch._C",)
+    return is_member and ast.unparse(value) != "torch._C"

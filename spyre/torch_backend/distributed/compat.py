@@ -67,14 +67,6 @@ def backend_of_cards(process_group: Any) -> tuple[Any, str]:
     return getattr(backend, "wrapped_pg", backend), str(group.group_name)
 
 
-def options_of(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Return the options of a nameless group, as torch gives them to backends that ask for them."""
-    options = c10d._DistributedBackendOptions()
-    options.store, options.group_rank, options.group_size = store, rank, size
-    options.timeout, options.group_id = timeout, ""
-    return options
-
-
 def group_named(name: str) -> Any:
     """Return the process group of a name, or the world, if it has no such one.
 

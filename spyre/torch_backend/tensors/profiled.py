@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from spyre.hw.spec import STICK_BYTES
 from spyre.torch_backend.compat import report_memory
 from spyre.torch_backend.device import made_cards
 from spyre.torch_backend.tensors.allocation import DeviceBuffer, living_buffers, watch_memory
@@ -16,7 +15,6 @@ from spyre.torch_backend.tensors.allocation import DeviceBuffer, living_buffers,
 class _Shown(weakref.ref[DeviceBuffer]):
     """A buffer whose memory the profiler knows of; its callback reports the end."""
 
-    __slots__ = ("card", "pointer", "size_bytes")
     card: int
     pointer: int
     size_bytes: int
@@ -33,9 +31,8 @@ def start(original: Callable[..., Any], profile: Any) -> None:
     if profile.profile_memory:
         for card in made_cards():
             for buffer in living_buffers(card):
-                if buffer.memory is not None and not buffer.is_constant:
-                    base_bytes = STICK_BYTES if buffer.base is None else buffer.base.size_bytes
-                    _remember(buffer, base_bytes)
+                if buffer.base is not None and not buffer.is_constant:
+                    _remember(buffer, buffer.base.size_bytes)
         watch_memory(_show)
     original(profile)
 
@@ -50,9 +47,7 @@ def stop(original: Callable[..., Any], profile: Any, *args: Any) -> Any:
 
 def _show(buffer: DeviceBuffer, size_bytes: int) -> None:
     """Report that the buffer has ``size_bytes`` from now on."""
-    known = _shown.get(buffer.pointer)
-    if known is not None:
-        _report_end(known)
+    _report_end(_shown.get(buffer.pointer))
     if size_bytes:
         shown = _remember(buffer, size_bytes)
         report_memory(shown.pointer, size_bytes, _total_bytes[shown.card], shown.card)
@@ -67,7 +62,7 @@ def _remember(buffer: DeviceBuffer, size_bytes: int) -> _Shown:
 
 
 def _report_end(shown: Any) -> None:
-    if _shown.get(shown.pointer) is shown:
+    if shown is not None and _shown.get(shown.pointer) is shown:
         del _shown[shown.pointer]
         _total_bytes[shown.card] -= shown.size_bytes
         report_memory(shown.pointer, -shown.size_bytes, _total_bytes[shown.card], shown.card)

@@ -21,7 +21,6 @@ SYMBOLS = (
     "ProcessGroupGloo.abort",
     "ReduceOp.RedOpType.PREMUL_SUM",
     "Work.boxed",
-    "_DistributedBackendOptions",
     "_resolve_process_group",
     "Work.get_future",
     "Work.wait",
