@@ -62,7 +62,7 @@ def _remember(buffer: DeviceBuffer, size_bytes: int) -> _Shown:
 
 
 def _report_end(shown: Any) -> None:
-    if shown is not None and _shown.get(shown.pointer) is shown:
+    if shown is not None and _shown.get(shown.pointer) == shown:
         del _shown[shown.pointer]
         _total_bytes[shown.card] -= shown.size_bytes
         report_memory(shown.pointer, -shown.size_bytes, _total_bytes[shown.card], shown.card)
