@@ -100,6 +100,9 @@ LOCAL_WORLD_SIZE = Variable(
 LOCAL_RANK = Variable(
     "LOCAL_RANK", "", "rank on this machine, as torchrun sets it: the initial card of each thread"
 )
+CARDS = Variable(
+    "SPYRE_CARDS", "", "cards of the machine, 1 to 8, of which AIU_WORLD_SIZE makes fewer visible"
+)
 SPYRE_DEVICES = Variable(
     "SPYRE_DEVICES", "", "cards to expose, such as 2,0: device 0 is card 2; default: all"
 )

@@ -54,6 +54,16 @@ def test_module_and_classes_are_the_extension():
         )
 
 
+def softmax_that_warns(x: torch.Tensor):
+    return torch.nn.functional.softmax(x)
+
+
+def test_functions_that_warn_are_scripted():
+    scripted = torch.jit.script(softmax_that_warns)
+    with pytest.warns(UserWarning, match="Implicit dimension"):
+        assert scripted(torch.zeros(2, 2))[0, 0] == 0.5
+
+
 def test_pickles_name_the_extension():
     layout = native.SpyreTensorLayout([4, 64], H)
     for value in (layout, native.DataFormats.SENINT8, native.ElementArrangement.EXX2):
@@ -363,3 +373,25 @@ def test_provenance():
     assert native.lookup_kernel_provenance("bbbbbbbbccccdddd") is None
     counts = native.kernel_provenance_registry_stats()
     assert (counts["hits"], counts["misses"], counts["conflicts"]) == (1, 1, 1)
+
+
+def test_memory_reaches_torchs_profiler():
+    before = torch.empty(1024, device="spyre")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True,
+                                with_stack=True) as prof:  # fmt: skip
+        del before
+        torch.empty(64, device="spyre")
+    timeline = prof._memory_profile().timeline
+    found = [(a.name, size) for _, a, (key, _), size in timeline if key.device.type == "spyre"]
+    assert found == [
+        ("PREEXISTING", 4096), ("DESTROY", 4096), ("CREATE", 256), ("DESTROY", 256)
+    ]  # fmt: skip
+
+
+def test_unknown_names_say_whose_they_are():
+    assert not hasattr(native, "launch_kernel")
+    with pytest.raises(ImportError, match=r"simulator \(spyre .*'launch_kernel'.*2026-08-19"):
+        from torch_spyre._C import launch_kernel  # noqa: F401
+    with pytest.raises(AttributeError, match=r"simulator .*frontend check"):
+        _ = native.launch_kernel

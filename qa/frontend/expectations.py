@@ -11,16 +11,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from qa.frontend.plugin.spyre_recording import load_yaml
 
-CONFIGS = "tests/configs/torch_spyre_tests"
+ALL_CONFIGS = "tests/configs/"
+CONFIGS = f"{ALL_CONFIGS}torch_spyre_tests"
 ROOT = "${TORCH_DEVICE_ROOT}/"
 MANDATORY = "mandatory_success"
-_FIRST = ("xfail", "xfail_strict", "skip", MANDATORY)
-"""Where several files speak of a test: the first of these."""
 
 
 @dataclass
@@ -28,25 +29,26 @@ class FileRules:
     """Modes of the tests of one file."""
 
     names: list[tuple[str, str]] = field(default_factory=list)
-    unlisted: set[str] = field(default_factory=set)
+    unlisted: list[str] = field(default_factory=list)
 
     @cached_property
     def compiled(self) -> list[tuple[str, re.Pattern[str]]]:
-        """Modes with one expression for all their names."""
-        by_mode: dict[str, list[str]] = defaultdict(list)
-        for name, mode in self.names:
-            by_mode[mode].append(f"(?:{name})")
-        return [(mode, re.compile("|".join(names))) for mode, names in by_mode.items()]
+        """Modes in their order, with one expression for all names in a row that have one."""
+        return [
+            (mode, re.compile("|".join(f"(?:{name})" for name, _ in group)))
+            for mode, group in groupby(self.names, key=itemgetter(1))
+        ]
 
     def mode(self, name: str) -> str:
-        """Of ``Class::test`` or ``Class::test[parameters]``."""
+        """Of ``Class::test`` or ``Class::test[parameters]``: that of its first entry."""
         plain = name.partition("[")[0]
-        found = {
-            mode for mode, rule in self.compiled if rule.fullmatch(name) or rule.fullmatch(plain)
-        }
+        for mode, rule in self.compiled:
+            if rule.fullmatch(name) or rule.fullmatch(plain):
+                return mode
         # A file split over several configurations: each lists its part and skips the others.
-        found = found or ({MANDATORY} if MANDATORY in self.unlisted else self.unlisted)
-        return next((mode for mode in _FIRST if mode in found), MANDATORY)
+        if MANDATORY in self.unlisted or not self.unlisted:
+            return MANDATORY
+        return self.unlisted[0]
 
 
 class Expectations:
@@ -61,12 +63,16 @@ class Expectations:
     def _add(self, entry: dict[str, Any]) -> None:
         rules = self.files[str(entry["path"]).removeprefix(ROOT)]
         if (unlisted := entry.get("unlisted_test_mode")) is not None:
-            rules.unlisted.add(unlisted)
+            rules.unlisted.append(unlisted)
         for group in entry.get("tests") or ():
             rules.names += [(name, str(group.get("mode"))) for name in group.get("names") or ()]
 
     def mode(self, node: str) -> str:
-        """Of a pytest node id; "unconfigured" where no configuration has its file."""
+        """Of a pytest node id; "unconfigured" where no configuration has its file. Tests that ran
+        within a configuration are marked by it.
+        """
+        if node.startswith(ALL_CONFIGS):
+            return MANDATORY
         path, _, name = node.partition("::")
         rules = self.files.get(path)
         return "unconfigured" if rules is None else rules.mode(name)

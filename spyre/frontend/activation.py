@@ -134,6 +134,9 @@ def _follow_python_3_12() -> None:
         original(message, category, stacklevel + 1, source)
 
     warnings.warn = warn
+    from spyre.torch_backend import compat
+
+    compat.let_script_call(warn, "aten::warn")
 
 
 def _level_outside(prefixes: tuple[str, ...]) -> int:

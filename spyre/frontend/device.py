@@ -55,7 +55,7 @@ def _local_rank() -> int:
     try:
         rank = int(text)
     except ValueError:
-        raise ValueError(f"LOCAL_RANK is not a valid integer: '{text}'") from None
+        raise ValueError(f"LOCAL_RANK must be a valid integer: '{text}'") from None
     if rank < 0:
         raise ValueError(f"LOCAL_RANK value is out of range: '{text}'")
     if rank > _MAX_INDEX:

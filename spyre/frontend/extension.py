@@ -6,12 +6,16 @@ registers most kernels; this module replaces the parts that are C++.
 
 from __future__ import annotations
 
+import dis
+import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from spyre import __version__
 from spyre.frontend import (
+    collectives,
     copies,
     device,
     formats,
@@ -22,6 +26,7 @@ from spyre.frontend import (
     tensors,
 )
 from spyre.frontend.formats import EXTENSION
+from spyre.frontend.upstream import SUPPORTED
 from spyre.torch_backend import compat
 from spyre.torch_backend.device import reset
 from spyre.torch_backend.observe import counting, profile, sanitizer_findings, trace
@@ -61,6 +66,7 @@ EXPORTS: dict[str, Any] = {
     "SpyreTensorLayout": layouts.FrontendLayout,
     "JobPlan": kernels.PreparedKernel,
     "_SpyreStreamBase": device.FrontendStream,
+    "createSpyreCCLBackend": collectives.create_backend,
     # Not the extension's: what the simulator has more, also as torch.spyre.NAME.
     "profile": profile,
     "trace": trace,
@@ -75,8 +81,22 @@ def populate(module: ModuleType) -> None:
     """Make ``module`` the extension, and register its parts with torch; once per process."""
     vars(module).update(EXPORTS)
     module.__dict__["_logging"] = native_logging.make_module()
+    module.__dict__["__getattr__"] = _unknown
     module.__doc__ = f"{EXTENSION} on the simulator: `docs/frontend.md` of spyre."
     _register()
+
+
+def _unknown(name: str) -> NoReturn:
+    """Raise ImportError or AttributeError, as who asks for the name expects."""
+    problem = (
+        f"{EXTENSION} of the simulator (spyre {__version__}) has no {name!r}; it is made for "
+        f"{SUPPORTED}: python -m spyre.frontend check compares a checkout with it"
+    )
+    frame = sys._getframe(1)
+    # Python replaces the text of an AttributeError by "unknown location" there.
+    if frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]:
+        raise ImportError(problem, name=EXTENSION)
+    raise AttributeError(problem)
 
 
 _NOT_CAST = (
@@ -85,6 +105,9 @@ _NOT_CAST = (
     *(*FLOAT32_RESULT, *FLOAT32_NORMS),
 )
 """Operations that autocast of our own device handles, and torch-spyre's does not."""
+
+
+_library = torch.library.Library("spyre", "FRAGMENT")
 
 
 def _register() -> None:
@@ -99,7 +122,9 @@ def _register() -> None:
     register_composites({"scaled_dot_product_attention": attention})
     pass_autocast()
     register_casts(without=_NOT_CAST)
-    patches.install_accelerator()
+    patches.install_named()
+    for schema, kernel in collectives.OPERATORS.items():
+        _library.impl(_library.define(schema), kernel, "PrivateUse1")
 
 
 def _choose_attention(*_: Any, **__: Any) -> int:

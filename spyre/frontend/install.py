@@ -21,13 +21,12 @@ from pathlib import Path
 from spyre import config
 from spyre.errors import LaunchError
 from spyre.frontend.activation import PACKAGE, TORCH_SPYRE
+from spyre.frontend.upstream import FIRST, LAST, SUPPORTED, TORCH, commit, missing, torch_pin
 
 MARK = "spyre.frontend"
 """Who installed it, in the record."""
-TORCH = "2.13"
-"""What torch-spyre pins torch to."""
 REQUIRED = ("regex", "psutil", "numpy")
-FOR_TESTS = ("pytest", "pydantic", "expecttest", "pyyaml")
+FOR_TESTS = ("pytest==9.1.1", "pydantic", "expecttest", "pyyaml", "ortools")
 STARTUP = "spyre_frontend.pth"
 STARTUP_LINE = (
     f"import os; os.environ.get({config.FRONTEND.name!r}) == {TORCH_SPYRE!r} and "
@@ -50,10 +49,12 @@ def install(checkout: Path, target: Path | None = None) -> Report:
     """Make ``torch_spyre`` of a checkout importable; replaces an earlier link of this command.
 
     ``target``: site-packages, by default this environment's. LaunchError SPY993 for a path that is
-    no checkout, SPY994 where the package is installed by other means.
+    no checkout, SPY997 for one made for another torch, SPY994 where the package is installed by
+    other means.
     """
     folder = site_packages() if target is None else target
     source = _source(checkout)
+    _check_pin(source.parent)
     removed = _remove(folder)
     link = folder / PACKAGE
     _check_free(link, folder)
@@ -66,7 +67,7 @@ def install(checkout: Path, target: Path | None = None) -> Report:
         *removed,
         f"{link} links to {source}",
         f"{startup} has Python find its extension where {config.FRONTEND.name}={TORCH_SPYRE}",
-        f"{record} records it as torch-spyre {version}",
+        f"{record} records it as torch-spyre {version}{_of_commit(source)}",
         "nothing of torch-spyre was copied or changed",
     )
     return done, tuple(_warnings(source))
@@ -90,7 +91,23 @@ def check(target: Path | None = None) -> Report:
         return ("torch-spyre is not installed",), ()
     source = link.resolve()
     warnings = (*_startup_warnings(folder / STARTUP), *_warnings(source))
-    return (f"{PACKAGE} is {source}, version {_version(source)}",), warnings
+    return (f"{PACKAGE} is {source}, version {_version(source)}{_of_commit(source)}",), warnings
+
+
+def _of_commit(source: Path) -> str:
+    found = commit(source.parent)
+    return "" if found is None else f", commit {found[1]} of {found[0]}"
+
+
+def _check_pin(checkout: Path) -> None:
+    """SPY997."""
+    if (pin := torch_pin(checkout)) and TORCH not in pin:
+        raise LaunchError(
+            "SPY997",
+            "this torch-spyre is made for another torch",
+            expected=SUPPORTED,
+            found=f"torch{pin}{_of_commit(checkout / PACKAGE)}",
+        )
 
 
 def _startup_warnings(startup: Path) -> list[str]:
@@ -187,20 +204,34 @@ def _warnings(source: Path) -> list[str]:
     torch = _installed("torch")
     if torch is None or not torch.startswith(f"{TORCH}."):
         found.append(f"torch-spyre is made for torch {TORCH}, and {torch or 'no torch'} is there")
+    else:
+        found += missing(source)
+        found += [f"its tests: {each}" for each in missing(source.parent / "tests")]
+    pin, at = torch_pin(source.parent), commit(source.parent)
+    if pin and TORCH not in pin:
+        found.append(f"this torch-spyre is made for torch{pin}; supported are {SUPPORTED}")
+    elif at is not None and not FIRST[0] <= at[0] <= LAST[0]:
+        found.append(f"commit {at[1]} of {at[0]} was not run with this package, only {SUPPORTED}")
     if sys.version_info < (3, 12):
         found.append(
             "torch-spyre uses Python 3.12; on 3.11 its warnings are translated, and its tests need "
             "the plugin of `python -m qa.frontend`"
         )
     for names, use in ((REQUIRED, "torch-spyre needs"), (FOR_TESTS, "its tests need")):
-        missing = [name for name in names if _installed(name) is None]
-        if missing:
-            found.append(f"{use} {', '.join(missing)}: pip install {' '.join(missing)}")
+        absent = [name for name in names if _lacks(name)]
+        if absent:
+            found.append(f"{use} {', '.join(absent)}: pip install {' '.join(absent)}")
     if compiled := sorted(source.glob("_C*.so")):
         found.append(f"{compiled[0].name} is there and not used where SPYRE_FRONTEND=torch-spyre")
     if shutil.which("dxp_standalone") is None:
         found.append("dxp_standalone, a console script of spyre, has to be on PATH")
     return found
+
+
+def _lacks(requirement: str) -> bool:
+    name, _, version = requirement.partition("==")
+    found = _installed(name)
+    return found is None or (version != "" and found != version)
 
 
 def _installed(name: str) -> str | None:

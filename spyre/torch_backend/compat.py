@@ -103,7 +103,7 @@ def _make_guard_native() -> None:
         return
     finally:
         os.close(file)
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    library = _libc10()
     registry = "_ZN3c104impl26device_guard_impl_registryE"
     guards = (ctypes.c_size_t * (PRIVATE_USE_1 + 1)).in_dll(library, registry)
     table_of_guard = ctypes.c_size_t.from_address(guards[PRIVATE_USE_1])
@@ -114,6 +114,11 @@ def _make_guard_native() -> None:
         table[2 + method] = np.frombuffer(page, np.uint8).ctypes.data
     _registered.extend((page, table))
     table_of_guard.value = ctypes.addressof(table) + 2 * word
+
+
+@functools.cache
+def _libc10() -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
 
 
 private_use_name: Callable[[], str] = torch._C._get_privateuse1_backend_name
@@ -145,6 +150,13 @@ def schema_of(op: Any) -> Any:
 
 parse_to: Callable[..., tuple[Any, Any, bool, Any]] = torch._C._nn._parse_to
 """Device, dtype, non_blocking and memory format of the arguments of ``Tensor.to``."""
+
+
+def let_script_call(function: Callable[..., Any], name: str) -> None:
+    """Have ``torch.jit.script`` take calls of ``function`` for those of an aten operator."""
+    from torch.jit import _builtins
+
+    _builtins._register_builtin(function, name)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -211,6 +223,16 @@ in seconds since 1970, that was over when the process began to profile."""
 def profiler_is_on() -> bool:
     is_on: bool = _profiler._is_profiler_enabled
     return is_on
+
+
+def report_memory(pointer: int, size_bytes: int, total_bytes: int, card: int) -> None:
+    """Tell the profiler of ``size_bytes`` more memory on a card at ``pointer``, negative: less;
+    ``total_bytes``: in use then.
+    """
+    report = _libc10()._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+    device = ctypes.c_uint16(PRIVATE_USE_1 | card << 8)  # c10::Device: two bytes in a register
+    total = ctypes.c_size_t(total_bytes)
+    report(ctypes.c_void_p(pointer), ctypes.c_int64(size_bytes), total, total, device)
 
 
 TO_CARD = "spyre::copy to card"

@@ -47,10 +47,11 @@ def test_entry_point():
     assert project["entry-points"]["torch.backends"] == {"spyre": "spyre.frontend:autoload"}
 
 
-def test_device(package):
-    """Runs `qa/frontend/device_checks.py` where torch-spyre has the device."""
+@pytest.mark.parametrize("checks", ["device_checks.py", "collective_checks.py"])
+def test_device(package, checks):
+    """Runs a file of `qa/frontend` where torch-spyre has the device."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN_CHECKS, str(ROOT / "qa" / "frontend" / "device_checks.py")],
+        [sys.executable, "-c", RUN_CHECKS, str(ROOT / "qa" / "frontend" / checks)],
         env={**os.environ, **TORCH_SPYRE, "PYTHONPATH": package},
         cwd=ROOT,
         capture_output=True,

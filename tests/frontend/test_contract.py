@@ -56,6 +56,7 @@ POSITIONAL = {
     "reinterpret_tensor_with_layout": 5,
     "get_spyre_tensor_layout": 1,
     "set_spyre_tensor_layout": 2,
+    "createSpyreCCLBackend": 4,
     "_spyre_reset_accumulated_stats": 1,
     "_spyre_reset_peak_stats": 1,
 }

@@ -122,3 +122,74 @@ def test_says_what_is_missing(checkout, site, monkeypatch):
     warnings = " ".join(install(checkout, site)[1])
     assert "torch 2.13, and no torch" in warnings
     assert "pip install regex psutil numpy" in warnings
+
+
+PYPROJECT = '[project]\nname = "torch_spyre"\ndependencies = ["numpy", "torch~={}.0"]\n'
+
+
+def test_refuses_a_checkout_for_another_torch(checkout, site):
+    (checkout / "pyproject.toml").write_text(PYPROJECT.format("2.11"))
+    with pytest.raises(LaunchError, match=r"(?s)SPY997.*2026-08-19.*torch~=2\.11\.0"):
+        install(checkout, site)
+    assert not list(site.iterdir())
+    (checkout / "pyproject.toml").write_text(PYPROJECT.format("2.13"))
+    install(checkout, site)
+    (checkout / "pyproject.toml").write_text(PYPROJECT.format("2.14"))
+    assert any("torch~=2.14.0" in warning for warning in check(site)[1])
+
+
+def commit_of(folder, date):
+    """Make a folder a repository with one commit; its short hash."""
+    git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example"]
+    dated = {**os.environ, "GIT_COMMITTER_DATE": f"{date}T12:00:00+0000"}
+    for arguments in (["init"], ["add", "."], ["commit", "-m", "all"]):
+        subprocess.run([*git, *arguments], check=True, capture_output=True, env=dated)
+    number = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True)
+    return number.stdout.decode().strip()
+
+
+def test_names_the_commit(checkout, site):
+    number = commit_of(checkout, "2026-08-10")
+    done, warnings = install(checkout, site)
+    assert any(f"torch-spyre 0.7, commit {number} of 2026-08-10" in sentence for sentence in done)
+    assert not any("was not run" in warning for warning in warnings)
+
+
+def test_names_a_commit_that_was_not_run(checkout, site):
+    number = commit_of(checkout, "2026-09-01")
+    warnings = install(checkout, site)[1]
+    assert any(f"commit {number} of 2026-09-01 was not run" in warning for warning in warnings)
+
+
+USES = """
+import torch
+from torch_spyre import _C
+from torch_spyre._C import SpyreTensorLayout, launch_kernel as launch
+import torch_spyre._C as native
+
+def run(impl, tensor):
+    torch._C._get_tracing_state()
+    launch(tensor)
+    _C.get_elem_in_stick(tensor, 1, 2)
+    _C.copy_tensor(tensor, tensor, non_blocking=True)
+    _C.fill_tensor(*tensor)
+    native.set_device(index=3)
+    impl._C.new_name
+    return "from torch_spyre._C import reinterpret_tensor as a, of_generated_code as b"
+"""
+
+
+def test_names_what_the_extension_lacks(checkout, site):
+    (checkout / "torch_spyre" / "uses.py").write_text(USES)
+    (checkout / "tests").mkdir()
+    (checkout / "tests" / "conftest.py").write_text("from torch_spyre._C import of_tests\n")
+    found = [w for w in install(checkout, site)[1] if "torch_spyre._C" in w]
+    at = "torch_spyre/uses.py"
+    assert found == [
+        f"torch_spyre._C has no launch_kernel: {at}:4",
+        f"torch_spyre._C does not take _C.get_elem_in_stick(tensor, 1, 2): {at}:10",
+        f"torch_spyre._C does not take native.set_device(index=3): {at}:13",
+        f"torch_spyre._C has no new_name: {at}:14",
+        f"torch_spyre._C has no of_generated_code: {at}:15",
+        "its tests: torch_spyre._C has no of_tests: tests/conftest.py:1",
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import spyre
-from spyre.frontend.extension import EXPORTS
+from spyre.frontend.upstream import missing
 from tests.torch_backend.processes import run_anew
 
 ROOT = Path(__file__).parents[2]
@@ -58,17 +57,28 @@ def test_own_device_and_torch_spyres_give_equal_bits(tmp_path):
     assert np.array_equal(found.view(np.uint32), arrays["out"].view(np.uint32))
 
 
-ABSENT = {"createSpyreCCLBackend", "_logging"}
-"""Collectives, which `docs/frontend.md` lists as not there; a module of its own."""
+def test_a_checkout_asks_for_nothing_that_is_not_there():
+    for folder in ("torch_spyre", "tests"):
+        assert missing(Path(CHECKOUT) / folder) == []
 
 
-def test_every_name_torch_spyre_takes_from_its_extension_is_there():
-    taken = set()
-    for path in Path(CHECKOUT, "torch_spyre").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "torch_spyre._C":
-                taken |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch_spyre._C":
-                taken.add(node.attr)
-    assert {"SpyreTensorLayout", "prepare_kernel"} <= taken
-    assert taken - EXPORTS.keys() <= ABSENT
+def test_device_memory_and_a_group():
+    """What torch-spyre's own profiler test and vLLM's start need."""
+    code = """
+    import torch.distributed as dist
+    dist.init_process_group("cpu:gloo,spyre:spyreccl", store=dist.HashStore(), rank=0, world_size=1)
+    x = torch.ones(64).half().to("spyre")
+    with torch.profiler.profile(profile_memory=True) as prof:
+        y = torch.empty(64, device="spyre")
+        dist.all_reduce(x)
+    assert sum(e.device_memory_usage for e in prof.key_averages() if e.key == "aten::empty") == 256
+    assert x.cpu().sum() == 64
+    dist.destroy_process_group()
+    """
+    run_anew(
+        code,
+        AUTOLOAD,
+        PYTHONPATH=os.pathsep.join([CHECKOUT, str(ROOT)]),
+        SPYRE_FRONTEND="torch-spyre",
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )

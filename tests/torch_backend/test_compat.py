@@ -54,6 +54,7 @@ SYMBOLS = (
     "torch.autograd.graph._engine_run_backward",
     "torch.autograd.set_multithreading_enabled",
     "torch.jit._builtins._builtin_table",
+    "torch.jit._builtins._register_builtin",
     "torch.nn.Module._apply",
     "torch.nn.parameter.UninitializedTensorMixin._allowed_methods",
     "torch.overrides.handle_torch_function",

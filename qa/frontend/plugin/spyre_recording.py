@@ -119,6 +119,15 @@ def append(record: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
+def _named(node: str) -> str:
+    """A node id, within the configuration that is run, if it is one."""
+    config = _settings.get("config")
+    if config is None:
+        return node
+    path, _, name = node.partition("::")
+    return f"{config}::{Path(path).name.replace('__oot_wrapper', '')}::{name}"
+
+
 def _write(row: dict[str, Any]) -> None:
     append(Path(_settings["results"]), row)
 
@@ -130,7 +139,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [
         item
         for item in items
-        if item.nodeid not in done and zlib.crc32(item.nodeid.encode()) % parts == share
+        if (node := _named(item.nodeid)) not in done and zlib.crc32(node.encode()) % parts == share
     ]
 
 
@@ -140,7 +149,7 @@ def _stop(*_: object) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    _write({"id": item.nodeid, "begun": True})
+    _write({"id": _named(item.nodeid), "begun": True})
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(_settings["seconds"])
     yield
@@ -173,7 +182,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     _write(
         {
-            "id": report.nodeid,
+            "id": _named(report.nodeid),
             "outcome": report.outcome,
             "when": report.when,
             "expected_failure": hasattr(report, "wasxfail"),

@@ -2,7 +2,7 @@
 
 PF drives the physical card, VF a virtual function of it, MOCK a card of any memory size (runtime
 reference §4.1; `FLEX_DEVICE`). AIU_WORLD_SIZE, else LOCAL_WORLD_SIZE, is the number of cards, at
-most eight; SPYRE_DEVICES selects and orders them; LOCAL_RANK is the initial card of threads.
+most SPYRE_CARDS and eight; SPYRE_DEVICES selects and orders them; LOCAL_RANK is the initial card.
 """
 
 from __future__ import annotations
@@ -83,19 +83,26 @@ def visible_devices() -> tuple[int, ...]:
     if not text:
         return tuple(range(count))
     words = [word.strip() for word in text.split(",")]
-    if not all(_is_number(word) and int(word) < count for word in words):
-        raise _wrong_devices(count, text)
-    devices = tuple(map(int, words))
-    if len(set(devices)) < len(devices):
-        raise _wrong_devices(count, text)
-    return devices
+    if all(map(_is_number, words)):
+        devices = tuple(dict.fromkeys(n for n in map(int, words) if n < count))
+        # the flex runtime, and so torch-spyre, ignores what an own process has to correct
+        if len(devices) == len(words) or config.FRONTEND.read() == "torch-spyre":
+            return devices
+    raise _wrong_devices(count, text)
 
 
 def _world_size() -> int:
     own = config.AIU_WORLD_SIZE.read().strip()
-    variable = config.AIU_WORLD_SIZE if own else config.LOCAL_WORLD_SIZE
-    text = variable.read().strip() or "1"
-    if not (_is_number(text) and 1 <= int(text) <= MAX_DEVICES):
+    cards, ranks = config.CARDS.read().strip(), config.LOCAL_WORLD_SIZE.read().strip()
+    if not cards:
+        return _count(own, config.AIU_WORLD_SIZE) if own else _count(ranks, config.LOCAL_WORLD_SIZE)
+    there = _count(cards, config.CARDS)
+    return min(there, _count(own, config.AIU_WORLD_SIZE)) if own else there
+
+
+def _count(text: str, variable: config.Variable) -> int:
+    """A number of cards, 1 for an empty text; SPY805."""
+    if not (_is_number(text or "1") and 1 <= int(text or "1") <= MAX_DEVICES):
         raise LaunchError(
             "SPY805",
             f"{variable.name} is not a number of cards",
@@ -103,7 +110,7 @@ def _world_size() -> int:
             found=text,
             hint="AIU_WORLD_SIZE is the number of cards of a process, whatever the number of ranks",
         )
-    return int(text)
+    return int(text or "1")
 
 
 def first_device(count: int) -> int:

@@ -43,11 +43,29 @@ def reduce_op_name(reduce_op: Any) -> str:
     return str(c10d.ReduceOp.RedOpType(kind).name.lower())
 
 
-def name_of_process_group(process_group: Any) -> tuple[str, int]:
-    """Return a group's name and this process's rank; ``process_group`` may be a script object."""
+def backend_of_cards(process_group: Any) -> tuple[Any, str]:
+    """Return the backend object for cards, None without one, and the name of a group;
+    ``process_group`` may be a script object.
+    """
     known = isinstance(process_group, c10d.ProcessGroup)
     group = process_group if known else c10d.ProcessGroup.unbox(process_group)
-    return str(group.group_name), group.rank()
+    cards = torch.device("spyre")
+    if cards not in group._device_types:
+        return None, str(group.group_name)
+    backend = group._get_backend(cards)
+    # with TORCH_DISTRIBUTED_DEBUG=DETAIL it is inside of another one
+    return getattr(backend, "wrapped_pg", backend), str(group.group_name)
+
+
+def group_named(name: str) -> Any:
+    """Return the process group of a name, or the world, if it has no such one.
+
+    ValueError without any group.
+    """
+    try:
+        return c10d._resolve_process_group(name)
+    except (LookupError, RuntimeError):
+        return distributed_c10d._get_default_group()
 
 
 def new_gloo(prefix: str, store: Any, options: Any) -> Any:
@@ -171,7 +189,7 @@ def end_coalescing(original: Any, group: Any, device: torch.device) -> Any:
     if device.type != "spyre":
         return original(group, device)
     works, _latest.coalesced = _latest.coalesced, None
-    return c10d.Work.unbox(group_of(*name_of_process_group(group)).coalesced(works))
+    return c10d.Work.unbox(group_of(group).coalesced(works))
 
 
 def _wait_for(done: threading.Event, limit: float | None) -> None:
@@ -200,7 +218,7 @@ def destroy_process_group(original: Any, group: Any = None) -> None:
     everything = chosen is dist.GroupMember.WORLD
     for member in list(distributed_c10d._world.pg_map) if everything else [chosen]:
         if isinstance(member, c10d.ProcessGroup):
-            close_group(*name_of_process_group(member))
+            close_group(member)
     original(group)
 
 
@@ -252,7 +270,7 @@ def _let_gloo_reduce_map(group: Any) -> None:
     from spyre.torch_backend.distributed.group import group_of
 
     if torch.device("cpu") not in group._device_types:
-        gloo = group_of(*name_of_process_group(group)).gloo
+        gloo = group_of(group).gloo
         group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
 
 

@@ -41,7 +41,7 @@ from spyre.runtime.comms import (
     join_processes,
 )
 from spyre.runtime.flex import ControlBlock, MemoryRange, RecordedBlock
-from spyre.torch_backend.device import card_at, current_stream
+from spyre.torch_backend.device import card_at, current_stream, set_stream
 from spyre.torch_backend.distributed import compat
 from spyre.torch_backend.distributed.images import Bytes
 from spyre.torch_backend.distributed.threads import (
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 Job = Callable[[], None]
 TRANSPORTS = ("auto", "shm", "gloo")
 
-_groups: dict[tuple[str, int], CardGroup] = {}
+_groups: dict[Any, CardGroup] = {}
+"""By the backend object that torch keeps."""
 _failures: weakref.WeakKeyDictionary[DeviceBuffer, Exception] = weakref.WeakKeyDictionary()
 """Errors by the buffer that the failed operation should have written; see `raise_failure_of`."""
 
@@ -209,7 +210,7 @@ class CardGroup:
             value = call.result
         # callbacks that C++ added run here; work after them is in order on the caller's streams
         for stream in call.streams:
-            torch.spyre.set_stream(stream)
+            set_stream(stream)
         call.future.set_result(value)
         call.work = None
         call.completion.done.set()
@@ -385,19 +386,30 @@ def create(options: Any, _: Any) -> Any:
     from spyre.torch_backend.distributed.operators import register_operators
 
     register_operators()
+    return open_group(options)
+
+
+def open_group(options: Any) -> Any:
+    """Create a group whose operators are registered; see `create`.
+
+    Without ``group_id`` it gets the name of the process group that first uses it.
+    """
     rank, seconds = options.group_rank, options.timeout.total_seconds()
     name = agree_on_name(options.store, rank, options.group_size, seconds)
     options.store = dist.PrefixStore(name, options.store)
     gloo = compat.new_gloo("spyre_p2p/", options.store, options)
-    _groups[str(options.group_id), rank] = CardGroup(options, gloo)
+    _groups[gloo] = CardGroup(options, gloo)
     if len(_groups) == 1:
         atexit.register(_close_at_exit)
     return gloo
 
 
-def group_of(name: str, rank: int) -> CardGroup:
-    """Return the group with the name and rank of a `ProcessGroup`."""
-    return _groups[name, rank]
+def group_of(process_group: Any) -> CardGroup:
+    """Return the group behind a `ProcessGroup` with cards, which may be a script object."""
+    backend, name = compat.backend_of_cards(process_group)
+    group = _groups[backend]
+    group.name = group.name or name
+    return group
 
 
 def live_groups() -> list[CardGroup]:
@@ -405,9 +417,9 @@ def live_groups() -> list[CardGroup]:
     return list(_groups.values())
 
 
-def close_group(name: str, rank: int) -> None:
+def close_group(process_group: Any) -> None:
     """Close a group that is being destroyed, if its backend is spyreccl."""
-    group = _groups.pop((name, rank), None)
+    group = _groups.pop(compat.backend_of_cards(process_group)[0], None)
     if group is not None:
         group.close()
 

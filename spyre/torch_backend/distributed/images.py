@@ -20,6 +20,7 @@ from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex import to_device_plan, to_host_plan
 from spyre.torch_backend.device import name_of
+from spyre.torch_backend.eager.factories import copy_from
 from spyre.torch_backend.tensors import (
     DeviceBuffer,
     buffer_of,
@@ -171,5 +172,5 @@ def put_codes(tensor: torch.Tensor, content: Bytes) -> None:
     stream.copy(to_device_plan(host, raw), [target_buffer.memory])
     target_buffer.zero_padded = True
     if target is not tensor:
-        tensor.copy_(target)
+        copy_from(target, tensor)
     stream.synchronize()

@@ -44,6 +44,7 @@ from spyre.torch_backend.distributed.images import (
     sticks,
     without_padding,
 )
+from spyre.torch_backend.eager.factories import copy_from
 from spyre.torch_backend.tensors import buffer_of
 
 Tensors = Sequence[torch.Tensor]
@@ -57,7 +58,8 @@ def register_operators() -> None:
     compat.implement_c10d(KERNELS, raise_failure_of)
 
 
-def _unsupported(feature: str, hint: str) -> CollectiveFailure:
+def unsupported(feature: str, hint: str) -> CollectiveFailure:
+    """Return the error for a feature that spyreccl does not have, SPY958."""
     return CollectiveFailure(
         str(CollectiveError("SPY958", f"spyreccl has no {feature}", hint=hint))
     )
@@ -67,7 +69,7 @@ def _operator(reduce_op: Any, tensors: Tensors) -> str:
     """Return the name of a reduction. CollectiveFailure SPY953 if a dtype does not have it."""
     name = compat.reduce_op_name(reduce_op)
     if name == "premul_sum":
-        raise _unsupported("premultiplied sum", "multiply the tensor before the reduction")
+        raise unsupported("premultiplied sum", "multiply the tensor before the reduction")
     for tensor in tensors:
         _check_reduction(name, tensor.dtype)
     return name
@@ -122,7 +124,7 @@ def _copy_back(target: torch.Tensor, tensor: torch.Tensor) -> None:
     """Mark the sticks of ``target`` as written, and copy it to ``tensor`` if it is a copy of it."""
     note_written(target)
     if target is not tensor:
-        tensor.copy_(target)
+        copy_from(target, tensor)
         _synchronize(tensor)
 
 
@@ -394,12 +396,15 @@ def _kernel(name: str, lane: str = "") -> Callable[[Callable[..., Job]], Callabl
     def add(prepare: Callable[..., Job]) -> Callable[..., Any]:
         operator, names = prepare.__name__, list(signature(prepare).parameters)
         at, count = names.index("group"), len(names)
+        ranks = [names.index(name) for name in ("root_rank", "peer") if name in names]
         writes = operator.endswith("_")  # to its first argument, as everywhere in torch
         returns = len(schema_of(getattr(torch.ops.c10d, operator).default).returns)
 
         @wraps(prepare)
         def kernel(*args: Any) -> Any:
-            group = group_of(*compat.name_of_process_group(args[at]))
+            group = group_of(args[at])
+            for k in ranks:
+                _expect(0 <= args[k] < group.size, RuntimeError, f"no rank {args[k]} in the group")
             job = prepare(*args[:at], group, *args[at + 1 : count])
             tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             result = args[0] if isinstance(args[0], list) else [args[0]]
@@ -424,7 +429,7 @@ def _in_order(jobs: Sequence[Job]) -> None:
 
 def _one(tensors: Tensors) -> torch.Tensor:
     if len(tensors) != 1:
-        raise _unsupported("operation on several tensors per rank", "call it once per tensor")
+        raise unsupported("operation on several tensors per rank", "call it once per tensor")
     return tensors[0]
 
 
@@ -432,7 +437,7 @@ def _one(tensors: Tensors) -> torch.Tensor:
 def allreduce_(tensors: Any, group: Any, reduce_op: Any, sparse_indices: Any) -> Job:
     """See `torch.distributed.all_reduce`."""
     if sparse_indices is not None:
-        raise _unsupported("sparse reduction", "make the tensor dense")
+        raise unsupported("sparse reduction", "make the tensor dense")
     return partial(_reduce, group, tensors, _operator(reduce_op, tensors), None)
 
 
@@ -575,4 +580,4 @@ def recv_(tensors: Any, group: Any, peer: int, tag: int) -> Job:
 @_kernel("recv")
 def recv_any_source_(tensors: Any, group: Any, tag: int) -> Job:
     """Raise an error, because the sender's rank could not be returned to the receiver."""
-    raise _unsupported("recv from any source", "name the source rank")
+    raise unsupported("recv from any source", "name the source rank")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from spyre.runtime.comms import Deadline
-from spyre.torch_backend.device import Stream, current_stream
+from spyre.torch_backend.device import Stream, current_stream, set_stream
 
 IDLE_SECONDS = 5.0
 """A thread without jobs ends after this time."""
@@ -39,7 +39,7 @@ def use_own_streams(cards: Sequence[int]) -> None:
     for index in cards:
         if index not in streams:
             streams[index] = Stream(index)
-        torch.spyre.set_stream(streams[index])
+        set_stream(streams[index])
 
 
 class OrderedThreads:

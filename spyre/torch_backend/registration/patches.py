@@ -7,7 +7,7 @@ SPYRE_WITHOUT_PATCHES disables changes by name. `PATCHES` lists them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -51,10 +51,13 @@ def _lacks_index(value: Any) -> bool:
     return _is_spyre(value) and torch.device(value).index is None
 
 
-def install_accelerator() -> None:
-    """Install ``torch.accelerator`` and the constructors of streams, events and generators."""
+FOR_OTHER_PACKAGES = ("accelerator", "stream", "event", "generator", "profiled_memory")
+
+
+def install_named(names: Collection[str] = FOR_OTHER_PACKAGES) -> None:
+    """Install patches by name, for a package that registers PrivateUse1 itself."""
     for patch in PATCHES:
-        if patch.name in ("accelerator", "stream", "event", "generator"):
+        if patch.name in names:
             patch.install()
 
 
@@ -375,6 +378,14 @@ PATCHES = (
         "profiler",
         {"torch.autograd.profiler.profile.__init__": _profile},
         'true times with `torch.autograd.profiler.profile(use_device="spyre")`',
+    ),
+    Patch(
+        "profiled_memory",
+        {
+            "torch.autograd.profiler.profile._start_trace": _lazily("tensors.profiled", "start"),
+            "torch.autograd.profiler.profile.__exit__": _lazily("tensors.profiled", "stop"),
+        },
+        "memory of cards with `torch.profiler.profile(profile_memory=True)`",
     ),
     Patch(
         "accelerator",

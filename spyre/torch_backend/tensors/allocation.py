@@ -21,7 +21,7 @@ import ctypes
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -160,6 +160,8 @@ class DeviceBuffer:
             _remember_pointer(self)
         counted_bytes = counted_bytes + STICK_BYTES - 1 & -STICK_BYTES
         self._count = tensor_memory(self.card).count(self, counted_bytes, self._count)
+        if _watch is not None:
+            _watch(self, counted_bytes)
 
     def free(self) -> None:
         """Free the memory; base and pointer are kept, the content is lost.
@@ -180,6 +182,17 @@ class DeviceBuffer:
         """Remove it from torch's statistics, as a constant of the backend."""
         with interrupts:
             self._count = tensor_memory(self.card).count(self, 0, self._count)
+        if _watch is not None:
+            _watch(self, 0)
+
+
+_watch: Callable[[DeviceBuffer, int], None] | None = None
+
+
+def watch_memory(watch: Callable[[DeviceBuffer, int], None] | None) -> None:
+    """Call ``watch`` with every buffer whose memory changes, and its bytes; None: no longer."""
+    global _watch
+    _watch = watch
 
 
 def living_buffers(card: FlexDevice) -> list[DeviceBuffer]:

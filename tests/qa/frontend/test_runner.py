@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def checkout(tmp_path):
     configs.mkdir(parents=True)
     (configs / "a.yaml").write_text(CONFIGURATION % ("skip", "T::test_x.*", "xfail"))
     (configs / "b.yaml").write_text(CONFIGURATION % ("skip", "T::test_.*", "mandatory_success"))
+    (configs / "c.yaml").write_text(CONFIGURATION % ("skip", "T::test_y.*", "xfail"))
     (tmp_path / "tests" / "test_a.py").write_text("")
     return tmp_path
 
@@ -43,6 +45,7 @@ def test_modes(checkout):
     assert expectations.mode(node + "xy[1]") == "xfail"
     assert expectations.mode(node + "y[1]") == "mandatory_success"
     assert expectations.mode("tests/test_a.py::U::z") == "skip"
+    assert expectations.mode("tests/configs/distributed_tests/c.yaml::x") == "mandatory_success"
     assert expectations.mode("tests/test_b.py::U::z") == "unconfigured"
     assert expectations.test_files(checkout) == ["tests/test_a.py"]
 
@@ -56,6 +59,9 @@ def test_modes(checkout):
         ("expected failure", "mandatory_success", "expected failure"),
         ("passed", "xfail", "passes, not demanded"),
         ("unexpected pass", "mandatory_success", "passes, not demanded"),
+        ("strict pass", "mandatory_success", "unexpected pass"),
+        ("passed", "xfail_strict", "unexpected pass"),
+        ("failed", "xfail_strict", "expected failure"),
         ("skipped", "mandatory_success", "skipped"),
         ("failed", "unconfigured", "fails, not demanded"),
     ],
@@ -101,9 +107,54 @@ def test_needs_a_checkout(tmp_path, capsys):
     assert "no checkout of torch-spyre" in capsys.readouterr().err
 
 
-def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch, capsys):
-    pytest.importorskip("yaml")
+@pytest.fixture
+def compiler_on_path(checkout, monkeypatch):
     (checkout / "torch_spyre").mkdir()
+    tool = checkout / "dxp_standalone"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(checkout), prepend=":")
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+
+
+RUN_TEST = """
+test "$AIU_WORLD_SIZE" = 3 || exit 9
+case $1 in
+*d.yaml) cp tests/test_a.py tests/test_a__oot_wrapper.py
+         %s -m pytest tests/test_a__oot_wrapper.py;;
+*) echo no sources; exit 1;;
+esac
+"""
+
+
+def test_runs_configurations_by_their_own_script(checkout, compiler_on_path, capsys):
+    pytest.importorskip("yaml")
+    folder = checkout / "tests" / "configs" / "distributed_tests"
+    folder.mkdir()
+    (folder / "d.yaml").touch()
+    (folder / "e.yaml").touch()
+    (checkout / "tests" / "run_test.sh").write_text(RUN_TEST % sys.executable)
+    (checkout / "tests" / "test_a.py").write_text(
+        "import pytest\n\ndef test_good(): pass\n\ndef test_bad(): assert False\n\n"
+        "@pytest.mark.xfail\ndef test_marked(): assert False\n"
+    )
+    results = checkout / "results.json"
+    arguments = ["--torch-spyre", str(checkout), "--json", str(results), "--ranks", "3"]
+    assert main([*arguments, "--configs", "distributed_tests"]) == 1
+    inside = "tests/configs/distributed_tests/d.yaml::test_a.py::test_"
+    rows = {row["id"]: row for row in json.loads(results.read_text())}
+    assert {node: row["verdict"] for node, row in rows.items()} == {
+        f"{inside}good": "passed",
+        f"{inside}bad": "unexpected failure",
+        f"{inside}marked": "expected failure",
+        "tests/configs/distributed_tests/e.yaml": "unexpected failure",
+    }
+    assert "no sources" in rows["tests/configs/distributed_tests/e.yaml"]["error"]
+    assert "e.yaml: 1 unexpected failure" in capsys.readouterr().out
+
+
+def test_runs_files_in_processes_and_survives_their_death(checkout, compiler_on_path, capsys):
+    pytest.importorskip("yaml")
     (checkout / "tests" / "test_a.py").write_text(
         "import os\nimport time\nimport pytest\n\nclass T:\n    __test__ = True\n"
         "    def test_good(self): pass\n"
@@ -113,13 +164,10 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch,
         "    def test_sticks(self):\n        while True:\n"
         "            try: time.sleep(99)\n            except BaseException: pass\n"
         "    @pytest.mark.xfail\n    def test_marked(self): assert False\n"
+        "    @pytest.mark.xfail(strict=True)\n    def test_strict(self): pass\n"
+        "    def test_skips(self): pytest.skip('no reason')\n"
     )
     (checkout / "pytest.ini").write_text("[pytest]\npython_classes = T\n")
-    tool = checkout / "dxp_standalone"
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(checkout), prepend=":")
-    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     results, record = checkout / "results.json", checkout / "record.jsonl"
     arguments = ["--torch-spyre", str(checkout), "--json", str(results), "--resume", str(record)]
     arguments += ["--seconds", "3"]
@@ -133,11 +181,18 @@ def test_runs_files_in_processes_and_survives_their_death(checkout, monkeypatch,
         "sticks": "unexpected failure",
         "xpected": "expected failure",
         "marked": "expected failure",
+        "strict": "unexpected pass",
+        "skips": "skipped",
     }
     assert verdicts["bad"]["cause"] == "SPY411"
     assert "ended with code 9" in verdicts["dies"]["error"]
     assert "was in one test" in verdicts["sticks"]["error"]
-    assert "2 of 5 mandatory tests as expected" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "8 tests: " in printed
+    assert (
+        "7 of them mandatory: 1 expected failure, 1 passed, 1 skipped, 3 unexpected failure, "
+        "1 unexpected pass" in printed
+    )
 
 
 def test_calls_are_made_again_on_the_own_device(tmp_path):

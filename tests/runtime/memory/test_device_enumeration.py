@@ -57,6 +57,42 @@ def test_ranks_of_torchrun_have_a_card_each(monkeypatch, own: str, local: str, c
     assert len(visible_devices()) == count
 
 
+@pytest.mark.parametrize(
+    ("cards", "size", "devices", "visible"),
+    [
+        ("2", "", "", (0, 1)),
+        ("2", "1", "", (0,)),
+        ("2", "3", "", (0, 1)),
+        ("2", "", "1,0", (1, 0)),
+        ("4", "2", "0,1", (0, 1)),
+    ],
+)
+def test_a_machine_has_a_number_of_cards(monkeypatch, cards, size, devices, visible):
+    monkeypatch.setenv("SPYRE_CARDS", cards)
+    monkeypatch.setenv("AIU_WORLD_SIZE", size)
+    monkeypatch.setenv("SPYRE_DEVICES", devices)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert visible_devices() == visible
+
+
+@pytest.mark.parametrize("cards", ["0", "9", "two"])
+def test_wrong_number_of_cards(monkeypatch, cards):
+    monkeypatch.setenv("SPYRE_CARDS", cards)
+    with pytest.raises(LaunchError, match=rf"(?s)SPY805.*SPYRE_CARDS.*1 to 8.*found: {cards}"):
+        visible_devices()
+
+
+@pytest.mark.parametrize(("devices", "visible"), [("0,1,1", (0, 1)), ("0, 3", (0,)), ("5", ())])
+def test_torch_spyre_ignores_cards_that_are_not_there(monkeypatch, devices, visible):
+    monkeypatch.setenv("SPYRE_FRONTEND", "torch-spyre")
+    monkeypatch.setenv("SPYRE_CARDS", "2")
+    monkeypatch.setenv("SPYRE_DEVICES", devices)
+    assert visible_devices() == visible
+    monkeypatch.setenv("SPYRE_DEVICES", "a")
+    with pytest.raises(LaunchError, match="SPY806"):
+        visible_devices()
+
+
 def test_more_ranks_than_an_ensemble_has_cards(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
     with pytest.raises(LaunchError, match=r"(?s)SPY805.*LOCAL_WORLD_SIZE.*1 to 8.*found: 9"):

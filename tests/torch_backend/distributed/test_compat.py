@@ -15,6 +15,8 @@ from spyre.torch_backend.distributed import compat
 
 SYMBOLS = (
     "ProcessGroup.unbox",
+    "ProcessGroup._device_types",
+    "ProcessGroup._get_backend",
     "ProcessGroup.BackendType.GLOO",
     "ProcessGroup.BackendType.CUSTOM",
     "ProcessGroup._register_backend",
@@ -23,6 +25,7 @@ SYMBOLS = (
     "ProcessGroupGloo.abort",
     "ReduceOp.RedOpType.PREMUL_SUM",
     "Work.boxed",
+    "_resolve_process_group",
     "Work.get_future",
     "Work.wait",
     "_create_work_from_future",

@@ -188,3 +188,37 @@ def test_a_block_that_raises_leaves_its_trace(pair, tmp_path):
 def test_a_place_that_cannot_be_written(tmp_path):
     with pytest.raises(LaunchError, match="SPY886"):
         torch.spyre.trace(tmp_path / "no" / "t.json")
+
+
+def changes_of_memory(prof, device):
+    """(action, bytes) of every change of a device's memory, in their order."""
+    timeline = prof._memory_profile().timeline
+    return [(a.name, size) for _, a, (key, _), size in timeline if key.device == device]
+
+
+def test_memory_of_the_card():
+    before = torch.ones(1024, device="spyre")
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=True,
+                 with_stack=True) as prof:  # fmt: skip
+        del before
+        made = torch.empty(100, 100, dtype=torch.float16, device="spyre")
+        host = torch.empty(64)
+        del made, host
+        kept = torch.empty(64, device="spyre")
+    assert changes_of_memory(prof, torch.device("spyre:0")) == [
+        ("PREEXISTING", 4096),
+        ("DESTROY", 4096),
+        ("CREATE", 100 * 2 * 128),
+        ("DESTROY", 100 * 2 * 128),
+        ("CREATE", 256),
+    ]
+    assert kept.sum() is not None
+    (made,) = [e for e in prof.key_averages() if e.key == "aten::empty"]
+    assert made.device_memory_usage == 100 * 2 * 128 + 256
+
+
+def test_memory_is_shown_only_if_asked_for():
+    with on_cpu() as prof:
+        torch.empty(64, device="spyre")
+    (made,) = [e for e in prof.key_averages() if e.key == "aten::empty"]
+    assert made.device_memory_usage == 0

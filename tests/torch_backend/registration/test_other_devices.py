@@ -195,6 +195,11 @@ def compiled():
     known = sorted(name for name in config._config if not name.startswith("spyre."))
     return len(known), torch.compile(lambda x: (x @ x).sin() + x.sum(0))(torch.eye(3))
 
+def profiled_memory():
+    with torch.profiler.profile(profile_memory=True) as prof:
+        torch.empty(64)
+    return [e.self_cpu_memory_usage for e in prof.key_averages() if e.key == "aten::empty"]
+
 calls = {
     "printing": {
         "text": lambda: (x, x.to_sparse(), torch.nn.Parameter(x), torch.empty(1, device="meta")),
@@ -340,6 +345,7 @@ calls = {
         "is one": lambda: isinstance(torch.default_generator, torch.Generator),
         "draws": lambda: torch.rand(2, generator=torch.Generator().manual_seed(1)),
     },
+    "profiled_memory": {"of the CPU": profiled_memory},
     "inductor": {"compiled": compiled},
     "new_group": {"of gloo": lambda: in_group(lambda: dist.get_backend(dist.new_group([0])))},
     "collective_works": {"gloo": lambda: in_group(reduced)},
