@@ -11,6 +11,7 @@ from qa.opinfo import outcome as o
 from qa.upstream.__main__ import classified, main
 
 TESTS = """
+import os
 import torch
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_utils import TestCase
@@ -28,6 +29,10 @@ class TestThings(TestCase):
         assert torch.device(device).type == "cpu"
 
 instantiate_device_type_tests(TestThings, globals())
+
+class TestPlain(TestCase):
+    def test_default(self):
+        self.assertEqual(torch.ones(2).device.type, os.environ["UPSTREAM_DEVICE"])
 """
 
 
@@ -53,10 +58,10 @@ def test_what_fails_on_the_cpu_too_is_not_ours(
     """Two processes: one for the device, one for what fails there."""
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_things.py").write_text(TESTS)
-    options = ["--pytorch", str(tmp_path), "test_things.py"]
+    options = ["--default-device", "--pytorch", str(tmp_path), "test_things.py"]
     assert main(options) == 1
     shown = capsys.readouterr().out
-    for part in ("1 passed", f"1 {o.UNSUPPORTED}", f"1 {o.LAYOUT}", "1 failed on the CPU too"):
+    for part in ("2 passed", f"1 {o.UNSUPPORTED}", f"1 {o.LAYOUT}", "1 failed on the CPU too"):
         assert part in shown
     assert "1 failures that are not torch's" in shown
 
