@@ -46,7 +46,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     file = Path(options.pytorch, "test", name)
     if name == TEMPLATE:
         file = Path(__file__).with_name("template.py")
-    choice = Choice(options.sample, options.expression, seconds=options.timeout)
+    choice = Choice(options.sample, options.expression, None, options.timeout, options.limit)
     found = on_device(file, choice, options.default_device)
     counts = Counter(one.result for one in found.values())
     for test, one in found.items():
@@ -82,7 +82,7 @@ def _outcomes(file: Path, choice: Choice, device: str, is_default: bool) -> Outc
     kind = "privateuse1" if device == "spyre" else device
     chosen = {DEVICE: device, "PYTORCH_TESTING_DEVICE_ONLY_FOR": kind}
     if is_default:
-        chosen["PYTEST_PLUGINS"] = PLUGIN
+        chosen |= {"PYTEST_PLUGINS": PLUGIN, "SPYRE_FALLBACK": "silent"}
     return run_file(file, choice, package=True, environment=chosen)
 
 
@@ -107,6 +107,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("-k", dest="expression", default="", metavar="EXPRESSION", help="as pytest's")
     add("--default-device", action="store_true", help="also for tensors that name no device")
     add("--timeout", type=float, default=3600.0, metavar="SECONDS", help="per file and run")
+    add("--limit", type=float, default=Choice.limit, metavar="SECONDS", help="per test")
     return parser.parse_args(arguments)
 
 

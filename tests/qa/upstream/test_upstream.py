@@ -26,7 +26,8 @@ class TestThings(TestCase):
     def test_of_the_release(self, device):
         torch.ones(3, device=device).gone()
     def test_ours(self, device):
-        assert torch.device(device).type == "cpu"
+        on_card = torch.device(device).type == "spyre"
+        self.assertEqual(torch.full((1,), 1.0 + on_card), torch.ones(1))
 
 instantiate_device_type_tests(TestThings, globals())
 
@@ -63,6 +64,7 @@ def test_what_fails_on_the_cpu_too_is_not_ours(
     shown = capsys.readouterr().out
     for part in ("2 passed", f"1 {o.UNSUPPORTED}", f"1 {o.LAYOUT}", "1 failed on the CPU too"):
         assert part in shown
+    assert "Greatest absolute difference: 1.0 at index (0,)" in shown
     assert "1 failures that are not torch's" in shown
 
 
