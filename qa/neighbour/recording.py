@@ -53,10 +53,11 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """The error's own words, or the reason of a skip."""
+    """The error's own words, with the greatest differences it names, or the reason of a skip."""
     lines = report.longreprtext.strip().splitlines()
     errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
-    return (errors or lines[-1:] or [""])[0]
+    differences = [line for line in errors[1:] if line.startswith("Greatest ")]
+    return "; ".join([*(errors or lines[-1:])[:1], *differences])
 
 
 def name_of(nodeid: str) -> str:

@@ -26,6 +26,7 @@ TEMPLATE = "inductor"
 FILES = (TEMPLATE, "test_tensor_creation_ops.py", "test_view_ops.py", "test_indexing.py")
 """Files whose tests are made for every device."""
 DEVICE = "UPSTREAM_DEVICE"
+PLUGIN = "qa.upstream.default_device"
 FAILED, TORCH = "failed", "failed on the CPU too"
 
 
@@ -45,8 +46,8 @@ def _run(name: str, options: argparse.Namespace) -> int:
     file = Path(options.pytorch, "test", name)
     if name == TEMPLATE:
         file = Path(__file__).with_name("template.py")
-    choice = Choice(options.sample, options.expression, seconds=options.timeout)
-    found = on_device(file, choice)
+    choice = Choice(options.sample, options.expression, None, options.timeout, options.limit)
+    found = on_device(file, choice, options.default_device)
     counts = Counter(one.result for one in found.values())
     for test, one in found.items():
         if one.result not in ("passed", "skipped"):
@@ -55,13 +56,12 @@ def _run(name: str, options: argparse.Namespace) -> int:
     return sum(counts[what] for what in (FAILED, "crashed", "timed out"))
 
 
-def on_device(file: Path, choice: Choice) -> Outcomes:
-    """What becomes of the file's tests, by name."""
-    found = {
-        test: classified(outcome) for test, outcome in _outcomes(file, choice, "spyre").items()
-    }
+def on_device(file: Path, choice: Choice, is_default: bool = False) -> Outcomes:
+    """What becomes of the file's tests, by name; ``is_default``: where they name no device too."""
+    outcomes = _outcomes(file, choice, "spyre", is_default)
+    found = {test: classified(outcome) for test, outcome in outcomes.items()}
     failed = [test for test, one in found.items() if one.result == FAILED]
-    again = _outcomes(file, replace(choice, only=tuple(map(_on_cpu, failed))), "cpu")
+    again = _outcomes(file, replace(choice, only=tuple(map(_on_cpu, failed))), "cpu", is_default)
     for test in failed:
         here = again.get(_on_cpu(test))
         if here is not None and here.result == FAILED:
@@ -75,12 +75,14 @@ def _on_cpu(test: str) -> str:
     return re.sub(r"(PRIVATEUSE1|SPYRE)(?=::)", "CPU", name)
 
 
-def _outcomes(file: Path, choice: Choice, device: str) -> Outcomes:
+def _outcomes(file: Path, choice: Choice, device: str, is_default: bool) -> Outcomes:
     """Only tests for the device named; none when none is chosen."""
     if choice.only == ():
         return {}
     kind = "privateuse1" if device == "spyre" else device
     chosen = {DEVICE: device, "PYTORCH_TESTING_DEVICE_ONLY_FOR": kind}
+    if is_default:
+        chosen |= {"PYTEST_PLUGINS": PLUGIN, "SPYRE_FALLBACK": "silent"}
     return run_file(file, choice, package=True, environment=chosen)
 
 
@@ -103,7 +105,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--pytorch", default=os.environ.get(VARIABLE), metavar="PATH", help=f"or ${VARIABLE}")
     add("--sample", type=piece_of, default=(1, 1), metavar="K/N", help="piece K of N of each file")
     add("-k", dest="expression", default="", metavar="EXPRESSION", help="as pytest's")
+    add("--default-device", action="store_true", help="also for tensors that name no device")
     add("--timeout", type=float, default=3600.0, metavar="SECONDS", help="per file and run")
+    add("--limit", type=float, default=Choice.limit, metavar="SECONDS", help="per test")
     return parser.parse_args(arguments)
 
 

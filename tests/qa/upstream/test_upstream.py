@@ -11,6 +11,7 @@ from qa.opinfo import outcome as o
 from qa.upstream.__main__ import classified, main
 
 TESTS = """
+import os
 import torch
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_utils import TestCase
@@ -25,9 +26,14 @@ class TestThings(TestCase):
     def test_of_the_release(self, device):
         torch.ones(3, device=device).gone()
     def test_ours(self, device):
-        assert torch.device(device).type == "cpu"
+        on_card = torch.device(device).type == "spyre"
+        self.assertEqual(torch.full((1,), 1.0 + on_card), torch.ones(1))
 
 instantiate_device_type_tests(TestThings, globals())
+
+class TestPlain(TestCase):
+    def test_default(self):
+        self.assertEqual(torch.ones(2).device.type, os.environ["UPSTREAM_DEVICE"])
 """
 
 
@@ -53,11 +59,12 @@ def test_what_fails_on_the_cpu_too_is_not_ours(
     """Two processes: one for the device, one for what fails there."""
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_things.py").write_text(TESTS)
-    options = ["--pytorch", str(tmp_path), "test_things.py"]
+    options = ["--default-device", "--pytorch", str(tmp_path), "test_things.py"]
     assert main(options) == 1
     shown = capsys.readouterr().out
-    for part in ("1 passed", f"1 {o.UNSUPPORTED}", f"1 {o.LAYOUT}", "1 failed on the CPU too"):
+    for part in ("2 passed", f"1 {o.UNSUPPORTED}", f"1 {o.LAYOUT}", "1 failed on the CPU too"):
         assert part in shown
+    assert "Greatest absolute difference: 1.0 at index (0,)" in shown
     assert "1 failures that are not torch's" in shown
 
 
