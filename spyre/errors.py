@@ -231,6 +231,10 @@ class MachineError(SpyreError):
     """A machine file lacks constants of the cost models, or has invalid ones."""
 
 
+class EstimateError(SpyreError):
+    """A file of kernels cannot be read, or the model has no time for one of its rows."""
+
+
 class ProfileError(SpyreError):
     """A profile cannot be shown or compared."""
 

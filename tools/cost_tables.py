@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import fields
 
-import numpy as np
-
-from spyre.hw.cost.machine import Value, default_machine
-from spyre.hw.cost.measured import Prediction, predictions
+from spyre.hw.cost.estimate import Estimates, estimate_rows
+from spyre.hw.cost.machine import Spread, Value, default_machine
+from spyre.hw.cost.rows import measured_rows
 
 Rows = Iterator[tuple[object, ...]]
-CONSTANTS_HEAD = ("constant", "value", "unit", "kind", "source")
-ERRORS_HEAD = (
-    *("group", "fitted rows", "RMS", "reported rows", "RMS", "mean of all", "farthest"),
-    "RMS of `ideal`, all rows",
-)
-ROWS_HEAD = ("kernel", "half", "measured, µs", "calibrated, µs", "error", "ideal, µs")
+CONSTANTS_HEAD = ("constant", "value", "unit", "kind", "rows", "error", "source")
+SPREADS_HEAD = ("class", "rows", "error bar")
+ERRORS_HEAD = ("kernels", "rows", "median", "nine of ten within", "bias")
+CHOICES_HEAD = ("problem", "rows", "cost of the choice", "pairs in order", "chosen", "")
 
 
 def constants() -> Rows:
-    """Every constant of the shipped machine."""
+    """Every constant of the shipped machine that is no error bar."""
     for name, constant in default_machine().constants.items():
-        yield f"`{name}`", _value(constant.value), constant.unit, constant.kind, constant.source
+        if not name.startswith("spread."):
+            error = f"{constant.spread:.1%}" if constant.spread else ""
+            known = (_value(constant.value), constant.unit, constant.kind, constant.rows or "")
+            yield f"`{name}`", *known, error, constant.source
 
 
 def _value(value: Value) -> str:
@@ -31,93 +31,31 @@ def _value(value: Value) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupError:
-    """Relative errors of a group: root mean squares of both halves, and of all rows the mean and
-    the one farthest from 0. None where a half has no rows.
-    """
-
-    group: str
-    fitted_rows: int
-    fitted_rms: float | None
-    reported_rows: int
-    reported_rms: float | None
-    mean: float
-    worst: float
+def spreads() -> Rows:
+    """The error bar of every class."""
+    known = default_machine().constants
+    for field in fields(Spread):
+        constant = known[f"spread.{field.name}"]
+        assert isinstance(constant.value, float)
+        yield field.name.replace("_", " "), constant.rows, f"±{constant.value:.0%}"
 
 
-def group_errors(predicted: Sequence[Prediction]) -> tuple[GroupError, ...]:
-    """A line per group of rows that have a mechanism, then groups with the others included."""
-    groups = tuple(dict.fromkeys(p.row.group for p in predicted))
-    lines = [
-        _group_error(group, [p for p in predicted if p.row.group == group and p.row.explained])
-        for group in groups
-    ]
-    for group in groups:
-        members = [p for p in predicted if p.row.group == group]
-        if not all(p.row.explained for p in members):
-            lines.append(_group_error(f"{group}, all rows", members))
-    return tuple(lines)
-
-
-def rms(errors: Sequence[float]) -> float | None:
-    """Root mean square; None of nothing."""
-    return float(np.sqrt(np.mean(np.square(errors)))) if errors else None
-
-
-def _group_error(group: str, predicted: Sequence[Prediction]) -> GroupError:
-    errors = [p.error for p in predicted]
-    fitted = [p.error for p in predicted if p.row.fitted]
-    reported = [p.error for p in predicted if not p.row.fitted]
-    return GroupError(
-        group,
-        len(fitted),
-        rms(fitted),
-        len(reported),
-        rms(reported),
-        float(np.mean(errors)),
-        max(errors, key=abs),
-    )
+def estimates() -> Estimates:
+    """The shipped rows."""
+    return estimate_rows(measured_rows())
 
 
 def errors() -> Rows:
-    """Errors per group of measured kernels, both models."""
-    machine = default_machine()
-    lines = group_errors(predictions(machine))
-    plain = group_errors(predictions(machine, "ideal"))
-    for line, other in zip(lines, plain, strict=True):
-        halves = (line.fitted_rows, _percent(line.fitted_rms), line.reported_rows)
-        both = [
-            (other.fitted_rms or 0.0) ** 2 * other.fitted_rows,
-            (other.reported_rms or 0.0) ** 2 * other.reported_rows,
-        ]
-        whole = (sum(both) / (other.fitted_rows + other.reported_rows)) ** 0.5
-        yield (
-            line.group,
-            *halves,
-            _percent(line.reported_rms),
-            _signed(line.mean),
-            _signed(line.worst),
-            _percent(whole),
-        )
+    """Errors per group of measured kernels."""
+    for each in estimates().errors:
+        numbers = (f"{each.median:.1%}", f"{each.tenth:.1%}", f"{each.bias:+.1%}")
+        yield each.name, each.rows, *numbers
 
 
-def measured_rows() -> Rows:
-    """Every measured kernel with both predictions."""
-    machine = default_machine()
-    both = zip(predictions(machine), predictions(machine, "ideal"), strict=True)
-    for found, plain in both:
-        half = "fitted" if found.row.fitted else "reported"
-        if not found.row.explained:
-            half = "left out"
-        title = f"{found.row.group}: {found.row.title}"
-        times = (f"{found.row.us:g}", f"{found.us:.1f}", _signed(found.error), f"{plain.us:.1f}")
-        yield title, half, *times
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f} %"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f} %"
+def choices() -> Rows:
+    """Problems of three measured divisions or more."""
+    for each in estimates().choices:
+        if each.rows > 2:
+            numbers = (f"{each.cost:.1%}", f"{each.ordered} of {each.pairs}")
+            close = "too close to call" if each.is_close else ""
+            yield each.title, each.rows, *numbers, each.chosen, close

@@ -277,7 +277,8 @@ def _replaced(targets: Sequence[str], most: int = 4) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "cost-constants": lambda: table(cost_tables.CONSTANTS_HEAD, cost_tables.constants()),
     "cost-errors": lambda: table(cost_tables.ERRORS_HEAD, cost_tables.errors()),
-    "cost-kernels": lambda: table(cost_tables.ROWS_HEAD, cost_tables.measured_rows()),
+    "cost-spreads": lambda: table(cost_tables.SPREADS_HEAD, cost_tables.spreads()),
+    "cost-choices": lambda: table(cost_tables.CHOICES_HEAD, cost_tables.choices()),
     "eager-kernels": eager_kernels,
     "operations": operations,
     "coverage": coverage_table,

@@ -142,6 +142,16 @@ class ExecuteOptions(ComparisonOptions):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class EstimateOptions(Options):
+    """Options of ``estimate``. ``fit``: measured rows, ``output``: the machine file to write."""
+
+    machine: str | None = None
+    fit: str | None = None
+    output: str | None = None
+    csv: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ClearCacheOptions:
     """Options of ``--clear-cache``."""
 
@@ -165,6 +175,7 @@ _NEEDS = {
     "tensors": "break_at",
     "save_tensors": "break_at",
     "svg": "explain",
+    "output": "fit",
 }
 """Options that only have a meaning with another one."""
 _EXCLUDES = {
@@ -174,6 +185,7 @@ _EXCLUDES = {
     "expect": ("trace", "commands", "dump"),
     "break_at": ("trace", "commands", "dump"),
     "format": ("json",),
+    "csv": ("json",),
 }
 """Options of a run that contradict each other: several ways to execute, or times that the way to
 execute does not measure."""
@@ -234,6 +246,8 @@ def parse_command(
     parsed = _parse(parser, arguments)
     for option, value in fixed.items():
         setattr(parsed, option, value)
+    if kind is EstimateOptions and not parsed.path and parsed.fit is None:
+        parser.error("the following arguments are required: PATH, or --fit")
     return _options(parser, parsed, kind)
 
 
@@ -428,13 +442,19 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "help": "times as measured on cards (default), or as the hardware's parameters allow"}),
     "machine": ("--machine", {
         "metavar": "FILE", "help": "constants over those of the card (.toml)"}),
+    "fit": ("--fit", {
+        "metavar": "ROWS.csv", "help": "fit the machine's constants to the measured rows first"}),
+    "output": ("-o --output", {
+        "metavar": "FILE", "help": "with --fit: write the fitted machine (.toml)"}),
+    "csv": ("--csv", {"help": "print the file again, with columns for the modelled times"}),
     "overlap": ("--overlap", {
         "choices": ("serial", "overlapped", "double-buffered"),
         "help": "which of copies, launches and cores overlap in time (default: as in streams)"}),
 }  # fmt: skip
 """Flags and parameters of `argparse` of each option; types and defaults are those of the fields."""
-Paths = Literal["?", 2] | None
-"""Number of the paths a command takes: at most one, two, or (None) exactly one."""
+Paths = Literal["?", "rows", 2] | None
+"""Number of the paths a command takes: at most one (``rows``: a CSV file), two, or (None) exactly
+one."""
 Groups = dict[str, tuple[str, ...]]
 """Options by the headline of their group in the help, "" for none."""
 _ARGUMENTS = ("inputs", "shapes", "strides", "aliases", "values", "seed")
@@ -483,6 +503,13 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
         {"": (*_MACHINE, *_OUTPUT)},
         {},
     ),
+    "estimate": (
+        "Model the times of the kernels in a CSV file, or fit the model to measured ones.",
+        EstimateOptions,
+        "rows",
+        {"": ("machine", "fit", "output", "csv", "json", "quiet")},
+        {},
+    ),
     "warm": (
         "Compile the kernels that a bundle needs, or all of them, for later runs.",
         WarmOptions,
@@ -494,7 +521,10 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
 """Description, options class, paths and options of each command, and what the command implies."""
 _DEFAULTS: dict[str, Any] = {
     field.name: field.default
-    for kind in (ExecuteOptions, DiagnoseOptions, NumericsOptions, CompareOptions, WarmOptions)
+    for kind in (
+        *(ExecuteOptions, DiagnoseOptions, NumericsOptions, CompareOptions, WarmOptions),
+        EstimateOptions,
+    )
     for field in fields(kind)
 } | {"warm": False, "compare": None, "against": None}
 """Values of options that are not given: where options choose the command, that it is not chosen."""
@@ -513,6 +543,8 @@ def make_parser(
     name, text = "path", "bundle directory, its bundle.mlir, or a case"
     if paths == 2:
         name, text = "compare", "bundle, case or kept spyre profile --json"
+    elif paths == "rows":
+        paths, text = "?", "CSV file: columns kernel, shapes, dtype, split, cores, microseconds"
     parser.add_argument(name, metavar="PATH", nargs=paths, default="", help=text)
     parser.add_argument("--version", action="version", version=f"{program} {spyre.__version__}")
     for title, names in groups.items():

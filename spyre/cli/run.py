@@ -21,6 +21,7 @@ from spyre.cli.options import (
     CommandParser,
     CompareOptions,
     DiagnoseOptions,
+    EstimateOptions,
     ExecuteOptions,
     NumericsOptions,
     WarmOptions,
@@ -51,6 +52,10 @@ def carry_out(options: AnyOptions) -> int:
             from spyre.cli.diagnose import diagnose_and_report
 
             return diagnose_and_report(options)
+        case EstimateOptions():
+            from spyre.cli.estimate import estimate_and_report
+
+            return estimate_and_report(options)
         case NumericsOptions():
             from spyre.cli.compare_numerics import run_compare_numerics
 

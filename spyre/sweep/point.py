@@ -53,6 +53,7 @@ def _module(target: SweepTarget) -> ModuleType:
 Record = dict[str, Any]
 MEASURED = (
     "modelled_us",
+    "spread",
     "bound",
     "hbm_bytes",
     "lx_peak_bytes",
@@ -121,6 +122,7 @@ def _modelled(
         return failed(error)
     return {
         "modelled_us": round(time_of.total_ns / 1e3, 4),
+        "spread": time_of.spread,
         "bound": str(time_of.bound),
         "hbm_bytes": counts.hbm_bytes,
         "lx_peak_bytes": counts.lx_peak_bytes,

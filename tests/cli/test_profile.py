@@ -25,7 +25,9 @@ def test_the_table(cli, examples):
     ran = cli(examples / "softmax", "-q", "--profile")
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.strip().splitlines()
-    titles = "# operation shape cores runs time share bound by HBM GB/s MAC/ns LX reuse imbalance"
+    titles = (
+        "# operation shape cores runs time error share bound by HBM GB/s MAC/ns LX reuse imbalance"
+    )
     assert " ".join(lines[0].split()) == titles
     assert [line.split()[1] for line in lines[2:7]] == ["max", "sub", "exp", "sum", "realdiv"]
     assert "launching" in lines[7]

@@ -28,6 +28,10 @@ WITHOUT_CASE: dict[str, str] = {
         for number in (760, 761, 762)
     },
     **{
+        f"SPY{number}": "estimates read no bundle: tests/cli/test_estimate.py"
+        for number in range(763, 768)
+    },
+    **{
         f"SPY{number}": "files beside the bundle: tests/cli/test_profile.py"
         for number in (781, 782)
     },

@@ -5,10 +5,22 @@ from .collectives import (
     collective_time as collective_time,
     fastest_time as fastest_time,
 )
+from .estimate import (
+    Choice as Choice,
+    ClassError as ClassError,
+    Estimate as Estimate,
+    Estimates as Estimates,
+    estimate_file as estimate_file,
+)
+from .fit import (
+    fit as fit,
+)
 from .machine import (
     MachineSpec as MachineSpec,
     default_machine as default_machine,
     load_machine as load_machine,
+    machine_text as machine_text,
+    make_machine as make_machine,
 )
 from .models import (
     Bound as Bound,
@@ -16,7 +28,14 @@ from .models import (
     OperationTime as OperationTime,
     ideal_pt_ns as ideal_pt_ns,
     kernel_ns as kernel_ns,
+    mean_spread as mean_spread,
     sfu_ns as sfu_ns,
+    size_us as size_us,
+)
+from .rows import (
+    KernelRow as KernelRow,
+    measured_rows as measured_rows,
+    read_rows as read_rows,
 )
 from .timeline import (
     Overlap as Overlap,

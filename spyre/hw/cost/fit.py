@@ -1,128 +1,232 @@
-"""Fitting the calibrated model's free constants on the fitted half of the measured kernels.
+"""Fitting the calibrated model's constants to measured rows.
 
-`python -m spyre.hw.cost.fit` prints the constants; ``spyre.toml`` ships these values, and a test
-repeats the fit. Levenberg's method on relative errors, over logarithms of the constants.
+`python -m spyre.hw.cost.fit` prints the machine file that the shipped rows give; ``spyre.toml``
+ships these values, and a test repeats the fit. The rule: every step fits its constants on the rows
+of its classes, from those of the machine, so that the logarithms of modelled over measured times
+are smallest; beyond `HUBER` an error counts by its size, not by its square. Steps are fitted one
+after another. Errors are cross-validated by shape: the shapes of a step are dealt to `FOLDS` folds,
+and the rows of a fold are predicted by constants fitted without them. Outliers named in notes, and
+products of an unknown division, are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, log
+from typing import SupportsFloat, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from spyre.hw.cost.machine import MachineSpec, default_machine
-from spyre.hw.cost.measured import MeasuredKernel, counts_of, measured_kernels
-from spyre.hw.cost.models import kernel_ns
+from spyre.hw.cost.estimate import machine_with
+from spyre.hw.cost.machine import (
+    MachineConstant,
+    MachineSpec,
+    Points,
+    Value,
+    default_machine,
+    machine_text,
+)
+from spyre.hw.cost.models import kernel_ns, measured_class, size_us
+from spyre.hw.cost.rows import MOVES, Counts, KernelRow, counts_of, measured_rows
 
 Float64Array = npt.NDArray[np.float64]
-DIGITS = 3
-ROUNDS = 60
+ROUNDS = 40
+HUBER = 0.1
+FOLDS = 8
+SPREAD_QUANTILE = 2 / 3
+
+
+TABLE_UNIT = "B, us"
+"""Of constants that are times by size themselves."""
+
+
+def steps_of(machine: MachineSpec) -> dict[str, list[str]]:
+    """Names of constants that are fitted together, by the classes that they are fitted on."""
+    steps: dict[str, list[str]] = {}
+    for name, constant in machine.constants.items():
+        if constant.fitted_on and constant.unit != TABLE_UNIT and not name.startswith("spread."):
+            steps.setdefault(constant.fitted_on, []).append(name)
+    return steps
+
+
+def start_of(
+    machine: MachineSpec, names: Iterable[str], rows: Sequence[FitRow]
+) -> dict[str, float]:
+    """The machine's values; ``x@4`` is the one at 4 of the points of ``x``, if rows have that."""
+    found, seen = {}, {each.row.cores for each in rows}
+    for name in names:
+        value = machine.constants[name].value
+        if isinstance(value, tuple):
+            found |= {f"{name}@{x:g}": y for x, y in value[:-1] if x in seen}
+        else:
+            found[name] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class FitStep:
-    """Constants fitted together on groups of rows, from their published or guessed values."""
+class FitRow:
+    """A measured row with its counts. ``shape``: rows of the same are in the same fold."""
 
-    groups: tuple[str, ...]
-    start: tuple[tuple[str, float], ...]
-
-
-STEPS = (
-    FitStep(("pointwise",), (("calibration.scalar_turnaround", 1.0),)),
-    FitStep(("transpose",), (("calibration.transpose_gbps", 116.0),)),
-    FitStep(
-        ("reduction",),
-        (
-            ("calibration.row_reduction_floor_gbps", 114.0),
-            ("calibration.row_reduction_extra_gbps", 61.0),
-        ),
-    ),
-    FitStep(
-        ("softmax tiled",),
-        (
-            ("calibration.tile_height", 16.0),
-            ("calibration.tile_height_ratio", 0.06),
-            ("calibration.run_ns", 300.0),
-        ),
-    ),
-    FitStep(
-        ("matmul", "matmul row tiled"),
-        (
-            ("calibration.pt_macs_per_ns", 1140.0),
-            ("calibration.pt_fill_rows", 16.0),
-            ("calibration.hidden_ratio", 0.46),
-            ("calibration.spill_per_doubling", 0.45),
-        ),
-    ),
-)
-"""One after another; what a step finds holds in the next."""
+    row: KernelRow
+    counts: Counts
+    kind: str
+    shape: str
 
 
-def relative_error(row: MeasuredKernel, machine: MachineSpec) -> float:
-    """Predicted over measured, less 1."""
-    predicted = kernel_ns(counts_of(row, machine), machine, "calibrated")
-    return predicted.total_ns / (1e3 * row.us) - 1.0
+def fit_rows(rows: Iterable[KernelRow]) -> list[FitRow]:
+    """The rows of kernels that are fitted or tested."""
+    found = []
+    for row in rows:
+        is_known = row.sizes is None or row.split is not None
+        is_test = row.us is not None and row.finding is None and "outlier" not in row.note
+        if is_known and is_test and row.kernel not in MOVES:
+            ((_, counts),) = counts_of(row)
+            shape = str(row.sizes or (row.kernel, row.shape))
+            found.append(FitRow(row, counts, measured_class(counts), shape))
+    return found
 
 
-def fit(machine: MachineSpec, rows: Sequence[MeasuredKernel]) -> dict[str, float]:
-    """The constants of all steps, rounded, from where the steps start; all others are
-    ``machine``'s. Of ``rows`` those count that are marked as fitted.
-    """
-    constants = {name: value for step in STEPS for name, value in step.start}
-    for step in STEPS:
-        values = fit_step(machine.with_values(constants), step, rows)
-        constants |= {name: float(f"{value:.{DIGITS}g}") for name, value in values.items()}
-    return constants
-
-
-def fit_step(
-    machine: MachineSpec, step: FitStep, measured: Sequence[MeasuredKernel]
-) -> dict[str, float]:
-    """The constants of one step that make the squares of the relative errors smallest."""
-    rows = [r for r in measured if r.fitted and r.explained and r.group in step.groups]
-    names = [name for name, _ in step.start]
-
-    def errors(logs: Float64Array) -> Float64Array:
-        values = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        changed = machine.with_values(values)
-        return np.array([relative_error(row, changed) for row in rows])
-
-    best = minimize(errors, np.array([log(value) for _, value in step.start]))
-    return {name: exp(value) for name, value in zip(names, best.tolist(), strict=True)}
-
-
-def minimize(errors: Callable[[Float64Array], Float64Array], start: Float64Array) -> Float64Array:
-    """Levenberg's method with one-sided differences; a fixed number of rounds."""
-    logs, damping = start, 1e-3
-    residuals = errors(logs)
-    for _ in range(ROUNDS):
-        slope = _slopes(errors, logs, residuals)
-        # Logarithms keep constants positive and make one damping fit all of them.
-        square = slope.T @ slope + damping * np.eye(len(logs))
-        step = np.linalg.solve(square, -slope.T @ residuals)
-        tried = errors(logs + step)
-        if tried @ tried < residuals @ residuals:
-            logs, residuals, damping = logs + step, tried, damping / 3
-        else:
-            damping *= 4
+def log_errors(rows: Sequence[FitRow], machine: MachineSpec) -> Float64Array:
+    """Logarithms of modelled over measured."""
+    machines = {f: machine_with(machine, f) for f in {each.row.lx_fraction for each in rows}}
+    times = [kernel_ns(each.counts, machines[each.row.lx_fraction]).total_ns for each in rows]
+    logs: Float64Array = np.log(times) - np.log([1e3 * (each.row.us or 0.0) for each in rows])
     return logs
 
 
-def _slopes(
-    errors: Callable[[Float64Array], Float64Array], logs: Float64Array, residuals: Float64Array
+def with_constants(machine: MachineSpec, values: Mapping[str, float]) -> MachineSpec:
+    """The machine with other values, also of single points (``name@x``)."""
+    changed: dict[str, Value] = {}
+    for path, value in values.items():
+        name, _, at = path.partition("@")
+        if at:
+            points = cast("Points", changed.get(name, machine.constants[name].value))
+            changed[name] = tuple((x, value if x == float(at) else y) for x, y in points)
+        else:
+            changed[name] = value
+    return machine.with_values(changed)
+
+
+def rounded(value: SupportsFloat) -> float:
+    """To the digits of machine files."""
+    return float(f"{float(value):.3g}")
+
+
+def fit_step(
+    machine: MachineSpec, start: Mapping[str, float], rows: Sequence[FitRow], rounds: int = ROUNDS
+) -> dict[str, float]:
+    """The constants that make the errors of the rows smallest."""
+
+    def errors(logs: Float64Array) -> Float64Array:
+        values = dict(zip(start, np.exp(logs).tolist(), strict=True))
+        found = log_errors(rows, with_constants(machine, values))
+        # a pseudo-Huber loss as the square of what is returned
+        loss: Float64Array = np.sqrt(2 * HUBER * (np.hypot(found, HUBER) - HUBER)) * np.sign(found)
+        return loss
+
+    best = minimize(errors, np.log(list(start.values())), rounds)
+    return dict(zip(start, map(rounded, np.exp(best)), strict=True))
+
+
+def minimize(
+    errors: Callable[[Float64Array], Float64Array], start: Float64Array, rounds: int
 ) -> Float64Array:
-    width = 1e-4
-    columns = [(errors(logs + width * unit) - residuals) / width for unit in np.eye(len(logs))]
-    return np.stack(columns, axis=1)
+    """Levenberg's method with one-sided differences; stops where it does not get on."""
+    logs, damping, width = start, 1e-3, 1e-4
+    residuals = errors(logs)
+    for _ in range(rounds):
+        changes = [errors(logs + width * unit) - residuals for unit in np.eye(len(logs))]
+        slope = np.stack(changes, axis=1) / width
+        # Logarithms keep constants positive and make one damping fit all of them.
+        square = slope.T @ slope + damping * np.eye(len(logs))
+        step = np.clip(np.linalg.solve(square, -slope.T @ residuals), -1, 1)
+        tried = errors(logs + step)
+        if tried @ tried < residuals @ residuals:
+            logs, residuals, damping = logs + step, tried, damping / 3
+        elif (damping := damping * 4) > 1e6:
+            break
+    return logs
+
+
+def cross_validated(
+    machine: MachineSpec, start: Mapping[str, float], rows: Sequence[FitRow]
+) -> Float64Array:
+    """Relative errors of the rows by constants that are fitted without their shapes."""
+    shapes = {shape: k % FOLDS for k, shape in enumerate(dict.fromkeys(r.shape for r in rows))}
+    found = np.zeros(len(rows))
+    for fold in set(shapes.values()):
+        tested = [k for k, each in enumerate(rows) if shapes[each.shape] == fold]
+        others = [each for each in rows if shapes[each.shape] != fold]
+        values = fit_step(machine, start, others, ROUNDS // 4) if others and start else start
+        fitted = with_constants(machine, values)
+        found[tested] = np.expm1(log_errors([rows[k] for k in tested], fitted))
+    return found
+
+
+def fit(machine: MachineSpec, measured: Sequence[KernelRow]) -> dict[str, MachineConstant]:
+    """The fitted constants, rounded, and the spread of every class that has rows.
+
+    What has no rows stays as the machine has it, and is left out here.
+    """
+    constants: dict[str, MachineConstant] = {}
+    errors: dict[str, Float64Array] = {}
+    rows, steps = fit_rows(measured), steps_of(machine)
+    seen = dict.fromkeys(each.kind for each in rows)
+    steps |= {kind: [] for kind in seen if not any(kind in step.split(", ") for step in steps)}
+    for step, names in steps.items():
+        chosen = [each for each in rows if each.kind in step.split(", ")]
+        if not chosen:
+            continue
+        start = start_of(machine, names, chosen)
+        values = fit_step(machine, start, chosen) if start else start
+        machine = with_constants(machine, values)
+        found = cross_validated(machine, values, chosen)
+        for name in dict.fromkeys(path.partition("@")[0] for path in values):
+            constants[name] = _fitted(machine.constants[name], step, found, 0.5)
+        kinds = np.array([each.kind for each in chosen])
+        errors |= {kind: found[kinds == kind] for kind in set(kinds.tolist())}
+    for name, constant in machine.constants.items():
+        kind, moved = constant.fitted_on, [row for row in measured if row.us]
+        moved = [row for row in moved if MOVES.get(row.kernel) == kind]
+        if constant.unit == TABLE_UNIT and moved:
+            points, errors[kind] = _table(moved)
+            constants[name] = _fitted(replace(constant, value=points), kind, errors[kind], 0.5)
+    for kind, found in errors.items():
+        constant = _fitted(machine.constants[f"spread.{kind}"], kind, found, SPREAD_QUANTILE)
+        constants[f"spread.{kind}"] = replace(constant, value=constant.spread, spread=0.0)
+    return constants
+
+
+def _fitted(
+    constant: MachineConstant, kinds: str, errors: Float64Array, quantile: float
+) -> MachineConstant:
+    spread = rounded(np.quantile(np.abs(errors), quantile))
+    source = f"fitted to {len(errors)} measured rows ({kinds}) by spyre.hw.cost.fit"
+    fitted = replace(constant, kind="measured", source=source, fitted_on=kinds)
+    return replace(fitted, rows=len(errors), spread=spread)
+
+
+def _table(rows: Sequence[KernelRow]) -> tuple[Points, Float64Array]:
+    """Mean times by size, and the errors of those between others if they are left out."""
+    times: dict[float, list[float]] = {}
+    for row in rows:
+        times.setdefault(float(row.shape[0]), []).append(log(cast("float", row.us)))
+    points = tuple((x, rounded(exp(np.mean(y)))) for x, y in sorted(times.items()))
+    left_out = [
+        size_us((*points[:k], *points[k + 1 :]), points[k][0]) / points[k][1] - 1.0
+        for k in range(1, len(points) - 1)
+    ]
+    return points, np.array(left_out or [0.0])
 
 
 def main() -> int:
-    """Print the fitted constants."""
-    for name, value in fit(default_machine(), measured_kernels()).items():
-        print(f"{name} = {value:g}")
+    """Print the shipped machine with the fitted constants."""
+    machine = default_machine()
+    constants = fit(machine, measured_rows())
+    sys.stdout.write(machine_text(machine.name, {**machine.constants, **constants}))
     return 0
 
 

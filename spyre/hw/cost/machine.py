@@ -8,6 +8,8 @@ shipped file. Its entries must be known constants, with the unit and the type of
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +18,7 @@ from importlib import resources
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from spyre.errors import JsonLocation, MachineError
 from spyre.files import read_regular
@@ -33,12 +35,17 @@ KINDS: tuple[str, ...] = get_args(ConstantKind)
 
 @dataclass(frozen=True, slots=True)
 class MachineConstant:
-    """One constant of a machine file."""
+    """One constant of a machine file. ``fitted_on``: classes of measured rows, fields of `Spread`;
+    ``rows``: how many of them it was fitted on, ``spread``: their median error, relative.
+    """
 
     value: Value
     unit: str
     kind: ConstantKind
     source: str
+    fitted_on: str = ""
+    rows: int = 0
+    spread: float = 0.0
 
 
 def _unit(name: str) -> Any:
@@ -60,6 +67,7 @@ class Hardware:
     transcendental_cycles: float = _unit("cycles")
     lx_bytes: int = _unit("B/core")
     lx_planner_bytes: int = _unit("B/core")
+    lx_fraction: float = _unit("ratio")
     lx_bytes_per_cycle: float = _unit("B/cycle/corelet")
     hbm_peak_gbps: float = _unit("GB/s")
     hbm_bytes: int = _unit("B")
@@ -87,7 +95,9 @@ class Calibration:
     stream_gbps: float = _unit("GB/s")
     turnaround_ns_per_byte: float = _unit("ns/B")
     scalar_turnaround: float = _unit("ratio")
-    core_share: Points = field(metadata={"unit": "cores, ratio"})
+    valley_ratio: float = _unit("ratio")
+    valley_rows: float = _unit("rows/stick")
+    dependent_ratio: float = _unit("ratio")
     broadcast_gbps: float = _unit("GB/s")
     row_reduction_floor_gbps: float = _unit("GB/s")
     row_reduction_extra_gbps: float = _unit("GB/s")
@@ -98,28 +108,61 @@ class Calibration:
     concatenation_per_column_doubling_gbps: float = _unit("GB/s")
     concatenation_per_row_doubling_gbps: float = _unit("GB/s")
     concatenation_floor_gbps: float = _unit("GB/s")
+    pointwise_core_share: Points = field(metadata={"unit": "cores, ratio"})
+    broadcast_core_share: Points = field(metadata={"unit": "cores, ratio"})
+    reduction_core_share: Points = field(metadata={"unit": "cores, ratio"})
+    transpose_core_share: Points = field(metadata={"unit": "cores, ratio"})
+    reduction_elements_per_ns: float = _unit("elements/ns/core")
+    reread_ratio: float = _unit("ratio")
+    product_gbps: float = _unit("GB/s")
+    product_turnaround_ns_per_byte: float = _unit("ns/B")
+    product_turnaround_cores: float = _unit("cores")
     pt_macs_per_ns: float = _unit("MAC/ns/core")
     pt_fill_rows: float = _unit("rows")
-    batched_macs_per_ns: float = _unit("MAC/ns/core")
-    batched_from: int = _unit("batches")
-    batched_from_cores: int = _unit("cores")
-    hidden_ratio: float = _unit("ratio")
-    reread_ratio: float = _unit("ratio")
-    spill_area: float = _unit("elements")
-    spill_per_doubling: float = _unit("ratio")
-    spill_limit: float = _unit("ratio")
+    multicast_cores: float = _unit("cores")
+    multicast_power: float = _unit("exponent")
+    unshared_ratio: float = _unit("ratio")
+    accumulator_rows: float = _unit("rows")
+    accumulator_lx_fraction: float = _unit("ratio")
+    partial_sum_ns: float = _unit("ns/element")
+    partial_sum_doubling_ns: float = _unit("ns/element")
+    interleaved_ratio: float = _unit("ratio")
+    interleaved_run: float = _unit("sticks")
+    interleaved_run_large_lx: float = _unit("sticks")
     split_area: float = _unit("elements")
     split_long_ns: float = _unit("ns/element")
     split_long_from: float = _unit("cores")
     split_short_ns: float = _unit("ns/element")
     split_short_from: float = _unit("cores")
-    partial_sum_ns: float = _unit("ns/element")
     tile_height: float = _unit("rows")
     tile_height_ratio: float = _unit("ratio")
     low_tile_height: float = _unit("rows")
     low_tile_columns: float = _unit("elements")
     low_tile_column_power: float = _unit("exponent")
     run_ns: float = _unit("ns")
+    copy_out_us: Points = field(metadata={"unit": "B, us"})
+    memset_us: Points = field(metadata={"unit": "B, us"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Errors of the calibrated model by class of operation: two of three measured rows, which no
+    constant was fitted on, are within this of the modelled time, relative.
+    """
+
+    pointwise: float = _unit("ratio")
+    chain: float = _unit("ratio")
+    few_cores: float = _unit("ratio")
+    broadcast: float = _unit("ratio")
+    reduction: float = _unit("ratio")
+    transpose: float = _unit("ratio")
+    concatenation: float = _unit("ratio")
+    tiled: float = _unit("ratio")
+    product: float = _unit("ratio")
+    batched_product: float = _unit("ratio")
+    product_8_bit: float = _unit("ratio")
+    copy: float = _unit("ratio")
+    memset: float = _unit("ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +172,7 @@ class MachineSpec:
     name: str
     hardware: Hardware
     calibration: Calibration
+    spread: Spread
     constants: Mapping[str, MachineConstant]
 
     def with_values(self, values: Mapping[str, Value], source: str = "given") -> MachineSpec:
@@ -142,9 +186,10 @@ class MachineSpec:
         return make_machine(self.name, constants)
 
 
-GROUPS: Mapping[str, type[Hardware] | type[Calibration]] = {
+GROUPS: Mapping[str, type[Hardware] | type[Calibration] | type[Spread]] = {
     "hardware": Hardware,
     "calibration": Calibration,
+    "spread": Spread,
 }
 
 
@@ -158,12 +203,14 @@ def make_machine(name: str, constants: Mapping[str, MachineConstant]) -> Machine
         name,
         Hardware(**values["hardware"]),
         Calibration(**values["calibration"]),
+        Spread(**values["spread"]),
         dict(constants),
     )
 
 
 SHIPPED = "spyre.toml"
 KEYS = ("value", "unit", "kind", "source")
+FIT_KEYS = ("fitted_on", "rows", "spread")
 
 
 @cache
@@ -210,7 +257,7 @@ def _constants(document: Mapping[str, Any], file: str) -> Iterator[tuple[str, Ma
         _check_keys(tables, tuple(known), (), file, f"$.{group}")
         for key, table in tables.items():
             path = f"$.{group}.{key}"
-            _check_keys(table, KEYS, KEYS, file, path)
+            _check_keys(table, (*KEYS, *FIT_KEYS), KEYS, file, path)
             unit, kind = known[key].metadata["unit"], str(known[key].type)
             yield f"{group}.{key}", _constant(table, unit, kind, file, path)
 
@@ -230,6 +277,9 @@ def _constant(
         unit,
         table["kind"],
         source,
+        str(table.get("fitted_on", "")),
+        cast("int", _checked_value(table.get("rows", 0), "int", file, f"{path}.rows")),
+        cast("float", _checked_value(table.get("spread", 0), "float", file, f"{path}.spread")),
     )
 
 
@@ -242,6 +292,19 @@ def _checked_value(value: object, kind: str, file: str, path: str) -> Value:
     if not (isfinite(value) and value >= 0):
         raise _wrong_constant(file, path, "a finite number, not negative", value)
     return value if kind == "int" else float(value)
+
+
+def machine_text(name: str, constants: Mapping[str, MachineConstant]) -> str:
+    """The text of a machine file with these constants."""
+    tables = [f"# Constants of the cost models\n\nname = {json.dumps(name)}\n"]
+    for path, constant in constants.items():
+        tables.append(f"\n[{path}]\n")
+        for key in (*KEYS, *FIT_KEYS):
+            text = json.dumps(getattr(constant, key), ensure_ascii=False)
+            if key in KEYS or getattr(constant, key):
+                whole = text if key == "source" else re.sub(r"\.0\b", "", text)
+                tables.append(f"{key} = {whole}\n")
+    return "".join(tables)
 
 
 def _points(rows: object, file: str, path: str) -> Value:

@@ -4,28 +4,30 @@
 the units of the busiest core and the memory interface, which all cores share, are either overlapped
 (the slowest counts) or serial (they add up).
 
-*Calibrated* uses published terms of measured kernels (hardware reference §3.3, §3.5 B). The memory
-time of an operation has a rate by its class. A product adds its pt time, partly hidden behind
-memory, and the cost of its division. SFU, LX and ring have the times of the ideal model and overlap
-with memory. Two terms are properties of the whole kernel: the turnaround between reading and
-writing, because the operations of a loop alternate, and the cost of short runs of a loop. That is
-the larger of the published cost of low tiles and the measured cost of beginning runs, since one
-contains the other.
+*Calibrated* uses terms of measured kernels (hardware reference §3.3, §3.5 B). The memory time of an
+operation has a rate by its class. SFU, LX and ring have the times of the ideal model and overlap
+with memory. A product reads its operands beside the pt array, and writes its result afterwards:
+:func:`product_terms`. Three terms are properties of the whole kernel: the turnaround between
+reading and writing, because the operations of a loop alternate; an operand that the operation
+before has just written; and the cost of short runs of a loop. That is the larger of the published
+cost of low tiles and the measured cost of beginning runs, since one contains the other.
 
 Operations run one after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from math import exp, log2, pow, sqrt
+from math import exp, log, log2, pow, sqrt
 from operator import attrgetter
 from typing import Literal
 
+import numpy as np
+
 from spyre.dtypes import FORMATS
-from spyre.hw.cost.machine import Calibration, Hardware, MachineSpec
+from spyre.hw.cost.machine import Calibration, Hardware, MachineSpec, Points
 from spyre.hw.counters import CostClass, OperationCounts, ProductShape
 
 
@@ -44,15 +46,18 @@ class Bound(StrEnum):
 class Terms:
     """Nanoseconds by term; their sum is the time.
 
-    ``memory``: HBM traffic without the next three. ``turnaround``: changes between reading and
-    writing. ``tile``: row tiles of an unfavourable height. ``spill``: accumulators of a product
-    that do not fit the arrays. ``split``: cost of a product's division beyond its traffic. ``pt``,
-    ``sfu``, ``lx``, ``ring``: units of the busiest core. ``runs``: beginning the runs of a loop.
-    ``overlap``: the overlapping time of these terms, zero or negative.
+    ``memory``: HBM traffic without the next four. ``turnaround``: changes between reading and
+    writing. ``dependent``: an operand that the operation before has just written. ``tile``: row
+    tiles of an unfavourable height. ``spill``: operands of a product that are read again, for more
+    cores or more rows than one read serves, or in short pieces. ``split``: cost of a product's
+    division beyond its traffic. ``pt``, ``sfu``, ``lx``, ``ring``: units of the busiest core.
+    ``runs``: beginning the runs of a loop. ``overlap``: the overlapping time of these terms, zero
+    or negative.
     """
 
     memory: float = 0.0
     turnaround: float = 0.0
+    dependent: float = 0.0
     tile: float = 0.0
     spill: float = 0.0
     split: float = 0.0
@@ -73,16 +78,22 @@ class Terms:
         return values
 
     @property
+    def by_name_us(self) -> dict[str, float]:
+        """Microseconds of the terms that are not 0."""
+        names = (each.name for each in fields(self))
+        return {name: ns / 1e3 for name, ns in zip(names, self.values, strict=True) if ns}
+
+    @property
     def total(self) -> float:
         """The time."""
         return sum(self.values)
 
     @property
     def bound(self) -> Bound:
-        """The largest of memory (with turnaround, tile and spill), units, ring and runs; ties: the
+        """The largest of memory (with turnaround to spill), units, ring and runs; ties: the
         first."""
         by_bound = {
-            Bound.MEMORY: self.memory + self.turnaround + self.tile + self.spill,
+            Bound.MEMORY: sum(self.values[:5]),
             Bound.PT: self.pt + self.split,
             Bound.SFU: self.sfu,
             Bound.LX: self.lx,
@@ -97,10 +108,15 @@ _VALUES = attrgetter(*(field.name for field in fields(Terms)))
 
 @dataclass(frozen=True, slots=True)
 class OperationTime:
-    """Time of one operation, all its runs, nanoseconds."""
+    """Time of one operation, all its runs, nanoseconds.
+
+    ``spread``: error of its class, relative (:class:`~spyre.hw.cost.machine.Spread`); None for the
+    ideal model, which is a limit.
+    """
 
     name: str
     terms: Terms
+    spread: float | None = None
 
     @property
     def total_ns(self) -> float:
@@ -134,6 +150,20 @@ class KernelTime:
     def bound(self) -> Bound:
         """What the kernel waits for most."""
         return self.terms.bound
+
+    @property
+    def spread(self) -> float | None:
+        """Error of its classes by their parts of the time, relative; None for the ideal model."""
+        return mean_spread((each.total_ns, each.spread) for each in self.operations)
+
+
+def mean_spread(times: Iterable[tuple[float, float | None]]) -> float | None:
+    """The mean of spreads, weighted by their times: errors of a class have the same sign. None if
+    no time has one.
+    """
+    known = [(time_ns, spread) for time_ns, spread in times if spread is not None]
+    total = sum(time_ns for time_ns, _ in known)
+    return sum(time_ns * spread for time_ns, spread in known) / total if total else None
 
 
 UnitOverlap = Literal["overlapped", "serial"]
@@ -190,7 +220,7 @@ def ring_ns(counts: OperationCounts, hw: Hardware) -> float:
     return counts.counters.ring_byte_hops / per_ns + hops * hw.ring_hop_cycles / hw.clock_ghz
 
 
-TURNING = (CostClass.POINTWISE, CostClass.ROW_REDUCTION, CostClass.MATMUL)
+TURNING = (CostClass.POINTWISE, CostClass.ROW_REDUCTION)
 """Classes whose rate is that of one direction; the rates of the others hold for both together."""
 
 
@@ -199,51 +229,79 @@ def calibrated(operations: Sequence[OperationCounts], machine: MachineSpec) -> K
     cal = machine.calibration
     reduces = any(c.cost_class is CostClass.ROW_REDUCTION and c.through_lx for c in operations)
     turnaround = turnaround_ns(operations, cal)
-    traffic = [_traffic_terms(c, cal, turnaround, reduces) for c in operations]
+    classes = [measured_class(operations[: place + 1]) for place in range(len(operations))]
+    traffic = [
+        _traffic_terms(c, cal, turnaround, reduces, kind == "chain")
+        for c, kind in zip(operations, classes, strict=True)
+    ]
     # the cost of low tiles contains a part of that of beginning runs, which does not count twice
     begun = sum(runs_ns(counts, cal) for counts in operations)
     low = sum(low_ns for _, low_ns in traffic)
     part = max(begun - low, 0.0) / begun if begun else 0.0
     times = (
-        OperationTime(c.name, _calibrated_terms(c, terms, machine, part))
-        for c, (terms, _) in zip(operations, traffic, strict=True)
+        OperationTime(
+            c.name, _calibrated_terms(c, terms, machine, part), getattr(machine.spread, kind)
+        )
+        for c, kind, (terms, _) in zip(operations, classes, traffic, strict=True)
     )
     return KernelTime("calibrated", tuple(times))
 
 
 def _traffic_terms(
-    counts: OperationCounts, cal: Calibration, turnaround: float, reduces_rows: bool
+    counts: OperationCounts, cal: Calibration, turnaround: float, reduces: bool, dependent: bool
 ) -> tuple[Terms, float]:
-    """Memory, turnaround and tile of an operation, and the part of tile due to low row tiles."""
+    """Traffic terms of an operation, and the part of tile due to low row tiles."""
+    if counts.product is not None:
+        return Terms(), 0.0
     memory = memory_ns(counts, cal)
     turning = turnaround * counts.hbm_bytes if counts.cost_class in TURNING else 0.0
-    high = high_tile_factor(counts, cal) if reduces_rows else 1.0
+    high = high_tile_factor(counts, cal) if reduces else 1.0
     plain = memory + turning
     high_ns, low_ns = plain * (high - 1.0), plain * high * (low_tile_factor(counts, cal) - 1.0)
-    return Terms(memory=memory, turnaround=turning, tile=high_ns + low_ns), low_ns
+    waited = plain * cal.dependent_ratio if dependent else 0.0
+    terms = Terms(memory=memory, turnaround=turning, dependent=waited, tile=high_ns + low_ns)
+    return terms, low_ns
 
 
 def _calibrated_terms(
     counts: OperationCounts, traffic: Terms, machine: MachineSpec, runs_part: float
 ) -> Terms:
-    cal, hw = machine.calibration, machine.hardware
-    pt, spill, split, sums = product_ns(counts, cal)
+    hw = machine.hardware
     sfu, lx = sfu_ns(counts, hw), counts.lx_bytes * counts.busiest / lx_gbps(hw)
-    waiting = traffic.memory + traffic.turnaround + traffic.tile + spill
-    # SFU and LX run beside memory: only what exceeds it shows. The pt array hides a measured part
-    # of itself behind whatever is slowest (hardware reference §3.5 B).
-    slowest = max(waiting, sfu, lx)
-    return replace(
-        traffic,
-        spill=spill,
-        split=split,
-        pt=pt,
-        sfu=sfu,
-        lx=lx,
-        ring=sums or ring_ns(counts, hw),
-        runs=runs_ns(counts, cal) * runs_part,
-        overlap=slowest - waiting - sfu - lx - cal.hidden_ratio * min(pt, slowest),
-    )
+    terms = replace(traffic, sfu=sfu, lx=lx, runs=runs_ns(counts, machine.calibration) * runs_part)
+    if counts.product is not None:
+        return product_terms(counts, counts.product, terms, machine)
+    # SFU and LX run beside memory: only what exceeds it shows.
+    waiting = sum(traffic.values)
+    overlap = max(waiting, sfu, lx) - waiting - sfu - lx
+    return replace(terms, ring=ring_ns(counts, hw), overlap=overlap)
+
+
+def measured_class(operations: Sequence[OperationCounts]) -> str:
+    """The class of measured kernels that the last operation is nearest to: a field of `Spread`.
+
+    ``chain``: an operation of several operands in HBM that reads the result of the one before.
+    """
+    counts, shape = operations[-1], operations[-1].product
+    if shape is not None:
+        is_narrow = FORMATS[counts.mac_format].bits < FORMATS["SEN169_FP16"].bits
+        is_batched = shape.batch > 1 and not shape.shared
+        return "product_8_bit" if is_narrow else "batched_product" if is_batched else "product"
+    written = operations[-2].writes if len(operations) > 1 else frozenset()
+    several = counts.cost_class is CostClass.POINTWISE and len(counts.reads) > 1
+    if several and counts.reads & written:
+        return "chain"
+    if counts.runs > 1:
+        return "tiled"
+    return "few_cores" if counts.cores < 32 else _TESTED[counts.cost_class]
+
+
+_TESTED: Mapping[CostClass, str] = {
+    **{kind: kind.value for kind in CostClass},
+    CostClass.ROW_REDUCTION: "reduction",
+    CostClass.COLUMN_REDUCTION: "reduction",
+    CostClass.MATMUL: "product",
+}
 
 
 def turnaround_ns(operations: Sequence[OperationCounts], cal: Calibration) -> float:
@@ -270,26 +328,54 @@ def memory_ns(counts: OperationCounts, cal: Calibration) -> float:
     if not counts.hbm_bytes:
         return 0.0
     size_bytes = counts.hbm_bytes - (1.0 - cal.reread_ratio) * counts.hbm_reread_bytes
-    return size_bytes / RATES[counts.cost_class](counts, cal)
+    time_ns = size_bytes / RATES[counts.cost_class](counts, cal) * valley_factor(counts, cal)
+    if counts.cost_class is not CostClass.ROW_REDUCTION:
+        return time_ns
+    # few cores are limited by their arithmetic
+    per_ns = cal.reduction_elements_per_ns * counts.cores
+    return max(time_ns, counts.counters.element_operations / per_ns)
 
 
-def _share(counts: OperationCounts, cal: Calibration) -> float:
-    """Return the part of the card's bandwidth that the cores can use, interpolated linearly."""
-    before = cal.core_share[0]
-    for point in cal.core_share:
-        if counts.cores <= point[0]:
-            width = point[0] - before[0]
-            part = (counts.cores - before[0]) / width if width else 1.0
-            return before[1] + part * (point[1] - before[1])
-        before = point
-    return before[1]
+def valley_factor(counts: OperationCounts, cal: Calibration) -> float:
+    """What planes of sticks a power of two apart do to the time of several streams.
+
+    Measured where a tensor has about as many rows as sticks in a row; no mechanism is published.
+    """
+    rows, sticks = counts.rows, counts.columns // STICK_ELEMENTS
+    streams = counts.cost_class is CostClass.BROADCAST or len(counts.reads) > 1
+    powers = rows.bit_count() == sticks.bit_count() == counts.runs == 1
+    is_valley = streams and powers and 1 <= rows / sticks <= cal.valley_rows
+    return 1.0 + cal.valley_ratio * sticks / rows if is_valley else 1.0
+
+
+STICK_ELEMENTS = 64
+"""16-bit elements of a stick."""
+
+
+def interpolated(points: Points, x: float) -> float:
+    """The value at ``x`` between points; the nearest one's outside."""
+    places, values = zip(*points, strict=True)
+    return float(np.interp(x, places, values))
+
+
+def size_us(points: Points, size_bytes: float) -> float:
+    """Microseconds of moving ``size_bytes``, from times by size: powers of the size between them,
+    proportional to the size beyond them.
+    """
+    logs = tuple((log(x), log(y)) for x, y in points)
+    return exp(interpolated(logs, log(max(size_bytes, 1.0)))) * max(1.0, size_bytes / points[-1][0])
 
 
 def row_reduction_gbps(counts: OperationCounts, cal: Calibration) -> float:
     """Rate of a reduction over the stick dim: falls with the rows of one run."""
     fall = exp(-counts.rows / cal.row_reduction_decay_rows)
     rate = cal.row_reduction_floor_gbps + cal.row_reduction_extra_gbps * fall
-    return min(cal.stream_gbps, rate) * _share(counts, cal)
+    return min(cal.stream_gbps, rate) * _share(cal.reduction_core_share, counts)
+
+
+def _share(points: Points, counts: OperationCounts) -> float:
+    """The part of the card's bandwidth that the cores can use."""
+    return interpolated(points, counts.cores)
 
 
 def concatenation_gbps(counts: OperationCounts, cal: Calibration) -> float:
@@ -303,13 +389,15 @@ def concatenation_gbps(counts: OperationCounts, cal: Calibration) -> float:
 
 
 RATES: Mapping[CostClass, Callable[[OperationCounts, Calibration], float]] = {
-    CostClass.POINTWISE: lambda counts, cal: cal.stream_gbps * _share(counts, cal),
-    CostClass.BROADCAST: lambda counts, cal: cal.broadcast_gbps * _share(counts, cal),
+    CostClass.POINTWISE: lambda c, cal: cal.stream_gbps * _share(cal.pointwise_core_share, c),
+    CostClass.BROADCAST: lambda c, cal: cal.broadcast_gbps * _share(cal.broadcast_core_share, c),
     CostClass.ROW_REDUCTION: row_reduction_gbps,
-    CostClass.COLUMN_REDUCTION: lambda counts, cal: cal.column_reduction_gbps * _share(counts, cal),
-    CostClass.TRANSPOSE: lambda counts, cal: cal.transpose_gbps * _share(counts, cal),
+    CostClass.COLUMN_REDUCTION: lambda c, cal: (
+        cal.column_reduction_gbps * _share(cal.reduction_core_share, c)
+    ),
+    CostClass.TRANSPOSE: lambda c, cal: cal.transpose_gbps * _share(cal.transpose_core_share, c),
     CostClass.CONCATENATION: concatenation_gbps,
-    CostClass.MATMUL: lambda counts, cal: cal.stream_gbps,
+    CostClass.MATMUL: lambda c, cal: cal.stream_gbps,
 }
 """Bytes per nanosecond of an operation's HBM traffic."""
 
@@ -340,48 +428,92 @@ def _is_tiled(counts: OperationCounts) -> bool:
     return counts.runs > 1 and counts.core_rows > 0 and counts.product is None
 
 
-def product_ns(counts: OperationCounts, cal: Calibration) -> tuple[float, float, float, float]:
-    """Of a product: the pt array, spilled operands, division, and partial sums; else zeros."""
-    shape = counts.product
-    if shape is None:
-        return 0.0, 0.0, 0.0, 0.0
-    return (
-        calibrated_pt_ns(counts, shape, cal),
-        spill_ns(shape, counts.mac_format, cal) * counts.runs,
-        split_ns(shape, cal) * counts.runs,
-        partial_sums_ns(shape, cal) * counts.runs,
+def product_terms(
+    counts: OperationCounts, shape: ProductShape, terms: Terms, machine: MachineSpec
+) -> Terms:
+    """The terms of a product. Its cores read operands while the pt array works and partial sums
+    pass from core to core; afterwards they write the result.
+    """
+    cal, work = machine.calibration, counts.counters
+    again = repeated_bytes(counts, shape, machine) * counts.runs / cal.product_gbps
+    read = work.rdmem_bytes / cal.product_gbps
+    pt = calibrated_pt_ns(counts, shape, machine)
+    elements = shape.batch * shape.m * shape.n * counts.runs if shape.k_cores > 1 else 0
+    hidden = cal.partial_sum_ns * elements or ring_ns(counts, machine.hardware)
+    passed = 0.0
+    if machine.hardware.lx_fraction < cal.accumulator_lx_fraction:
+        passed = cal.partial_sum_doubling_ns * elements * log2(shape.k_cores)
+    turning = min(1.0, counts.cores / cal.product_turnaround_cores)
+    turning *= cal.product_turnaround_ns_per_byte * min(work.rdmem_bytes, work.wrmem_bytes)
+    return replace(
+        terms,
+        memory=read + work.wrmem_bytes / cal.stream_gbps,
+        turnaround=turning,
+        spill=again,
+        split=split_ns(shape, cal) * counts.runs,
+        pt=pt,
+        ring=hidden + passed,
+        overlap=max(read + again, pt + hidden, terms.sfu, terms.lx)
+        - (read + again + pt + hidden + terms.sfu + terms.lx),
     )
 
 
-def calibrated_pt_ns(counts: OperationCounts, shape: ProductShape, cal: Calibration) -> float:
+def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: MachineSpec) -> float:
+    """Bytes that one run moves beyond its operands, in bytes of contiguous reads.
+
+    One read serves ``multicast_cores`` cores. Where little of LX is free, the second operand is
+    read again for every ``accumulator_rows`` rows of a core, at most once per stick of its columns
+    or of the reduced dim. A core that has some of the batches whose sticks alternate moves short
+    runs; of reads and writes the slower count.
+    """
+    cal = machine.calibration
+    is_small = machine.hardware.lx_fraction < cal.accumulator_lx_fraction
+    batches = shape.batch / shape.batch_cores
+    again, pieces = 1.0, 1.0 + cal.interleaved_run_large_lx / batches
+    if is_small:
+        pieces = cal.interleaved_ratio * (1.0 + cal.interleaved_run / batches)
+        depth = shape.k / shape.k_cores / STICK_ELEMENTS
+        rows = _rows_per_core(shape) * (batches if any(shape.interleaved[:2]) else 1.0)
+        columns = shape.n / shape.n_cores / STICK_ELEMENTS
+        again = max(1.0, min(rows / cal.accumulator_rows, columns, depth))
+    row_bytes = shape.batch * shape.k * FORMATS[counts.mac_format].bits / 8
+    operands = (
+        (row_bytes * shape.m, multicast_reads(shape.n_cores, cal)),
+        (
+            row_bytes * shape.n / (shape.batch if shape.shared else 1),
+            multicast_reads(shape.m_cores, cal) * again,
+        ),
+        (counts.counters.wrmem_bytes / counts.runs, 1.0),
+    )
+    places = zip(operands, shape.interleaved, shape.in_hbm, strict=True)
+    first, second, result = (
+        size * (factor * (pieces if interleaved else 1.0) - 1.0) if in_hbm else 0.0
+        for (size, factor), interleaved, in_hbm in places
+    )
+    return max(first + second, result)
+
+
+def multicast_reads(cores: int, cal: Calibration) -> float:
+    """How often an operand is read that ``cores`` cores share: a smooth maximum of once and once
+    per ``multicast_cores``; a core alone reads a stream of its own, which is slower.
+    """
+    if cores == 1:
+        return 1.0 + cal.unshared_ratio
+    power = cal.multicast_power
+    return pow(1.0 + pow(cores / cal.multicast_cores, power), 1.0 / power)
+
+
+def calibrated_pt_ns(counts: OperationCounts, shape: ProductShape, machine: MachineSpec) -> float:
     """The busiest core's pt array: sustained rate, and rows that fill the array per tile."""
-    batched = (
-        not shape.shared
-        and shape.batch >= cal.batched_from
-        and counts.cores >= cal.batched_from_cores
-    )
-    peak = cal.batched_macs_per_ns if batched else cal.pt_macs_per_ns
+    cal = machine.calibration
+    per_ns = cal.pt_macs_per_ns * machine.hardware.format_speed(counts.mac_format)
     filled = 1.0 + cal.pt_fill_rows / _rows_per_core(shape)
-    return counts.counters.multiply_adds * counts.busiest / peak * filled
+    return counts.counters.multiply_adds * counts.busiest / per_ns * filled
 
 
 def _rows_per_core(shape: ProductShape) -> float:
     rows = shape.m / shape.m_cores
     return rows * (shape.batch / shape.batch_cores if shape.shared else 1)
-
-
-def _area(shape: ProductShape) -> float:
-    """Elements of the result that one core accumulates at once."""
-    return _rows_per_core(shape) * shape.n / shape.n_cores
-
-
-def spill_ns(shape: ProductShape, data_format: str, cal: Calibration) -> float:
-    """Operands read again because accumulators do not stay, one run."""
-    elements = shape.batch * shape.m * shape.k
-    elements += (1 if shape.shared else shape.batch) * shape.k * shape.n
-    size_bytes = elements * FORMATS[data_format].bits / 8
-    doublings = max(log2(_area(shape) / cal.spill_area), 0.0)
-    return size_bytes * min(cal.spill_limit, cal.spill_per_doubling * doublings) / cal.stream_gbps
 
 
 def split_ns(shape: ProductShape, cal: Calibration) -> float:
@@ -390,12 +522,8 @@ def split_ns(shape: ProductShape, cal: Calibration) -> float:
     short_cores, long_cores = sides[0][1], sides[1][1]
     per_element = cal.split_long_ns * max(log2(long_cores / cal.split_long_from), 0.0)
     per_element += cal.split_short_ns * max(log2(short_cores / cal.split_short_from), 0.0)
-    return per_element * max(_area(shape) - cal.split_area, 0.0)
-
-
-def partial_sums_ns(shape: ProductShape, cal: Calibration) -> float:
-    """Adding up the partial sums of cores that share the reduced dim, one run."""
-    return cal.partial_sum_ns * (shape.k_cores - 1) * shape.batch * shape.m * shape.n
+    area = _rows_per_core(shape) * shape.n / shape.n_cores
+    return per_element * max(area - cal.split_area, 0.0)
 
 
 Model = Literal["ideal", "calibrated"]

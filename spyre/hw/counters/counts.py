@@ -107,6 +107,8 @@ class ProductShape:
     """One run of a matrix product ``[batch, m, k] x [batch, k, n]``: elements, and cores per dim.
 
     ``shared``: the second operand has no batch dim, so batch and rows are one dim to the array.
+    ``in_hbm``, ``interleaved``: of both operands and the result; in an interleaved tensor the
+    sticks of all batches alternate, so that a core which has one batch moves single sticks.
     """
 
     m: int
@@ -118,6 +120,8 @@ class ProductShape:
     k_cores: int = 1
     batch_cores: int = 1
     shared: bool = False
+    in_hbm: tuple[bool, ...] = (True, True, True)
+    interleaved: tuple[bool, ...] = (False, False, False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +138,8 @@ class OperationCounts:
 
     ``rows``: steps outside of the stick dim of one run, all cores together; ``columns``:
     elements of the stick dim of one run, divided among ``column_cores``. ``scalar_operand``: an
-    operand is one number for all elements.
+    operand is one number for all elements. ``reads``, ``writes``: first addresses of its operands
+    and results in HBM.
     """
 
     name: str
@@ -150,6 +155,8 @@ class OperationCounts:
     column_cores: int = 1
     scalar_operand: bool = False
     product: ProductShape | None = None
+    reads: frozenset[int] = frozenset()
+    writes: frozenset[int] = frozenset()
 
     @property
     def runs(self) -> int:

@@ -12,7 +12,7 @@ shorter way. The terms of the calibrated model follow from the operation and its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
@@ -343,6 +343,8 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
     product = _product(op, counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions
     columns = max(op.extents.get(_stick_dim(op), 1), 1) if product is None else product.n
+    places = zip(plan.op.tensors, runs[0].bases[0].tolist(), strict=True)
+    starts = {t.index: start for t, start in places if t.component is Component.HBM}
     inner = columns if product is None else columns * product.k
     return OperationCounts(
         name=op.name,
@@ -358,6 +360,8 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
         column_cores=op.slices.get(_stick_dim(op), 1) if product is None else product.n_cores,
         scalar_operand=_has_scalar(op) and kind is CostClass.POINTWISE,
         product=product,
+        reads=frozenset(starts[t.index] for t in op.inputs if t.index in starts),
+        writes=frozenset(starts[t.index] for t in op.outputs if t.index in starts),
     )
 
 
@@ -409,7 +413,19 @@ def _product(op: Operation, counters: Counters) -> ProductShape:
     first, second, out = ([dim for dim in op.dims if t.holds(dim)] for t in operands)
     shape = product_shape(product_dims(op.dims, first, second, out), op.extents, op.slices)
     inner = shape.k * shape.n * shape.batch * counters.executions
-    return replace(shape, m=counters.multiply_adds // inner)
+    batches = [dim for dim in out if dim in first and dim in second]
+    return replace(
+        shape,
+        m=counters.multiply_adds // inner,
+        in_hbm=tuple(t.component is Component.HBM for t in operands),
+        interleaved=tuple(_is_interleaved(op, t, batches) for t in operands),
+    )
+
+
+def _is_interleaved(op: Operation, tensor: Tensor, batches: Collection[str]) -> bool:
+    """True if the sticks next to each other in memory are those of different batches."""
+    outer = (dim for dim in tensor.dims if tensor.holds(dim) and dim not in tensor.stick_dims)
+    return next((dim for dim in outer if op.extents[dim] > 1), "") in batches
 
 
 # --- memory -----------------------------------------------------------------------------------

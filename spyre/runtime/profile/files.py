@@ -30,6 +30,7 @@ from spyre.runtime.profile.table import (
     place_object,
     source_rows,
     time_text,
+    total_row,
 )
 from spyre.runtime.trace import hbm_counters
 from spyre.runtime.units import format_bytes
@@ -132,6 +133,7 @@ def totals_object(profile: Profile) -> Object:
         "executes": sum(len(kernel.executes) * kernel.launches for kernel in profile.kernels),
         **profile.counters.by_name,
         "compute_ns": profile.compute_ns,
+        "spread": total_row(profile).spread,
         "launch_ns": profile.launch_ns,
         "copied_in_bytes": profile.copied_bytes(TaskKind.COPY_IN),
         "copied_in_ns": profile.copied_ns(TaskKind.COPY_IN),
@@ -158,6 +160,7 @@ _ROW_FIELDS = ("label", "kernel", "op", "shape", "cores", "time_ns", "share")
 def _row_object(row: ProfileRow) -> Object:
     return {
         **{name: getattr(row, name) for name in _ROW_FIELDS},
+        "spread": row.spread,
         "bound_by": row.bound,
         "hbm_gbps": row.hbm_gbps,
         "hbm_roof_gbps": row.hbm_roof,

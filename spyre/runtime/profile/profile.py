@@ -30,6 +30,7 @@ from spyre.hw.cost import (
     default_machine,
     load_machine,
     simulate,
+    size_us,
 )
 from spyre.hw.counters import Counters, ExecuteLabels, ProgramView
 from spyre.hw.memory import AllocationHistory
@@ -447,7 +448,7 @@ def make_profile(
         after = tuple(sorted({ends[label] for label in activity.after if label in ends}))
         kernel = kernels.get(_kernel_key(activity))
         time_ns = 0.0 if kernel is None else kernel.one_ns
-        for task in _tasks(activity, after, time_ns, chosen, len(tasks)):
+        for task in _tasks(activity, after, time_ns, chosen, model, len(tasks)):
             tasks.append(task)
             owners.append(number)
         ends[activity.label] = len(tasks) - 1
@@ -498,7 +499,12 @@ def machine_of(machine: MachineLike) -> MachineSpec:
 
 
 def _tasks(
-    activity: Activity, after: tuple[int, ...], time_ns: float, machine: MachineSpec, number: int
+    activity: Activity,
+    after: tuple[int, ...],
+    time_ns: float,
+    machine: MachineSpec,
+    model: Model,
+    number: int,
 ) -> Iterator[Task]:
     """Yield the tasks of an activity. ``number``: index of its first task.
 
@@ -512,6 +518,9 @@ def _tasks(
         yield Task(TaskKind.COMPUTE, time_ns, stream, (*after, number))
     elif activity.collective is not None:
         yield from _exchanges(activity.collective, stream, after, machine, number)
+    elif activity.kind is TaskKind.COPY_OUT and model == "calibrated":
+        time_us = size_us(machine.calibration.copy_out_us, activity.size_bytes)
+        yield Task(activity.kind, time_us * 1000.0, stream, after)
     else:
         yield Task(activity.kind, activity.size_bytes / hw.pcie_gbps, stream, after)
 

@@ -13,7 +13,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from spyre.hw.cost import Resource, TaskKind
+from spyre.hw.cost import Resource, TaskKind, mean_spread
 from spyre.hw.counters import Counters
 from spyre.runtime.drawing import Column, text_table
 from spyre.runtime.flex import SourcePlace
@@ -67,6 +67,7 @@ class ProfileRow:
     mac_roof: float
     per_core: CoreBalance
     places: Places = ()
+    spread: float | None = None
 
     @property
     def hbm_bytes(self) -> int:
@@ -160,6 +161,7 @@ def _profile_row(
         profile.machine.hardware.hbm_peak_gbps,
         _mac_roof(profile, executes),
         balance_of(executes),
+        spread=mean_spread((e.total_ns, e.time.spread) for e in executes),
     )
 
 
@@ -312,6 +314,7 @@ COLUMNS: tuple[Column[ProfileRow], ...] = (
     Column("cores", lambda row: str(row.cores), lambda row: row.cores),
     Column("runs", lambda row: str(row.runs), lambda row: row.runs),
     Column("time", lambda row: time_text(row.time_ns), lambda row: row.time_ns),
+    Column("error", lambda row: spread_text(row.spread), lambda row: row.spread or 0.0),
     Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
     Column("bound by", lambda row: row.bound),
     Column("HBM", lambda row: format_bytes(row.hbm_bytes), lambda row: row.hbm_bytes),
@@ -328,6 +331,11 @@ COLUMNS: tuple[Column[ProfileRow], ...] = (
 def time_text(time_ns: float) -> str:
     """Return modelled time: whole nanoseconds, three digits in larger units, "-" for 0."""
     return format_ns(round(time_ns)) if time_ns else "-"
+
+
+def spread_text(spread: float | None) -> str:
+    """Return the error of a modelled time; "-" if none is known."""
+    return "-" if spread is None else f"±{spread:.0%}"
 
 
 def reuse_text(row: ProfileRow) -> str:

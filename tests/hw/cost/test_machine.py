@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from spyre.errors import MachineError
 from spyre.hw import spec
-from spyre.hw.cost.machine import GROUPS, KINDS, default_machine, load_machine
+from spyre.hw.cost.machine import GROUPS, KINDS, default_machine, load_machine, machine_text
 
 CORES = '[hardware.cores]\nvalue = 16\nunit = "cores"\nkind = "guessed"\nsource = "half a card"\n'
 SHARE = (
-    "[calibration.core_share]\nvalue = {}\n"
+    "[calibration.pointwise_core_share]\nvalue = {}\n"
     'unit = "cores, ratio"\nkind = "guessed"\nsource = "a test"\n'
 )
 
@@ -95,9 +95,13 @@ WRONG = {
     ),
     "no table": ("hardware = 3\n", "SPY762", "$.hardware"),
     "no constant": ("[hardware]\ncores = 3\n", "SPY762", "$.hardware.cores"),
-    "no points": (SHARE.format("3"), "SPY762", "$.calibration.core_share.value"),
-    "short point": (SHARE.format("[[1]]"), "SPY762", "$.calibration.core_share.value"),
-    "falling": (SHARE.format("[[2, 1], [1, 1]]"), "SPY762", "$.calibration.core_share.value"),
+    "no points": (SHARE.format("3"), "SPY762", "$.calibration.pointwise_core_share.value"),
+    "short point": (SHARE.format("[[1]]"), "SPY762", "$.calibration.pointwise_core_share.value"),
+    "falling": (
+        SHARE.format("[[2, 1], [1, 1]]"),
+        "SPY762",
+        "$.calibration.pointwise_core_share.value",
+    ),
 }
 
 
@@ -123,6 +127,25 @@ def test_no_name_and_no_file(tmp_path: Path):
         load_machine(path)
 
 
+def test_rows_and_spread_of_fitted_constants(tmp_path: Path):
+    constants = default_machine().constants
+    fitted = {name for name, constant in constants.items() if constant.rows}
+    assert {"calibration.product_gbps", "spread.product"} <= fitted
+    for name in fitted:
+        assert constants[name].kind == "measured", name
+        assert f"fitted to {constants[name].rows} measured rows" in constants[name].source, name
+    wrong = write(tmp_path, CORES + "rows = -1\n")
+    with pytest.raises(MachineError, match="rows"):
+        load_machine(wrong)
+
+
+def test_a_written_machine_reads_as_itself(tmp_path: Path):
+    machine = default_machine()
+    path = tmp_path / "card.toml"
+    path.write_text(machine_text("a card", machine.constants), encoding="utf-8")
+    assert load_machine(path) == replace(machine, name="a card")
+
+
 def test_points(tmp_path: Path):
     machine = load_machine(write(tmp_path, SHARE.format("[[1, 0.5], [32, 1]]")))
-    assert machine.calibration.core_share == ((1.0, 0.5), (32.0, 1.0))
+    assert machine.calibration.pointwise_core_share == ((1.0, 0.5), (32.0, 1.0))

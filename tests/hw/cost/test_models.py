@@ -14,8 +14,12 @@ from spyre.hw.cost.models import (
     Terms,
     high_tile_factor,
     ideal,
+    interpolated,
     kernel_ns,
     low_tile_factor,
+    multicast_reads,
+    size_us,
+    valley_factor,
 )
 from spyre.hw.counters.counts import CostClass, Counters, OperationCounts, ProductShape
 
@@ -152,38 +156,153 @@ def test_turning_is_a_matter_of_the_kernel():
 
 
 def test_reading_again_is_cheaper():
-    again = replace(doing(MM, executions=2), hbm_reread_bytes=8 * MIB)
+    again = replace(doing(NEG, executions=2), hbm_reread_bytes=8 * MIB)
     first = replace(again, hbm_reread_bytes=0)
     assert kernel_ns([again], MACHINE).terms.memory < kernel_ns([first], MACHINE).terms.memory
 
 
-def test_few_cores_cannot_take_all_bandwidth():
-    alone = replace(NEG, cores=1)
-    ratio = kernel_ns([alone], MACHINE).terms.memory / kernel_ns([NEG], MACHINE).terms.memory
-    assert ratio == pytest.approx(1 / 0.11)
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 16, 24])
+@pytest.mark.parametrize("kind", [k for k in CostClass if k is not CostClass.CONCATENATION])
+def test_few_cores_cannot_take_all_bandwidth(kind: CostClass, cores: int):
+    """But what one core takes is more than its part, except where arithmetic limits it."""
+    whole = replace(NEG, cost_class=kind, product=None)
+    few = kernel_ns([replace(whole, cores=cores)], MACHINE).total_ns
+    ratio = few / kernel_ns([whole], MACHINE).total_ns
+    if kind is CostClass.MATMUL:
+        assert ratio == pytest.approx(1)
+    else:
+        assert 0.97 < ratio < 32 / cores
 
 
-@pytest.mark.parametrize(("cores", "share"), [(1, 0.11), (3, 0.325), (24, 0.77), (32, 1), (48, 1)])
-def test_shares_lie_between_points(cores: int, share: float):
-    few = kernel_ns([replace(NEG, cores=cores)], MACHINE).terms.memory
-    assert kernel_ns([NEG], MACHINE).terms.memory / few == pytest.approx(share)
+@pytest.mark.parametrize(
+    ("x", "y"), [(0, 0.5), (1, 0.5), (3, 0.75), (5, 1), (18.5, 0.5), (32, 0), (48, 0)]
+)
+def test_values_lie_between_points(x: float, y: float):
+    assert interpolated(((1, 0.5), (5, 1), (32, 0)), x) == pytest.approx(y)
 
 
-def test_batched_products_are_slow():
-    shape = ProductShape(m=512, k=128, n=512, batch=8, m_cores=32)
-    batched = replace(MM, product=shape)
-    shared = replace(MM, product=replace(shape, shared=True))
-    as_rows = replace(MM, product=replace(shape, m=512 * 8, batch=1))
-    slow, quick, rows = (kernel_ns([c], MACHINE).terms.pt for c in (batched, shared, as_rows))
-    assert slow > 5 * quick
-    assert quick == pytest.approx(rows)
+@pytest.mark.parametrize(
+    ("size_bytes", "us"), [(1, 10), (100, 10), (1000, 100), (10_000, 1000), (20_000, 2000)]
+)
+def test_times_by_size(size_bytes: float, us: float):
+    """Powers between the points, proportional beyond them."""
+    assert size_us(((100, 10), (10_000, 1000)), size_bytes) == pytest.approx(us)
 
 
-def test_partial_sums_cost_the_ring():
-    shape = replace(MM.product, k_cores=2) if MM.product else None
-    assert kernel_ns([replace(MM, product=shape)], MACHINE).terms.ring == pytest.approx(
-        0.14 * 2048 * 2048
+def test_copies_have_the_measured_times():
+    assert size_us(MACHINE.calibration.copy_out_us, 4 * MIB) == pytest.approx(390)
+
+
+def product(counts: OperationCounts = MM, lx_fraction: float = 0.2, **shape: object) -> Terms:
+    """Terms of a product of another shape."""
+    assert counts.product is not None
+    changed = replace(counts, product=replace(counts.product, **shape))  # type: ignore[arg-type]
+    machine = MACHINE.with_values({"hardware.lx_fraction": lx_fraction})
+    return kernel_ns([changed], machine).terms
+
+
+def test_one_read_serves_a_few_cores():
+    """32 cores that share an operand read it three times; one alone reads it a little slower."""
+    cal = MACHINE.calibration
+    assert multicast_reads(2, cal) == pytest.approx(1, abs=1e-3)
+    assert multicast_reads(1, cal) == 1 + cal.unshared_ratio
+    assert 1 < multicast_reads(8, cal) < 1.2
+    assert multicast_reads(32, cal) == pytest.approx(32 / cal.multicast_cores, rel=0.01)
+    wide, tall = (product(m_cores=m, n_cores=32 // m, lx_fraction=0.8).spill for m in (1, 32))
+    assert wide == pytest.approx(tall)  # both operands of MM have 8 MiB
+    times = multicast_reads(1, cal) + multicast_reads(32, cal) - 2
+    assert wide == pytest.approx(times * 8 * MIB / cal.product_gbps)
+
+
+def test_rows_read_the_weights_again_where_lx_is_small():
+    """512 rows and 256 columns a core: four times; 128 rows or 64 columns: once."""
+    cal = MACHINE.calibration
+    shared = multicast_reads(4, cal)
+    small, large = (product(m_cores=4, n_cores=8, lx_fraction=lx).spill for lx in (0.2, 0.8))
+    assert small - large == pytest.approx(3 * shared * 8 * MIB / cal.product_gbps)
+    for m_cores, n_cores in ((16, 2), (1, 32)):
+        changed = {"m_cores": m_cores, "n_cores": n_cores, "n": 2048 if m_cores > 1 else 64 * 32}
+        small, large = (product(lx_fraction=lx, **changed).spill for lx in (0.2, 0.8))
+        assert small == pytest.approx(large)
+
+
+def test_partial_sums_count_once_per_element():
+    """Not per core: a part beside the array, the other grows with the doublings of the cores."""
+    cal, elements = MACHINE.calibration, 2048 * 2048
+    two, sixteen = (product(k_cores=k, lx_fraction=0.8).ring for k in (2, 16))
+    assert two == sixteen == pytest.approx(cal.partial_sum_ns * elements)
+    more = product(k_cores=16).ring - product(k_cores=2).ring
+    assert more == pytest.approx(3 * cal.partial_sum_doubling_ns * elements)
+
+
+def test_alternating_batches_are_read_in_short_pieces():
+    shape = {"m": 512, "k": 128, "n": 512, "batch": 8, "m_cores": 1, "n_cores": 1}
+    together, apart, plain = (
+        product(**shape, batch_cores=cores, interleaved=(True, True, both))
+        if cores
+        else product(**shape, batch_cores=8)
+        for cores, both in ((1, True), (8, True), (0, False))
     )
+    assert plain.spill < together.spill < apart.spill
+    beside = product(**shape, batch_cores=8, interleaved=(False, False, True), lx_fraction=0.8)
+    assert beside.spill > 0
+    in_lx = product(
+        **shape, batch_cores=8, interleaved=(True, True, True), in_hbm=(False, False, False)
+    )
+    assert in_lx.spill == 0
+
+
+def test_formats_of_8_bits_are_twice_as_fast():
+    narrow = replace(MM, mac_format="SEN143_FP8")
+    assert product(narrow).pt == pytest.approx(product().pt / 2)
+
+
+def test_an_operand_that_was_just_written():
+    """Only beside another one: a function of the last result costs nothing more."""
+    first = replace(NEG, reads=frozenset({1, 2}), writes=frozenset({3}))
+    second = replace(NEG, reads=frozenset({3, 4}), writes=frozenset({5}))
+    plain = kernel_ns([first, replace(second, reads=frozenset({4, 6}))], MACHINE)
+    after = kernel_ns([first, second], MACHINE)
+    assert plain.terms.dependent == 0
+    assert after.total_ns - plain.total_ns == pytest.approx(after.terms.dependent)
+    assert after.terms.dependent == pytest.approx(
+        MACHINE.calibration.dependent_ratio * after.operations[0].total_ns
+    )
+    assert kernel_ns([first, replace(second, reads=frozenset({3}))], MACHINE).terms.dependent == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "factor"),
+    [(256, 16384, 1), (512, 16384, 0.5), (1024, 16384, 0), (128, 16384, 0), (192, 12288, 0)],
+)
+def test_valleys(rows: int, columns: int, factor: float):
+    tensor = replace(NEG, cost_class=CostClass.BROADCAST, rows=rows, columns=columns)
+    found = valley_factor(tensor, MACHINE.calibration)
+    assert found == pytest.approx(1 + factor * MACHINE.calibration.valley_ratio)
+    assert valley_factor(replace(tensor, cost_class=CostClass.POINTWISE), MACHINE.calibration) == 1
+
+
+CLASSES = {
+    "pointwise": NEG,
+    "few_cores": replace(NEG, cores=4),
+    "tiled": doing(NEG, executions=4),
+    "product": MM,
+    "reduction": replace(NEG, cost_class=CostClass.COLUMN_REDUCTION),
+    "product_8_bit": replace(MM, mac_format="SEN143_FP8"),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_times_carry_the_error_of_their_class(name: str):
+    found = kernel_ns([CLASSES[name]], MACHINE)
+    assert found.spread == pytest.approx(getattr(MACHINE.spread, name))
+    assert kernel_ns([CLASSES[name]], MACHINE, "ideal").spread is None
+
+
+def test_errors_of_a_class_do_not_cancel():
+    both = kernel_ns([NEG, MM], MACHINE)
+    parts = [each.total_ns * (each.spread or 0) for each in both.operations]
+    assert both.spread == pytest.approx(sum(parts) / both.total_ns)
 
 
 @pytest.mark.parametrize(("rows", "slower"), [(32 * 256, True), (32 * 32, False), (32 * 2, True)])

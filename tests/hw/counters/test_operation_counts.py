@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spyre.hw.cost.machine import default_machine
-from spyre.hw.cost.measured import MeasuredKernel, counts_of, measured_kernels
-from spyre.hw.cost.models import MODELS, kernel_ns
+from spyre.hw.cost.models import MODELS, kernel_ns, measured_class
+from spyre.hw.cost.rows import KernelRow, counts_of, measured_rows
 from spyre.hw.counters.counts import CostClass, OperationCounts
 from spyre.hw.counters.execute import count_operation
 from spyre.hw.counters.program import operation_counts
@@ -25,7 +25,7 @@ from spyre.mlir.operation.operation import Component
 from tests.hw.harness import allocations_of, engine, link, region, windows
 
 A, B, C = (HostOperand(region(k)) for k in range(3))
-BUILT = ("exp", "mul", "neg", "sumrow", "sum_row", "sum_col", "amax", "restickify", "mm", "row_add")
+BUILT = ("exp", "mul", "neg", "sumrow", "sumcol", "amax", "transpose", "mm", "bcast")
 
 
 def count(spec: OperationSpec, repeat: int = 1) -> OperationCounts:
@@ -33,42 +33,50 @@ def count(spec: OperationSpec, repeat: int = 1) -> OperationCounts:
     return count_operation(link(engine(), [op], allocations_of(windows(op)), repeat).runs[0])
 
 
-def built(row: MeasuredKernel) -> OperationSpec:
+def built(row: KernelRow) -> OperationSpec:
     """The kernel of a measured row on its cores."""
-    shape, split = (row.rows, row.columns), {"mb": row.cores}
+    shape, split = row.shape, {"mb": row.cores}
     match row.kernel:
-        case "sumrow" | "sum_row":
+        case "sumrow":
             return reduction("sum", shape, (1,), A, B, split)
         case "amax":
             return reduction("max", shape, (1,), A, B, split)
-        case "sum_col":
+        case "sumcol":
             return reduction("sum", shape, (0,), A, B, {"out": row.cores})
-        case "restickify":
-            sticks = min(row.cores, row.rows // 64)
+        case "transpose":
+            sticks = min(row.cores, row.shape[0] // 64)
             return restickify(shape, A, B, {"mb": sticks, "out": row.cores // sticks})
         case "mm":
-            split = {"mb": row.m_cores, "out": row.n_cores}
-            return matmul(row.rows, row.depth, row.columns, A, B, C, splits=split)
-        case "row_add":
+            assert row.split is not None
+            assert row.sizes is not None
+            split = {"mb": row.split["m"], "out": row.split["n"]}
+            m, k, n = (row.sizes[name] for name in "MKN")
+            return matmul(m, k, n, A, B, C, splits=split)
+        case "bcast":
             return pointwise("add", shape, [A, HostOperand(B.base, (0,))], C, split)
-    return pointwise(row.kernel, shape, [A, B][: row.inputs], C, split)
+    return pointwise(row.kernel, shape, [A, B] if row.kernel == "mul" else [A], C, split)
 
 
-ROWS = [row for row in measured_kernels() if row.kernel in BUILT and row.tiles == 1]
+ROWS = [
+    row
+    for row in measured_rows()
+    if row.kernel in BUILT and row.tiles == 1 and row.cells["source"] == "report"
+]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
-def test_measured_kernels_count_what_is_said(row: MeasuredKernel):
+def test_measured_kernels_count_what_is_said(row: KernelRow):
     """All but a broadcast operand's own bytes, which the rows leave out."""
-    (said,) = counts_of(row, default_machine())
+    ((_, (said,)),) = counts_of(row)
     found = count(built(row))
-    broadcast = 2 * row.columns if row.kernel == "row_add" else 0
+    broadcast = 2 * row.shape[1] if row.kernel == "bcast" else 0
     work = found.counters
     work = replace(
         work, rdmem_bytes=work.rdmem_bytes - broadcast, hbm_read_bytes=0, hbm_written_bytes=0
     )
     found = replace(found, counters=work)
     compared = {"name": "", "column_cores": 1, "largest_share": 0.0}
+    compared |= {"reads": frozenset(), "writes": frozenset()}
     assert replace(found, **compared) == replace(said, **compared)
     assert found.largest_share == pytest.approx(1 / row.cores)
 
@@ -89,6 +97,44 @@ def test_batches_and_splits_of_products():
     assert shape is not None
     assert (shape.batch, shape.m, shape.k, shape.n) == (6, 64, 128, 192)
     assert (shape.batch_cores, shape.m_cores, shape.k_cores, shape.n_cores) == (2, 1, 2, 3)
+
+
+def test_layouts_and_places_of_products():
+    """In the default layout the sticks of all batches alternate; a rows-inside layout has them
+    one after another.
+    """
+    default = count(matmul(64, 128, 64, A, B, C, batch=(4,))).product
+    single = count(matmul(64, 128, 64, A, B, C)).product
+    assert default is not None
+    assert single is not None
+    assert (default.interleaved, single.interleaved) == ((True,) * 3, (False,) * 3)
+    assert default.in_hbm == (True,) * 3
+    spec = matmul(64, 128, 64, A, B, C, batch=(4,))
+    outer = [
+        [replace(t, dims=t.dims[::-1]) for t in tensors] for tensors in (spec.inputs, spec.outputs)
+    ]
+    apart = count(replace(spec, inputs=outer[0], outputs=outer[1])).product
+    assert apart is not None
+    assert apart.interleaved == (False,) * 3
+    in_lx = replace(A, base=1 << 16, component=Component.LX)
+    near = count(matmul(64, 128, 64, in_lx, B, C)).product
+    assert near is not None
+    assert near.in_hbm == (False, True, True)
+
+
+def test_operations_that_read_what_was_just_written():
+    target = HostOperand(region(3))
+    specs = [
+        pointwise("add", (64, 128), [A, B], C, {"mb": 4}),
+        pointwise("add", (64, 128), [C, A], target, {"mb": 4}),
+        pointwise("add", (64, 128), [A, B], C, {"mb": 4}),
+        pointwise("neg", (64, 128), [C], target, {"mb": 4}),
+    ]
+    ops = [build_operation(spec) for spec in specs]
+    places = {a.address_bytes: a for op in ops for a in allocations_of(windows(op))}
+    counts = operation_counts(link(engine(), ops, list(places.values())).view)
+    kinds = [measured_class(counts[: place + 1]) for place in range(4)]
+    assert kinds == ["few_cores", "chain", "few_cores", "few_cores"]
 
 
 def test_scratchpad_operands_are_no_broadcast():
