@@ -20,6 +20,7 @@ from spyre.dtypes import (
     encode_dl16,
     encode_ieee_half,
 )
+from spyre.dtypes.codecs import float16_for_dl16
 from spyre.errors import UnsupportedError
 from spyre.hw.device.device import Device
 from spyre.hw.device.threads import shared_pool
@@ -65,8 +66,8 @@ def test_spaces_and_defaults_in_the_text_form():
 @pytest.mark.parametrize(
     ("text", "code", "expected"),
     [
-        ("fp64", "SPY530", "dl16, dl16-chunk, ieee; after"),
-        ("", "SPY530", "dl16, dl16-chunk, ieee; after"),
+        ("fp64", "SPY530", "dl16, dl16-chunk, ieee, card; after"),
+        ("", "SPY530", "dl16, dl16-chunk, ieee, card; after"),
         ("dl16:", "SPY540", "dma=away|trunc|even"),
         ("dl16:saturate=yes", "SPY540", "saturate"),
         ("dl16:rounding=even", "SPY540", "dma=away|trunc|even"),
@@ -148,7 +149,8 @@ def test_transfers_of_every_half(rounding: str, saturate: bool):
     """Every float16, as neighbours and with a stride."""
     numerics = Numerics(dma_rounding=rounding, saturate=saturate)  # type: ignore[arg-type]
     halves = CODES.view(np.float16)
-    expected = encode_dl16(decode_ieee_half(CODES), rounding, saturate)  # type: ignore[arg-type]
+    copied = float16_for_dl16(decode_ieee_half(CODES))
+    expected = encode_dl16(copied, rounding, saturate)  # type: ignore[arg-type]
     for apart in (1, 2):
         found = transfer(np.repeat(halves, apart), "float16", numerics, apart)
         assert_codes(found, expected, decode_ieee_half(CODES))
