@@ -392,7 +392,9 @@ def open_group(options: Any) -> Any:
 
     Without ``group_id`` it gets the name of the process group that first uses it.
     """
-    gloo = compat.new_gloo("spyre_p2p/", options.store, options)
+    # the store may have the addresses of an earlier group
+    number = options.store.add(f"spyre_p2p/{options.group_rank}", 1)
+    gloo = compat.new_gloo(f"spyre_p2p/{number}/", options.store, options)
     _groups[gloo] = CardGroup(options, gloo)
     if len(_groups) == 1:
         atexit.register(_close_at_exit)
