@@ -1,10 +1,9 @@
 """``createSpyreCCLBackend`` and the collectives that torch-spyre compiles, over those of this
 package's own device.
 
-They take what the extension takes: contiguous tensors, sums of float16. Everything else that
-backend ``spyreccl`` can do on the own device is refused here, as it is on the card. The extension
-has one communicator, the world's; so the world also stands in for names of groups that there are
-not.
+They take what the extension takes: contiguous tensors, sums of float16. The rest of what backend
+``spyreccl`` can do on this package's device is refused, as on the card. The extension has one
+communicator, the world's, which also serves names of groups that do not exist.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from spyre.frontend.tensors import record_of
 from spyre.torch_backend.device import NAMES
-from spyre.torch_backend.distributed import compat
-from spyre.torch_backend.distributed.group import open_group, raise_failure_of
-from spyre.torch_backend.distributed.operators import KERNELS, unsupported
-from spyre.torch_backend.eager.factories import copy_from
+from spyre.torch_backend.distributed import compat, group, operators
 from spyre.torch_backend.registration import patches
 from spyre.torch_backend.tensors import DeviceBuffer, StorageLayout, buffer_of
 
@@ -37,15 +33,14 @@ def create_backend(store: Any, rank: int, size: int, timeout: Any) -> Any:
     """Open a process group of cards and return its C++ backend; blocks until all ranks join."""
     _register_once()
     ranks = {"group_rank": rank, "group_size": size}
-    return open_group(SimpleNamespace(store=store, timeout=timeout, group_id="", **ranks))
+    return group.open_group(SimpleNamespace(store=store, timeout=timeout, group_id="", **ranks))
 
 
 @functools.cache
 def _register_once() -> None:
     compat.keep_imports_from_dynamo()
-    compat.implement_c10d(
-        {name: _checked(name, kernel) for name, kernel in KERNELS.items()}, raise_failure_of
-    )
+    kernels = {name: _checked(name, kernel) for name, kernel in operators.KERNELS.items()}
+    compat.implement_c10d(kernels, group.raise_failure_of)
     patches.install_named(("collective_works", "destroy"))
 
 
@@ -55,7 +50,9 @@ def _checked(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(kernel)
     def call(*args: Any) -> Any:
         if name not in _SUMS + _MOVES:
-            raise unsupported(name.strip("_"), "torch-spyre's backend has none on the card either")
+            raise operators.unsupported(
+                name.strip("_"), "torch-spyre's backend has none on the card either"
+            )
         if name in _SUMS:
             _check_sum(args[0], args[2])
         for tensor in tree_leaves([a for a in args if isinstance(a, (list, torch.Tensor))]):
@@ -69,7 +66,7 @@ def _check_sum(tensors: Any, reduce_op: Any) -> None:
     operator = reduce_op if isinstance(reduce_op, str) else compat.reduce_op_name(reduce_op)
     for tensor in tensors:
         if (operator, tensor.dtype) != ("sum", torch.float16):
-            raise unsupported(f"{operator} of {tensor.dtype}", "the card adds float16")
+            raise operators.unsupported(f"{operator} of {tensor.dtype}", "the card adds float16")
 
 
 def show_layout(tensor: torch.Tensor) -> None:
@@ -94,14 +91,14 @@ def broadcast_async(tensor: torch.Tensor, src_rank: int, group_name: str) -> tor
     """spyre::broadcast_async: a new tensor with the content of rank ``src_rank``, once waited
     for.
     """
-    group, output = compat.group_named(group_name), torch.empty_like(tensor)
-    if group.rank() == src_rank:
+    ranks, output = compat.group_named(group_name), torch.empty_like(tensor)
+    if ranks.rank() == src_rank:
         show_layout(tensor)
         show_layout(output)
-        copy_from(tensor, output)
+        operators.copy_from(tensor, output)
     options = dist.BroadcastOptions()
     options.rootRank, options.asyncOp = src_rank, True
-    _remember(output, group.broadcast([output], options))
+    _remember(output, ranks.broadcast([output], options))
     return output
 
 

@@ -18,10 +18,8 @@ from typing import Any
 from spyre.frontend.activation import EXTENSION, PACKAGE
 
 TORCH = "2.13"
-"""The version of torch that this package and the supported commits are made for."""
 FIRST, LAST = ("2026-07-29", "754839c"), ("2026-08-19", "9e0a3d8")
 SUPPORTED = f"commits of {FIRST[0]} ({FIRST[1]}) to {LAST[0]} ({LAST[1]}), torch {TORCH}"
-"""Those that were run."""
 _IMPORT_IN_TEXT = re.compile(r"from torch_spyre\._C import ([\w ,]+)")
 
 
@@ -110,7 +108,8 @@ def _uses_in(nodes: list[ast.AST], file: str) -> Iterator[Use]:
 
 def _imported(nodes: list[ast.AST]) -> tuple[set[str], dict[str, str]]:
     """Local names of the extension itself, and those of its members."""
-    modules, names = {EXTENSION}, {}
+    modules: set[str] = {EXTENSION}
+    names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {each.asname or "" for each in node.names if each.name == EXTENSION}

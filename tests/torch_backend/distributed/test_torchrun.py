@@ -147,3 +147,33 @@ def test_two_hosts():
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
     assert len(tokens[0].split()) == 8
+
+
+AGAIN = """
+import sys, time
+from datetime import timedelta
+from types import SimpleNamespace
+import torch.distributed as dist
+from spyre.torch_backend.distributed.group import close_all, open_group
+rank, path = int(sys.argv[1]), sys.argv[2]
+options = {"store": dist.FileStore(path, 2), "group_rank": rank, "group_size": 2, "group_id": ""}
+for turn in range(4):
+    time.sleep(0.3 if turn and turn % 2 == rank else 0)
+    open_group(SimpleNamespace(timeout=timedelta(seconds=20), **options))
+    close_all()
+"""
+
+
+def test_groups_are_opened_again_with_the_same_store(tmp_path):
+    """A rank that comes early must not take the address of another's closed group for the new."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", AGAIN, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        ended(rank)

@@ -1,0 +1,1 @@
+from . import compat as compat, group as group, operators as operators
