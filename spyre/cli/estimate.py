@@ -27,7 +27,6 @@ from spyre.hw.cost import (
 )
 
 ADDED = ("modelled_us", "error", "spread", "class", "bound_by", "chosen_split")
-"""Columns that ``--csv`` adds, and ``reason``."""
 
 
 def estimate_and_report(options: EstimateOptions) -> int:

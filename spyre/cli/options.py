@@ -453,8 +453,7 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Flags and parameters of `argparse` of each option; types and defaults are those of the fields."""
 Paths = Literal["?", "rows", 2] | None
-"""Number of the paths a command takes: at most one (``rows``: a CSV file), two, or (None) exactly
-one."""
+"""Number of paths of a command: at most one (``rows``: a CSV file), two, (None) exactly one."""
 Groups = dict[str, tuple[str, ...]]
 """Options by the headline of their group in the help, "" for none."""
 _ARGUMENTS = ("inputs", "shapes", "strides", "aliases", "values", "seed")

@@ -14,8 +14,7 @@ from spyre.hw.cost.machine import MachineSpec, default_machine
 from spyre.hw.cost.models import KernelTime, kernel_ns, measured_class, size_us
 from spyre.hw.cost.rows import MOVES, KernelRow, counts_of, read_rows
 
-CLOSE = 0.05
-"""Candidates whose modelled times are closer are too close to call."""
+CLOSE = 0.05  # candidates whose modelled times are closer are too close to call
 
 
 @dataclass(frozen=True)

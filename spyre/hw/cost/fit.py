@@ -36,11 +36,9 @@ Float64Array = npt.NDArray[np.float64]
 ROUNDS = 40
 HUBER = 0.1
 FOLDS = 8
-SPREAD_QUANTILE = 2 / 3
 
 
-TABLE_UNIT = "B, us"
-"""Of constants that are times by size themselves."""
+TABLE_UNIT = "B, us"  # of constants that are times by size themselves
 
 
 def steps_of(machine: MachineSpec) -> dict[str, list[str]]:
@@ -56,7 +54,8 @@ def start_of(
     machine: MachineSpec, names: Iterable[str], rows: Sequence[FitRow]
 ) -> dict[str, float]:
     """The machine's values; ``x@4`` is the one at 4 of the points of ``x``, if rows have that."""
-    found, seen = {}, {each.row.cores for each in rows}
+    found: dict[str, float] = {}
+    seen = {each.row.cores for each in rows}
     for name in names:
         value = machine.constants[name].value
         if isinstance(value, tuple):
@@ -195,7 +194,7 @@ def fit(machine: MachineSpec, measured: Sequence[KernelRow]) -> dict[str, Machin
             points, errors[kind] = _table(moved)
             constants[name] = _fitted(replace(constant, value=points), kind, errors[kind], 0.5)
     for kind, found in errors.items():
-        constant = _fitted(machine.constants[f"spread.{kind}"], kind, found, SPREAD_QUANTILE)
+        constant = _fitted(machine.constants[f"spread.{kind}"], kind, found, 2 / 3)
         constants[f"spread.{kind}"] = replace(constant, value=constant.spread, spread=0.0)
     return constants
 

@@ -37,8 +37,7 @@ MOVES = {"copy to host": "copy", "rest of device time, follows output bytes": "c
 MOVES |= {"memset": "memset", "memset of the output": "memset"}
 """Rows that are no kernels, whose time goes by the bytes: field of `Spread`."""
 Counts = tuple[OperationCounts, ...]
-Split = Mapping[str, int]
-"""Cores among which the dims of a product are divided: b, m, n, k."""
+Split = Mapping[str, int]  # cores among which the dims of a product are divided: b, m, n, k
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,21 +211,21 @@ _CLASSES = {
 """Further letters: ``e`` a function like exp, ``s`` a scalar operand, ``w`` writes its
 sums, ``a`` only one."""
 _KERNELS: Mapping[str, tuple[Operation, ...]] = {
-    **dict.fromkeys(("neg", "abs", "relu", "copy", "mul by 2.0"), (("p", "1100"),)),
+    **dict.fromkeys(("neg", "abs", "relu", "sqrt", "copy", "mul by 2.0"), (("p", "1100"),)),
     "transpose_outer": (("p", "1100"),),  # sticks are copied
-    **dict.fromkeys(("exp", "gelu"), (("pe", "1100"),)),
+    **dict.fromkeys(("exp", "log", "gelu", "silu", "sigmoid", "tanh"), (("pe", "1100"),)),
     "add_const": (("ps", "1100"),),
     **dict.fromkeys(("add", "sub", "mul", "div"), (("p", "2100"),)),
     "add_indep2": (("p", "2100"), ("p", "2100")),
     # the vector's own bytes are left out
-    **dict.fromkeys(("bcast", "bcastcol", "mulbcast"), (("b", "1100"),)),
+    **dict.fromkeys(("bcast", "bcastcol", "mulbcast", "row_add"), (("b", "1100"),)),
     "write": (("b", "0100"),),  # the outer sum of two vectors
     # a tensor twice, read once: along dim 0 it is written to a part of every plane of sticks
-    "cat0": (("x", "1200"),),
-    "cat1": (("p", "1200"),),
-    **dict.fromkeys(("amax", "max", "sum", "sumrow", "mean", "read"), (("rw", "1000"),)),
-    "sumcol": (("cw", "1000"),),
-    "sumall": (("raw", "1000"),),
+    **dict.fromkeys(("cat0", "cat_dim0"), (("x", "1200"),)),
+    **dict.fromkeys(("cat1", "cat_dim1"), (("p", "1200"),)),
+    **dict.fromkeys(("amax", "max", "sum", "sumrow", "sum_row", "mean", "read"), (("rw", "1000"),)),
+    **dict.fromkeys(("sumcol", "sum_col"), (("cw", "1000"),)),
+    **dict.fromkeys(("sumall", "sum_all"), (("raw", "1000"),)),
     **dict.fromkeys(("transpose", "restickify"), (("t", "1100"),)),
     "softmax": (("r", "1000"), ("p", "1100"), ("pe", "1100"), ("r", "1000"), ("p", "1100")),
 }

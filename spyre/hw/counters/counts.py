@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from operator import attrgetter
@@ -155,8 +155,8 @@ class OperationCounts:
     column_cores: int = 1
     scalar_operand: bool = False
     product: ProductShape | None = None
-    reads: frozenset[int] = frozenset()
-    writes: frozenset[int] = frozenset()
+    reads: frozenset[int] = field(default=frozenset(), compare=False)
+    writes: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def runs(self) -> int:

@@ -246,7 +246,7 @@ def _helps(profile: Profile, execute: ExecuteProfile) -> Iterator[str]:
     if terms.tile > _PART * total:
         yield "tiles of another height: rows of this one are read in short pieces"
     if terms.spill > _PART * total:
-        yield "smaller tiles of the product: its accumulators do not stay in the arrays"
+        yield "another division or layout of the product: its operands are read again"
     in_lx = "more of its" if execute.counters.lx_bytes else "its"
     yield {
         Bound.MEMORY: f"keep {in_lx} operands or its result in LX between executes",

@@ -314,7 +314,8 @@ COLUMNS: tuple[Column[ProfileRow], ...] = (
     Column("cores", lambda row: str(row.cores), lambda row: row.cores),
     Column("runs", lambda row: str(row.runs), lambda row: row.runs),
     Column("time", lambda row: time_text(row.time_ns), lambda row: row.time_ns),
-    Column("error", lambda row: spread_text(row.spread), lambda row: row.spread or 0.0),
+    Column("error", lambda row: "-" if row.spread is None else f"±{row.spread:.0%}",
+           lambda row: row.spread or 0.0),
     Column("share", lambda row: f"{row.share:.0%}", lambda row: row.share),
     Column("bound by", lambda row: row.bound),
     Column("HBM", lambda row: format_bytes(row.hbm_bytes), lambda row: row.hbm_bytes),
@@ -331,11 +332,6 @@ COLUMNS: tuple[Column[ProfileRow], ...] = (
 def time_text(time_ns: float) -> str:
     """Return modelled time: whole nanoseconds, three digits in larger units, "-" for 0."""
     return format_ns(round(time_ns)) if time_ns else "-"
-
-
-def spread_text(spread: float | None) -> str:
-    """Return the error of a modelled time; "-" if none is known."""
-    return "-" if spread is None else f"±{spread:.0%}"
 
 
 def reuse_text(row: ProfileRow) -> str:

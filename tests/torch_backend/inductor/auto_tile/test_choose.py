@@ -176,6 +176,8 @@ def test_counts_of_what_is_read_again():
     """Each iteration reads the weights again."""
     _, (kernel,), _ = compiled_once("mlp", True)
     operations = launch_counts(kernel.kernel).operations
-    again = [(c.hbm_reread_bytes, c.counters.rdmem_bytes) for c in operations if c.product]
-    assert all(0 < reread < read for reread, read in again)
+    again = [c for c in operations if c.product and c.runs > 1]
+    assert again
+    assert all(0 < c.hbm_reread_bytes < c.counters.rdmem_bytes for c in again)
+    assert not any(c.hbm_reread_bytes for c in operations if c.runs == 1)
     assert not any(c.hbm_reread_bytes for c in operations if not c.product)
