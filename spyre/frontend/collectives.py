@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 from spyre.frontend.tensors import record_of
 from spyre.torch_backend.device import NAMES
 from spyre.torch_backend.distributed import compat, group, operators
-from spyre.torch_backend.eager.factories import copy_from
 from spyre.torch_backend.registration import patches
 from spyre.torch_backend.tensors import DeviceBuffer, StorageLayout, buffer_of
 
@@ -96,7 +95,7 @@ def broadcast_async(tensor: torch.Tensor, src_rank: int, group_name: str) -> tor
     if ranks.rank() == src_rank:
         show_layout(tensor)
         show_layout(output)
-        copy_from(tensor, output)
+        operators.copy_from(tensor, output)
     options = dist.BroadcastOptions()
     options.rootRank, options.asyncOp = src_rank, True
     _remember(output, ranks.broadcast([output], options))
