@@ -1,9 +1,9 @@
 """``createSpyreCCLBackend`` and the collectives that torch-spyre compiles, over those of this
 package's own device.
 
-They take what the extension takes: contiguous tensors, sums of float16. What backend ``spyreccl`` can
-do on the own device beside that is refused, as on the card. The extension has one communicator, the
-world's; so the world also stands in for names of groups that are not there.
+They take what the extension takes: contiguous tensors, sums of float16. What else ``spyreccl`` can
+do on the own device is refused, as on the card. The extension has one communicator, the world's; so
+the world also stands in for names of groups that are not there.
 """
 
 from __future__ import annotations
