@@ -108,7 +108,8 @@ def _uses_in(nodes: list[ast.AST], file: str) -> Iterator[Use]:
 
 def _imported(nodes: list[ast.AST]) -> tuple[set[str], dict[str, str]]:
     """Local names of the extension itself, and those of its members."""
-    modules, names = {EXTENSION}, {}
+    modules = {EXTENSION}
+    names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {each.asname or "" for each in node.names if each.name == EXTENSION}

@@ -43,7 +43,7 @@ from spyre.torch_backend.distributed.images import (
     sticks,
     without_padding,
 )
-from spyre.torch_backend.eager.factories import copy_from
+from spyre.torch_backend.eager.factories import copy_from as copy_from
 from spyre.torch_backend.tensors import buffer_of
 
 Tensors = Sequence[torch.Tensor]
