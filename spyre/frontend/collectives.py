@@ -123,10 +123,8 @@ def wait_work(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _remember(tensor: torch.Tensor, work: Any) -> None:
-    buffer = buffer_of(tensor)
-    if buffer in _pending:
+    if _pending.setdefault(buffer_of(tensor), work) is not work:
         raise RuntimeError("a collective is pending on this memory: wait_work has to come first")
-    _pending[buffer] = work
 
 
 OPERATORS = {
