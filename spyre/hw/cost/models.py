@@ -495,7 +495,7 @@ def repeated_bytes(counts: OperationCounts, shape: ProductShape, machine: Machin
 
 def multicast_reads(cores: int, cal: Calibration) -> float:
     """How often an operand is read that ``cores`` cores share: a smooth maximum of once and once
-    per ``multicast_cores``; a core alone reads a stream of its own, which is slower.
+    per ``multicast_cores``; a core alone is slower.
     """
     if cores == 1:
         return 1.0 + cal.unshared_ratio
