@@ -316,7 +316,7 @@ def _struct_of(size: Ints, stride: Ints, dtype: torch.dtype, device_index: int) 
         return struct
     rank = len(size)
     if rank > MAX_RANK:
-        raise RuntimeError(f"spyre tensors have at most {MAX_RANK} dims, not {rank}")
+        raise RuntimeError(f"only tensors with up to {MAX_RANK} dims are supported")
     device = EXTENSION_DEVICE | device_index << 32
     rank_and_dtype = rank | TYPE_CODES[dtype] << 32 | 8 * dtype.itemsize << 40 | 1 << 48
     struct = _other_struct
