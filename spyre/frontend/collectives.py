@@ -1,9 +1,9 @@
 """``createSpyreCCLBackend`` and the collectives that torch-spyre compiles, over those of this
 package's own device.
 
-They take what the extension takes: contiguous tensors, sums of float16. The rest of what backend
-``spyreccl`` can do on this package's device is refused, as on the card. The extension has one
-communicator, the world's, which also serves names of groups that do not exist.
+As in the extension, tensors have to be contiguous, and only float16 is summed. Other operations of
+backend ``spyreccl`` are refused, as on the card. The extension has one communicator, the world's,
+which also serves names of groups that do not exist.
 """
 
 from __future__ import annotations

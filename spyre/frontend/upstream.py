@@ -1,5 +1,5 @@
-"""What a checkout of torch-spyre asks for, read without running any of it: its torch, its commit,
-and the names of ``torch_spyre._C`` that its Python uses.
+"""Requirements of a checkout of torch-spyre, read from its files without importing them: the torch
+version, the commit, and the names of ``torch_spyre._C`` that its Python uses.
 """
 
 from __future__ import annotations

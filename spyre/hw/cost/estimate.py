@@ -107,7 +107,7 @@ class Estimates:
 
 
 def choice(rows: Sequence[tuple[KernelRow, float, float]]) -> Choice:
-    """What the model chooses of the measured divisions of one problem."""
+    """Return the division of one problem that the model finds fastest, among the measured ones."""
     modelled = sorted(rows, key=lambda each: each[1])
     best = min(rows, key=lambda each: each[2])
     apart = [

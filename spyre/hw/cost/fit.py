@@ -122,7 +122,7 @@ def fit_step(
     def errors(logs: Float64Array) -> Float64Array:
         values = dict(zip(start, np.exp(logs).tolist(), strict=True))
         found = log_errors(rows, with_constants(machine, values))
-        # a pseudo-Huber loss as the square of what is returned
+        # least squares of these residuals is a pseudo-Huber loss of the errors
         loss: Float64Array = np.sqrt(2 * HUBER * (np.hypot(found, HUBER) - HUBER)) * np.sign(found)
         return loss
 

@@ -237,7 +237,7 @@ _IN_LX: Mapping[str, tuple[Operation, ...]] = {
 }
 """Operations of kernels, with intermediate tensors in HBM and in LX."""
 LX_TILE_BYTES = 1_677_721
-"""What a core's LX has room for (torch-spyre, config.py); a larger tile of softmax stays in HBM."""
+"""Usable bytes of a core's LX (torch-spyre, config.py); a larger tile of softmax stays in HBM."""
 
 
 def operations_of(row: KernelRow) -> tuple[Operation, ...]:

@@ -50,9 +50,10 @@ _CYCLES = (
     (float.fromhex("0x1.04ccbcp+20"), 9668305 * 2.0**-46, -3.2446315e-15),
     (float.fromhex("0x1.921fb6p+0"), -3075916 * 2.0**-46, 5.390303e-15),
 )
-"""float32 numbers next to multiples of 2π, the last to π/2, and what they lack as two numbers, the
-first a multiple of 2^-46. They were searched for what is small after multiplication with as many of
-each number as there may be: together 0.13, and of the second numbers 2^-28."""
+"""Per row: a float32 number close to a multiple of 2π (in the last row to π/2), and its difference
+from that multiple as a sum of two numbers, the first of them a multiple of 2^-46. The rows were
+searched for small differences: times the largest count of each row, their sum is at most 0.13, and
+that of the second numbers at most 2^-28."""
 _HIGH_START = 0.75
 """Sums between this ± 1/4 are rounded to multiples of 2^-24."""
 _SIN = (0.1666666716337204, -0.008333359844982624, 0.00019844296912197024, -2.7413498173700646e-06)
@@ -246,8 +247,10 @@ def error_function(builder: Lowering, x: Value, dtype: str) -> Value:
 
 
 def power(x: Term, exponent: int) -> Term:
-    """x to a power, not 0, in float32, by squaring: a difference ``result - low`` of two numbers,
-    which keeps what the products and 1/x lose."""
+    """x to an integer power other than 0 in float32, by repeated squaring.
+
+    Numbers are differences ``result - low``, so that rounding errors of products and 1/x are kept.
+    """
     base, base_low = x, None
     if exponent < 0:
         base = x.apply("reciprocal")
