@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -21,32 +22,46 @@ def event_of(name, package="spyre.hw.kernels"):
 @pytest.fixture
 def said(monkeypatch, capsys):
     """What notices wrote, with waits cut short."""
-    while compile_progress()._is_watched:  # what an earlier test compiled
-        time.sleep(0.01)
+    wait_for(lambda: not is_watching(), "an earlier test compiles for ever")
     monkeypatch.setenv("SPYRE_PROGRESS", "1")
     for name, seconds in (("SILENT", 0.05), ("IDLE", 0.05), ("_TICK", 0.01)):
         monkeypatch.setattr(module, f"{name}_SECONDS", seconds)
-    return lambda: capsys.readouterr().err
+    texts = []
+
+    def text():
+        texts.append(capsys.readouterr().err)
+        return "".join(texts)
+
+    return text
 
 
-def compile_for(progress, seconds, *events):
+def compile_for(progress, seconds, *events, until=lambda: True):
     for event in events:
         progress.on_start(event)
     time.sleep(seconds)
+    wait_for(until, "no line is written")
     for event in reversed(events):
         progress.on_end(event)
-    for _ in range(500):
-        if not progress._is_watched:
+    wait_for(lambda: not is_watching(), "it watches for ever")
+
+
+def is_watching():
+    return any(thread.name == "spyre-progress" for thread in threading.enumerate())
+
+
+def wait_for(condition, otherwise):
+    for _ in range(2000):
+        if condition():
             return
         time.sleep(0.01)
-    pytest.fail("it watches for ever")
+    pytest.fail(otherwise)
 
 
 def test_a_long_wait_is_named_and_its_end(said):
     progress = CompileProgress()
     for number in progress.numbered([7, 9]):
         if number == 9:
-            compile_for(progress, 0.15, event_of("run_chunks"), event_of("load"))
+            compile_for(progress, 0.0, event_of("run_chunks"), event_of("load"), until=said)
     first, last = said().splitlines()
     assert first == "compiling kernels (once): 2 of 2, load, 0 s"
     assert last.startswith("kernels compiled in 0 s, kept in ")
@@ -55,7 +70,7 @@ def test_a_long_wait_is_named_and_its_end(said):
 def test_what_other_processes_compile_is_named(said):
     progress = CompileProgress()
     for _ in progress.elsewhere(["matmul", "topk"], 3):
-        time.sleep(0.15)
+        wait_for(said, "no line is written")
     compile_for(progress, 0.0)
     first, last = said().splitlines()
     assert first == "compiling kernels (once): 1 of 3, matmul, 0 s"
@@ -93,8 +108,6 @@ def test_a_stream_that_cannot_be_written_harms_nothing(said, monkeypatch, closed
 def test_it_listens_to_the_compiler(tmp_path):
     """A kernel that is compiled anew is told of by numba."""
     from numba import njit
-
-    from spyre.hw.kernels.progress import compile_progress
 
     heard = []
     listener = compile_progress()
