@@ -17,7 +17,7 @@ from spyre.frontend.formats import DataFormats, formats_of, get_device_dtype
 from spyre.frontend.tensors import on_card, record_of
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import is_parted, transfer_geometry
-from spyre.runtime.flex import bytes_to_device, to_device_plan, to_host_plan
+from spyre.runtime.flex import JobPlan, bytes_to_device, to_device_plan, to_host_plan
 from spyre.torch_backend.compat import TO_CARD, TO_HOST, in_range, is_dense
 from spyre.torch_backend.tensors import buffer_of, host_tensor
 
@@ -132,8 +132,11 @@ def _upload(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> None
     if _is_parted(target, source.stride()):
         together = torch.empty_strided(target.sizes, target.strides, dtype=source.dtype)
         source = together.copy_(source)
-    plan = to_device_plan(host_tensor(source), target)
-    buffer = buffer_of(dst)
+    _enqueue(to_device_plan(host_tensor(source), target), dst, non_blocking)
+
+
+def _enqueue(plan: JobPlan, tensor: torch.Tensor, non_blocking: bool) -> None:
+    buffer = buffer_of(tensor)
     stream = buffer.card.streams.current
     stream.copy(plan, [buffer.memory])
     if not non_blocking:
@@ -164,13 +167,8 @@ def _whole(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _download(source: torch.Tensor, dst: torch.Tensor, non_blocking: bool) -> None:
-    memory = on_card(source)
-    plan = to_host_plan(memory, host_tensor(dst if dst.dim() else dst.reshape(1)))
-    buffer = buffer_of(source)
-    stream = buffer.card.streams.current
-    stream.copy(plan, [buffer.memory])
-    if not non_blocking:
-        stream.synchronize()
+    target = host_tensor(dst if dst.dim() else dst.reshape(1))
+    _enqueue(to_host_plan(on_card(source), target), source, non_blocking)
 
 
 def _part(parent: torch.Tensor, view: torch.Tensor) -> torch.Tensor:

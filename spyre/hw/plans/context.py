@@ -97,6 +97,11 @@ class PlanContext:
         known = name in self.spec.optional_constants
         return known and self.op.constants.get(name, 0) != 0
 
+    def stick_error(self, expected: str, found: str) -> SdscError:
+        """An SdscError SPY283: the operands' sticks do not fit each other."""
+        message = f"{self.op.name}: operands have different sticks"
+        return SdscError("SPY283", message, self.location, expected=expected, found=found)
+
     def refuse(
         self, code: str, message: str, expected: str, found: str, path: str = ""
     ) -> UnsupportedError:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from spyre.errors import SdscError
 from spyre.hw import plan_table as tb
 from spyre.hw.access import TensorAccess
 from spyre.hw.ops import OPCODES
@@ -82,12 +81,9 @@ def check_sticks(context: PlanContext) -> None:
     for access in context.inputs:
         if access.stick_dim == out.stick_dim and access.lanes == out.lanes:
             continue
-        raise SdscError(
-            "SPY283",
-            f"{context.op.name}: operands have different sticks",
-            context.location,
-            expected=f"stick {out.stick_dim!r} of {out.lanes} as in {out.tensor.name}",
-            found=f"stick {access.stick_dim!r} of {access.lanes} in {access.tensor.name}",
+        raise context.stick_error(
+            f"stick {out.stick_dim!r} of {out.lanes} as in {out.tensor.name}",
+            f"stick {access.stick_dim!r} of {access.lanes} in {access.tensor.name}",
         )
 
 

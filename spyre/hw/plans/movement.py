@@ -25,6 +25,7 @@ from spyre.hw.plans.context import (
     outer_count,
     walk_axes,
 )
+from spyre.hw.plans.elementwise import check_sticks
 from spyre.layout import AccessMap, Axis, Int64Array, drop_unit_axes
 from spyre.mlir.operation import Component, Indirection, index_step, index_step_fault, indexed_dims
 
@@ -38,19 +39,12 @@ GROUP = 64
 
 def plan_copy(context: PlanContext) -> Iterator[Int64Array]:
     """Rows of an identity."""
-    source, target = context.inputs[0], context.output
-    if source.stick_dim != target.stick_dim or source.lanes != target.lanes:
-        raise SdscError(
-            "SPY283",
-            "identity: operands have different sticks",
-            context.location,
-            expected=f"stick {target.stick_dim!r} of {target.lanes} as in {target.tensor.name}",
-            found=f"stick {source.stick_dim!r} of {source.lanes} in {source.tensor.name}",
-        )
+    check_sticks(context)
     if context.op.index_tensors:
         yield from _plan_indirect(context)
         return
-    check_covered(context, source, target)
+    target = context.output
+    check_covered(context, context.inputs[0], target)
     axes = walk_axes(context, {target.stick_dim: target.lanes})
     for group in fold_cores(context.op, context.starts):
         for walk in group.walk(axes, 1).unrolled(tb.MAX_RANK + 1):
@@ -231,13 +225,9 @@ def plan_convert(context: PlanContext) -> Iterator[Int64Array]:
     wide = target if context.spec.kernel_op == "widen" else source
     narrow = source if wide is target else target
     if source.stick_dim != target.stick_dim or (wide.lanes, narrow.lanes) != (32, 64):
-        raise SdscError(
-            "SPY283",
-            f"{context.op.name}: operands have the wrong sticks",
-            context.location,
-            expected="one stick dim, 64 16-bit elements against 32 32-bit elements",
-            found=f"{source.stick_dim!r} of {source.lanes} to "
-            f"{target.stick_dim!r} of {target.lanes}",
+        raise context.stick_error(
+            "one stick dim, 64 16-bit elements against 32 32-bit elements",
+            f"{source.stick_dim!r} of {source.lanes} to {target.stick_dim!r} of {target.lanes}",
         )
     axes = walk_axes(context, {target.stick_dim: GROUP})
     for group in fold_cores(context.op, context.starts):
@@ -300,13 +290,10 @@ def _check_stick_dims(context: PlanContext, a: str, b: str) -> None:
     both = all(x.tensor.holds(d) for x in (source, target) for d in (a, b))
     if both and source.lanes == target.lanes:
         return
-    raise SdscError(
-        "SPY283",
-        "ReStickifyOpHBM: both tensors must hold both stick dims, with equal elements",
-        context.location,
-        expected=f"{a!r} and {b!r} in both tensors, {source.lanes} per stick",
-        found=f"{source.tensor.name} {source.tensor.dims}, {target.tensor.name} "
-        f"{target.tensor.dims} with {target.lanes} per stick",
+    raise context.stick_error(
+        f"{a!r} and {b!r} in both tensors, {source.lanes} per stick",
+        f"{source.tensor.name} {source.tensor.dims}, {target.tensor.name} {target.tensor.dims} "
+        f"with {target.lanes} per stick",
     )
 
 

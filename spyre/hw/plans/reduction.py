@@ -260,13 +260,8 @@ def _check_lanes(context: PlanContext) -> None:
     source, target = context.inputs[0], context.output
     if source.lanes == target.lanes or _output_format(context, target) == tb.INT32:
         return
-    raise SdscError(
-        "SPY283",
-        f"{context.op.name}: operands have different sticks",
-        context.location,
-        expected=f"{source.lanes} elements per stick as in {source.tensor.name}",
-        found=f"{target.lanes} in {target.tensor.name}",
-    )
+    expected = f"{source.lanes} elements per stick as in {source.tensor.name}"
+    raise context.stick_error(expected, f"{target.lanes} in {target.tensor.name}")
 
 
 def _output_format(context: PlanContext, target: TensorAccess) -> int:

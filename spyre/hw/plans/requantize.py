@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spyre.errors import SdscError
 from spyre.hw import plan_table as tb
 from spyre.hw.plans.context import (
     Mask,
@@ -91,12 +90,9 @@ def _check_sticks(context: PlanContext) -> None:
             other = others[0] if others else "another dim"
             check_stick(context, access, [((first[0], other)[k], n) for k, n in shape])
         elif access.tensor.stick_dims != first[:1]:
-            raise SdscError(
-                "SPY283",
-                f"{context.op.name}: operands have different sticks",
-                context.location,
-                expected=f"stick {first[0]!r} as in {context.inputs[0].tensor.name}",
-                found=f"stick {access.tensor.stick_dims} in {access.tensor.name}",
+            raise context.stick_error(
+                f"stick {first[0]!r} as in {context.inputs[0].tensor.name}",
+                f"stick {access.tensor.stick_dims} in {access.tensor.name}",
             )
 
 

@@ -56,15 +56,12 @@ from .op_spec import (
     tile_of as tile_of,
 )
 from .operations import (
-    HALF as HALF,
-    INTEGER as INTEGER,
     MATMUL_STICK as MATMUL_STICK,
-    WORD as WORD,
     ConstantArgument as ConstantArgument,
+    DerivedOperations as DerivedOperations,
     Lowering as Lowering,
     NotRecorded as NotRecorded,
     current_recorder as current_recorder,
-    finite_for_int64 as finite_for_int64,
     is_padded as is_padded,
     recorded_by as recorded_by,
     result_lane as result_lane,

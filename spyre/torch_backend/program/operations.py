@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -50,7 +50,67 @@ MATMUL_STICK = 64
 HALF, WORD, INTEGER = "SEN169_FP16", "IEEE_FP32", "IEEE_INT32"
 
 
-class Lowering:
+V = TypeVar("V", bound=Any)
+"""A value, or the record of one."""
+
+
+class DerivedOperations(Generic[V]):
+    """Operations that are made of others of the same class: ``pointwise``, ``reduce``,
+    ``constant`` and ``converted_by``.
+    """
+
+    pointwise: Callable[..., V]
+    reduce: Callable[..., V]
+    constant: Callable[..., V]
+    converted_by: Callable[..., V]
+
+    def copy(self, value: V, dtype: str = "") -> V:
+        """A copy of the elements' bits; ``dtype``: another of the same device format."""
+        return self.pointwise("identity", value, dtype=dtype or value.dtype)
+
+    def mean(self, value: V, dims: Sequence[int]) -> V:
+        count = prod(value.sizes[k] for k in dims)
+        return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
+
+    def convert(self, value: V, dtype: str) -> V:
+        """``value`` as another dtype: float32, an int, or one held as DL16.
+
+        Floats that become bool are compared with zero; ints and halves go through float32; floats
+        that become ints are truncated, with SPY901 for numbers that int64 has and the card has not.
+        """
+        if value.dtype == dtype:
+            return value
+        if dtype == "bool":
+            return self.nonzero(value)
+        source, target = value.format, device_format(dtype)
+        if source == target:
+            return replace(value, dtype=dtype)
+        if source != WORD:
+            name = "dl16tofp32" if source == HALF else "int32tofp32"
+            value = self.converted_by(name, value, "float32")
+        if target == WORD:
+            return value
+        if target == HALF:
+            return self.converted_by("fp32todl16", value, dtype)
+        if dtype == "int64":
+            value = finite_for_int64(self, value)
+        limits = range_constants("fp32toint32", dtype)
+        return self.converted_by("fp32toint32", value, dtype, constants=limits)
+
+    def nonzero(self, value: V) -> V:
+        """Whether every element differs from zero, as bool."""
+        if value.format == INTEGER:
+            value = self.converted_by("int32tofp32", value, "float32")
+        return self.truth(self.pointwise("notequal", value, self.constant(0.0, value.dtype)))
+
+    def truth(self, value: V) -> V:
+        """1.0 and 0.0 as bool."""
+        if value.format == WORD:
+            return self.converted_by("fp32todl16", value, "bool")
+        return replace(value, dtype="bool")
+
+
+class Lowering(DerivedOperations[Value]):
     """Adds operations to a program; every method returns its result, in scratch memory.
 
     ``constants``: numbers among the program's arguments, by argument number.
@@ -100,10 +160,6 @@ class Lowering:
         wanted = lane if lane >= 0 and value.sizes[lane] > 1 else -1
         return self.with_lane(value, wanted)
 
-    def copy(self, value: Value, dtype: str = "") -> Value:
-        """A copy of the elements' bits; ``dtype``: another of the same device format."""
-        return self.pointwise("identity", value, dtype=dtype or value.dtype)
-
     def broadcast(self, value: Value, sizes: Ints, lane: int | None = None) -> Value:
         """A copy of ``value`` broadcast to ``sizes``; ``lane``: of the copy, default the operand's,
         or the last dim that grows if it has none.
@@ -144,28 +200,11 @@ class Lowering:
     # --- conversions -----------------------------------------------------------------------------
 
     def convert(self, value: Value, dtype: str) -> Value:
-        """``value`` as another dtype: float32, an int, or one held as DL16.
-
-        Floats that become bool are compared with zero; ints and halves go through float32.
-        """
-        if value.dtype == dtype:
-            return value
-        if (once := value.collapsed()) is not value:
-            return self.convert(once, dtype).expanded(value.sizes)
-        if dtype == "bool":
-            return self.nonzero(value)
-        source, target = value.format, device_format(dtype)
-        if source == target:
-            return self._relabelled(value, dtype)
-        if source == HALF:
-            wide = self._widened(value)
-            return wide if target == WORD else self._truncated(wide, dtype)
-        if source == INTEGER:
-            wide = self._converted("int32tofp32", value, "float32")
-            return wide if target == WORD else self._narrowed(wide, dtype)
-        if target == INTEGER:
-            return self._truncated(value, dtype)
-        return self._narrowed(value, dtype)
+        """As `DerivedOperations.convert`; elements that repeat are converted once."""
+        once = value.collapsed()
+        if once is value or value.dtype == dtype:
+            return super().convert(value, dtype)
+        return super().convert(once, dtype).expanded(value.sizes)
 
     CONVERSIONS = ("dl16tofp32", "fp32todl16", "fp32toint32", "int32tofp32")
     """Operations between formats."""
@@ -189,28 +228,6 @@ class Lowering:
         if name == "fp32todl16":
             return self._narrowed(value, dtype)
         return self._converted(name, value, dtype, constants)
-
-    def _truncated(self, value: Value, dtype: str) -> Value:
-        """float32 as integers, towards zero; SPY901 for those that int64 has, the card has not."""
-        if dtype == "int64":
-            value = finite_for_int64(self, value)
-        return self._converted("fp32toint32", value, dtype, range_constants("fp32toint32", dtype))
-
-    def _relabelled(self, value: Value, dtype: str) -> Value:
-        return replace(value, dtype=dtype)
-
-    def nonzero(self, value: Value) -> Value:
-        """Whether every element differs from zero, as bool."""
-        if value.format == INTEGER:
-            value = self._converted("int32tofp32", value, "float32")
-        truth = self.pointwise("notequal", value, self.constant(0.0, value.dtype))
-        return self.truth(truth)
-
-    def truth(self, value: Value) -> Value:
-        """1.0 and 0.0 as bool."""
-        if value.format == WORD:
-            return self._narrowed(value, "bool")
-        return self._relabelled(value, "bool")
 
     def _converted(
         self, name: str, value: Value, dtype: str, constants: Mapping[str, int] | None = None
@@ -264,10 +281,6 @@ class Lowering:
         return self.builder.add(
             DeviceOp(OpKind.REDUCTION, name, (value,), into, tuple(dims), constants or {})
         )
-
-    def mean(self, value: Value, dims: Sequence[int]) -> Value:
-        count = prod(value.sizes[k] for k in dims)
-        return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
 
     # --- matmul ----------------------------------------------------------------------------------
 

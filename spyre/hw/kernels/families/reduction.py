@@ -90,55 +90,26 @@ def accumulate(opcode, source, target, squares):
 
 
 @kernel
-def fold_sum(source, sticks, lanes, target):
-    """Add ``sticks`` staged sticks to one stick of accumulators, four at a time."""
-    s = 0
-    while s + 4 <= sticks:
-        a = source[s * lanes : (s + 1) * lanes]
-        b = source[(s + 1) * lanes : (s + 2) * lanes]
-        c = source[(s + 2) * lanes : (s + 3) * lanes]
-        d = source[(s + 3) * lanes : (s + 4) * lanes]
-        # a tree of four: three additions that do not wait for the accumulator
-        for i in range(target.size):
-            target[i] += (a[i] + b[i]) + (c[i] + d[i])
-        s += 4
-    while s < sticks:
-        a = source[s * lanes : (s + 1) * lanes]
-        for i in range(target.size):
-            target[i] += a[i]
-        s += 1
-
-
-@kernel
-def fold_max(source, sticks, lanes, target):
-    """Maximum of ``sticks`` staged sticks and the accumulators, four at a time."""
-    s = 0
-    while s + 4 <= sticks:
-        a = source[s * lanes : (s + 1) * lanes]
-        b = source[(s + 1) * lanes : (s + 2) * lanes]
-        c = source[(s + 2) * lanes : (s + 3) * lanes]
-        d = source[(s + 3) * lanes : (s + 4) * lanes]
-        for i in range(target.size):
-            left, right = maximum_number(a[i], b[i]), maximum_number(c[i], d[i])
-            target[i] = maximum_number(target[i], maximum_number(left, right))
-        s += 4
-    while s < sticks:
-        a = source[s * lanes : (s + 1) * lanes]
-        for i in range(target.size):
-            target[i] = maximum_number(target[i], a[i])
-        s += 1
-
-
-@kernel
 def fold_sticks(opcode, source, sticks, lanes, target, squares):
-    """Combine ``sticks`` staged sticks into one stick of accumulators."""
-    if opcode == SUM:
-        fold_sum(source, sticks, lanes, target)
-    elif opcode == MAX:
-        fold_max(source, sticks, lanes, target)
-    else:
-        for s in range(sticks):
-            accumulate(opcode, source[s * lanes : (s + 1) * lanes], target, squares)
+    """Combine ``sticks`` staged sticks into one stick of accumulators, sums and maxima by fours."""
+    s = 0
+    while s + 4 <= sticks and (opcode == SUM or opcode == MAX):
+        a = source[s * lanes : (s + 1) * lanes]
+        b = source[(s + 1) * lanes : (s + 2) * lanes]
+        c = source[(s + 2) * lanes : (s + 3) * lanes]
+        d = source[(s + 3) * lanes : (s + 4) * lanes]
+        # a tree of four: operations that do not wait for the accumulator
+        if opcode == SUM:
+            for i in range(target.size):
+                target[i] += (a[i] + b[i]) + (c[i] + d[i])
+        else:
+            for i in range(target.size):
+                left, right = maximum_number(a[i], b[i]), maximum_number(c[i], d[i])
+                target[i] = maximum_number(target[i], maximum_number(left, right))
+        s += 4
+    while s < sticks:
+        accumulate(opcode, source[s * lanes : (s + 1) * lanes], target, squares)
+        s += 1
 
 
 @kernel

@@ -16,9 +16,7 @@ from typing import Any
 
 from spyre.layout import contiguous_strides, device_view
 from spyre.torch_backend.program import (
-    HALF,
-    INTEGER,
-    WORD,
+    DerivedOperations,
     Ints,
     Lowering,
     LoweringError,
@@ -26,9 +24,6 @@ from spyre.torch_backend.program import (
     Value,
     broadcast_sizes,
     device_format,
-    finite_for_int64,
-    float_bits,
-    range_constants,
     require_sdsc,
     with_constants,
 )
@@ -199,7 +194,7 @@ def of_another_call(values: Sequence[GraphValue]) -> list[GraphValue]:
     ]
 
 
-class GraphOperations:
+class GraphOperations(DerivedOperations[GraphValue]):
     """The operations of `spyre.torch_backend.program.operations.Lowering`, as graph nodes."""
 
     def __getattr__(self, name: str) -> Any:
@@ -227,10 +222,6 @@ class GraphOperations:
         node = GraphNode(OpKind.POINTWISE, name, sizes, inputs, constants=constants or {})
         return GraphValue(node, sizes, dtype or inputs[0].dtype)
 
-    def copy(self, value: GraphValue, dtype: str = "") -> GraphValue:
-        """A copy of the elements' bits; ``dtype``: another of the same device format."""
-        return self.pointwise("identity", value, dtype=dtype or value.dtype)
-
     def broadcast(self, value: GraphValue, sizes: Ints) -> GraphValue:
         """A copy of ``value`` broadcast to ``sizes``."""
         return self.copy(value.expanded(sizes))
@@ -254,10 +245,6 @@ class GraphOperations:
         node = GraphNode(OpKind.REDUCTION, name, sizes, (value,), tuple(dims), constants or {})
         return GraphValue(node, sizes, value.dtype)
 
-    def mean(self, value: GraphValue, dims: Sequence[int]) -> GraphValue:
-        count = prod(value.sizes[k] for k in dims)
-        return self.reduce("mean", value, dims, {"scaling_factor": float_bits(1.0 / count)})
-
     def matmul(self, left: GraphValue, right: GraphValue) -> GraphValue:
         """``left[.., M, K] · right[.., K, N]`` in DL16, batch dims broadcast."""
         batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
@@ -268,34 +255,13 @@ class GraphOperations:
 
     # --- conversions -----------------------------------------------------------------------------
 
-    def convert(self, value: GraphValue, dtype: str) -> GraphValue:
-        """``value`` as another dtype; rules as in `Lowering.convert`."""
-        if value.dtype == dtype:
-            return value
-        if dtype == "bool":
-            return self.nonzero(value)
-        source, target = value.format, device_format(dtype)
-        if source == target:
-            return replace(value, dtype=dtype)
-        if source == HALF:
-            value = self.pointwise("dl16tofp32", value, dtype="float32")
-        if value.format == INTEGER:
-            value = self.pointwise("int32tofp32", value, dtype="float32")
-        if target == WORD:
-            return value
-        name = "fp32toint32" if target == INTEGER else "fp32todl16"
-        if dtype == "int64":
-            value = finite_for_int64(self, value)
-        return self.pointwise(name, value, dtype=dtype, constants=range_constants(name, dtype))
-
-    def nonzero(self, value: GraphValue) -> GraphValue:
-        """Whether every element differs from zero, as bool."""
-        if value.format == INTEGER:
-            value = self.pointwise("int32tofp32", value, dtype="float32")
-        return self.truth(self.pointwise("notequal", value, self.constant(0.0, value.dtype)))
-
-    def truth(self, value: GraphValue) -> GraphValue:
-        """1.0 and 0.0 as bool."""
-        if value.format == WORD:
-            return self.pointwise("fp32todl16", value, dtype="bool")
-        return replace(value, dtype="bool")
+    def converted_by(
+        self,
+        name: str,
+        value: GraphValue,
+        dtype: str,
+        lane: int | None = None,
+        constants: Mapping[str, int] | None = None,
+    ) -> GraphValue:
+        """A conversion between formats; ``lane`` is for layouts, which graphs do not have."""
+        return self.pointwise(name, value, dtype=dtype, constants=constants)
