@@ -10,14 +10,16 @@ nothing before a test asks for it. docs/pytest.md describes it.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import warnings
+from collections.abc import Generator, Sequence
+from copy import copy
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 _OPTIONS = (
-    ("sanitize", "SPYRE_SANITIZE", "1", "watch every access of marked tests; all checks or names"),
+    ("sanitize", "SPYRE_SANITIZE", "1", "watch every access of marked tests; =init,race: these"),
     ("numerics", "SPYRE_NUMERICS", None, "number mode: dl16, ieee, or as spyre-run takes it"),
     ("fallback", "SPYRE_FALLBACK", None, "operations without a kernel: warn, silent or error"),
 )
@@ -29,6 +31,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, _, const, text in _OPTIONS:
         more: dict[str, Any] = {} if const is None else {"nargs": "?", "const": const}
         group.addoption(f"--spyre-{name}", metavar="VALUE", help=text, **more)
+    group.addoption(
+        "--spyre-fail-on",
+        choices=("error", "warning"),
+        default="error",
+        help="least severe finding of the sanitizer that fails a test (error)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Give options without a value theirs: `--spyre-sanitize tests` names a directory of tests."""
+    texts = {f"--spyre-{name}": const for name, _, const, _ in _OPTIONS if const is not None}
+    if texts.keys().isdisjoint(args):
+        return
+    args[:] = [f"{text}={texts[text]}" if text in texts else text for text in args]
+    known = parser.parse_known_args(args, copy(early_config.option))
+    early_config.known_args_namespace = known
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,9 +111,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             result = yield
         finally:
             card.synchronize()
-    if sanitizes and (findings := card.sanitizer_findings()):
-        pytest.fail("\n".join(map(str, findings)), pytrace=False)
+    if sanitizes:
+        _report(card.sanitizer_findings(), item.config.getoption("--spyre-fail-on"))
     return result
+
+
+def _report(findings: Sequence[Any], fail_on: str) -> None:
+    """Fail the test for findings as severe as ``fail_on``; show the others as warnings."""
+    failing = [f for f in findings if fail_on == "warning" or f.severity.value == "error"]
+    for finding in findings:
+        if finding not in failing:
+            warnings.warn(str(finding), stacklevel=1)
+    if failing:
+        pytest.fail("\n".join(map(str, failing)), pytrace=False)
 
 
 @pytest.fixture

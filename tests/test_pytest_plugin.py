@@ -18,6 +18,12 @@ import pytest, torch
 def test_sum():
     assert (torch.ones(3, device='spyre') + 1).cpu().tolist() == [2, 2, 2]
 
+@pytest.mark.spyre
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_rows_of_several_sticks(dtype):
+    x = torch.randn(2, 3, 192, dtype=dtype).to('spyre')
+    torch.softmax(x * 2, -1)[:, ::2].transpose(0, 1).sum(0)
+
 @pytest.mark.spyre(fallbacks=False)
 def test_forbidden_by_mark():
     torch.linalg.svd(torch.ones(4, 4, device='spyre'))
@@ -56,10 +62,11 @@ def plugin(pytestconfig, monkeypatch):
 
 
 def test_marks_and_fixtures(pytester, plugin):
-    pytester.makepyfile(ON_THE_CARD)
-    result = pytester.runpytest_subprocess("-rA", "--strict-markers", "--spyre-sanitize", *plugin)
+    file = pytester.makepyfile(ON_THE_CARD)
+    options = ("-rA", "--strict-markers", "--spyre-fail-on=warning", "--spyre-sanitize", file)
+    result = pytester.runpytest_subprocess(*plugin, *options)
     report = result.parseoutcomes()
-    assert (report["passed"], report["failed"]) == (3, 4)
+    assert (report["passed"], report["failed"]) == (5, 4)
     for name in ("test_sum", "test_allowed", "test_after_it"):
         result.stdout.fnmatch_lines([f"PASSED *::{name}"])
     for name, why in (

@@ -182,16 +182,7 @@ def with_tolerances(case: Case, change: Callable[[Tolerance], Tolerance]) -> Cas
 def _check_names(file: Path, spec: CaseFile) -> None:
     """Every buffer that launches and outputs name exists, and outputs are tensors."""
     for k, launch in enumerate(spec.launches):
-        if len(launch.args) != len(launch.arg_index):
-            _refuse(
-                file,
-                "args and arg_index of a launch differ in length",
-                f"$.launches[{k}]",
-                expected=str(len(launch.args)),
-                found=str(len(launch.arg_index)),
-            )
-        for name in launch.args:
-            _check_name(file, spec, name, f"$.launches[{k}].args")
+        _check_launch(file, spec, launch, f"$.launches[{k}]")
     for k, output in enumerate(spec.outputs):
         _check_name(file, spec, output.buffer, f"$.outputs[{k}].buffer")
         if spec.buffers[output.buffer].layout is None:
@@ -241,6 +232,29 @@ def _check_extents(file: Path, sizes: tuple[int, ...], strides: tuple[int, ...],
             path,
             expected=f"at most {_MOST_ELEMENTS} elements",
             found=f"{sizes}, {strides}",
+        )
+
+
+def _check_launch(file: Path, spec: CaseFile, launch: CaseLaunch, path: str) -> None:
+    if len(launch.args) != len(launch.arg_index):
+        _refuse(
+            file,
+            "args and arg_index of a launch differ in length",
+            path,
+            expected=str(len(launch.args)),
+            found=str(len(launch.arg_index)),
+        )
+    for name in launch.args:
+        _check_name(file, spec, name, f"{path}.args")
+    pairs = zip(launch.args, launch.arg_index, strict=True)
+    indices = [index for name, index in pairs if spec.buffers[name].layout is not None]
+    if min(indices, default=0) < 0 or len(set(indices)) < len(indices):
+        _refuse(
+            file,
+            "tensors of a launch share an argument index, or have a negative one",
+            f"{path}.arg_index",
+            expected="an index from 0 on for each tensor",
+            found=str(indices),
         )
 
 

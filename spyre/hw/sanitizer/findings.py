@@ -145,6 +145,9 @@ class SanitizerFinding:
     hint: str = ""
     also_in: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        return str(self.to_finding())
+
     def to_finding(self) -> Finding:
         """The finding in the form that reports take."""
         location = DeviceLocation(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.linking import (
     AddressOwners,
@@ -129,6 +130,15 @@ class LaunchSignature:
             indices.append(POOL)
             slots.append(_slot(launch.pool.size_bytes))
         return cls(tuple(indices), tuple(slots), dict(launch.values), launch.names)
+
+    @classmethod
+    def of_memory(cls, spans_bytes: Sequence[int], values: Mapping[str, int]) -> LaunchSignature:
+        """The signature of a launch over memory of these sizes, in which programs address views:
+        there is no layout that the pitches of an operand have to agree with.
+        """
+        slots = tuple(_slot(-(-span // STICK_BYTES) * STICK_BYTES) for span in spans_bytes)
+        names = tuple(f"arg_{k}" for k in range(len(slots)))
+        return cls(tuple(range(len(slots))), slots, dict(values), names)
 
     @property
     def has_pool(self) -> bool:

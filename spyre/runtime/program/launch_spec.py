@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -37,6 +37,9 @@ class Role(StrEnum):
     INPUT_OUTPUT = "input_output"
 
 
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class ArgumentEntry(msgspec.Struct, frozen=True):
     """One kernel argument.
 
@@ -46,7 +49,7 @@ class ArgumentEntry(msgspec.Struct, frozen=True):
     argument is a number in the function.
     """
 
-    arg_index: int
+    arg_index: Natural
     role: Role
     shape: tuple[int | str, ...]
     dtype: str
@@ -82,7 +85,7 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     version: int
     kernel_name: str
     args: tuple[ArgumentEntry, ...]
-    pool_size: int = 0
+    pool_size: Natural = 0
     bundle_symbolic_args: bool = True
     emitter: str | None = None
     symbol_kinds: tuple[SymbolKind, ...] | None = None
@@ -132,7 +135,7 @@ def parse_launch_spec(text: bytes, file: str = LAUNCH_SPEC_FILE) -> LaunchSpec:
             found=f"version {version}",
         )
     spec: LaunchSpec = _decode(text, LaunchSpec, file)
-    _check_shapes(spec, file)
+    _check_arguments(spec, file)
     return spec
 
 
@@ -191,8 +194,18 @@ def _split_path(message: str) -> tuple[str, str]:
     return (match.group(1), match.group(2)) if match else (message, "$")
 
 
-def _check_shapes(spec: LaunchSpec, file: str) -> None:
+def _check_arguments(spec: LaunchSpec, file: str) -> None:
+    known: set[int] = set()
     for i, argument in enumerate(spec.args):
+        if argument.arg_index in known:
+            raise BundleError(
+                "SPY302",
+                "two arguments have the same index",
+                JsonLocation(file, f"$.args[{i}].arg_index"),
+                expected=f"another index than {sorted(known)}",
+                found=str(argument.arg_index),
+            )
+        known.add(argument.arg_index)
         negative = [size for size in argument.shape if isinstance(size, int) and size < 0]
         if negative:
             raise BundleError(

@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre import config
-from spyre.dtypes import STICK_BYTES
 from spyre.errors import LaunchError
 from spyre.hw.linking import LinkedProgram
-from spyre.hw.memory import DeviceTensor
-from spyre.layout import SpyreTensorLayout
 from spyre.mlir.builder import BuiltBundle
 from spyre.mlir.bundle import write_bundle
 from spyre.runtime.arguments import KernelArguments
 from spyre.runtime.flex import LaunchPlan, LoadedKernel
-from spyre.runtime.kernel import Kernel, Launch
+from spyre.runtime.kernel import Kernel, LaunchSignature
 from spyre.runtime.spyrecode import format_header
 from spyre.torch_backend.compat import launch_range, profiled, profiler_is_on
 from spyre.torch_backend.device import out_of_memory_as_torch_says
@@ -82,8 +79,8 @@ class CompiledProgram(LoadedKernel):
         self, spans_bytes: Sequence[int], values: Mapping[str, int] | None = None
     ) -> LaunchPlan:
         """Launches with arguments of these spans; ``values``: of its runtime sizes, by name."""
-        launch = Launch({k: _raw(k, s) for k, s in enumerate(spans_bytes)}, None, values or {})
-        return LaunchPlan.of(self.kernel, launch)
+        signature = LaunchSignature.of_memory(spans_bytes, values or {})
+        return LaunchPlan(self.kernel, signature, signature.names, sum(signature.sizes))
 
     def launch(
         self,
@@ -113,12 +110,6 @@ class CompiledProgram(LoadedKernel):
     def linked_at(self, addresses: tuple[int, ...]) -> LinkedProgram:
         """The linked program of a launch with arguments at ``addresses``."""
         return self.kernel.link_at(self._launch_plan.signature, addresses)
-
-
-def _raw(number: int, span_bytes: int) -> DeviceTensor:
-    sticks = -(-span_bytes // STICK_BYTES)
-    layout = SpyreTensorLayout((sticks, 64), (64, 1), "SEN169_FP16")
-    return DeviceTensor(f"arg_{number}", 0, layout, "float16", (sticks * 64,), (1,))
 
 
 def _no_arguments(values: Mapping[str, int]) -> KernelArguments:

@@ -118,6 +118,8 @@ def damage(directory: Path, change: Any) -> str:
     ("change", "message"),
     [
         (lambda s: s["launches"][1]["args"].append("z"), "differ in length"),
+        (lambda s: s["launches"][0]["arg_index"].__setitem__(0, -1), "share an argument index"),
+        (lambda s: s["launches"][0].update(arg_index=[1] * len(s["launches"][0]["args"])), "share"),
         (lambda s: s["launches"][1].update(args=["t", "z"]), "there is no buffer 'z'"),
         (lambda s: s["outputs"][0].update(buffer="q"), "there is no buffer 'q'"),
         (lambda s: s["outputs"][0].update(value="q"), "expect_q"),
