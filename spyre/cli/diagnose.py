@@ -36,23 +36,28 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Diagnosis:
     """Findings of ``check`` and ``explain``. ``explanations``: text per SDSC file; ``pictures``:
-    files that were drawn.
+    files that were drawn; ``fail_on``: severity that makes the exit code other than 0.
     """
 
     path: str
     findings: tuple[Finding, ...]
     explanations: tuple[tuple[str, str], ...] = ()
     pictures: tuple[str, ...] = ()
+    fail_on: str = Severity.ERROR
 
     @property
     def exit_code(self) -> int:
-        """2 if there is an error."""
-        return 2 if has_errors(self.findings) else 0
+        """2 if there is an error; 1 for warnings if these are to fail."""
+        if has_errors(self.findings):
+            return 2
+        return int(bool(self.findings) and self.fail_on == Severity.WARNING)
 
 
 def diagnose_and_report(options: DiagnoseOptions) -> int:
     """Diagnose a bundle or case and print the findings; returns the exit code."""
     diagnosis = diagnose(options)
+    findings = chosen_findings(diagnosis.findings, options)
+    diagnosis = replace(diagnosis, findings=findings, fail_on=options.fail_on)
     if options.svg is not None and not has_errors(diagnosis.findings):
         diagnosis = replace(diagnosis, pictures=_draw(options, Path(options.svg)))
     form = "json" if options.json else options.format
@@ -65,12 +70,33 @@ def diagnose_and_report(options: DiagnoseOptions) -> int:
 
         print_text_of(sarif_object(diagnosis.findings))
     elif form == "junit":
-        print(junit_text(diagnosis.path, diagnosis.findings))
+        print(junit_text(diagnosis))
+    elif form == "github":
+        print(*map(github_line, diagnosis.findings), sep="\n")
     else:
         from spyre.cli.text_report import print_diagnosis
 
         print_diagnosis(diagnosis, options)
     return diagnosis.exit_code
+
+
+def chosen_findings(findings: Sequence[Finding], options: DiagnoseOptions) -> tuple[Finding, ...]:
+    """All errors, and the warnings that the options choose. LaunchError SPY383 for a baseline that
+    cannot be read.
+    """
+    from spyre.cli.json_report import finding_object, read_findings
+
+    known = [] if options.baseline is None else read_findings(options.baseline)
+    return tuple(
+        finding
+        for finding in findings
+        if finding.severity is Severity.ERROR
+        or (
+            finding.code.startswith(options.select or ("SPY",))
+            and not finding.code.startswith(options.ignore or ("-",))
+            and finding_object(finding) not in known
+        )
+    )
 
 
 def diagnose(options: DiagnoseOptions) -> Diagnosis:
@@ -248,16 +274,38 @@ def _in_file(file: str, region: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}} | (region or {})}
 
 
-def junit_text(name: str, findings: Sequence[Finding]) -> str:
-    """JUnit XML for the findings on ``name``: a test case per finding, failed if it is an error.
+def github_line(finding: Finding) -> str:
+    """An annotation of GitHub Actions: ``::warning file=F,line=N,col=N,title=CODE::message``."""
+    place = finding.location
+    if isinstance(place, DeviceLocation) and place.source is not None:
+        place = place.source
+    where = ""
+    if isinstance(place, SourceLocation):
+        where = f"file={_property(place.file)},line={place.line},col={place.column},"
+    elif place is not None:
+        where = f"file={_property(place.file if isinstance(place, JsonLocation) else place.sdsc)},"
+    text = _text(finding) if where else str(finding)
+    data = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{finding.severity.value} {where}title={finding.code}::{data}"
 
-    Without findings, one test case that passed.
+
+def _property(text: str) -> str:
+    for character in "%\r\n:,":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def junit_text(diagnosis: Diagnosis) -> str:
+    """JUnit XML: a test case per finding, failed if its severity is; without findings, one test
+    case that passed.
     """
     from xml.etree import ElementTree
 
-    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    name, findings = diagnosis.path, diagnosis.findings
+    failing = (Severity.ERROR, diagnosis.fail_on)
+    failures = sum(finding.severity in failing for finding in findings)
     suite = ElementTree.Element(
-        "testsuite", name=name, tests=str(len(findings) or 1), failures=str(len(errors))
+        "testsuite", name=name, tests=str(len(findings) or 1), failures=str(failures)
     )
     for finding in findings:
         case = ElementTree.SubElement(
@@ -266,7 +314,7 @@ def junit_text(name: str, findings: Sequence[Finding]) -> str:
             classname=name,
             name=f"{finding.code} {finding.location or ''}".strip(),
         )
-        if finding.severity is Severity.ERROR:
+        if finding.severity in failing:
             failure = ElementTree.SubElement(case, "failure", message=finding.message)
             failure.text = str(finding)
         else:

@@ -6,13 +6,15 @@ Keys are stable: docs/cli.md lists them. Numbers that are not finite become null
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import Finding, SpyreError, ValidationError, printable
+from spyre.errors import Finding, LaunchError, SpyreError, ValidationError, printable
+from spyre.files import read_regular
 
 if TYPE_CHECKING:
     from spyre.cli.commands import ComparedRun
@@ -111,6 +113,23 @@ def finding_object(finding: Finding) -> Object:
         "found": finding.found,
         "hint": finding.hint,
     }
+
+
+class _Findings(msgspec.Struct):
+    findings: list[Object]
+
+
+def read_findings(file: str) -> list[Object]:
+    """Findings of a file with a `diagnosis_object`. LaunchError SPY383 if it cannot be read."""
+    try:
+        return msgspec.json.decode(read_regular(Path(file)), type=_Findings).findings
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LaunchError(
+            "SPY383",
+            f"cannot read the findings in {file}",
+            expected="what spyre check PATH --json printed",
+            found=getattr(error, "strerror", None) or str(error),
+        ) from error
 
 
 def _argument_object(placed: PlacedArgument) -> Object:

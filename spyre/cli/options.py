@@ -55,12 +55,20 @@ class Options:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DiagnoseOptions(Options):
-    """Options of ``check`` and ``explain``."""
+    """Options of ``check`` and ``explain``.
+
+    ``fail_on``: severity that makes the exit code other than 0. ``select``, ``ignore``: the first
+    characters of codes. ``baseline``: a file of findings that are known.
+    """
 
     check: bool = False
     explain: bool = False
     svg: str | None = None
     format: str = "text"
+    fail_on: str = "error"
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    baseline: str | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -343,6 +351,18 @@ def _execution(text: str) -> tuple[int, tuple[int, ...]]:
         raise argparse.ArgumentTypeError(f"{text!r} is not N or N:I,J, such as 3:0,1") from None
 
 
+def _codes(text: str) -> tuple[str, ...]:
+    """Beginnings of diagnostic codes, each of at least one code."""
+    from spyre.codes import diagnostic_codes
+
+    known, words = diagnostic_codes(), tuple(word.upper() for word in text.split(","))
+    for word in words:
+        if not word or not any(code.startswith(word) for code in known):
+            guess = did_you_mean(word, known)
+            raise argparse.ArgumentTypeError(f"no code begins with {word!r}{guess}")
+    return words
+
+
 # --- tables of options ------------------------------------------------------------------------
 
 
@@ -417,8 +437,20 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "help": "draw layouts, cores, tiles and the graph of executes as SVG, and a page with "
         "all"}),
     "format": ("--format", {
-        "choices": ("text", "json", "sarif", "junit"),
-        "help": "text (default); json, as --json; sarif or junit for other tools"}),
+        "choices": ("text", "json", "sarif", "junit", "github"),
+        "help": "text (default); json, as --json; sarif, junit or github (annotations) for other "
+        "tools"}),
+    "fail_on": ("--fail-on", {
+        "choices": ("error", "warning"),
+        "help": "exit code 1 for warnings too (default: error)"}),
+    "select": ("--select", {
+        "metavar": "CODES", "type": _codes,
+        "help": "only warnings whose codes begin so, e.g. SPY70,SPY720"}),
+    "ignore": ("--ignore", {
+        "metavar": "CODES", "type": _codes, "help": "no warnings whose codes begin so"}),
+    "baseline": ("--baseline", {
+        "metavar": "FILE",
+        "help": "no warnings that are in FILE, which spyre check --json wrote"}),
     "json": ("--json", {"help": "print one JSON object instead of text"}),
     "quiet": ("-q --quiet", {"help": "print errors only"}),
     "verbose": ("-v --verbose", {"help": "arguments and every execute"}),
@@ -478,7 +510,10 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
         "Print all errors and warnings about a bundle, without running it.",
         DiagnoseOptions,
         None,
-        {"": ("values", *_OUTPUT, "format")},
+        {
+            "": ("values", *_OUTPUT, "format"),
+            "which findings": ("fail_on", "select", "ignore", "baseline"),
+        },
         {"check": True},
     ),
     "explain": (

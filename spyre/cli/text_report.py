@@ -147,7 +147,7 @@ FILE_WIDTH = 200
 def print_diagnosis(diagnosis: Diagnosis, options: DiagnoseOptions) -> None:
     """Findings, the explanations asked for, and a summary."""
     for finding in diagnosis.findings:
-        if not (options.quiet and finding.severity is Severity.WARNING):
+        if not options.quiet or finding.severity in (Severity.ERROR, options.fail_on):
             print_coloured(finding, sys.stdout)
     for name, text in diagnosis.explanations:
         print(f"{name}\n{text}")

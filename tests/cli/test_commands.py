@@ -13,7 +13,7 @@ import pytest
 
 from spyre import __main__ as command
 from spyre.cli import doctor
-from spyre.cli.diagnose import sarif_object
+from spyre.cli.diagnose import github_line, sarif_object
 from spyre.cli.run import main as spyre_run
 from spyre.codes import diagnostic_codes
 from spyre.errors import DeviceLocation, Finding, JsonLocation, Severity, SourceLocation
@@ -196,6 +196,67 @@ def test_findings_as_junit(wrong, capsys):
     _, text = printed(capsys, command.main, "check", SOFTMAX, "--format", "junit")
     (suite,) = ElementTree.fromstring(text)
     assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+
+
+@pytest.fixture
+def warned(tmp_path):
+    """A bundle whose sizes are derived, since it has no launch_spec.json: a warning, SPY364."""
+    directory = shutil.copytree(SOFTMAX, tmp_path / "softmax")
+    (directory / "launch_spec.json").unlink()
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("", 0),
+        ("--fail-on warning", 1),
+        ("--fail-on warning --select SPY364", 1),
+        ("--fail-on warning --select SPY7", 0),
+        ("--fail-on warning --ignore spy36,SPY7", 0),
+    ],
+)
+def test_warnings_are_chosen(warned, capsys, words, code):
+    assert printed(capsys, command.main, "check", str(warned), *words.split())[0] == code
+
+
+def test_known_findings_are_left_out(warned, wrong, capsys, tmp_path):
+    _, text = printed(capsys, command.main, "check", str(warned), "--json")
+    known = tmp_path / "known.json"
+    known.write_text(text)
+    options = ("--fail-on", "warning", "--baseline", str(known))
+    code, text = printed(capsys, command.main, "check", str(warned), *options)
+    assert (code, text) == (0, f"{warned}: nothing found\n")
+    assert printed(capsys, command.main, "check", str(wrong), *options)[0] == 2, "errors stay"
+    for content in ("{", '{"findings": [1]}', "{}"):
+        known.write_text(content)
+        assert printed(capsys, command.main, "check", str(warned), *options)[0] == 2
+
+
+def test_a_code_that_no_finding_has_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        command.main(["check", SOFTMAX, "--ignore", "SPY9999"])
+    assert caught.value.code == 2
+    assert "no code begins with 'SPY9999'" in capsys.readouterr().err
+
+
+def test_failures_of_junit_are_those_of_the_exit_code(warned, capsys):
+    words = ("check", str(warned), "--format", "junit", "--fail-on", "warning")
+    code, text = printed(capsys, command.main, *words)
+    (suite,) = ElementTree.fromstring(text)
+    assert (code, suite.get("failures")) == (1, "1")
+
+
+def test_findings_as_annotations(wrong, capsys):
+    code, text = printed(capsys, command.main, "check", str(wrong), "--format", "github")
+    line = text.splitlines()[0]
+    assert code == 2
+    assert line.startswith(f"::error file={wrong}/bundle.mlir,line=29,col=")
+    assert ",title=SPY130::" in line
+    place = JsonLocation("a,b:c%.json", "$.x")
+    assert github_line(Finding("SPY702", Severity.WARNING, "50 %\nx", place)) == (
+        "::warning file=a%2Cb%3Ac%25.json,title=SPY702::50 %25%0Ax"
+    )
 
 
 def test_findings_are_coloured_for_people_only(wrong, capsys, monkeypatch):
