@@ -266,6 +266,10 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
     running statistics move.
     """
     x, named = args.input, _affine(args)
+    for running in (args.running_mean, args.running_var):
+        if running is not None and running.dim() != 1:
+            found = f"TensorAccessor expected 1 dims but tensor has {running.dim()}"
+            raise RuntimeError(found)
     if not args.training:
         named |= {"mean": args.running_mean, "variance": args.running_var}
     parameters = (tuple(named), float(args.eps), name_of(x.dtype))

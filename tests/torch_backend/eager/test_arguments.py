@@ -92,6 +92,12 @@ CALLS = {
     "index_select onto itself, empty": lambda x, d: torch.index_select(
         (e := zeros(0, device=d)), 0, zeros(0, dtype=WORD, device=d), out=e
     ),
+    "batch_norm of a running mean of rank 0": lambda x, d: torch.ops.aten.native_batch_norm(
+        x, x[0], x[0], x[0, 0], x[0], True, 0.1, 1e-5
+    ),
+    "batch_norm of a running variance of rank 2": lambda x, d: torch.ops.aten.native_batch_norm(
+        x, x[0], x[0], x[0], x[:1], False, 0.1, 1e-5
+    ),
     "zeros beyond all bytes": lambda x, d: torch.zeros(2**40, 2**40, device=d),
 }
 
