@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -142,8 +141,6 @@ def _problem(checkout: Path) -> str | None:
     """Why nothing can be run."""
     if not (checkout / "torch_spyre").is_dir():
         return f"no checkout of torch-spyre at {checkout}: give --torch-spyre PATH"
-    if shutil.which("dxp_standalone") is None:
-        return "dxp_standalone, a console script of this package, is not on PATH"
     return None
 
 

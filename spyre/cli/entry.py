@@ -77,7 +77,7 @@ def guarded(program: str, parse: Callable[[], Parsed], command: Callable[[Parsed
     with _checked_streams():
         try:
             try:
-                code = _code_of(program, command, parse())
+                code = exit_code_of(program, command, parse())
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -92,7 +92,8 @@ def guarded(program: str, parse: Callable[[], Parsed], command: Callable[[Parsed
             return EXIT_NOT_RUN
 
 
-def _code_of(program: str, command: Callable[[Parsed], int], parsed: Parsed) -> int:
+def exit_code_of(program: str, command: Callable[[Parsed], int], parsed: Parsed) -> int:
+    """Carry out ``command``; print a SpyreError, and return its exit code."""
     from spyre.errors import LaunchError, SpyreError  # not at the top: ``--help`` ends before
 
     try:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from spyre.dtypes import FORMATS, FormatKind, codes_to_bytes, encode_device
+from spyre.dtypes import FORMATS, FormatKind, NumericRules, codes_to_bytes, encode_copied
 from spyre.frontend.formats import DataFormats, formats_of, get_device_dtype
 from spyre.frontend.tensors import on_card, record_of
 from spyre.hw.memory import DeviceTensor
 from spyre.layout import is_parted, transfer_geometry
 from spyre.runtime.flex import JobPlan, bytes_to_device, to_device_plan, to_host_plan
 from spyre.torch_backend.compat import TO_CARD, TO_HOST, in_range, is_dense
+from spyre.torch_backend.device import NAMES
 from spyre.torch_backend.tensors import buffer_of, host_tensor
 
 _PAIRS_BY_SOURCE = {
@@ -191,14 +192,15 @@ def fill_tensor(self: torch.Tensor, value: float) -> torch.Tensor:
     if not self.numel():
         raise RuntimeError("spyre_fill_tensor: cannot fill empty tensor")
     buffer = buffer_of(self)
-    pattern = _pattern(value, get_device_dtype(self.dtype).name)
+    rules = buffer.card.device.numerics.transfer_rules
+    pattern = _pattern(value, NAMES[self.dtype], get_device_dtype(self.dtype).name, rules)
     content = np.resize(pattern, buffer.host_bytes)
     plan = bytes_to_device(content, buffer.address_bytes, "tensor")
     buffer.card.streams.current.copy(plan, [buffer.memory])
     return self
 
 
-def _pattern(value: float, data_format: str) -> Any:
-    """The bytes of one element."""
+def _pattern(value: float, dtype: str, data_format: str, rules: NumericRules) -> Any:
+    """The bytes of one element, as a copy of a tensor with ``value`` would write them."""
     given = np.asarray([value], np.float64)
-    return codes_to_bytes(encode_device(given, data_format), data_format)
+    return codes_to_bytes(encode_copied(given, dtype, data_format, rules), data_format)

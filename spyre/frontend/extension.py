@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from spyre import __version__
+from spyre.cli import compile_in_this_process
 from spyre.frontend import (
     collectives,
     copies,
@@ -123,6 +124,7 @@ def _register() -> None:
     pass_autocast()
     register_casts(without=_NOT_CAST)
     patches.install_named()
+    compile_in_this_process()
     for schema, kernel in collectives.OPERATORS.items():
         _library.impl(_library.define(schema), kernel, "PrivateUse1")
 

@@ -223,8 +223,6 @@ def _warnings(source: Path) -> list[str]:
             found.append(f"{use} {', '.join(absent)}: pip install {' '.join(absent)}")
     if compiled := sorted(source.glob("_C*.so")):
         found.append(f"{compiled[0].name} is there and not used where SPYRE_FRONTEND=torch-spyre")
-    if shutil.which("dxp_standalone") is None:
-        found.append("dxp_standalone, a console script of spyre, has to be on PATH")
     return found
 
 

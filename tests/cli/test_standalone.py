@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spyre.cli.compile import main as spyre_compile
-from spyre.cli.standalone import main
+from spyre.cli.standalone import compile_in_this_process, main
 from spyre.runtime.spyrecode.code_directory import read_code_directory
 from tests.cli.conftest import ROOT, Ran, runner_of
 from tests.runtime import bundles
@@ -70,3 +71,36 @@ def test_it_loads_little(softmax: Path) -> None:
         "assert not {'numpy', 'numba', 'torch', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch):
+    """``run(*arguments)`` is torch-spyre's call, in a process that compiles by itself."""
+    started = subprocess.run
+    monkeypatch.setattr(subprocess, "run", started)  # what replaces it goes with the test
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + "/none")
+    compile_in_this_process()
+    return lambda *words: subprocess.run(["dxp_standalone", *map(str, words)], check=True)
+
+
+def test_in_the_process_that_asks(run, dxp, softmax: Path, tmp_path: Path) -> None:
+    run("-d", softmax)
+    other = tmp_path / "other"
+    shutil.copytree(softmax, other, ignore=lambda *_: ["spyreCodeDir"])
+    assert dxp("-d", other) == Ran(0, "", "")
+    for path in (softmax / "spyreCodeDir").iterdir():
+        assert path.read_bytes() == (other / "spyreCodeDir" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(("words", "said"), [(("-d", "missing"), "SPY270"), (("-x",), "usage")])
+def test_failures_in_the_process_that_asks(run, capfd, words, said) -> None:
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 2"):
+        run(*words)
+    assert said in capfd.readouterr().err
+
+
+def test_other_programs_are_started(run) -> None:
+    echo = [sys.executable, "-c", "print(3)"]
+    assert subprocess.run(echo, capture_output=True, check=True).stdout == b"3\n"
+    with pytest.raises(FileNotFoundError):
+        subprocess.run(["dxp_standalone", "--version"], capture_output=True, check=True)

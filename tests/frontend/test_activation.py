@@ -89,6 +89,21 @@ def test_own_device_is_silent_where_torch_spyre_has_it(package):
     assert run_anew(code, AUTOLOAD, PYTHONPATH=package, **TORCH_SPYRE) == "True 1\n"
 
 
+@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+def test_a_fill_is_in_the_number_mode_of_the_card(package, mode):
+    code = """
+        from torch_spyre._C import fill_tensor
+        tensors = [torch.empty(2, 3, dtype=torch.float16, device="spyre") for _ in range(2)]
+        for tensor, value in zip(tensors, (12.0, -65504.0)):
+            fill_tensor(tensor, value)
+            copied = torch.full((2, 3), value, dtype=torch.float16).to("spyre")
+            print(torch.equal(tensor.cpu(), copied.cpu()), tensor.cpu()[1, 2].item())
+    """
+    printed = run_anew(code, AUTOLOAD, PYTHONPATH=package, **TORCH_SPYRE, SPYRE_NUMERICS=mode)
+    smallest = {"dl16": -65472.0, "ieee": -65504.0}[mode]
+    assert printed == f"True 12.0\nTrue {smallest}\n"
+
+
 def test_what_cannot_be_had():
     lines = """
         for frontend in ("torch_spyre", "torch-spyre"):

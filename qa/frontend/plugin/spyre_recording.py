@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
-import subprocess
 import typing
 import zlib
 from collections.abc import Iterator
@@ -37,30 +35,10 @@ def load_yaml(text: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """torch-spyre's conftest reads megabytes of configuration in every process, and every kernel is
-    compiled by a process of its own: half of the time of a test.
-    """
+    """torch-spyre's conftest reads megabytes of configuration in every process."""
     import yaml
 
     yaml.safe_load = load_yaml
-    subprocess.run = _compiling_here(subprocess.run)
-
-
-def _compiling_here(run: Any) -> Any:
-    """``subprocess.run`` that does what ``dxp_standalone`` does in this process."""
-
-    @functools.wraps(run)
-    def run_here(command: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (isinstance(command, list) and command[:1] == ["dxp_standalone"]):
-            return run(command, *args, **kwargs)
-        from spyre.cli.standalone import main
-
-        done = subprocess.CompletedProcess(command, main(command[1:]))
-        if kwargs.get("check"):
-            done.check_returncode()
-        return done
-
-    return run_here
 
 
 _settings: dict[str, Any] = json.loads(os.environ.get(SETTINGS, "{}"))

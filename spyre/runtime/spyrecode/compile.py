@@ -90,14 +90,23 @@ def compile_directory(path: str | os.PathLike[str]) -> CompiledDirectory:
     return _write(kernel, files, *_launch_spec(kernel, files))
 
 
-def compile_for_frontend(path: str | os.PathLike[str]) -> CompiledDirectory:
+def compile_for_frontend(
+    path: str | os.PathLike[str], keep_plan: bool = False
+) -> CompiledDirectory:
     """As `compile_directory`, for a frontend that knows the arguments of its many kernels.
 
-    No launch_spec.json is derived and no plan is stored: the launching process makes the plan in
-    less time than this process needs to load the modules for it. The checks are the same.
+    No launch_spec.json is derived. ``keep_plan``: the plan is stored, or one that is there is used.
+    For the process that launches the kernel; another needs longer to load the modules for it than
+    that one to make the plan. The checks are the same.
     """
     files = _bundle_files(path)
-    return _write(compile_files(files), files, _given_launch_spec(files), ())
+    if keep_plan:
+        from spyre.runtime.program import load_compiled_files
+
+        kernel = load_compiled_files(files)
+    else:
+        kernel = compile_files(files)
+    return _write(kernel, files, _given_launch_spec(files), ())
 
 
 def _write(

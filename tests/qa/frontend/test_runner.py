@@ -108,12 +108,8 @@ def test_needs_a_checkout(tmp_path, capsys):
 
 
 @pytest.fixture
-def compiler_on_path(checkout, monkeypatch):
+def package_of_torch_spyre(checkout, monkeypatch):
     (checkout / "torch_spyre").mkdir()
-    tool = checkout / "dxp_standalone"
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(checkout), prepend=":")
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 
@@ -127,7 +123,7 @@ esac
 """
 
 
-def test_runs_configurations_by_their_own_script(checkout, compiler_on_path, capsys):
+def test_runs_configurations_by_their_own_script(checkout, package_of_torch_spyre, capsys):
     pytest.importorskip("yaml")
     folder = checkout / "tests" / "configs" / "distributed_tests"
     folder.mkdir()
@@ -153,7 +149,7 @@ def test_runs_configurations_by_their_own_script(checkout, compiler_on_path, cap
     assert "e.yaml: 1 unexpected failure" in capsys.readouterr().out
 
 
-def test_runs_files_in_processes_and_survives_their_death(checkout, compiler_on_path, capsys):
+def test_runs_files_in_processes_and_survives_their_death(checkout, package_of_torch_spyre, capsys):
     pytest.importorskip("yaml")
     (checkout / "tests" / "test_a.py").write_text(
         "import os\nimport time\nimport pytest\n\nclass T:\n    __test__ = True\n"
