@@ -23,7 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("compile a bundle for launches", "spyre.cli.run:compile_bundle"),
     "profile": ("model the time of a run on a card", "spyre.cli.run:command"),
     "compare": ("two bundles or profiles side by side", "spyre.cli.run:command"),
-    "estimate": ("modelled times of the kernels in a CSV file", "spyre.cli.run:command"),
+    "estimate": (
+        "modelled times of the kernels in a CSV file, or of a model",
+        "spyre.cli.run:command",
+    ),
     "sweep": ("weigh machines, core counts, tiles", "spyre.sweep.__main__:main"),
     "warm": ("compile kernels before they are needed", "spyre.cli.run:command"),
     "cache": ("list the caches on disk; empty them", "spyre.cli.run:cache"),

@@ -1,11 +1,14 @@
-"""``spyre estimate``: modelled times of the kernels of a CSV file, or the machine fitted to it."""
+"""``spyre estimate``: modelled times of the kernels of a CSV file, or the machine fitted to it; and
+of whole models.
+"""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,15 @@ from spyre.files import atomic_write
 from spyre.hw.cost import (
     Estimate,
     Estimates,
+    MachineSpec,
+    ModelEstimate,
     default_machine,
     estimate_file,
+    estimate_model,
     fit,
     load_machine,
     machine_text,
+    machine_with,
     make_machine,
     read_rows,
 )
@@ -43,6 +50,8 @@ def estimate_and_report(options: EstimateOptions) -> int:
         elif not options.path:
             sys.stdout.write(text)
         machine = make_machine(machine.name, {**machine.constants, **constants})
+    if options.model is not None:
+        _report_model(options.model, options, machine)
     if options.path:
         estimates = estimate_file(options.path, machine)
         wrong = (each.row.finding for each in estimates.rows)
@@ -87,6 +96,73 @@ def row_object(each: Estimate) -> dict[str, Any]:
         "chosen_split": each.split or None,
         "reason": each.row.finding and finding_object(each.row.finding),
     }
+
+
+# --- whole models -------------------------------------------------------------------------------
+
+SOURCES = """\
+Measured on cards: kernels of these classes, with the error of their class (±). Extrapolated: their
+sum, shapes far from the measured ones, launches (5 us each) and everything between cards."""
+
+
+def _report_model(model: str, options: EstimateOptions, machine: MachineSpec) -> None:
+    """The model as asked for, with other linears, and with other LX fractions."""
+    names = ("cards", "batch", "prompt", "dtype")
+    given = {name: v for name in names if (v := getattr(options, name)) is not None}
+    machine = machine_with(machine, options.lx_fraction)
+    asked = estimate_model(model, machine=machine, **given)
+    others = [
+        estimate_model(model, **{**given, "dtype": dtype}, machine=machine_with(machine, part))
+        for dtype, part in product(("fp16", "fp8"), (0.2, 0.8))
+        if (dtype, part) != (asked.dtype, asked.lx_fraction)
+    ]
+    if options.json:
+        variants = [model_object(each) for each in others]
+        print_object({**model_object(asked), "others": variants, "sources": SOURCES})
+        return
+    _print_table(
+        ",prefill ms,±,ms per token,±,tokens/s", (_pass_cells(e) for e in (asked, *others))
+    )
+    _print_table("part,prefill ms,share,ms per token,share", _part_cells(asked))
+    if not options.quiet:
+        print(SOURCES)
+
+
+def model_object(found: ModelEstimate) -> dict[str, Any]:
+    """The object of ``--json`` for a model."""
+    passes = (("prefill", found.prefill), ("token", found.token))
+    return {
+        **{name: getattr(found, name) for name in ("cards", "batch", "prompt", "dtype")},
+        **{"model": found.shape.name, "lx_fraction": found.lx_fraction},
+        **{f"{name}_ms": each.us / 1e3 for name, each in passes},
+        **{f"{name}_spread": each.spread for name, each in passes},
+        **{f"{name}_parts_ms": {k: us / 1e3 for k, us in e.parts_us.items()} for name, e in passes},
+        "tokens_per_second": found.tokens_per_second,
+    }
+
+
+def _pass_cells(found: ModelEstimate) -> Sequence[str]:
+    one, other = found.prefill, found.token
+    cards = "1 card" if found.cards == 1 else f"{found.cards} cards"
+    return (
+        f"{found.shape.name} {found.dtype} LX fraction {found.lx_fraction:g}, {cards}, "
+        f"batch {found.batch}, prompt {found.prompt}",
+        *(f"{one.us / 1e3:,.1f}", f"{one.spread:.0%}"),
+        *(f"{other.us / 1e3:,.1f}", f"{other.spread:.0%}", f"{found.tokens_per_second:,.1f}"),
+    )
+
+
+def _part_cells(found: ModelEstimate) -> Iterator[Sequence[str]]:
+    for name in found.prefill.parts_us:
+        parts = ((each.parts_us[name], each.us) for each in (found.prefill, found.token))
+        yield (name, *(cell for us, all_us in parts for cell in _cells_of(us, all_us)))
+
+
+def _cells_of(us: float, all_us: float) -> Sequence[str]:
+    return f"{us / 1e3:,.2f}", f"{us / all_us:.0%}"
+
+
+# --- rows ---------------------------------------------------------------------------------------
 
 
 def _print_csv(estimates: Estimates, _: bool) -> None:

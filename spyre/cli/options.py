@@ -151,12 +151,20 @@ class ExecuteOptions(ComparisonOptions):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EstimateOptions(Options):
-    """Options of ``estimate``. ``fit``: measured rows, ``output``: the machine file to write."""
+    """Options of ``estimate``. ``fit``: measured rows, ``output``: the machine file to write;
+    ``model`` and the options behind it: as of `estimate_model`, None if not given.
+    """
 
     machine: str | None = None
     fit: str | None = None
     output: str | None = None
     csv: bool = False
+    model: str | None = None
+    cards: int | None = None
+    batch: int | None = None
+    prompt: int | None = None
+    dtype: str | None = None
+    lx_fraction: float | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,6 +192,7 @@ _NEEDS = {
     "save_tensors": "break_at",
     "svg": "explain",
     "output": "fit",
+    **dict.fromkeys(("cards", "batch", "prompt", "dtype", "lx_fraction"), "model"),
 }
 """Options that only have a meaning with another one."""
 _EXCLUDES = {
@@ -194,6 +203,7 @@ _EXCLUDES = {
     "break_at": ("trace", "commands", "dump"),
     "format": ("json",),
     "csv": ("json",),
+    "model": ("csv",),
 }
 """Options of a run that contradict each other: several ways to execute, or times that the way to
 execute does not measure."""
@@ -254,9 +264,17 @@ def parse_command(
     parsed = _parse(parser, arguments)
     for option, value in fixed.items():
         setattr(parsed, option, value)
-    if kind is EstimateOptions and not parsed.path and parsed.fit is None:
-        parser.error("the following arguments are required: PATH, or --fit")
+    if kind is EstimateOptions:
+        _check_source(parser, parsed)
     return _options(parser, parsed, kind)
+
+
+def _check_source(parser: CommandParser, parsed: argparse.Namespace) -> None:
+    """SystemExit 2 unless ``estimate`` has rows or a model, or only fits."""
+    if parsed.path and parsed.model:
+        parser.error("--model does not go together with PATH")
+    if not (parsed.path or parsed.model or parsed.fit):
+        parser.error("the following arguments are required: PATH, --model, or --fit")
 
 
 def spyre_run_parser(program: str = "spyre-run") -> CommandParser:
@@ -318,6 +336,16 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
+    return number
 
 
 def _value(text: str) -> tuple[str, int]:
@@ -479,6 +507,16 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "output": ("-o --output", {
         "metavar": "FILE", "help": "with --fit: write the fitted machine (.toml)"}),
     "csv": ("--csv", {"help": "print the file again, with columns for the modelled times"}),
+    "model": ("--model", {
+        "metavar": "MODEL",
+        "help": "model a whole decoder: granite-3.3-8b, …, a config.json, or its directory"}),
+    "cards": ("--cards", {"type": _positive, "help": "that share the model (default 1)"}),
+    "batch": ("--batch", {"type": _positive, "help": "sequences (default 1)"}),
+    "prompt": ("--prompt", {"type": _positive, "help": "tokens of a prompt (default 512)"}),
+    "dtype": ("--dtype", {"choices": ("fp16", "fp8"), "help": "of the linears (default fp16)"}),
+    "lx_fraction": ("--lx-fraction", {
+        "type": _fraction, "metavar": "PART",
+        "help": "of LX that the backend uses, DXP_LX_FRAC_AVAIL (default: the machine's)"}),
     "overlap": ("--overlap", {
         "choices": ("serial", "overlapped", "double-buffered"),
         "help": "which of copies, launches and cores overlap in time (default: as in streams)"}),
@@ -538,10 +576,13 @@ COMMANDS: dict[str, tuple[str, type[Options], Paths, Groups, dict[str, Any]]] = 
         {},
     ),
     "estimate": (
-        "Model the times of the kernels in a CSV file, or fit the model to measured ones.",
+        "Model the times of the kernels in a CSV file, or of a whole model; fit to measured ones.",
         EstimateOptions,
         "rows",
-        {"": ("machine", "fit", "output", "csv", "json", "quiet")},
+        {
+            "": ("machine", "fit", "output", "csv", "json", "quiet"),
+            "whole models": ("model", "cards", "batch", "prompt", "dtype", "lx_fraction"),
+        },
         {},
     ),
     "warm": (

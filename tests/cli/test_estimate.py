@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_read(
 def test_neither_rows_nor_a_fit(spyre: Callable[..., Ran]):
     ran = spyre()
     assert ran.code == 2
-    assert "required: PATH, or --fit" in ran.err
+    assert "required: PATH, --model, or --fit" in ran.err
 
 
 def slow_card(path: Path) -> None:
@@ -186,3 +186,32 @@ def test_a_machine_that_cannot_be_written(spyre: Callable[..., Ran], tmp_path: P
     ran = spyre("--fit", write(tmp_path, GOOD), "-o", tmp_path / "none" / "card.toml")
     assert ran.code == 2
     assert "SPY767" in ran.err
+
+
+def test_a_whole_model(spyre: Callable[..., Ran]):
+    shown = spyre("--model", "granite-3.3-2b", "--prompt", "64")
+    assert (shown.code, shown.err) == (0, "")
+    assert "granite-3.3-2b fp16 LX fraction 0.2, 1 card, batch 1, prompt 64" in shown.out
+    assert "granite-3.3-2b fp8 LX fraction 0.8" in shown.out
+    for words in ("linears", "attention", "copies", "launches", "Measured", "Extrapolated"):
+        assert words in shown.out
+    found = json.loads(spyre("--model", "granite-3.3-2b", "--prompt", "64", "--json").out)
+    assert sum(found["token_parts_ms"].values()) == pytest.approx(found["token_ms"])
+    assert found["tokens_per_second"] == pytest.approx(1e3 / found["token_ms"])
+    assert [(each["dtype"], each["lx_fraction"]) for each in found["others"]] == [
+        ("fp16", 0.8), ("fp8", 0.2), ("fp8", 0.8)
+    ]  # fmt: skip
+
+
+def test_options_of_models(spyre: Callable[..., Ran], tmp_path: Path):
+    ran = spyre(
+        "--model", "gpt2", "--dtype", "fp8", "--lx-fraction", "0.8", "--cards", "2", "--json"
+    )
+    found = json.loads(ran.out)
+    assert (found["dtype"], found["lx_fraction"], found["cards"]) == ("fp8", 0.8, 2)
+    assert "collectives" in found["token_parts_ms"]
+    assert (spyre("--model", "gpt3").code, spyre(GOOD, "--model", "gpt2").code) == (2, 2)
+    assert "SPY768" in spyre("--model", tmp_path).err
+    for wrong in (("--lx-fraction", "2"), ("--cards", "0"), ("--dtype", "fp7")):
+        assert spyre("--model", "gpt2", *wrong).code == 2
+    assert "--batch is nothing without --model" in spyre(tmp_path, "--batch", "2").err

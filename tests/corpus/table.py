@@ -29,7 +29,7 @@ WITHOUT_CASE: dict[str, str] = {
     },
     **{
         f"SPY{number}": "estimates read no bundle: tests/cli/test_estimate.py"
-        for number in range(763, 768)
+        for number in range(763, 769)
     },
     **{
         f"SPY{number}": "files beside the bundle: tests/cli/test_profile.py"

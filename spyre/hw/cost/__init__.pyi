@@ -5,12 +5,26 @@ from .collectives import (
     collective_time as collective_time,
     fastest_time as fastest_time,
 )
+from .divisions import (
+    CLOSE as CLOSE,
+    Cores as Cores,
+    RankedDivisions as RankedDivisions,
+    Splits as Splits,
+    candidates_of as candidates_of,
+    cores_text as cores_text,
+    division_text as division_text,
+    divisors as divisors,
+    product_counts as product_counts,
+    ranked as ranked,
+    splits_within as splits_within,
+)
 from .estimate import (
     Choice as Choice,
     ClassError as ClassError,
     Estimate as Estimate,
     Estimates as Estimates,
     estimate_file as estimate_file,
+    machine_with as machine_with,
 )
 from .fit import (
     fit as fit,
@@ -46,4 +60,8 @@ from .timeline import (
     Timeline as Timeline,
     VirtualClock as VirtualClock,
     simulate as simulate,
+)
+from .transformer import (
+    ModelEstimate as ModelEstimate,
+    estimate_model as estimate_model,
 )

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from spyre.hw.cost.divisions import CLOSE
 from spyre.hw.cost.machine import MachineSpec, default_machine
 from spyre.hw.cost.models import KernelTime, kernel_ns, measured_class, size_us
 from spyre.hw.cost.rows import MOVES, KernelRow, counts_of, read_rows
-
-CLOSE = 0.05  # candidates whose modelled times are closer are too close to call
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from spyre.codes import diagnostic_codes
 from spyre.errors import EstimateError, Finding, JsonLocation
 from spyre.files import read_regular
+from spyre.hw.cost.divisions import product_counts
 from spyre.hw.counters import CostClass, Counters, OperationCounts, ProductShape
 from spyre.hw.spec import STICK_BYTES
 
@@ -296,25 +297,11 @@ def _product_operation(row: KernelRow, sizes: Mapping[str, int], split: Split) -
     operand again. ``3d2d``: that has no batch. Batches are interleaved in the default layout; a row
     may give that of an operand (``A:batch``).
     """
-    (element_bytes, data_format), depth = DTYPES[row.dtype], -(-sizes["K"] // 64) * 64
-    batch, m, n, shared = sizes.get("B", 1), sizes["M"], sizes["N"], "3d2d" in row.kernel
+    depth, shared = -(-sizes["K"] // 64) * 64, "3d2d" in row.kernel
+    batch, m, n = sizes.get("B", 1), sizes["M"], sizes["N"]
     a, b, c = (batch > 1 and f"{operand}:batch" not in row.kernel for operand in "ABC")
     names = {"b": "batch_cores", "m": "m_cores", "n": "n_cores", "k": "k_cores"}
     cores: dict[str, Any] = {names[dim]: count for dim, count in split.items()}
     shape = ProductShape(m=m // row.tiles, k=depth, n=n, batch=batch, shared=shared, **cores)
-    weight = (1 if shared else batch) * n * row.tiles
-    return OperationCounts(
-        name=row.kernel,
-        cost_class=CostClass.MATMUL,
-        cores=prod(split.values()),
-        counters=Counters(
-            rdmem_bytes=int((batch * m + weight) * depth * element_bytes),
-            wrmem_bytes=2 * batch * m * n,
-            multiply_adds=batch * m * depth * n,
-            executions=row.tiles,
-        ),
-        mac_format=data_format,
-        rows=batch * m // row.tiles,
-        columns=n,
-        product=replace(shape, interleaved=(a, b and not shared, c)),
-    )
+    shape = replace(shape, interleaved=(a, b and not shared, c))
+    return product_counts(shape, DTYPES[row.dtype][1], row.kernel, row.tiles)
