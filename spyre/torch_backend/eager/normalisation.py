@@ -268,8 +268,10 @@ def native_batch_norm(args: Arguments) -> tuple[torch.Tensor, ...]:
     x, named = args.input, _affine(args)
     for running in (args.running_mean, args.running_var):
         if running is not None and running.dim() != 1:
-            found = f"TensorAccessor expected 1 dims but tensor has {running.dim()}"
-            raise RuntimeError(found)
+            raise RuntimeError(f"TensorAccessor expected 1 dims but tensor has {running.dim()}")
+        if running is not None and len(running) != x.shape[1]:  # the CPU reads beyond its end
+            sizes = f"tensor a ({len(running)}) must match the size of tensor b ({x.shape[1]})"
+            raise RuntimeError(f"The size of {sizes} at non-singleton dimension 0")
     if not args.training:
         named |= {"mean": args.running_mean, "variance": args.running_var}
     parameters = (tuple(named), float(args.eps), name_of(x.dtype))

@@ -164,3 +164,10 @@ def test_kaiser_window_is_torchs(numbers, dtype):
     wanted = torch.kaiser_window(*numbers, dtype=dtype)
     assert (made.device.type, made.dtype) == ("spyre", wanted.dtype)
     torch.testing.assert_close(made.cpu(), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_batch_norm_reads_no_statistics_beyond_their_end(size):
+    x, other = torch.ones(3, 4, device="spyre"), torch.ones(size, device="spyre")
+    with pytest.raises(RuntimeError, match=rf"tensor a \({size}\) must match .* tensor b \(4\)"):
+        torch.ops.aten.native_batch_norm(x, x[0], x[0], other, x[0], True, 0.1, 1e-5)
