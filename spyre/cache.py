@@ -38,7 +38,7 @@ def writable_directory(name: str) -> Path | None:
         if os.access(directory, os.W_OK | os.X_OK):
             return directory
         warn_uncached("not writable")
-    except (OSError, RuntimeError) as error:  # no home directory is a RuntimeError
+    except OSError as error:
         warn_uncached(str(error))
     return None
 
@@ -79,8 +79,7 @@ def kernel_directory(key: str) -> Path | None:
     longest ago, where there are too many.
     """
     name = f"{_KERNELS}{key}"
-    with suppress(RuntimeError):  # no home directory: said below
-        is_new = not (config.cache_directory() / name).exists()
+    is_new = not (config.cache_directory() / name).exists()
     directory = writable_directory(name)
     if directory is not None:
         with suppress(OSError):
@@ -116,7 +115,7 @@ _KINDS = (
 
 
 def kept() -> tuple[tuple[str, int, int], ...]:
-    """What the cache directory holds: kinds, entries, bytes. RuntimeError: no home directory."""
+    """What the cache directory holds: kinds, entries, bytes."""
     directory = config.cache_directory()
     rows = []
     for kind, pattern in _KINDS:

@@ -243,8 +243,19 @@ def thread_count() -> int:
 
 
 def cache_directory() -> Path:
-    """Return the directory for compiled kernels and plans, which may not exist yet."""
+    """Return the directory for compiled kernels and plans, which may not exist yet.
+
+    Where the usual one cannot be made, as in a container with a read-only home directory, it is a
+    directory of this user below the temporary one.
+    """
     if text := CACHE_DIR.read():
         return Path(text)
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "spyre"
+    with suppress(RuntimeError):  # no home directory
+        usual = (Path(base) if base else Path.home() / ".cache") / "spyre"
+        made = next(path for path in (usual, *usual.parents) if path.exists())
+        if os.access(made, os.W_OK | os.X_OK):
+            return usual
+    import tempfile
+
+    return Path(tempfile.gettempdir()) / f"spyre-cache-{os.geteuid()}"

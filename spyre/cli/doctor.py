@@ -113,12 +113,7 @@ def _cache() -> HealthCheck:
     from spyre.cache import kept
     from spyre.files import other_writer
 
-    try:
-        directory = config.cache_directory()
-    except RuntimeError:
-        hint = f"set {config.CACHE_DIR.name}: every process compiles its kernels again"
-        return HealthCheck("cache", "note", "no home directory to keep kernels in", hint)
-    there = directory
+    there = directory = config.cache_directory()
     while not there.exists():
         there = there.parent
     text = f"{directory}, {sum(size for _, _, size in kept()) / 1e6:.0f} MB"

@@ -118,10 +118,10 @@ class CompileProgress(numba.core.event.Listener):  # type: ignore[misc]
             _write(text, on_file=is_due)
         if written:
             seconds = self._last - self._begin
-            _write(
-                f"kernels compiled in {seconds:.0f} s, kept in {config.cache_directory()}",
-                last=True,
-            )
+            directory = config.cache_directory()
+            is_kept = os.access(directory, os.W_OK)
+            place = f"kept in {directory}" if is_kept else f"not kept: {directory} is not writable"
+            _write(f"kernels compiled in {seconds:.0f} s, {place}", last=True)
 
 
 def _write(text: str, on_file: bool = True, last: bool = False) -> None:

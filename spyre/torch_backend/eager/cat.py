@@ -39,7 +39,9 @@ def _pieces(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def joined_sizes(tensors: Sequence[torch.Tensor], dim: int) -> torch.Size:
     """Sizes of the result of tensors that go together."""
-    shapes = [t.shape for t in tensors if t.shape != (0,)] or [tensors[0].shape]
+    shapes = [t.shape for t in tensors if t.shape != (0,)]
+    if not shapes:
+        return torch.Size((0,))  # for any dim
     sizes = [*shapes[0]]
     sizes[dim] = sum(shape[dim] for shape in shapes)
     return torch.Size(sizes)

@@ -320,7 +320,7 @@ class Lowering(DerivedOperations[Value]):
         """``value`` with memory for every element of its last two dims."""
         once = value.collapsed()
         sizes = (*once.sizes[:-2], *value.sizes[-2:])
-        return value if once.sizes == sizes else self.broadcast(once, sizes)
+        return value if once.sizes == sizes else self.broadcast(once, sizes).expanded(value.sizes)
 
     def padded_left(self, left: Value) -> Value:
         """``left`` with zeros in the lanes beyond K, which count as elements from now on."""

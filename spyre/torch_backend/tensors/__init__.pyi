@@ -8,6 +8,7 @@ from .allocation import (
     buffer_of as buffer_of,
     default_base as default_base,
     empty_strided_on as empty_strided_on,
+    storage_elements as storage_elements,
     tensor_at as tensor_at,
 )
 from .copies import (

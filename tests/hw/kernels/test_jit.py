@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,20 +156,32 @@ def test_without_a_place_kernels_compile_with_a_warning(
     assert twice(21) == 42
 
 
-def test_no_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("has_home", [False, True])
+def test_without_a_usual_place_it_is_one_below_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_home: bool
+) -> None:
     for name in ("SPYRE_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    with pytest.warns(RuntimeWarning, match="Could not determine home directory"):
-        assert jit.cache_directory(KERNELS) is None
+    access, home = os.access, tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(Path, "home", (lambda: home) if has_home else no_home)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != home and access(path, mode))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    directory = jit.cache_directory(KERNELS)
+    assert directory is not None
+    place = tmp_path / f"spyre-cache-{os.geteuid()}"
+    assert Path(directory).parent == place
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert list(home.iterdir()) == []
 
 
 LOAD_ALL = """
 import sys
+import tempfile
 from spyre.hw.kernels import checked_driver, driver, pool
 from spyre.hw.plan_table import KERNEL_NAMES
 from spyre.hw.linking.linked_program import entry_addresses

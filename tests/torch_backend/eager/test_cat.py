@@ -30,6 +30,11 @@ def test_cat(dtype, sizes, dim):
     agrees(lambda *x: torch.cat(x, dim), *pieces)
 
 
+@pytest.mark.parametrize(("count", "dim"), [(1, 1), (2, -5)])
+def test_any_dim_will_do_for_tensors_of_shape_0(count, dim):
+    agrees(lambda *x: torch.cat(x, dim), *[torch.zeros(0)] * count)
+
+
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
 def test_stack(dim):
     agrees(lambda *x: torch.stack(x, dim), numbers(3, 5), numbers(3, 5, seed=1))

@@ -139,3 +139,31 @@ def test_results_as_text():
         (torch.float32, (2, 3, 1), (1, 2, 6)),
         (torch.int64, (), ()),
     ]
+
+
+REPEATED = {
+    "left": lambda x: (x.expand(3, 4, -1), torch.stack([x.expand(4, -1)] * 3).mT),
+    "right": lambda x: (torch.stack([x.expand(4, -1)] * 3), x.expand(3, 4, -1).mT),
+    "both": lambda x: (x.expand(3, 4, -1), x.expand(3, 4, -1).mT),
+    "their matrices": lambda x: (x.expand(3, 4, -1), torch.stack([x] * 3).expand(3, 4, -1).mT),
+}
+"""Factors with one row, and one matrix, in memory."""
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("width", [1, 2, 70])
+def test_products_of_repeated_factors(name, width):
+    row = torch.arange(1.0, width + 1).half().reshape(1, width) / width
+    wanted = torch.matmul(*REPEATED[name](row))
+    left, right = REPEATED[name](row.to("spyre"))
+    for made in (left @ right, torch.bmm(left, right), compiled(torch.bmm, left, right)[0]):
+        torch.testing.assert_close(made.cpu(), wanted, rtol=2e-3, atol=0)
+
+
+def test_inputs_whose_elements_have_several_indices():
+    windows = [
+        x.reshape(5, 8).as_strided((4, 3, 4), (4, 4, 1))
+        for x in (torch.arange(40.0).half(), torch.arange(40.0).half().to("spyre"))
+    ]
+    wanted, made = windows[0].sum(-1), compiled(lambda x: x.sum(-1), windows[1])[0]
+    assert torch.equal(made.cpu(), wanted)

@@ -24,6 +24,7 @@ from spyre.mlir.builder import BuiltBundle
 from spyre.runtime.arguments import ArgumentSpec, KernelArguments, argument_name, spec_of_arguments
 from spyre.runtime.program import LAUNCH_SPEC_FILE, Role, format_launch_spec
 from spyre.torch_backend.eager.launch import number_on_card, ready_buffer, scratch_memory
+from spyre.torch_backend.fallback import overlaps_itself
 from spyre.torch_backend.inductor.base.compat import AsyncCompile
 from spyre.torch_backend.inductor.base.layouts import HostExtents
 from spyre.torch_backend.inductor.base.notes import LAYOUTS_FILE, NO_NOTES, Notes, note
@@ -50,6 +51,7 @@ from spyre.torch_backend.tensors import (
     argument_base,
     buffer_of,
     default_base,
+    storage_elements,
 )
 
 if TYPE_CHECKING:
@@ -234,7 +236,7 @@ class InductorKernel:
             if buffers[k].layout_id == base.layout_id and not tensor.storage_offset():
                 continue
             # also if it is written: the kernel may write only a part of it
-            copied = _empty_based(tensor, base).copy_(tensor)
+            copied = _copy_based(tensor, base)
             if self.memory.arguments[k].is_output:
                 copies.append((tensor, copied))
             buffers[k] = buffer_of(copied)
@@ -307,6 +309,16 @@ class InductorKernel:
                     del self._programs[old]
                 self._programs[key] = program
             return self._programs[key]
+
+
+def _copy_based(tensor: torch.Tensor, base: StorageLayout) -> torch.Tensor:
+    copied = _empty_based(tensor, base)
+    if not overlaps_itself(tensor):
+        return copied.copy_(tensor)
+    # an element that has several indices can be written under one of them only
+    span = (storage_elements(tensor.size(), tensor.stride()),)
+    copied.as_strided(span, (1,)).copy_(tensor.as_strided(span, (1,)))
+    return copied
 
 
 def _empty_based(like: torch.Tensor, base: StorageLayout) -> torch.Tensor:
