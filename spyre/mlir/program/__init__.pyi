@@ -5,7 +5,9 @@ from .affine import (
     AffineDim as AffineDim,
     AffineExpr as AffineExpr,
     AffineMap as AffineMap,
+    AffineSet as AffineSet,
     AffineSymbol as AffineSymbol,
+    Constraint as Constraint,
     Operator as Operator,
     fold as fold,
 )
