@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from spyre.runtime.program import LoweredBundle
 
 
+TILE_SUFFIXES = (".ktir", ".mlir")
+"""Files with these names hold a KTIR text, unless it is the bundle.mlir of a bundle."""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Findings of ``check`` and ``explain``. ``explanations``: text per SDSC file; ``pictures``:
@@ -75,6 +79,8 @@ def diagnose_and_report(options: DiagnoseOptions) -> int:
 
 def diagnose(options: DiagnoseOptions) -> Diagnosis:
     """All findings of a bundle, or of every kernel of a case."""
+    if options.path.endswith(TILE_SUFFIXES) and not options.path.endswith("bundle.mlir"):
+        return diagnose_tiles(options.path)
     directory = _case_only(options.path)
     if directory is None:
         return diagnose_bundle(options.path, options)
@@ -93,6 +99,16 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     if options.check and not has_errors(findings):
         findings = (*_address_findings(options, case), *findings)
     return Diagnosis(options.path, findings, explanations)
+
+
+def diagnose_tiles(path: str) -> Diagnosis:
+    """All findings of a KTIR text, including errors of reading it."""
+    from spyre.mlir.tiles import load_ktir
+
+    try:
+        return Diagnosis(path, load_ktir(path).check())
+    except SpyreError as error:
+        return Diagnosis(path, (error.finding,))
 
 
 def _case_only(path: str) -> Path | None:
