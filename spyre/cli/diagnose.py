@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from spyre.runtime.program import LoweredBundle
 
 
-TILE_SUFFIXES = (".ktir", ".mlir")
-"""Files with these names hold a KTIR text, unless it is the bundle.mlir of a bundle."""
-
-
 @dataclass(frozen=True)
 class Diagnosis:
     """Findings of ``check`` and ``explain``. ``explanations``: text per SDSC file; ``pictures``:
@@ -79,7 +75,9 @@ def diagnose_and_report(options: DiagnoseOptions) -> int:
 
 def diagnose(options: DiagnoseOptions) -> Diagnosis:
     """All findings of a bundle, or of every kernel of a case."""
-    if options.path.endswith(TILE_SUFFIXES) and not options.path.endswith("bundle.mlir"):
+    from spyre.cli.tiles import is_tile_program
+
+    if is_tile_program(options.path):
         return diagnose_tiles(options.path)
     directory = _case_only(options.path)
     if directory is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.corpus.making import BUNDLE, CorpusCase, Stage, write
@@ -32,6 +33,10 @@ DELIVERY = """
         ktdp.yield_partial %sum : tensor<512xf16>
     }
 """
+PAIR = ("x=4096@fp16", "y=4096@fp16")
+HALVES = tuple(
+    [("-d0 + 511", "-d0 + 479"), *[("<512x", "<480x")] * 10, ("constant 512 ", "constant 480 ")]
+)
 SPOILED = (
     ("character", "SPY101", "%sum =", "%sum ;"),
     ("bracket", "SPY102", "%x_view[%first]", "%x_view[%first"),
@@ -64,6 +69,18 @@ CASES = (
     *(
         case(name, code, Stage.PARSE if k <= _PARSED else Stage.CHECK, (old, new))
         for k, (name, code, old, new) in enumerate(SPOILED)
+    ),
+    *(
+        replace(case(name, code, Stage.LAUNCH, *edits), words=(FILE, *words))
+        for name, code, edits, words in (
+            ("function", "SPY340", (), ("--function", "sub")),
+            ("argument_missing", "SPY342", (), ("-i", "x=4096@fp16")),
+            ("argument_unknown", "SPY342", (), ("-i", *PAIR, "w=4096@fp16")),
+            ("argument_small", "SPY343", (), ("-i", "x=4096@fp16", "y=4000@fp16")),
+            ("argument_type", "SPY344", (), ("-i", "x=4096@fp16", "y=4096@fp32")),
+            ("leaves_view", "SPY414", (("constant 512 ", "constant 513 "),), ("-i", *PAIR)),
+            ("half_sticks", "SPY557", HALVES, ("-i", *PAIR)),
+        )
     ),
     CorpusCase("ktir_missing", Stage.PARSE, "SPY341", None, (), ("none.ktir", "--check")),
 )

@@ -1,5 +1,6 @@
 from .affine import (
     EXPRESSIONS as EXPRESSIONS,
+    INTEGERS as INTEGERS,
     AffineBinary as AffineBinary,
     AffineConstant as AffineConstant,
     AffineDim as AffineDim,

@@ -13,7 +13,13 @@ from .program import (
     load_ktir as load_ktir,
 )
 from .syntax import (
+    Expression as Expression,
     TileFunction as TileFunction,
     TileModule as TileModule,
     TileOp as TileOp,
+    Type as Type,
+    memory_space as memory_space,
+)
+from .table import (
+    operation_rows as operation_rows,
 )

@@ -28,8 +28,8 @@ from typing import Any
 from spyre.mlir.text import print_key, quote
 from spyre.mlir.tiles.reading import Reader
 from spyre.mlir.tiles.syntax import (
+    AttributeEntry,
     AttributeValue,
-    Entry,
     Name,
     Opaque,
     Quoted,
@@ -99,7 +99,7 @@ class Draft:
 
     body: Body
     fields: dict[str, Any] = field(default_factory=dict)
-    attributes: tuple[Entry, ...] = ()
+    attributes: tuple[AttributeEntry, ...] = ()
     regions: list[Region] = field(default_factory=list)
     pending: list[tuple[Name, Type | None]] = field(default_factory=list)
 
@@ -337,13 +337,13 @@ def print_value(value: AttributeValue) -> str:
     if isinstance(value, Quoted):
         return quote(value.text)
     if isinstance(value, tuple):
-        if value and isinstance(value[0], Entry):
+        if value and isinstance(value[0], AttributeEntry):
             return print_entries(value)
         return f"[{', '.join(map(print_value, value))}]"
     return str(value)
 
 
-def print_entries(entries: tuple[Entry, ...]) -> str:
+def print_entries(entries: tuple[AttributeEntry, ...]) -> str:
     """``{key = value, …}``."""
     pairs = (
         print_key(e.key) + ("" if e.value is None else f" = {print_value(e.value)}")

@@ -17,12 +17,12 @@ from spyre.mlir.tiles.syntax import (
     AliasDefinition,
     Name,
     Opaque,
-    Parameter,
     Rejection,
     SourceText,
     TileFunction,
     TileModule,
     TileOp,
+    TileParameter,
     named,
 )
 from spyre.mlir.tiles.table import EXAMPLE_DIALECT, RETURNS, OperationRow, dialects, operation_rows
@@ -129,14 +129,14 @@ class _Parser:
             name, parameters, results, attributes, body, str(visibility), location, position=place
         )
 
-    def _parameter(self) -> Parameter:
+    def _parameter(self) -> TileParameter:
         reader = self.reader
         name = reader.name()
         reader.expect(":")
         type_ = reader.type()
         if reader.text == "{":
             reader.dictionary()
-        return Parameter(name, type_, reader.location(), position=name.start_pos)
+        return TileParameter(name, type_, reader.location(), position=name.start_pos)
 
     # --- operations
 

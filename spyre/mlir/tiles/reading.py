@@ -25,11 +25,11 @@ from spyre.mlir.text import (
 )
 from spyre.mlir.tiles.syntax import (
     Alias,
+    AttributeEntry,
     AttributeValue,
-    Entry,
     Expression,
     Name,
-    Number,
+    Numeral,
     Opaque,
     Quoted,
     Rejection,
@@ -203,7 +203,7 @@ class Reader:
         """``type``, ``type, type`` or ``(type, …)``."""
         return self.listed(self.type, ")") if self.accept("(") else self.several(self.type)
 
-    def number(self) -> Number:
+    def number(self) -> Numeral:
         """A number with its sign, without its type."""
         sign = "-" if self.accept("-") else ""
         place = self.place
@@ -211,7 +211,7 @@ class Reader:
         if len(text) > _LONGEST_NUMBER:
             message = "an integer does not fit in 64 bits"
             raise Rejection("SPY115", message, place, found=text[:_LONGEST_NUMBER])
-        return Number(text)
+        return Numeral(text)
 
     def integer(self) -> int:
         """A whole number of 64 bits."""
@@ -227,7 +227,7 @@ class Reader:
         """A value of an attribute dictionary."""
         if self.kind == "number" or self.text == "-":
             number = self.number()
-            return Number(number.text, self.type()) if self.accept(":") else number
+            return Numeral(number.text, self.type()) if self.accept(":") else number
         if self.accept("["):
             return self.listed(self.attribute_value, "]")
         if self.text == "{":
@@ -245,21 +245,21 @@ class Reader:
         type_ = read_type(text)
         return Opaque(" ".join(text.split())) if type_.kind == "other" else type_
 
-    def dictionary(self) -> tuple[Entry, ...]:
+    def dictionary(self) -> tuple[AttributeEntry, ...]:
         """``{key = value, …}``; SPY117 for a key that is given twice."""
         self.expect("{")
         entries = self.listed(self._entry, "}")
         check_unique((entry.key, entry.position) for entry in entries)
         return entries
 
-    def _entry(self) -> Entry:
+    def _entry(self) -> AttributeEntry:
         place = self.place
         if self.kind not in ("word", "string"):
             self.fail("an attribute")
         key = unquote(self.text) if self.kind == "string" else self.text
         self.index += 1
         value = self.attribute_value() if self.accept("=") else None
-        return Entry(key, value, position=place)
+        return AttributeEntry(key, value, position=place)
 
     # --- expressions
 

@@ -15,8 +15,8 @@ from spyre.mlir.program import AffineMap, AffineSet
 from spyre.mlir.tiles.deliveries import deliver, produce
 from spyre.mlir.tiles.syntax import (
     Alias,
-    Entry,
-    Number,
+    AttributeEntry,
+    Numeral,
     Opaque,
     Quoted,
     TileFunction,
@@ -68,7 +68,7 @@ def grid_of(function: TileFunction) -> tuple[tuple[int, ...], list[Fault[int]]]:
     if entry is None:
         return (1,), []
     values = entry.value if isinstance(entry.value, tuple) else ()
-    extents = tuple(v.value for v in values if isinstance(v, Number) and isinstance(v.value, int))
+    extents = tuple(v.value for v in values if isinstance(v, Numeral) and isinstance(v.value, int))
     sound = 1 <= len(extents) <= 3 and len(extents) == len(values) and min(extents) > 0
     if sound and prod(extents) <= MOST_TILES:
         return extents, []
@@ -81,9 +81,9 @@ def attribute_faults(module: TileModule, value: Any, place: int) -> Faults:
     """Aliases that are not defined (SPY134), wrong memory spaces and annotations of a value."""
     if isinstance(value, tuple):
         for item in value:
-            own = item.position if isinstance(item, Entry) else place
+            own = item.position if isinstance(item, AttributeEntry) else place
             yield from attribute_faults(
-                module, item.value if isinstance(item, Entry) else item, own
+                module, item.value if isinstance(item, AttributeEntry) else item, own
             )
     elif isinstance(value, Alias):
         if module.resolved(value) is None:
@@ -314,9 +314,9 @@ def _constant(context: Context) -> Faults:
     is_dense = isinstance(value, Opaque) and value.text.startswith("dense<")
     if is_dense != (type_.kind == "tensor"):
         yield context.fault("SPY182", "value and type do not fit", "dense<…> : tensor<…>", type_)
-    elif isinstance(value, Number) and not -(2**63) <= value.value < 2**64:
+    elif isinstance(value, Numeral) and not -(2**63) <= value.value < 2**64:
         yield context.fault("SPY115", "the integer has more than 64 bits", type_, value)
-    elif isinstance(value, Number) and isinstance(value.value, float) and "f" not in type_.kind:
+    elif isinstance(value, Numeral) and isinstance(value.value, float) and "f" not in type_.kind:
         yield context.fault("SPY182", "a fraction as an integer", type_, value)
 
 
@@ -371,7 +371,7 @@ def _static(context: Context) -> Faults:
 def _integers(value: Any) -> tuple[int, ...] | None:
     """Integers of an attribute; None if it is something else."""
     items = value if isinstance(value, tuple) else ()
-    numbers = tuple(int(item.value) for item in items if isinstance(item, Number))
+    numbers = tuple(int(item.value) for item in items if isinstance(item, Numeral))
     return numbers if len(numbers) == len(items) and isinstance(value, tuple) else None
 
 

@@ -72,6 +72,12 @@ class Type:
         return self.kind in ("tensor", "memref", "access_tile")
 
     @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, which is static."""
+        assert None not in self.shape
+        return tuple(extent or 0 for extent in self.shape)
+
+    @property
     def scalar(self) -> str:
         """The element type of a tensor, the type itself of a scalar."""
         return self.element if self.is_shaped else self.kind
@@ -130,7 +136,7 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Numeral:
     """A number as it is written, with its type if that is written too."""
 
     text: str
@@ -165,11 +171,11 @@ class Quoted:
 
 
 AttributeValue = Any
-"""Alias, Number, Opaque, Quoted, Type, AffineMap, AffineSet, a tuple of values or entries, None."""
+"""Alias, Numeral, Opaque, Quoted, Type, AffineMap, AffineSet, None, or a tuple of any of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(SyntaxNode):
+class AttributeEntry(SyntaxNode):
     """``key = value`` of an attribute dictionary; ``value`` None: the key alone."""
 
     key: str
@@ -217,11 +223,11 @@ class TileOp(SyntaxNode):
     name: str
     results: tuple[Name, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
-    attributes: tuple[Entry, ...] = ()
+    attributes: tuple[AttributeEntry, ...] = ()
     regions: tuple[Region, ...] = ()
     location: str | None = field(default=None, compare=False)
 
-    def attribute(self, key: str) -> Entry | None:
+    def attribute(self, key: str) -> AttributeEntry | None:
         """The attribute ``key``, if it is given."""
         return next((entry for entry in self.attributes if entry.key == key), None)
 
@@ -246,7 +252,7 @@ def _names(value: Any) -> Iterator[Name]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter(SyntaxNode):
+class TileParameter(SyntaxNode):
     """``%name: type``."""
 
     name: Name
@@ -259,9 +265,9 @@ class TileFunction(SyntaxNode):
     """``func.func @name(parameters) -> results attributes {…} { body }``."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[TileParameter, ...]
     results: tuple[Type, ...]
-    attributes: tuple[Entry, ...]
+    attributes: tuple[AttributeEntry, ...]
     body: tuple[TileOp, ...]
     visibility: str = ""
     location: str | None = field(default=None, compare=False)
@@ -295,7 +301,7 @@ class TileModule(SyntaxNode):
     aliases: tuple[AliasDefinition, ...] = ()
     wrapped: bool = True
     name: str | None = None
-    attributes: tuple[Entry, ...] = ()
+    attributes: tuple[AttributeEntry, ...] = ()
     location: str | None = field(default=None, compare=False)
     source: SourceText | None = field(default=None, compare=False, repr=False)
 
