@@ -162,6 +162,10 @@ def describe(
     if is_tile_program(options.path):
         session = Session(make_device(options, options.sanitize))
         return options, session, describe_tile_run(options, session)
+    if options.function is not None:
+        raise LaunchError(
+            "SPY340", f"{options.path} has no functions", expected="a KTIR text, a .ktir file"
+        )
     directory = case_directory(options.path)
     if directory is None or is_bundle_run(options):
         session = Session(make_device(options, options.sanitize))
