@@ -180,7 +180,7 @@ def _check_inside(tracer: Tracer, op: TileOp, access: Access, level: Level) -> N
             raise DeviceFault(
                 "SPY414", f"a tile of data leaves its view on compute tile {tile}",
                 tracer.place(op),
-                expected=f"coordinates 0 to {int(most[row, tile]) - 1} along dim {dim}",
+                expected=f"coordinates from 0, below {int(most[row, tile])}, along dim {dim}",
                 found=f"{int(wrong)}",
             )  # fmt: skip
 
