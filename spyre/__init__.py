@@ -1,6 +1,7 @@
 """spyre: the open, hardware-free IBM Spyre accelerator.
 
-`run` runs a bundle, `load_bundle` reads one, `Device` is a card, `errors` holds the exceptions.
+`run` runs a bundle, `load_bundle` reads one, `load_ktir` reads a KTIR program, `Device` is a card,
+`errors` holds the exceptions.
 `FlexDevice` is a card with streams; `prepare_kernel` and `launch_kernel` run kernels on it.
 `explain` shows how a function is compiled for the PyTorch device, `profile` models the time of a
 run on a card.
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from spyre.hw.device import Device as Device
     from spyre.hw.numerics import Numerics as Numerics
     from spyre.mlir.bundle import Bundle as Bundle, load_bundle as load_bundle
+    from spyre.mlir.tiles import KtirProgram as KtirProgram, load_ktir as load_ktir
     from spyre.runtime.flex import (
         Event as Event,
         FlexDevice as FlexDevice,
@@ -36,6 +38,7 @@ _EXPORTS = {
     "Device": "spyre.hw.device.device",
     "Event": "spyre.runtime.flex.stream",
     "FlexDevice": "spyre.runtime.flex.device",
+    "KtirProgram": "spyre.mlir.tiles.program",
     "Numerics": "spyre.hw.numerics",
     "RunResult": "spyre.runtime.run.result",
     "Session": "spyre.runtime.run.session",
@@ -46,6 +49,7 @@ _EXPORTS = {
     "launch_jobplan": "spyre.runtime.flex.prepare",
     "launch_kernel": "spyre.runtime.flex.prepare",
     "load_bundle": "spyre.mlir.bundle",
+    "load_ktir": "spyre.mlir.tiles.program",
     "prepare_kernel": "spyre.runtime.flex.prepare",
     "profile": "spyre.runtime.profile.profile",
     "run": "spyre.runtime.run.session",
@@ -56,6 +60,7 @@ __all__ = [
     "Device",
     "Event",
     "FlexDevice",
+    "KtirProgram",
     "Numerics",
     "RunResult",
     "Session",
@@ -68,6 +73,7 @@ __all__ = [
     "launch_jobplan",
     "launch_kernel",
     "load_bundle",
+    "load_ktir",
     "prepare_kernel",
     "profile",
     "run",

@@ -28,6 +28,7 @@ from spyre.cli.options import (
 )
 from spyre.cli.recorder import Recorder, check_machine
 from spyre.cli.text_report import ProgressBar
+from spyre.cli.tiles import describe_tile_run, is_tile_program
 from spyre.diagnose import address_findings
 from spyre.errors import Finding, LaunchError, Severity, SpyreError
 from spyre.hw.device import Device, warm_driver, warm_kernels, warm_transfers
@@ -158,6 +159,13 @@ def describe(
     Recorded options of a case apply unless the command line gives others. A directory with a
     case.json is a case unless tensors for its only kernel are given.
     """
+    if is_tile_program(options.path):
+        session = Session(make_device(options, options.sanitize))
+        return options, session, describe_tile_run(options, session)
+    if options.function is not None:
+        raise LaunchError(
+            "SPY340", f"{options.path} has no functions", expected="a KTIR text, a .ktir file"
+        )
     directory = case_directory(options.path)
     if directory is None or is_bundle_run(options):
         session = Session(make_device(options, options.sanitize))
@@ -183,7 +191,7 @@ def with_tensors(options: ComparisonOptions, run: Run, mode: str) -> Run:
 
     ``mode``: number mode that default tolerances are for.
     """
-    if run.resets_device:
+    if run.resets_device or is_tile_program(options.path):
         return run
     given = load_inputs(options.inputs, run.inputs) if options.inputs else None
     run = run.with_inputs(prepare_inputs(run.inputs, given, options.seed))

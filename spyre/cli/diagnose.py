@@ -101,6 +101,10 @@ def chosen_findings(findings: Sequence[Finding], options: DiagnoseOptions) -> tu
 
 def diagnose(options: DiagnoseOptions) -> Diagnosis:
     """All findings of a bundle, or of every kernel of a case."""
+    from spyre.cli.tiles import is_tile_program
+
+    if is_tile_program(options.path):
+        return diagnose_tiles(options.path)
     directory = _case_only(options.path)
     if directory is None:
         return diagnose_bundle(options.path, options)
@@ -119,6 +123,16 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     if options.check and not has_errors(findings):
         findings = (*_address_findings(options, case), *findings)
     return Diagnosis(options.path, findings, explanations)
+
+
+def diagnose_tiles(path: str) -> Diagnosis:
+    """All findings of a KTIR text, including errors of reading it."""
+    from spyre.mlir.tiles import load_ktir
+
+    try:
+        return Diagnosis(path, load_ktir(path).check())
+    except SpyreError as error:
+        return Diagnosis(path, (error.finding,))
 
 
 def _case_only(path: str) -> Path | None:

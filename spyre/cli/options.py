@@ -46,7 +46,8 @@ class Options:
     shapes: tuple[str, ...] = ()
     strides: tuple[tuple[int, tuple[int, ...]], ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
-    values: tuple[tuple[str, int], ...] = ()
+    values: tuple[tuple[str, Any], ...] = ()
+    function: str | None = None
     seed: int = 0
     json: bool = False
     quiet: bool = False
@@ -348,12 +349,19 @@ def _fraction(text: str) -> float:
     return number
 
 
-def _value(text: str) -> tuple[str, int]:
+def _value(text: str) -> tuple[str, float]:
     name, _, number = text.partition("=")
     try:
-        return name.removeprefix("%"), int(number, 0)
+        return name.removeprefix("%"), _number(number)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=INTEGER") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return float(text)
 
 
 def _alias(text: str) -> tuple[int, int]:
@@ -398,7 +406,7 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "inputs": ("-i --input", {
         "metavar": "FILE", "nargs": "+", "action": "extend",
         "help": "input tensors in argument order: .npy, .npz, file.npz:key, .pt, .bin; or shapes "
-        "of random ones, e.g. 10x512@fp16"}),
+        "of random ones, e.g. 10x512@fp16; of a KTIR text NAME=FILE"}),
     "save_output": ("--save-output", {
         "metavar": "FILE", "help": "write the outputs to a .npy, .npz, .pt or .bin"}),
     "shapes": ("--shape", {
@@ -412,11 +420,14 @@ _ROWS: dict[str, tuple[str, dict[str, Any]]] = {
         "help": "the first argument shares the memory of the second, e.g. 2=0 (repeatable)"}),
     "values": ("--value --bind", {
         "metavar": "NAME=N", "action": "append", "type": _value,
-        "help": "value of an index parameter or of a runtime size (repeatable)"}),
+        "help": "value of an index parameter, a runtime size, or a number of a KTIR function "
+        "(repeatable)"}),
+    "function": ("--function", {
+        "metavar": "NAME", "help": "of a KTIR text with several functions: the one to run"}),
     "seed": ("--seed", {"type": int, "help": "of random inputs (default 0)"}),
     "expected": ("-o --expected", {
         "metavar": "FILE", "nargs": "+", "action": "extend",
-        "help": "expected outputs, in argument order"}),
+        "help": "expected outputs, in argument order; of a KTIR text NAME=FILE"}),
     "rtol": ("--rtol", {"type": float, "help": "relative tolerance (default: by dtype)"}),
     "atol": ("--atol", {"type": float, "help": "absolute tolerance (default: by dtype)"}),
     "exact": ("--exact", {"help": "allow no difference"}),
@@ -526,7 +537,7 @@ Paths = Literal["?", "rows", 2] | None
 """Number of paths of a command: at most one (``rows``: a CSV file), two, (None) exactly one."""
 Groups = dict[str, tuple[str, ...]]
 """Options by the headline of their group in the help, "" for none."""
-_ARGUMENTS = ("inputs", "shapes", "strides", "aliases", "values", "seed")
+_ARGUMENTS = ("inputs", "shapes", "strides", "aliases", "values", "function", "seed")
 _TENSORS: Groups = {"tensors": ("save_output", *_ARGUMENTS)}
 _RUNNING: Groups = {"running": ("numerics", "threads", "sanitize", "poison", "core_order")}
 _OUTPUT = ("json", "quiet", "verbose")
@@ -615,7 +626,7 @@ def make_parser(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    name, text = "path", "bundle directory, its bundle.mlir, or a case"
+    name, text = "path", "bundle directory, its bundle.mlir, a case, or a .ktir file"
     if paths == 2:
         name, text = "compare", "bundle, case or kept spyre profile --json"
     elif paths == "rows":

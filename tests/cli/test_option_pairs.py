@@ -33,6 +33,7 @@ VALUES = {
     "strides": ("--strides", "0=128,1"),
     "aliases": ("--alias", "2=0"),
     "values": ("--value", "nothing=1"),
+    "function": ("--function", "none"),
     "seed": ("--seed", "1"),
     "expected": ("-o", "none.npy"),
     "rtol": ("--rtol", "1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus import check, launch, parse, run, sanitize, windows
+from tests.corpus import check, launch, parse, run, sanitize, tiles, windows
 from tests.corpus.making import CorpusCase
 
 CASES: tuple[CorpusCase, ...] = (
@@ -12,6 +12,7 @@ CASES: tuple[CorpusCase, ...] = (
     *run.CASES,
     *windows.CASES,
     *sanitize.CASES,
+    *tiles.CASES,
 )
 
 WITHOUT_CASE: dict[str, str] = {
@@ -61,6 +62,9 @@ WITHOUT_CASE: dict[str, str] = {
     "SPY324": "buffers are given in Python only",
     "SPY360": "memory is freed in Python only",
     "SPY402": "needs a host that refuses address space",
+    "SPY193": "a text with tiles as arguments: tests/mlir/tiles/test_checker.py",
+    "SPY194": "a text that reads its indices: tests/hw/tiles/test_tiles.py",
+    "SPY558": "tiles of more than two mebibytes: tests/hw/tiles/test_tiles.py",
     "SPY403": "device addresses are chosen in Python only; the runtime's lie in one region",
     "SPY405": "a warning about the cache, not the bundle: tests/test_trust.py",
     "SPY404": "needs a cache that this user may not delete: tests/cli/test_process.py",

@@ -88,7 +88,7 @@ def test_integers_follow_the_definition(
 @given(EXPRESSIONS, st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=6), SMALL)
 @examples(150)
 def test_arrays_equal_integers(expr: AffineExpr, rows: list[tuple[int, int]], s: int) -> None:
-    map_ = AffineMap(2, 2, expr)
+    map_ = AffineMap(2, 2, (expr,))
     columns = np.array(rows, np.int64).T
     found = np.broadcast_to(evaluate(map_.result, list(columns), [s, 7]), len(rows))
     assert found.tolist() == [evaluate(map_.result, [a, b], [s, 7]) for a, b in rows]
@@ -97,7 +97,7 @@ def test_arrays_equal_integers(expr: AffineExpr, rows: list[tuple[int, int]], s:
 @given(EXPRESSIONS)
 @examples(150)
 def test_printed_maps_parse_to_the_same_expression(expr: AffineExpr) -> None:
-    alias = MapAlias("map", AffineMap(2, 2, expr))
+    alias = MapAlias("map", AffineMap(2, 2, (expr,)))
     module = Module(Function("f", (), ()), (alias,))
     assert parse_module(print_module(module)).aliases == (alias,)
 
@@ -125,8 +125,8 @@ def test_integers_are_not_limited_to_int64() -> None:
 def test_prints_as_mlir() -> None:
     expr = s0 + (d0 - d1) * 4 - (d1 - 3) + d0 // 2 % 8
     text = "s0 + (d0 - d1)*4 - (d1 - 3) + d0 floordiv 2 mod 8"
-    assert str(AffineMap(2, 1, expr)) == f"affine_map<(d0, d1)[s0] -> ({text})>"
-    assert str(AffineMap(0, 0, AffineConstant(5))) == "affine_map<() -> (5)>"
+    assert str(AffineMap(2, 1, (expr,))) == f"affine_map<(d0, d1)[s0] -> ({text})>"
+    assert str(AffineMap(0, 0, (AffineConstant(5),))) == "affine_map<() -> (5)>"
 
 
 @pytest.mark.parametrize("operator", [Operator.MUL, Operator.FLOORDIV, Operator.MOD])

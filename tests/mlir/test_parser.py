@@ -85,7 +85,7 @@ def test_every_construct_becomes_its_node() -> None:
             ),
             visibility="private",
         ),
-        (MapAlias("map_0", AffineMap(1, 1, AffineSymbol(0) + 128 * AffineDim(0))),),
+        (MapAlias("map_0", AffineMap(1, 1, (AffineSymbol(0) + 128 * AffineDim(0),))),),
         name="m",
     )
 
@@ -138,7 +138,7 @@ def test_spellings_of_an_execute(attributes: str) -> None:
         ("%7 = affine.apply #m", ApplyOp("7", "m")),
         (
             "%x = affine.apply affine_map<() -> (3)>()",
-            ApplyOp("x", AffineMap(0, 0, AffineConstant(3))),
+            ApplyOp("x", AffineMap(0, 0, (AffineConstant(3),))),
         ),
     ],
 )
@@ -222,7 +222,7 @@ def test_nodes_made_in_code_print_in_the_emitter_layout(
     )
     module = Module(
         Function("sdsc_bundle", parameters, body),
-        (MapAlias("map_0", AffineMap(2, 1, s0 + d0 * 65536 + d1 * 2097152)),),
+        (MapAlias("map_0", AffineMap(2, 1, (s0 + d0 * 65536 + d1 * 2097152,))),),
     )
     text = print_module(module)
     golden(Path(__file__).parent / "golden" / "printed.mlir", text)

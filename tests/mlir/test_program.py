@@ -233,10 +233,10 @@ def interpret(
 
 
 MAPS = [
-    AffineMap(1, 1, AffineSymbol(0) + 128 * AffineDim(0)),
-    AffineMap(1, 1, AffineDim(0) * AffineSymbol(0) - AffineDim(0)),
-    AffineMap(1, 1, (AffineDim(0) + AffineSymbol(0)) // 3 * 64),
-    AffineMap(1, 1, AffineDim(0).ceildiv(2) + AffineSymbol(0) % 5),
+    AffineMap(1, 1, (AffineSymbol(0) + 128 * AffineDim(0),)),
+    AffineMap(1, 1, (AffineDim(0) * AffineSymbol(0) - AffineDim(0),)),
+    AffineMap(1, 1, ((AffineDim(0) + AffineSymbol(0)) // 3 * 64,)),
+    AffineMap(1, 1, (AffineDim(0).ceildiv(2) + AffineSymbol(0) % 5,)),
 ]
 
 
@@ -410,7 +410,7 @@ def test_a_module_with_wrong_names_is_not_lowered() -> None:
 
 
 def test_expressions_that_explode_are_refused() -> None:
-    triple = AffineMap(1, 0, AffineDim(0) // 2 + AffineDim(0) // 3)
+    triple = AffineMap(1, 0, (AffineDim(0) // 2 + AffineDim(0) // 3,))
     body: list[Statement] = [ApplyOp("v0", triple, ("n",))]
     body += [ApplyOp(f"v{k}", triple, (f"v{k - 1}",)) for k in range(1, 60)]
     with pytest.raises(BundleError) as caught:

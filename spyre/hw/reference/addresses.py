@@ -86,6 +86,8 @@ def _gap_means_padding(op: Operation, tensor: Tensor, dim: str, gap: int) -> boo
 
 def pitches(op: Operation, tensor: Tensor) -> dict[str, int]:
     """Bytes from one stick (of a stick dim) or element to the next, per dim (steps 3 and 4)."""
+    if tensor.pitches:
+        return dict(tensor.pitches)
     result = {}
     pitch = tensor.first_pitch_bytes
     for dim in tensor.dims:

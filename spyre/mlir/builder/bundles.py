@@ -102,7 +102,7 @@ def address_map(address: Address) -> AffineMap:
         result = result + factor * AffineDim(index)
     for shift in shifts:
         result = result + _substituted(shift, symbols)
-    return AffineMap(len(strides), 1 + len(sizes), result)
+    return AffineMap(len(strides), 1 + len(sizes), (result,))
 
 
 def _substituted(value: SizeValue, symbols: Mapping[RuntimeSize, AffineSymbol]) -> AffineExpr:

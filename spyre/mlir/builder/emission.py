@@ -95,7 +95,7 @@ class _ModuleEmitter:
             return "c0", _size_value(count.sizes[count.expression.index]), "c1"
         else:
             symbols = tuple(map(_size_value, count.sizes))
-            alias = self._alias(AffineMap(0, len(symbols), count.expression))
+            alias = self._alias(AffineMap(0, len(symbols), (count.expression,)))
             self._define(bound, ApplyOp(bound, alias, (), symbols))
         return "c0", bound, "c1"
 

@@ -59,6 +59,7 @@ def footprint(op: Operation, tensor: Tensor) -> Footprint:
     for dim in tensor.dims:
         size = tensor.sticks.get(dim, 1)
         extent = stored[dim] = _stored_extent(op, tensor, dim)
+        pitch = tensor.pitches.get(dim, pitch)
         pitches[dim] = pitch
         span += pitch * (_steps(op, tensor, dim, extent, size) - 1)
         pitch *= -(-extent // size)

@@ -108,7 +108,8 @@ class Tensor:
     (index), set only where the allocate node carries them (``shuffle``); else the operation's hold.
     ``padding``: per windowed dim, nothing where memory holds no padding. ``first_pitch_bytes``:
     distance of two steps of the innermost dim; more than a stick only where a larger tensor, of
-    which this is a tile, has another dim inside of it.
+    which this is a tile, has another dim inside of it. ``pitches``: bytes between neighbours
+    (sticks of a stick dim) per dim, where they do not follow from stored extents: views.
     """
 
     index: int
@@ -134,6 +135,7 @@ class Tensor:
     own_slices: Mapping[str, int] = field(default_factory=dict)
     own_core_slices: tuple[Mapping[str, int], ...] = ()
     first_pitch_bytes: int = STICK_BYTES
+    pitches: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def sticks(self) -> Mapping[str, int]:

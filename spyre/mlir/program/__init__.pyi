@@ -1,11 +1,14 @@
 from .affine import (
     EXPRESSIONS as EXPRESSIONS,
+    INTEGERS as INTEGERS,
     AffineBinary as AffineBinary,
     AffineConstant as AffineConstant,
     AffineDim as AffineDim,
     AffineExpr as AffineExpr,
     AffineMap as AffineMap,
+    AffineSet as AffineSet,
     AffineSymbol as AffineSymbol,
+    Constraint as Constraint,
     Operator as Operator,
     fold as fold,
 )

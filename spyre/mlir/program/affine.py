@@ -161,17 +161,112 @@ class AffineBinary(AffineExpr):
 
 @dataclass(frozen=True, slots=True)
 class AffineMap:
-    """``affine_map<(d0, …)[s0, …] -> (result)>``; one result, operands by number."""
+    """``affine_map<(d0, …)[s0, …] -> (results)>``; operands by number. Bundles have one result."""
 
     n_dims: int
     n_symbols: int
-    result: AffineExpr
+    results: tuple[AffineExpr, ...]
+
+    @property
+    def result(self) -> AffineExpr:
+        """The only result."""
+        (result,) = self.results
+        return result
+
+    @property
+    def permutation(self) -> tuple[int, ...] | None:
+        """The dim that each result is; None unless the results are distinct dims."""
+        dims = tuple(r.index if isinstance(r, AffineDim) else -1 for r in self.results)
+        distinct = min(dims, default=0) >= 0 and len({*dims}) == len(dims)
+        return dims if distinct else None
 
     def __str__(self) -> str:
-        dims = ", ".join(f"d{i}" for i in range(self.n_dims))
-        symbols = ", ".join(f"s{i}" for i in range(self.n_symbols))
-        square = f"[{symbols}]" if symbols else ""
-        return f"affine_map<({dims}){square} -> ({self.result})>"
+        results = ", ".join(map(str, self.results))
+        return f"affine_map<{_operands(self.n_dims, self.n_symbols)} -> ({results})>"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """``value >= 0``, or ``value == 0``."""
+
+    value: AffineExpr
+    is_equality: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.value} {'==' if self.is_equality else '>='} 0"
+
+
+@dataclass(frozen=True, slots=True)
+class AffineSet:
+    """``affine_set<(d0, …)[s0, …] : (constraints)>``: the integer points that satisfy all."""
+
+    n_dims: int
+    n_symbols: int
+    constraints: tuple[Constraint, ...]
+
+    def __str__(self) -> str:
+        constraints = ", ".join(map(str, self.constraints))
+        return f"affine_set<{_operands(self.n_dims, self.n_symbols)} : ({constraints})>"
+
+    def box(self, symbols: Sequence[Integers]) -> tuple[tuple[Integers, Integers], ...] | None:
+        """Per dim the lowest and highest coordinate, with the values of the symbols.
+
+        None unless every constraint bounds one dim, by a slope of ±1, and all dims are bounded.
+        """
+        import numpy as np
+
+        lows: list[Integers | None] = [None] * self.n_dims
+        highs: list[Integers | None] = [None] * self.n_dims
+        for constraint in self.constraints:
+            slopes = [_slope(constraint.value, k) for k in range(self.n_dims)]
+            moving = [k for k, slope in enumerate(slopes) if slope != 0]
+            if len(moving) != 1 or slopes[moving[0]] not in (1, -1):
+                return None
+            k, slope = moving[0], slopes[moving[0]]
+            offset = fold(constraint.value, [0] * self.n_dims, symbols, INTEGERS)
+            bound = -offset if slope == 1 else offset
+            low, high = lows[k], highs[k]
+            if slope == 1 or constraint.is_equality:
+                lows[k] = bound if low is None else np.maximum(low, bound)
+            if slope == -1 or constraint.is_equality:
+                highs[k] = bound if high is None else np.minimum(high, bound)
+        pairs = [
+            (a, b) for a, b in zip(lows, highs, strict=True) if a is not None and b is not None
+        ]
+        return tuple(pairs) if len(pairs) == self.n_dims else None
+
+    def contains(self, points: Sequence[Integers], symbols: Sequence[Integers]) -> Any:
+        """Whether the points, one array per dim, are in the set: a bool array."""
+        inside: Any = True
+        for constraint in self.constraints:
+            value = fold(constraint.value, points, symbols, INTEGERS)
+            inside = inside & ((value == 0) if constraint.is_equality else (value >= 0))
+        return inside
+
+
+def _operands(n_dims: int, n_symbols: int) -> str:
+    dims = ", ".join(f"d{i}" for i in range(n_dims))
+    symbols = ", ".join(f"s{i}" for i in range(n_symbols))
+    return f"({dims})[{symbols}]" if symbols else f"({dims})"
+
+
+def _slope(expr: AffineExpr, dim: int) -> int | None:
+    """The constant factor of ``dim`` in ``expr``; None if there is none (divisions, symbols)."""
+    if isinstance(expr, AffineDim):
+        return int(expr.index == dim)
+    if not isinstance(expr, AffineBinary):
+        return 0
+    left, right = _slope(expr.left, dim), _slope(expr.right, dim)
+    if left is None or right is None:
+        return None
+    if expr.operator.is_sum:
+        return left + right if expr.operator is Operator.ADD else left - right
+    if left == right == 0:
+        return 0
+    factor, slope = (expr.left, right) if right else (expr.right, left)
+    if expr.operator is Operator.MUL and isinstance(factor, AffineConstant):
+        return slope * factor.value
+    return None
 
 
 @dataclass(frozen=True, slots=True)

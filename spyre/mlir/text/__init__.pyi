@@ -1,3 +1,17 @@
+from .attributes import (
+    check_unique as check_unique,
+    print_key as print_key,
+    quote as quote,
+    unquote as unquote,
+)
+from .expressions import (
+    DraftExpr as DraftExpr,
+    check_nesting as check_nesting,
+    declared as declared,
+    draft_binary as draft_binary,
+    draft_negation as draft_negation,
+    resolve as resolve,
+)
 from .lowering import (
     ModuleInspection as ModuleInspection,
     inspect_module as inspect_module,
@@ -9,6 +23,7 @@ from .printer import (
     print_module as print_module,
 )
 from .syntax import (
+    NO_POSITION as NO_POSITION,
     AddIOp as AddIOp,
     ApplyOp as ApplyOp,
     ArgumentField as ArgumentField,
@@ -21,5 +36,8 @@ from .syntax import (
     InputArgType as InputArgType,
     MapAlias as MapAlias,
     Module as Module,
+    Rejection as Rejection,
+    SourceText as SourceText,
     Statement as Statement,
+    SyntaxNode as SyntaxNode,
 )

@@ -14,8 +14,7 @@ from typing import Any
 from lark import Token
 
 from spyre.mlir.program import AffineMap
-from spyre.mlir.text.diagnosis import Rejection
-from spyre.mlir.text.syntax import Attribute, ExecuteOp
+from spyre.mlir.text.syntax import Attribute, ExecuteOp, Rejection
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 LONGEST_INTEGER = 64

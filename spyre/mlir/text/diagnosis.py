@@ -1,4 +1,4 @@
-"""Syntax errors of bundle.mlir: a `Rejection`, and messages for the errors that Lark reports.
+"""Syntax errors of bundle.mlir: messages for the errors that Lark reports.
 
 The stages of the parser know offsets only; ``parse_module`` knows file and text and turns a
 `Rejection` into an :class:`~spyre.errors.MlirSyntaxError`. Lark reports the offset at which the
@@ -14,16 +14,7 @@ from dataclasses import dataclass
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from spyre.rules import Fault
-
-
-class Rejection(Exception):
-    """The text breaks rule ``code`` at ``position`` (offset in characters)."""
-
-    def __init__(self, code: str, message: str, position: int, **details: str) -> None:
-        super().__init__(message)
-        self.fault = Fault(code, position, message, **details)
-
+from spyre.mlir.text.syntax import Rejection
 
 OPERATIONS = (
     "arith.constant",

@@ -10,8 +10,8 @@ reference §2.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -20,14 +20,9 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput
 
 from spyre.cache import require_trusted, writable_directory
-from spyre.errors import BundleError, MlirSyntaxError
+from spyre.errors import MlirSyntaxError
 from spyre.mlir.program import (
-    AffineBinary,
-    AffineConstant,
-    AffineDim,
-    AffineExpr,
     AffineMap,
-    AffineSymbol,
     Operator,
 )
 from spyre.mlir.text.attributes import (
@@ -38,7 +33,15 @@ from spyre.mlir.text.attributes import (
     integer,
     unquote,
 )
-from spyre.mlir.text.diagnosis import Rejection, diagnose
+from spyre.mlir.text.diagnosis import diagnose
+from spyre.mlir.text.expressions import (
+    DraftExpr,
+    check_nesting,
+    declared,
+    draft_binary,
+    draft_negation,
+    resolve,
+)
 from spyre.mlir.text.syntax import (
     AddIOp,
     AllocateOp,
@@ -54,72 +57,10 @@ from spyre.mlir.text.syntax import (
     MapAlias,
     Module,
     ParameterType,
+    Rejection,
     SourceText,
     Statement,
 )
-
-MAX_DEPTH = 100
-
-
-@dataclass(frozen=True, slots=True)
-class DraftExpr:
-    """An expression with unresolved names: ``content`` is a name, an integer or an operation."""
-
-    position: int
-    content: str | int | tuple[Operator, DraftExpr, DraftExpr]
-    depth: int = 0
-
-
-def draft_binary(operator: Operator, position: int, left: DraftExpr, right: DraftExpr) -> DraftExpr:
-    """``left operator right``; refuses trees deeper than MAX_DEPTH (SPY116)."""
-    depth = max(left.depth, right.depth) + 1
-    if depth > MAX_DEPTH:
-        raise Rejection(
-            "SPY116",
-            "an affine expression has too many operators",
-            position,
-            expected=f"at most {MAX_DEPTH} nested operators",
-        )
-    return DraftExpr(position, (operator, left, right), depth)
-
-
-def _declared(dims: Sequence[Token], symbols: Sequence[Token]) -> dict[str, AffineExpr]:
-    """Dims and symbols of a map by name; refuses SPY123."""
-    names: dict[str, AffineExpr] = {}
-    for kind, identifiers in ((AffineDim, dims), (AffineSymbol, symbols)):
-        for index, name in enumerate(identifiers):
-            if name in names:
-                raise Rejection(
-                    "SPY123", f"'{name}' is declared twice in this affine map", name.start_pos or 0
-                )
-            names[str(name)] = kind(index)
-    return names
-
-
-def _resolve(draft: DraftExpr, names: Mapping[str, AffineExpr]) -> AffineExpr:
-    """The expression of a draft; refuses SPY122 (names), SPY124, SPY125."""
-    if isinstance(draft.content, int):
-        return AffineConstant(draft.content)
-    if isinstance(draft.content, str):
-        if draft.content not in names:
-            known = f"one of {', '.join(names)}" if names else "a constant (nothing is declared)"
-            message = f"'{draft.content}' is not declared in this affine map"
-            raise Rejection("SPY122", message, draft.position, expected=known)
-        return names[draft.content]
-    operator, left, right = draft.content
-    resolved = _resolve(left, names), _resolve(right, names)
-    try:
-        return AffineBinary(operator, *resolved)
-    except BundleError as error:
-        problem = error.finding
-        raise Rejection(
-            problem.code,
-            problem.message,
-            draft.position,
-            expected=problem.expected,
-            found=problem.found,
-        ) from None
-
 
 NAME = re.compile(r"%([A-Za-z0-9_$.-]+)")
 Children = list[Any]
@@ -365,7 +306,7 @@ class TreeBuilder(Transformer[Token, Module]):
                 expected="one expression after ->", found=f"{len(results or ())}",
             )  # fmt: skip
         dims, symbols = dims or (), symbols or ()
-        return AffineMap(len(dims), len(symbols), _resolve(results[0], _declared(dims, symbols)))
+        return AffineMap(len(dims), len(symbols), (resolve(results[0], declared(dims, symbols)),))
 
     def affine_integer(self, children: Children) -> DraftExpr:
         """An integer."""
@@ -382,11 +323,7 @@ class TreeBuilder(Transformer[Token, Module]):
 
     def negation(self, children: Children) -> DraftExpr:
         """``-operand``, as MLIR reads it: a negative constant, or a product with -1."""
-        (operand,) = children
-        position = operand.position
-        if isinstance(operand.content, int):
-            return DraftExpr(position, -operand.content)
-        return draft_binary(Operator.MUL, position, operand, DraftExpr(position, -1))
+        return draft_negation(*children)
 
     # --- aliases
 
@@ -434,10 +371,6 @@ def _start(item: Any) -> int:
     return cast(int, node.position)
 
 
-MAX_NESTING = 100
-_BRACKETS = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\[^\n])*"|[(\[{]|[)\]}]')
-
-
 def parse_module(text: str, file: str = "bundle.mlir") -> Module:
     """Parse ``text``; ``file`` is the name diagnostics show.
 
@@ -446,7 +379,7 @@ def parse_module(text: str, file: str = "bundle.mlir") -> Module:
     """
     source = SourceText.of(file, text)
     try:
-        _check_nesting(text)
+        check_nesting(text)
         module = _parse(text)
     except Rejection as rejection:
         fault = rejection.fault
@@ -478,21 +411,3 @@ def _grammar() -> Lark:
             kept.unlink()
     cache = False if kept is None else str(kept)
     return Lark(grammar, parser="lalr", start="file", transformer=TreeBuilder(), cache=cache)
-
-
-def _check_nesting(text: str) -> None:
-    """Refuse brackets nested deeper than MAX_NESTING: later stages recurse once per level."""
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        bracket = match[0]
-        if bracket in "([{":
-            depth += 1
-        elif bracket in ")]}":
-            depth -= 1
-        if depth > MAX_NESTING:
-            raise Rejection(
-                "SPY116",
-                "brackets are nested too deep",
-                match.start(),
-                expected=f"at most {MAX_NESTING} levels",
-            )

@@ -17,6 +17,7 @@ from itertools import accumulate
 
 from spyre.errors import SourceLocation
 from spyre.mlir.program import AffineMap
+from spyre.rules import Fault
 
 NO_POSITION = -1
 
@@ -48,6 +49,14 @@ class SourceText:
         start = self.line_starts[line - 1]
         source_line = self.text[start : self.line_starts[line] - 1].rstrip("\r")
         return SourceLocation(self.file, line, position - start + 1, source_line)
+
+
+class Rejection(Exception):
+    """The text breaks rule ``code`` at ``position`` (offset in characters)."""
+
+    def __init__(self, code: str, message: str, position: int, **details: str) -> None:
+        super().__init__(message)
+        self.fault = Fault(code, position, message, **details)
 
 
 class ArgumentField(StrEnum):

@@ -3,6 +3,7 @@ from .host_tensor import (
     TensorSpec as TensorSpec,
     load_tensors as load_tensors,
     parse_tensor_spec as parse_tensor_spec,
+    random_tensor as random_tensor,
     require_shape as require_shape,
     save_tensors as save_tensors,
 )

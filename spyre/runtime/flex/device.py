@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from spyre.hw.memory import TENSOR_REGIONS, AllocationHistory, DeviceTensor
 from spyre.interrupts import interrupts
 from spyre.layout import SpyreTensorLayout
 from spyre.rules import LARGEST, require_type, whole_number
-from spyre.runtime.arguments import HostTensor, read_arguments
+from spyre.runtime.arguments import HostTensor, KernelArguments, read_arguments
 from spyre.runtime.dma import DmaEngine, host_like
 from spyre.runtime.flex.command_stream import CommandStream
 from spyre.runtime.flex.loaded_kernel import LoadedKernel
@@ -51,15 +51,8 @@ from spyre.runtime.memory import (
     first_device,
     visible_devices,
 )
-from spyre.runtime.program import (
-    CompiledBundle,
-    files_of_bundle,
-    require_bundle,
-)
+from spyre.runtime.program import digest_of, require_bundle
 from spyre.runtime.spyrecode import format_header
-
-if TYPE_CHECKING:
-    from spyre.mlir.bundle import Bundle
 
 
 class FlexDevice:
@@ -319,13 +312,13 @@ class BlockingStream:
         Only the header of its binary is copied: the card checks the header, and executes ``kernel``
         itself.
         """
-        bundle = require_bundle(kernel.bundle, "loading without a binary")
-        if isinstance(bundle, CompiledBundle):
-            header = format_header(bundle.digest)
-        else:
-            header = format_header(files_of_bundle(cast("Bundle", bundle)).digest)
-        name = bundle.directory.resolve().name or "bundle"
-        arguments_of = partial(read_arguments, bundle)
+        program = kernel.bundle
+        header = format_header(digest_of(program))
+        name = program.directory.resolve().name or "bundle"
+
+        def arguments_of(values: Mapping[str, int] | None = None) -> KernelArguments:
+            return read_arguments(require_bundle(program, "a launch bound to tensors"), values)
+
         loaded = LoadedKernel(self.device, name, kernel, arguments_of, header)
         self._run(loaded.load_plan(header))
         return loaded

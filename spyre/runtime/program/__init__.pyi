@@ -3,6 +3,7 @@ from .compiled import (
     LoweredBundle as LoweredBundle,
     LoweredProgram as LoweredProgram,
     compile_files as compile_files,
+    digest_of as digest_of,
     files_of_bundle as files_of_bundle,
     read_bundle_files as read_bundle_files,
     require_bundle as require_bundle,

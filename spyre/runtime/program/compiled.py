@@ -7,6 +7,7 @@ something has to be parsed.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
@@ -77,6 +78,15 @@ def require_bundle(program: LoweredProgram, feature: str) -> LoweredBundle:
         expected="a program of loops and executes, as in bundle.mlir",
         found=f"{type(program.program).__name__} {program.directory.name}",
     )
+
+
+def digest_of(program: LoweredProgram) -> str:
+    """What identifies a program on a card: its files, or what it executes."""
+    if isinstance(program, CompiledBundle):
+        return program.digest
+    if isinstance(program.program, LoopProgram):
+        return files_of_bundle(cast("Bundle", program)).digest
+    return hashlib.sha256(f"{program.directory}\n{program.program}".encode()).hexdigest()
 
 
 _QUOTED = re.compile(rb'"([^"\n]*)"')

@@ -116,7 +116,7 @@ class RunLaunch:
     directory inside a case.
     """
 
-    bundle: LoweredBundle
+    bundle: LoweredProgram
     buffers: Mapping[int, str]
     values: Mapping[str, int]
     label: ExecuteLabels = UNLABELLED
@@ -402,7 +402,7 @@ def traced_executes(run: Run) -> tuple[MemoryExecute, ...]:
         traced
         for launch in run.launches
         for traced in trace_executes(
-            launch.bundle,
+            require_bundle(launch.bundle, "a check of addresses"),
             {
                 POOL: WalkedMemory("the pool"),
                 **{index: memories[name] for index, name in launch.buffers.items()},

@@ -46,7 +46,14 @@ from spyre.runtime.kernel import (
     PoolBuffer,
     timed_runner,
 )
-from spyre.runtime.program import POOL, LoweredBundle, Role, load_source, read_bundle_files
+from spyre.runtime.program import (
+    POOL,
+    LoweredBundle,
+    LoweredProgram,
+    Role,
+    load_source,
+    read_bundle_files,
+)
 from spyre.runtime.run.result import (
     PlacedArgument,
     RunResult,
@@ -67,7 +74,9 @@ from spyre.runtime.run.runs import (
 )
 
 if TYPE_CHECKING:
+    from spyre.mlir.tiles import KtirProgram
     from spyre.runtime.compare import ExecuteObserver
+    from spyre.runtime.run.tiles import TileTraces
     from spyre.runtime.tracing import BoolArray
 
 BundleLike = LoweredBundle | str | os.PathLike[str]
@@ -167,6 +176,21 @@ class Session:
             MAX_KERNELS, lambda loaded: loaded.kernel.release_scratch()
         )
         self._resets = self.device.resets
+        self._traces: TileTraces | None = None
+
+    def describe_tiles(
+        self,
+        program: KtirProgram,
+        inputs: Mapping[str, HostTensor | float],
+        function: str | None = None,
+        check: bool = True,
+    ) -> Run:
+        """The run of a function of a KTIR program; errors as of `tiles.describe_tiles`."""
+        from spyre.runtime.run.tiles import TileTraces, describe_tiles
+
+        if self._traces is None:
+            self._traces = TileTraces()
+        return describe_tiles(program, inputs, function, self.device.numerics, self._traces, check)
 
     def read(self, bundle: BundleLike) -> LoweredBundle:
         """A bundle, read once per content. Compiled plans are kept in the disk cache."""
@@ -177,9 +201,9 @@ class Session:
         key = path if files is None else (path, files.module_name, files.digest)
         return self._bundles.get_or_make(key, lambda: load_source(bundle, files))
 
-    def load(self, bundle: BundleLike) -> LoadedKernel:
-        """The kernel of a bundle on the card, loaded once, with its scratch memory reserved."""
-        source = self.read(bundle)
+    def load(self, bundle: BundleLike | LoweredProgram) -> LoadedKernel:
+        """The kernel of a program on the card, loaded once, with its scratch memory reserved."""
+        source = self.read(bundle) if isinstance(bundle, (str, os.PathLike)) else bundle
         if self._resets != self.device.resets:  # device memory of the kernels is gone
             self._kernels.clear()
             self._resets = self.device.resets
@@ -342,7 +366,7 @@ def session_of(device: Device) -> Session:
 
 
 def run(
-    bundle: BundleLike | Case,
+    bundle: BundleLike | Case | KtirProgram,
     inputs: Inputs = None,
     *,
     device: Device | None = None,
@@ -355,8 +379,11 @@ def run(
     timed: bool = False,
     check: bool = True,
     verify: bool = False,
+    function: str | None = None,
 ) -> RunResult:
     """Run a bundle, given as its directory, its bundle.mlir, a `Bundle` or `CompiledBundle`.
+
+    Or run ``function`` of a `KtirProgram`; ``inputs`` are by name: arrays at pointers, numbers.
 
     ``inputs``: numpy arrays or `HostTensor`s for the input arguments (in-place ones included), in
     order or by name or argument index; None: random numbers of ``seed``. A `Case` from `read_case`
@@ -377,4 +404,12 @@ def run(
         aliases=aliases or {},
         verify=verify,
     )
-    return session_of(used).run(bundle, inputs, options)
+    session = session_of(used)
+    from spyre.mlir.tiles import KtirProgram
+
+    if isinstance(bundle, KtirProgram):
+        from spyre.runtime.run.tiles import given_values
+
+        given = given_values(inputs or {})  # type: ignore[arg-type]  # arrays or numbers by name
+        return session.execute(session.describe_tiles(bundle, given, function, check), options)
+    return session.run(bundle, inputs, options)

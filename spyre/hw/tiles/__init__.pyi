@@ -1,0 +1,10 @@
+from .handlers import (
+    trace_function as trace_function,
+)
+from .program import (
+    TracedKernel as TracedKernel,
+    TracedProgram as TracedProgram,
+)
+from .trace import (
+    PointerArgument as PointerArgument,
+)

@@ -1,0 +1,161 @@
+"""A traced KTIR function as a program that can be linked: statements, and their instances in order.
+
+Each statement is an operation with the start addresses of its operands per tile; what the linker
+needs besides follows from them. Statements whose instances run on different sets of tiles are
+several executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spyre.errors import Finding, SourceLocation
+from spyre.layout import Int64Array
+from spyre.mlir.operation import Operation
+from spyre.mlir.program import (
+    DeviceAllocation,
+    Execute,
+    IndexValue,
+    InputAtom,
+    Parameter,
+    Schedule,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TileStatement:
+    """One statement on one set of tiles.
+
+    ``offsets``: bytes from the start of an argument, [instance, symbol]; ``owners``: the argument
+    of each symbol. ``key``: places of the instances in program order, [instance, column].
+    ``indices``: induction variables of the loops around it, [instance, depth].
+    """
+
+    operation: Operation
+    location: SourceLocation | None
+    offsets: Int64Array
+    owners: tuple[int, ...]
+    key: Int64Array
+    indices: Int64Array
+
+
+def address_parameter(argument: int) -> str:
+    """Name of the parameter that holds the address of ``argument``."""
+    return f"arg_{argument}_base_addr"
+
+
+@dataclass(frozen=True, eq=False)
+class TracedProgram:
+    """A function traced for one set of launch values; a `LinkableProgram` of its statements.
+
+    ``n_arguments``: how many addresses it takes.
+    """
+
+    statements: tuple[TileStatement, ...]
+    n_arguments: int
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """An address per argument."""
+        names = map(address_parameter, range(self.n_arguments))
+        return tuple(Parameter(name, "input_arg") for name in names)
+
+    @property
+    def allocations(self) -> tuple[DeviceAllocation, ...]:
+        """No memory besides that of the arguments."""
+        return ()
+
+    @property
+    def control_values(self) -> tuple[IndexValue, ...]:
+        """Nothing: bounds are known when the function is traced."""
+        return ()
+
+    @cached_property
+    def loop_paths(self) -> tuple[tuple[int, ...], ...]:
+        """Per execute the columns of its key that are places of loops."""
+        return tuple(
+            tuple(s.key[0, 0 : 2 * s.indices.shape[1] : 2].tolist()) for s in self.statements
+        )
+
+    @cached_property
+    def executes(self) -> tuple[Execute, ...]:
+        """An execute per statement; its symbols say which argument each moves with."""
+        return tuple(
+            Execute(
+                k,
+                statement.operation.sdsc_name,
+                tuple(-1 - s for s in range(len(statement.owners))),
+                tuple(map(self._start_of, statement.owners)),
+                location=statement.location,
+            )
+            for k, statement in enumerate(self.statements)
+        )
+
+    def _start_of(self, argument: int) -> IndexValue:
+        return IndexValue(0, ((InputAtom("parameter", argument, address_parameter(argument)), 1),))
+
+    @cached_property
+    def operations(self) -> Mapping[str, Operation]:
+        """The operations by the names of their executes."""
+        return {s.operation.sdsc_name: s.operation for s in self.statements}
+
+    @cached_property
+    def _order(self) -> tuple[npt.NDArray[np.int32], Int64Array]:
+        """TileStatement and instance of every execution, in program order."""
+        width = max((s.key.shape[1] for s in self.statements), default=1)
+        keys = [np.pad(s.key, ((0, 0), (0, width - s.key.shape[1]))) for s in self.statements]
+        counts = [len(s.key) for s in self.statements]
+        columns = np.concatenate(keys) if keys else np.zeros((0, width), np.int64)
+        order = np.lexsort(columns.T[::-1])
+        statements = np.repeat(np.arange(len(counts)), counts)
+        instances = np.concatenate([np.arange(n) for n in counts] or [np.zeros(0, np.int64)])
+        return statements[order].astype(np.int32), instances[order].astype(np.int64)
+
+    def schedule(
+        self, parameter_values: Mapping[str, int], allocation_addresses: Sequence[int] = ()
+    ) -> Schedule:
+        """All instances in order, with the addresses of this launch."""
+        starts = np.array([parameter_values[p.name] for p in self.parameters], np.int64)
+        symbols = tuple(s.offsets + starts[list(s.owners)] for s in self.statements)
+        return Schedule(*self._order, symbols, tuple(s.indices for s in self.statements))
+
+    def __str__(self) -> str:
+        lines = [f"tiles of {self.n_arguments} arguments"]
+        for statement in self.statements:
+            name, count = statement.operation.sdsc_name, len(statement.key)
+            lines.append(f"  {name}: {statement.operation.name} × {count}")
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, eq=False)
+class TracedKernel:
+    """What is launched: a traced function with the numbers that it reads from memory.
+
+    ``constants``: content of the last argument, a stick of equal numbers each: (element, value).
+    ``findings``: notes of the trace.
+    """
+
+    file: Path
+    program: TracedProgram
+    constants: tuple[tuple[str, float], ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        """Where the text is, for messages."""
+        return self.file
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """The operations of its statements."""
+        return self.program.operations
+
+    def check(self, raise_on_error: bool = False) -> tuple[Finding, ...]:
+        """Notes of the trace; errors have ended it."""
+        return self.findings

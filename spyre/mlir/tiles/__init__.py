@@ -1,0 +1,5 @@
+"""KTIR, the program form of tiles: read, checked, printed."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

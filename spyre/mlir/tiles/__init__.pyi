@@ -1,0 +1,25 @@
+from .checker import (
+    check_tiles as check_tiles,
+)
+from .parser import (
+    parse_tiles as parse_tiles,
+)
+from .printer import (
+    print_tiles as print_tiles,
+)
+from .program import (
+    KtirArgument as KtirArgument,
+    KtirProgram as KtirProgram,
+    load_ktir as load_ktir,
+)
+from .syntax import (
+    Expression as Expression,
+    TileFunction as TileFunction,
+    TileModule as TileModule,
+    TileOp as TileOp,
+    Type as Type,
+    memory_space as memory_space,
+)
+from .table import (
+    operation_rows as operation_rows,
+)

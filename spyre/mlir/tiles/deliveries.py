@@ -1,0 +1,140 @@
+"""Deliveries between tiles: who produces, who consumes, by groups (KTIR reference, M9).
+
+Sets of tiles are enumerated: the grid has at most 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spyre.mlir.program import AffineSet
+from spyre.mlir.tiles.reading import affine
+from spyre.mlir.tiles.syntax import Alias, TileModule, TileOp, Type
+from spyre.rules import Fault
+
+if TYPE_CHECKING:
+    from spyre.mlir.tiles.rules import Context
+
+Faults = Iterator[Fault[int]]
+_RANGE = np.arange(-64, 128)
+
+
+@dataclass(frozen=True)
+class Members:
+    """The tiles of each group, in ascending order; groups in ascending order of their number."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    def group_of(self, tile: int) -> int | None:
+        """The group that ``tile`` is in."""
+        return next((k for k, group in enumerate(self.groups) if tile in group), None)
+
+
+def groups_of(module: TileModule, future: Type) -> tuple[int, ...]:
+    """Numbers of the groups of a future."""
+    text = future.details[1]
+    points = module.resolved(Alias(text[1:])) if text[0] == "#" else affine(text, 0)
+    return _points(points, ())
+
+
+def members(module: TileModule, value: Any, groups: Sequence[int]) -> Members | None:
+    """The tiles in ``value``, a set of tiles per group; None if it is no such set."""
+    points = module.resolved(value)
+    if not isinstance(points, AffineSet) or points.n_dims != 1 or points.n_symbols > 1:
+        return None
+    return Members(tuple(_points(points, (g,)[: points.n_symbols]) for g in groups))
+
+
+def sources(module: TileModule, op: TileOp, consumer: int) -> tuple[int, ...] | None:
+    """The producers that ``consumer`` depends on; None without a dependency: all of its group."""
+    if "dependency" not in op.fields:
+        return None
+    points = module.resolved(op.fields["dependency"])
+    symbols = (consumer,) * points.n_symbols
+    return _points(points, symbols)
+
+
+def _points(points: Any, symbols: Sequence[int]) -> tuple[int, ...]:
+    inside = np.broadcast_to(points.contains((_RANGE,), symbols), _RANGE.shape)
+    return tuple(_RANGE[inside].tolist())
+
+
+def _group_faults(context: Context, key: str, future: Type) -> Faults:
+    """Sets of tiles: there are some, in the grid, and no tile is in two groups (R1)."""
+    from spyre.mlir.tiles.rules import grid_of
+
+    n_tiles = int(np.prod(grid_of(context.function)[0]))
+    found = members(context.module, context.op.fields[key], groups_of(context.module, future))
+    if found is None:
+        yield context.fault("SPY190", f"{key} are no set of tiles", "affine_set<(i)[g] : (…)>")
+        return
+    tiles = [tile for group in found.groups for tile in group]
+    if outside := [tile for tile in tiles if not 0 <= tile < n_tiles]:
+        message = f"{key} are outside of the grid"
+        yield context.fault("SPY190", message, f"tiles 0 … {n_tiles - 1}", outside)
+    if repeated := sorted({tile for tile in tiles if tiles.count(tile) > 1}):
+        message = f"tiles are in several groups of {key}"
+        yield context.fault("SPY190", message, "each tile in one group", repeated)
+    if not tiles:
+        yield context.fault("SPY190", f"there are no {key}", "at least one tile")
+
+
+def produce(context: Context) -> Faults:
+    """inter_tile_produce."""
+    future = context.type("result")
+    if future.kind != "tile_future":
+        expected = "!ktdp.tile_future<(…), groups = …>"
+        yield context.fault("SPY182", "the result is no future", expected, future)
+        return
+    yield from _group_faults(context, "producers", future)
+
+
+def deliver(context: Context) -> Faults:
+    """inter_tile_reduce and inter_tile_consume."""
+    module, op, future = context.module, context.op, context.type("future")
+    if future.kind != "tile_future":
+        yield context.fault("SPY182", "the operand is no future", "!ktdp.tile_future<…>", future)
+        return
+    if len(context.type("result")) != len(future.details[0]):
+        counts = len(future.details[0]), len(context.type("result"))
+        yield context.fault("SPY183", "results and parts of the future", *counts)
+    faults = list(_group_faults(context, "consumers", future))
+    yield from faults
+    made = next((o for o in context.function.walk() if op.fields["future"] in o.results), None)
+    if faults or made is None or "producers" not in made.fields:
+        return
+    groups = groups_of(module, future)
+    producers = members(module, made.fields["producers"], groups)
+    consumers = members(module, op.fields["consumers"], groups)
+    if producers is not None and consumers is not None:
+        yield from _dependencies(context, producers, consumers)
+
+
+def _dependencies(context: Context, producers: Members, consumers: Members) -> Faults:
+    """Each consumer depends on producers of its group only (R3), on equally many (R6), and every
+    producer is named (R4); consume has one source.
+    """
+    counts: set[int] = set()
+    for made, wanted in zip(producers.groups, consumers.groups, strict=True):
+        named: set[int] = set()
+        for consumer in wanted:
+            given = sources(context.module, context.op, consumer)
+            own = made if given is None else given
+            if strangers := [tile for tile in own if tile not in made]:
+                message = f"tile {consumer} depends on tiles {strangers}, which do not produce"
+                yield context.fault("SPY190", message, f"producers {list(made)}", strangers)
+                return
+            named.update(own)
+            counts.add(len(own))
+        if unused := sorted({*made} - named) if wanted else []:
+            message = f"producers {unused} are named by no consumer"
+            yield context.fault("SPY190", message, "a consumer for each producer", unused)
+    if len(counts) > 1:
+        message = "consumers depend on different numbers of producers"
+        yield context.fault("SPY190", message, "equally many", sorted(counts))
+    elif context.op.name == "ktdp.inter_tile_consume" and counts != {1}:
+        yield context.fault("SPY190", "a consumer has several producers", 1, max(counts))

@@ -1,0 +1,554 @@
+"""What the checker looks at operation by operation: one function per rule of the table.
+
+A rule yields a fault for everything that contradicts the operation's meaning, once its operands
+have the types that are written. Shapes are static here: ``?`` stays open until a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from spyre.mlir.program import AffineMap, AffineSet
+from spyre.mlir.tiles.deliveries import deliver, produce
+from spyre.mlir.tiles.syntax import (
+    Alias,
+    AttributeEntry,
+    Numeral,
+    Opaque,
+    Quoted,
+    TileFunction,
+    TileModule,
+    TileOp,
+    Type,
+    memory_space,
+)
+from spyre.rules import Fault
+
+Faults = Iterator[Fault[int]]
+MOST_TILES = 32
+_INTEGER = "eq ne slt sle sgt sge ult ule ugt uge"
+_FLOAT = "oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true false"
+PREDICATES = {"arith.cmpi": tuple(_INTEGER.split()), "arith.cmpf": tuple(_FLOAT.split())}
+_FOLDING = "addf mulf maximumf minimumf maxnumf minnumf addi muli maxsi minsi maxui minui"
+COMBINERS = tuple(_FOLDING.split())
+
+
+@dataclass(frozen=True)
+class Context:
+    """An operation where it stands. ``types``: of its operands, by name."""
+
+    module: TileModule
+    function: TileFunction
+    op: TileOp
+    types: dict[str, Type]
+
+    def type(self, key: str) -> Any:
+        """The type written for field ``key``."""
+        return self.op.fields[f"!{key}"]
+
+    def attribute(self, key: str) -> Any:
+        """Value of an attribute, aliases resolved; None if it is not given."""
+        entry = self.op.attribute(key)
+        return None if entry is None else self.module.resolved(entry.value)
+
+    def fault(
+        self, code: str, message: str, expected: object = "", found: object = ""
+    ) -> Fault[int]:
+        """A fault of this operation."""
+        text = f"{self.op.name}: {message}"
+        return Fault(code, self.op.position, text, str(expected), str(found))
+
+
+def grid_of(function: TileFunction) -> tuple[tuple[int, ...], list[Fault[int]]]:
+    """The extents of the grid, and what is wrong with them (SPY188)."""
+    entry = next((e for e in function.attributes if e.key == "grid"), None)
+    if entry is None:
+        return (1,), []
+    values = entry.value if isinstance(entry.value, tuple) else ()
+    extents = tuple(v.value for v in values if isinstance(v, Numeral) and isinstance(v.value, int))
+    sound = 1 <= len(extents) <= 3 and len(extents) == len(values) and min(extents) > 0
+    if sound and prod(extents) <= MOST_TILES:
+        return extents, []
+    expected = f"1 to 3 positive extents, at most {MOST_TILES} tiles in all"
+    found = "×".join(map(str, extents)) or "no integers"
+    return (1,), [Fault("SPY188", entry.position, "the grid is wrong", expected, found)]
+
+
+def attribute_faults(module: TileModule, value: Any, place: int) -> Faults:
+    """Aliases that are not defined (SPY134), wrong memory spaces and annotations of a value."""
+    if isinstance(value, tuple):
+        for item in value:
+            own = item.position if isinstance(item, AttributeEntry) else place
+            yield from attribute_faults(
+                module, item.value if isinstance(item, AttributeEntry) else item, own
+            )
+    elif isinstance(value, Alias):
+        if module.resolved(value) is None:
+            yield Fault("SPY134", place, f"{value} is not defined", "an alias of this text")
+    elif isinstance(value, Type):
+        yield from _type_faults(module, value, place)
+    elif isinstance(value, Opaque) and "memory_space<" in value.text:
+        yield from _space_faults(value.text, place)
+
+
+def _type_faults(module: TileModule, type_: Type, place: int) -> Faults:
+    if type_.kind == "memref" and type_.details:
+        yield from _space_faults(type_.details[0], place)
+    if type_.kind == "runtime_arg":
+        for key, value in type_.details:
+            if value <= 0:
+                message = f"{key} of a runtime_arg is not positive"
+                yield Fault("SPY126", place, message, "a positive integer", str(value))
+    if type_.kind == "tile_future":
+        groups = type_.details[1]
+        if groups.startswith("#") and module.resolved(Alias(groups[1:])) is None:
+            yield Fault("SPY134", place, f"{groups} is not defined", "an alias of this text")
+
+
+def _space_faults(text: str, place: int) -> Faults:
+    space = memory_space(text)
+    expected = "global, ct_local (or HBM, LX, unspecified); a core only where memory is a core's"
+    if space is None or (space.tile is not None and (not space.is_local or space.tile < 0)):
+        yield Fault("SPY187", place, "this memory space does not exist", expected, text)
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def _tile_id(context: Context) -> Faults:
+    grid = grid_of(context.function)[0]
+    count = len(context.op.results)
+    if count < len(grid) and prod(grid[count:] if count > 1 else sorted(grid)[:-1]) > 1:
+        message = f"{count} tile ids for a grid of {'×'.join(map(str, grid))}"
+        yield context.fault("SPY188", message, f"{len(grid)} results, or extents of 1", count)
+    for type_ in context.type("result"):
+        if type_.kind != "index":
+            yield context.fault("SPY182", "a tile id is an index", "index", type_)
+
+
+def _view(context: Context) -> Faults:
+    type_, fields = context.type("result"), context.op.fields
+    sizes, strides = fields["sizes"], fields["strides"]
+    if type_.kind != "memref":
+        yield context.fault("SPY182", "the result is no memory view", "memref<…>", type_)
+    elif not len(sizes) == len(strides) == len(type_.shape):
+        counts = f"{len(sizes)} sizes, {len(strides)} strides"
+        yield context.fault("SPY183", "sizes, strides and dims differ in number", type_, counts)
+    else:
+        for k, (size, extent) in enumerate(zip(sizes, type_.shape, strict=True)):
+            if isinstance(size, int) and size != extent:
+                yield context.fault("SPY184", f"size {k} is not that of the type", extent, size)
+        yield from _coordinates(context, type_, sizes)
+
+
+def _coordinates(context: Context, type_: Type, sizes: tuple[Any, ...]) -> Faults:
+    """The coordinate set of a view that is not part of another restates its sizes."""
+    points = context.attribute("coordinate_set")
+    if not isinstance(points, AffineSet):
+        return
+    if points.n_dims != len(sizes):
+        message = "coordinate_set has another number of dims than the view"
+        yield context.fault("SPY183", message, len(sizes), points.n_dims)
+    elif not points.n_symbols and (box := points.box(())) is not None:
+        extents = tuple(int(high - low) + 1 for low, high in box)
+        if any(e is not None and e != x for e, x in zip(type_.shape, extents, strict=True)):
+            yield context.fault("SPY195", "coordinate_set and sizes differ", type_, extents)
+
+
+def _distributed(context: Context) -> Faults:
+    result = context.type("result")
+    for view in context.type("views"):
+        if view.element != result.element or len(view.shape) != len(result.shape):
+            message = "a part has another element type or rank than the whole"
+            yield context.fault("SPY181", message, result, view)
+
+
+def _symbols(context: Context, points: AffineSet, key: str) -> Faults:
+    symbols = context.op.fields.get("symbols", ())
+    if points.n_symbols != len(symbols):
+        message = f"{key} and symbols(…) differ in number"
+        yield context.fault("SPY183", message, points.n_symbols, len(symbols))
+
+
+def _access_tile(context: Context) -> Faults:
+    view, indices = context.type("view"), context.op.fields["indices"]
+    base_map, rank = context.attribute("base_map"), len(view.shape)
+    operands = base_map.n_dims if isinstance(base_map, AffineMap) else rank
+    if len(indices) != operands:
+        message = f"{len(indices)} indices for a view of {rank} dims"
+        yield context.fault("SPY183", message, f"{operands} indices", len(indices))
+        return
+    if isinstance(base_map, AffineMap) and len(base_map.results) != rank:
+        yield context.fault("SPY183", "base_map has another rank than the view", rank, base_map)
+    yield from _tile_shape(context, "access_tile", rank)
+
+
+def _tile_shape(context: Context, prefix: str, rank: int) -> Faults:
+    """The set's extents in the given order are the shape of the access tile."""
+    points, order = context.attribute(f"{prefix}_set"), context.attribute(f"{prefix}_order")
+    tile = context.type("result")
+    if tile.kind != "access_tile":
+        yield context.fault("SPY182", "the result is no access tile", "!ktdp.access_tile<…>", tile)
+        return
+    if not isinstance(points, AffineSet):
+        expected = f"{prefix}_set = affine_set<…>"
+        yield context.fault("SPY187", f"{prefix}_set is missing", expected, points)
+        return
+    yield from _symbols(context, points, f"{prefix}_set")
+    if points.n_dims != rank or len(tile.shape) != points.n_dims:
+        found = f"{points.n_dims} dims, {tile}"
+        yield context.fault("SPY183", f"{prefix}_set has another rank", f"{rank} dims", found)
+        return
+    permutation = tuple(range(rank))
+    if order is not None:
+        given = order.permutation if isinstance(order, AffineMap) else None
+        if given is None or sorted(given) != list(permutation) or order.n_dims != rank:
+            yield context.fault("SPY187", f"{prefix}_order is no permutation", permutation, order)
+            return
+        permutation = given
+    box = points.box(()) if not points.n_symbols else None
+    if box is None:
+        return
+    extents = tuple(int(box[k][1] - box[k][0]) + 1 for k in permutation)
+    if any(e is not None and e != x for e, x in zip(tile.shape, extents, strict=True)):
+        shown = "x".join(map(str, extents))
+        yield context.fault("SPY185", f"{prefix}_set has other extents than the type", tile, shown)
+
+
+def _indirect_tile(context: Context) -> Faults:
+    fields = context.op.fields
+    subscripts, memrefs = fields["subscripts"], fields["!memrefs"]
+    views = [fields["view"], *(s.view for s in subscripts if s.view is not None)]
+    if len(memrefs) != len(views):
+        yield context.fault("SPY183", "views and their types differ in number", len(views),
+                            len(memrefs))  # fmt: skip
+        return
+    for view, written in zip(views, memrefs, strict=True):
+        if context.types[view] != written:
+            message = f"%{view} has another type than is written"
+            yield context.fault("SPY181", message, written, context.types[view])
+    if len(subscripts) != len(memrefs[0].shape):
+        message = f"{len(subscripts)} subscripts for a view of {len(memrefs[0].shape)} dims"
+        yield context.fault("SPY183", message, len(memrefs[0].shape), len(subscripts))
+    indirect = (s for s in subscripts if s.view is not None)
+    for subscript, written in zip(indirect, memrefs[1:], strict=True):
+        if len(subscript.expressions) != len(written.shape):
+            message = f"{len(subscript.expressions)} indices for %{subscript.view}"
+            yield context.fault("SPY183", message, f"{len(written.shape)} indices")
+    yield from _tile_shape(context, "variables_space", len(fields["^variables"]))
+
+
+def _load(context: Context) -> Faults:
+    tile, value = context.type("tile"), context.type("result")
+    if tile.kind != "access_tile" or value.kind != "tensor":
+        yield context.fault("SPY182", "a load takes an access tile and gives a tensor", "",
+                            f"{tile} -> {value}")  # fmt: skip
+    elif tile.shape != value.shape:
+        yield context.fault("SPY184", "tile and value differ in shape", tile, value)
+
+
+def _store(context: Context) -> Faults:
+    tile, value = context.type("tile"), context.type("value")
+    if tile.kind != "access_tile" or value.kind != "tensor":
+        yield context.fault("SPY182", "a store takes a tensor and an access tile", "",
+                            f"{value}, {tile}")  # fmt: skip
+    elif tile.shape != value.shape:
+        yield context.fault("SPY184", "tile and value differ in shape", tile, value)
+    else:
+        yield from _aliasing(context)
+
+
+def _aliasing(context: Context) -> Faults:
+    """A view whose strides let one store write an element twice."""
+    names = {name: op for op in context.function.walk() for name in op.results}
+    tile = names.get(context.op.fields["tile"])
+    view = names.get(tile.fields["view"]) if tile and "view" in tile.fields else None
+    if view is None or "strides" not in view.fields:
+        return
+    shape = context.type("value").shape
+    order = None if tile is None else tile.attribute("access_tile_order")
+    map_ = None if order is None else context.module.resolved(order.value)
+    permutation = map_.permutation if isinstance(map_, AffineMap) else range(len(shape))
+    strides = view.fields["strides"]
+    if permutation is None or not all(isinstance(s, int) for s in strides) or None in shape:
+        return
+    steps = sorted((strides[d], shape[k]) for k, d in enumerate(permutation) if shape[k] > 1)
+    reach = 0
+    for stride, extent in steps:
+        if stride <= reach:
+            message = "the view's strides overlap, so that elements are written twice"
+            yield context.fault("SPY192", message, f"a stride above {reach}", stride)
+            return
+        reach += stride * (extent - 1)
+
+
+def _extract_argument(context: Context) -> Faults:
+    argument, result, field = (
+        context.type("argument"),
+        context.type("result"),
+        context.op.fields["field"].text,
+    )
+    annotations = dict(argument.details) if argument.kind == "runtime_arg" else {}
+    if field not in ("value", "granularity", "upperbound"):
+        expected = "value, granularity or upperbound"
+        yield context.fault("SPY128", "this cannot be extracted", expected, field)
+    elif field != "value" and field not in annotations:
+        yield context.fault("SPY139", f"the argument has no {field}", argument)
+    elif result.kind != (argument.element if field == "value" else "index"):
+        wanted = argument.element if field == "value" else "index"
+        yield context.fault("SPY138", f"type of the {field}", wanted, result)
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+def _constant(context: Context) -> Faults:
+    value, type_ = context.op.fields["value"], context.op.fields.get("!result")
+    if type_ is None:
+        if not (isinstance(value, Opaque) and value.text in ("true", "false")):
+            yield context.fault("SPY182", "a constant has no type", ": index, f32, …", value)
+        return
+    is_dense = isinstance(value, Opaque) and value.text.startswith("dense<")
+    if is_dense != (type_.kind == "tensor"):
+        yield context.fault("SPY182", "value and type do not fit", "dense<…> : tensor<…>", type_)
+    elif isinstance(value, Numeral) and not -(2**63) <= value.value < 2**64:
+        yield context.fault("SPY115", "the integer has more than 64 bits", type_, value)
+    elif isinstance(value, Numeral) and isinstance(value.value, float) and "f" not in type_.kind:
+        yield context.fault("SPY182", "a fraction as an integer", type_, value)
+
+
+def _predicate(context: Context) -> Faults:
+    given = context.op.fields["predicate"].text
+    if given not in PREDICATES[context.op.name]:
+        expected = f"one of {', '.join(PREDICATES[context.op.name])}"
+        yield context.fault("SPY187", "unknown predicate", expected, given)
+
+
+def _select(context: Context) -> Faults:
+    fields, types = context.op.fields, context.op.fields["!types"]
+    wanted = {"a": types[-1], "b": types[-1]}
+    if len(types) == 2:
+        wanted["condition"] = types[0]
+    for key, type_ in wanted.items():
+        if context.types[fields[key]] != type_:
+            message = f"%{fields[key]} has another type than is written"
+            yield context.fault("SPY181", message, type_, context.types[fields[key]])
+    condition = context.types[fields["condition"]]
+    if condition.scalar != "i1" or (condition.shape and condition.shape != types[-1].shape):
+        yield context.fault("SPY182", "the condition is no i1 of this shape", "i1", condition)
+
+
+def _cast(context: Context) -> Faults:
+    source, target = context.type("a"), context.type("result")
+    if source.shape != target.shape or source.kind not in (target.kind, source.scalar):
+        yield context.fault("SPY184", "shapes differ", source, target)
+
+
+def _intrinsic(context: Context) -> Faults:
+    if context.type("T").is_shaped:
+        message = "an intrinsic works on elements, inside of linalg.generic"
+        yield context.fault("SPY182", message, "a scalar", context.type("T"))
+
+
+def _splat(context: Context) -> Faults:
+    value, type_ = context.types[context.op.fields["value"]], context.type("result")
+    if type_.kind != "tensor" or value.kind != type_.element:
+        yield context.fault("SPY181", "value and element type differ", type_, value)
+
+
+def _static(context: Context) -> Faults:
+    type_ = context.type("result")
+    if type_.kind != "tensor" or None in type_.shape:
+        yield context.fault("SPY182", "sizes of tiles are static", "tensor<…> without ?", type_)
+
+
+# --- linalg -----------------------------------------------------------------------------------
+
+
+def _integers(value: Any) -> tuple[int, ...] | None:
+    """Integers of an attribute; None if it is something else."""
+    items = value if isinstance(value, tuple) else ()
+    numbers = tuple(int(item.value) for item in items if isinstance(item, Numeral))
+    return numbers if len(numbers) == len(items) and isinstance(value, tuple) else None
+
+
+def _fill(context: Context) -> Faults:
+    for value, out in zip(context.type("ins"), context.type("outs"), strict=False):
+        if value.kind != out.element:
+            yield context.fault("SPY181", "value and element type differ", out.element, value)
+
+
+def _broadcast(context: Context) -> Faults:
+    (source,), (target,) = context.type("ins"), context.type("outs")
+    dims = _integers(context.op.fields["dimensions"])
+    kept = tuple(e for k, e in enumerate(target.shape) if k not in (dims or ()))
+    if dims is None or kept != source.shape or source.element != target.element:
+        message = f"dimensions {dims} do not lead from ins to outs"
+        yield context.fault("SPY184", message, f"ins of {kept}", f"{source}, {target}")
+
+
+def _transpose(context: Context) -> Faults:
+    (source,), (target,) = context.type("ins"), context.type("outs")
+    order = _integers(context.op.fields["permutation"])
+    if order is None or sorted(order) != list(range(len(source.shape))):
+        expected = f"each of 0 … {len(source.shape) - 1} once"
+        yield context.fault("SPY187", "permutation is none", expected, order)
+    elif tuple(source.shape[k] for k in order) != target.shape or source.element != target.element:
+        yield context.fault("SPY184", "outs does not have the permuted shape", source, target)
+
+
+def _reduce(context: Context) -> Faults:
+    dims, combiner = _integers(context.op.fields["dimensions"]), context.op.fields.get("combiner")
+    ins, outs = context.type("ins"), context.type("outs")
+    if combiner is None and not context.op.regions:
+        yield context.fault("SPY187", "there is no combiner", "{ arith.addf } or a region")
+    if combiner is not None and combiner.text.removeprefix("arith.") not in COMBINERS:
+        expected = f"arith.{', arith.'.join(COMBINERS)}"
+        yield context.fault("SPY187", "this is no combiner", expected, combiner)
+    if len(ins) != len(outs):
+        yield context.fault("SPY183", "ins and outs differ in number", len(ins), len(outs))
+    for source, target in zip(ins, outs, strict=False):
+        rank = len(source.shape)
+        if dims is None or not all(0 <= d < rank for d in dims) or len({*dims}) != len(dims):
+            expected = f"distinct dims below {rank}"
+            yield context.fault("SPY187", "dimensions are wrong", expected, dims)
+        elif tuple(e for k, e in enumerate(source.shape) if k not in dims) != target.shape:
+            yield context.fault("SPY184", f"outs is not ins without dims {dims}", source, target)
+
+
+def _matmul(context: Context) -> Faults:
+    ins, outs = context.type("ins"), context.type("outs")
+    rank = 3 if context.op.name.endswith("batch_matmul") else 2
+    if len(ins) != 2 or len(outs) != 1 or any(len(t.shape) != rank for t in (*ins, *outs)):
+        yield context.fault("SPY183", "operands", f"two ins and one outs of rank {rank}")
+        return
+    (*batch, m, k), (*other, inner, n) = (t.shape for t in ins)
+    if k != inner or batch != other or outs[0].shape != (*batch, m, n):
+        shown = ", ".join(map(str, (*ins, *outs)))
+        yield context.fault("SPY184", "sizes do not fit", "m×k, k×n and m×n", shown)
+
+
+def _named(count: int) -> Callable[[Context], Faults]:
+    def rule(context: Context) -> Faults:
+        types = (*context.type("ins"), *context.type("outs"))
+        if len(types) != count + 1:
+            yield context.fault("SPY183", "operands", f"{count} ins and one outs")
+        for type_ in types[1:]:
+            if type_ != types[0]:
+                yield context.fault("SPY184", "operands differ in type", types[0], type_)
+
+    return rule
+
+
+def _generic(context: Context) -> Faults:
+    maps, iterators = context.attribute("indexing_maps"), context.attribute("iterator_types")
+    types = (*context.type("ins"), *context.op.fields.get("!outs", ()))
+    resolved = [context.module.resolved(m) for m in maps or ()]
+    if len(resolved) != len(types) or not all(isinstance(m, AffineMap) for m in resolved):
+        yield context.fault("SPY183", "indexing_maps", f"{len(types)} maps", len(resolved))
+        return
+    kinds = [k.text for k in iterators or () if isinstance(k, Quoted)]
+    n_dims = {m.n_dims for m in resolved}
+    if n_dims != {len(kinds)} or not {*kinds} <= {"parallel", "reduction"}:
+        expected = f"{max(n_dims)} of parallel or reduction"
+        yield context.fault("SPY183", "iterator_types", expected, kinds)
+        return
+    extents: dict[int, int | None] = {}
+    for map_, type_ in zip(resolved, types, strict=True):
+        if len(map_.results) != len(type_.shape):
+            yield context.fault("SPY183", "a map has another rank than its operand", type_, map_)
+            continue
+        for result, extent in zip(map_.results, type_.shape, strict=True):
+            if (d := getattr(result, "index", None)) is not None and extents.setdefault(
+                d, extent
+            ) != extent:
+                yield context.fault("SPY184", f"dim d{d} has two extents", extents[d], extent)
+
+
+def _index(context: Context) -> Faults:
+    if context.type("result").kind != "index":
+        yield context.fault("SPY182", "the result is an index", "index", context.type("result"))
+
+
+# --- tensors and control ------------------------------------------------------------------------
+
+
+def _extract(context: Context) -> Faults:
+    type_, indices = context.type("value"), context.op.fields["indices"]
+    if len(indices) != len(type_.shape):
+        message = f"{len(indices)} indices for a tensor of {len(type_.shape)} dims"
+        yield context.fault("SPY183", message, len(type_.shape), len(indices))
+
+
+def _elements(context: Context) -> Faults:
+    type_, count = context.type("result"), len(context.op.fields["values"])
+    if None in type_.shape or prod(e or 0 for e in type_.shape) != count:
+        yield context.fault("SPY183", "number of elements", type_, count)
+
+
+def _reshape(context: Context) -> Faults:
+    source, target = context.type("value"), context.type("result")
+    counts = [prod(e or 0 for e in type_.shape) for type_ in (source, target)]
+    if counts[0] != counts[1] or source.element != target.element:
+        yield context.fault("SPY184", "the number of elements changes", *counts)
+
+
+def _slice(context: Context) -> Faults:
+    source, target = context.type("value"), context.type("result")
+    if context.op.name == "tensor.insert_slice":
+        source, target = target, source
+    fields, rank = context.op.fields, len(source.shape)
+    groups = [fields["offsets"], fields["sizes"], fields["strides"]]
+    if any(len(group) != rank for group in groups):
+        yield context.fault("SPY183", "offsets, sizes and strides", f"{rank} each")
+        return
+    if source.element != target.element or not all(isinstance(s, int) for s in groups[1]):
+        yield context.fault(
+            "SPY184", "sizes of slices are static, elements the same", source, target
+        )
+    elif prod(groups[1]) != prod(e or 0 for e in target.shape):
+        yield context.fault("SPY184", "the slice has another shape", groups[1], target)
+    for k, (offset, size, stride) in enumerate(zip(*groups, strict=True)):
+        extent = source.shape[k]
+        if isinstance(offset, int) and isinstance(stride, int) and extent is not None:
+            last = offset + (size - 1) * stride
+            if not (0 <= offset <= last < extent or size == 0):
+                yield context.fault("SPY184", f"dim {k} of the slice ends outside", extent, last)
+
+
+def _for(context: Context) -> Faults:
+    fields = context.op.fields
+    kind = fields["!T"].kind if "!T" in fields else "index"
+    for key in ("lower", "upper", "step"):
+        if (found := context.types[fields[key]]).kind != kind:
+            yield context.fault("SPY181", f"%{fields[key]} has another type", kind, found)
+    names, types = fields.get("inits", ()), fields.get("!types", ())
+    if len(names) != len(types):
+        yield context.fault("SPY183", "iter_args and types", len(names), len(types))
+    for name, type_ in zip(names, types, strict=False):
+        if context.types[name] != type_:
+            message = f"%{name} has another type than is written"
+            yield context.fault("SPY181", message, type_, context.types[name])
+
+
+def _if(context: Context) -> Faults:
+    if (found := context.types[context.op.fields["condition"]]).kind != "i1":
+        yield context.fault("SPY182", "the condition is no i1", "i1", found)
+    if context.op.fields.get("!result") and len(context.op.regions) != 2:
+        yield context.fault("SPY183", "results need both branches", "else { … }")
+
+
+RULES: dict[str, Callable[[Context], Faults]] = {
+    "tile_id": _tile_id, "view": _view, "distributed": _distributed, "access_tile": _access_tile,
+    "indirect_tile": _indirect_tile, "load": _load, "store": _store,
+    "extract_argument": _extract_argument, "produce": produce, "deliver": deliver,
+    "constant": _constant, "predicate": _predicate, "select": _select, "cast": _cast,
+    "intrinsic": _intrinsic, "fill": _fill, "broadcast": _broadcast, "transpose": _transpose,
+    "reduce": _reduce, "matmul": _matmul, "named1": _named(1), "named2": _named(2),
+    "generic": _generic, "index": _index, "static": _static, "splat": _splat, "extract": _extract,
+    "insert": _extract, "elements": _elements, "reshape": _reshape, "slice": _slice,
+    "insert_slice": _slice, "for": _for, "if": _if,
+}  # fmt: skip

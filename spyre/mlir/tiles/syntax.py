@@ -1,0 +1,340 @@
+"""Syntax tree of KTIR texts: modules, functions, operations with their fields, types, attributes.
+
+One class for all operations: its row of the table (:mod:`.table`) says which fields it has and how
+they are written. The reader (:mod:`.parser`) makes the tree, the printer writes it back. Names stay
+names and aliases stay aliases, so that printing keeps what was written; comparisons ignore places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from spyre.errors import SourceLocation
+from spyre.mlir.program import AffineExpr, AffineMap, AffineSet
+from spyre.mlir.text import NO_POSITION, Rejection, SourceText, SyntaxNode
+
+__all__ = ["NO_POSITION", "Rejection", "SourceText"]
+
+
+class Name(str):
+    """A name or word of the text, without its %, and the offset of its first character."""
+
+    __slots__ = ("start_pos",)
+    start_pos: int
+
+
+def named(text: str, position: int = NO_POSITION) -> Name:
+    """``text`` as the name at ``position``."""
+    name = Name(text)
+    name.start_pos = position
+    return name
+
+
+# --- types ------------------------------------------------------------------------------------
+
+FLOATS = ("f16", "bf16", "f32", "!spyreop.df16")
+INTEGERS = ("index", "i1", "i8", "i16", "i32", "i64", "si32")
+ELEMENTS = (*FLOATS, *INTEGERS)
+_SHAPED = re.compile(
+    r"(tensor|memref|!ktdp\.access_tile|)\s*<\s*((?:(?:\d+|\?)\s*x\s*)*)([!\w.]+)\s*(?:,\s*(.*))?>",
+    re.S,
+)
+_RUNTIME = re.compile(
+    r"!ktdp\.runtime_arg<\s*(\w+)((?:\s*,\s*(?:granularity|upperbound)\s*=\s*-?\d+)*)\s*>"
+)
+_FUTURE = re.compile(r"(?:!ktdp\.tile_future)?\s*<(.*?),\s*groups\s*=\s*(.*)>", re.S)
+_LARGEST_EXTENT = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type: ``kind`` is the name of a scalar type, or ``tensor``, ``memref``, ``access_tile``,
+    ``runtime_arg``, ``tile_future`` or ``other``.
+
+    ``shape``: extents, None where the text has ``?``. ``element``: of shaped types; the wrapped
+    type of a runtime_arg. ``details``: memory space, annotations, or parts and groups of a future.
+    ``text``: as written, with single blanks.
+    """
+
+    kind: str
+    shape: tuple[int | None, ...] = ()
+    element: str = ""
+    details: tuple[Any, ...] = ()
+    text: str = field(default="", compare=False)
+
+    @property
+    def is_shaped(self) -> bool:
+        """True for tensors, memory views and access tiles."""
+        return self.kind in ("tensor", "memref", "access_tile")
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, which is static."""
+        assert None not in self.shape
+        return tuple(extent or 0 for extent in self.shape)
+
+    @property
+    def scalar(self) -> str:
+        """The element type of a tensor, the type itself of a scalar."""
+        return self.element if self.is_shaped else self.kind
+
+    def with_element(self, element: str) -> Type:
+        """The same shape over another element type."""
+        return tensor_type(self.shape, element) if self.kind == "tensor" else read_type(element)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def tensor_type(shape: tuple[int | None, ...], element: str) -> Type:
+    """``tensor<…xelement>``."""
+    dims = "".join(f"{'?' if extent is None else extent}x" for extent in shape)
+    return Type("tensor", shape, element, text=f"tensor<{dims}{element}>")
+
+
+@lru_cache(maxsize=4096)
+def read_type(text: str) -> Type:
+    """The type that ``text`` spells; kind ``other`` if it is none that KTIR knows."""
+    shown = " ".join(text.split())
+    if shown in ELEMENTS:
+        return Type(shown, text=shown)
+    if match := _SHAPED.fullmatch(shown):
+        head, dims, element, rest = match.groups()
+        extents = tuple(
+            None if d == "?" else int(d[:20]) for d in dims.replace(" ", "").split("x")[:-1]
+        )
+        kind = head.removeprefix("!ktdp.") or "access_tile"
+        sound = element in (("index",) if kind == "access_tile" else ELEMENTS)
+        if sound and all(extent is None or extent < _LARGEST_EXTENT for extent in extents):
+            return Type(kind, extents, element, (rest,) if rest else (), shown)
+    if match := _RUNTIME.fullmatch(shown):
+        pairs = (part.split("=") for part in match[2].split(",")[1:])
+        annotations = tuple((key.strip(), int(value)) for key, value in pairs)
+        return Type("runtime_arg", (), match[1], annotations, shown)
+    if match := _FUTURE.fullmatch(shown):
+        inside = match[1].strip()
+        parts = re.split(r",\s*(?=tensor|memref|!)", inside.strip("() "))
+        return Type("tile_future", (), "", (tuple(map(read_type, parts)), match[2].strip()), shown)
+    return Type("other", text=shown)
+
+
+# --- attributes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """``#name``, defined at top level."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"#{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Numeral:
+    """A number as it is written, with its type if that is written too."""
+
+    text: str
+    type: Type | None = None
+
+    @property
+    def value(self) -> int | float:
+        """Its value; hexadecimal digits as an integer."""
+        if "x" in self.text:
+            return int(self.text, 16)
+        return float(self.text) if "." in self.text else int(self.text)
+
+    def __str__(self) -> str:
+        return self.text if self.type is None else f"{self.text} : {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A value without a meaning here, as canonical text."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """A string."""
+
+    text: str
+
+
+AttributeValue = Any
+"""Alias, Numeral, Opaque, Quoted, Type, AffineMap, AffineSet, None, or a tuple of any of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeEntry(SyntaxNode):
+    """``key = value`` of an attribute dictionary; ``value`` None: the key alone."""
+
+    key: str
+    value: AttributeValue = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An affine expression over values: dim k of ``expr`` is the value ``names[k]``."""
+
+    expr: AffineExpr
+    names: tuple[Name, ...]
+
+    def __str__(self) -> str:
+        return re.sub(r"\bd(\d+)\b", lambda m: f"%{self.names[int(m[1])]}", str(self.expr))
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """One dim of an indirect access: ``(expression)``, or ``ind(%view[expressions])``."""
+
+    view: Name | None
+    expressions: tuple[Expression, ...]
+
+
+# --- operations, functions, modules -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A block: ``arguments`` with their types, None where the operation implies them.
+
+    ``style`` says how the arguments are written: ``label``, ``list``, or by the operation itself.
+    """
+
+    arguments: tuple[tuple[Name, Type | None], ...]
+    body: tuple[TileOp, ...]
+    style: str = "operation"
+
+
+@dataclass(frozen=True, slots=True)
+class TileOp(SyntaxNode):
+    """One operation. ``fields``: what its row's form names, types under ``!name``."""
+
+    name: str
+    results: tuple[Name, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    attributes: tuple[AttributeEntry, ...] = ()
+    regions: tuple[Region, ...] = ()
+    location: str | None = field(default=None, compare=False)
+
+    def attribute(self, key: str) -> AttributeEntry | None:
+        """The attribute ``key``, if it is given."""
+        return next((entry for entry in self.attributes if entry.key == key), None)
+
+    def uses(self) -> Iterator[Name]:
+        """Every value the operation itself uses, in textual order; not those of its regions."""
+        for key, value in self.fields.items():
+            if key[0] not in "!^":
+                yield from _names(value)
+
+
+def _names(value: Any) -> Iterator[Name]:
+    if isinstance(value, Name):
+        yield value
+    elif isinstance(value, Expression):
+        yield from value.names
+    elif isinstance(value, Subscript):
+        yield from _names(value.view)
+        yield from _names(value.expressions)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _names(item)
+
+
+@dataclass(frozen=True, slots=True)
+class TileParameter(SyntaxNode):
+    """``%name: type``."""
+
+    name: Name
+    type: Type
+    location: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TileFunction(SyntaxNode):
+    """``func.func @name(parameters) -> results attributes {…} { body }``."""
+
+    name: str
+    parameters: tuple[TileParameter, ...]
+    results: tuple[Type, ...]
+    attributes: tuple[AttributeEntry, ...]
+    body: tuple[TileOp, ...]
+    visibility: str = ""
+    location: str | None = field(default=None, compare=False)
+
+    def walk(self) -> Iterator[TileOp]:
+        """Every operation in textual order, before those of its regions."""
+        return walk(self.body)
+
+
+def walk(body: tuple[TileOp, ...]) -> Iterator[TileOp]:
+    """Every operation of ``body`` in textual order, before those of its regions."""
+    for op in body:
+        yield op
+        for region in op.regions:
+            yield from walk(region.body)
+
+
+@dataclass(frozen=True, slots=True)
+class AliasDefinition(SyntaxNode):
+    """``#name = value``: an AffineMap, an AffineSet, or the text of a location."""
+
+    name: str
+    value: AffineMap | AffineSet | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class TileModule(SyntaxNode):
+    """A whole text. ``wrapped``: ``module`` is written; else functions stand at top level."""
+
+    functions: tuple[TileFunction, ...]
+    aliases: tuple[AliasDefinition, ...] = ()
+    wrapped: bool = True
+    name: str | None = None
+    attributes: tuple[AttributeEntry, ...] = ()
+    location: str | None = field(default=None, compare=False)
+    source: SourceText | None = field(default=None, compare=False, repr=False)
+
+    def locate(self, position: int) -> SourceLocation | None:
+        """Place of an offset of the source."""
+        return None if self.source is None else self.source.locate(position)
+
+    def resolved(self, value: AttributeValue) -> AttributeValue:
+        """``value``, or what the alias stands for; None for one that is not defined."""
+        if not isinstance(value, Alias):
+            return value
+        return next((a.value for a in self.aliases if a.name == value.name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySpace:
+    """Memory of a view. ``tile``: the tile whose scratchpad it is; None: the running tile's."""
+
+    is_local: bool
+    tile: int | None = None
+
+
+_SPACE = re.compile(
+    r"#ktdp\.(?:memory_space<\s*(global|ct_local)\s*(?:,\s*ct_id\s*=\s*(-?\d+)\s*)?>"
+    r"|spyre_memory_space<\s*(HBM|LX|L0|unspecified)\s*(?:,\s*core\s*=\s*(-?\d+)\s*)?>)"
+)
+
+
+def memory_space(text: str) -> MemorySpace | None:
+    """The memory space that ``text`` spells in either way; None if there is none like it."""
+    match = _SPACE.fullmatch(text)
+    if match is None:
+        return None
+    tile = match[2] or match[4]
+    is_local = (match[1] or match[3]) in ("ct_local", "LX", "L0")
+    return MemorySpace(is_local, None if tile is None else int(tile))

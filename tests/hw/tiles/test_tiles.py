@@ -1,0 +1,210 @@
+"""KTIR programs on the engine: numbers, statements, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import spyre
+from spyre.errors import DeviceFault, LaunchError, UnsupportedError
+from spyre.hw.device.device import Device
+from spyre.mlir.tiles.program import load_ktir
+from tests.mlir.tiles.corpus import COLLECTION, EXAMPLES, needs_collection
+
+NOT_SIMULATED = ("SPY557", "SPY558")
+"""Codes of programs that are refused by name until their form is simulated."""
+LEAST_RIGHT = 32
+"""Programs of the collection that run; more is better."""
+
+
+@pytest.fixture(scope="module")
+def device():
+    return Device(threads=1)
+
+
+def halves(*shape, seed=0):
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return (values.astype(np.float16).view(np.uint16) & 0xFFFE).view(np.float16)
+
+
+def run(text_or_name, given, device, **options):
+    path = EXAMPLES / f"{text_or_name}.ktir"
+    program = load_ktir(path if "\n" not in text_or_name else text_or_name)
+    return spyre.run(program, given, device=device, **options)
+
+
+def test_add(device):
+    x, y = halves(4096), halves(4096, seed=1)
+    result = run("add", {"x": x, "y": y}, device, verify=True)
+    np.testing.assert_allclose(result.outputs[0], x.astype(np.float32) + y, rtol=2**-9)
+    assert [report.op for report in result.executes] == ["add"]  # loads and store are folded
+
+
+def test_softmax(device):
+    x = halves(64, 256)
+    (found,) = run("softmax", {"x": x}, device, verify=True).outputs
+    terms = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(
+        found, terms / terms.sum(axis=1, keepdims=True), rtol=0.01, atol=1e-4
+    )
+
+
+def test_product(device):
+    a, b = halves(64, 512), halves(512, 256, seed=1)
+    (found,) = run("product", {"a": a, "b": b, "k": 512}, device, verify=True).outputs
+    np.testing.assert_allclose(found, a.astype(np.float64) @ b, rtol=0.02, atol=0.2)
+
+
+def test_fewer_trips_of_a_loop(device):
+    """A bound is a value of the launch; without a trip the carried tile is the first one."""
+    a, b = halves(64, 512), halves(512, 256, seed=1)
+    (found,) = run("product", {"a": a, "b": b, "k": 128}, device).outputs
+    np.testing.assert_allclose(found, a[:, :128].astype(np.float64) @ b[:128], rtol=0.02, atol=0.1)
+    (found,) = run("product", {"a": a, "b": b, "k": 0}, device).outputs
+    assert not found.any()
+
+
+def test_equal_bits_in_ieee_numbers_and_any_core_order():
+    given = {"x": halves(64, 256)}
+    one = run("softmax", given, Device("ieee", 1)).outputs[0]
+    for other in (Device("ieee", 2), Device("ieee", 1, core_order="random:3")):
+        np.testing.assert_array_equal(run("softmax", given, other).outputs[0], one)
+
+
+def test_a_program_is_traced_once_per_launch_values(device, monkeypatch):
+    from spyre.runtime.run import tiles
+
+    traced, trace = [], tiles.trace_function
+
+    def counted(*arguments):
+        traced.append(1)
+        return trace(*arguments)
+
+    monkeypatch.setattr(tiles, "trace_function", counted)
+    program = load_ktir(EXAMPLES / "add.ktir")
+    for seed in (1, 2, 3):
+        x, y = halves(4096, seed=seed), halves(4096)
+        (found,) = spyre.run(program, {"x": x, "y": y}, device=device).outputs
+        np.testing.assert_allclose(found, x.astype(np.float32) + y, rtol=2**-9)
+    assert len(traced) == 1
+
+
+UNEVEN = """func.func @uneven(%x: index, %y: index) attributes {grid = [3]} {
+  %zero = arith.constant 0 : index
+  %three = arith.constant 3 : index
+  %rows = arith.constant 7 : index
+  %tile = ktdp.get_compute_tile_id : index
+  %v = ktdp.construct_memory_view %x, sizes: [7, 64], strides: [64, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<7x64xf16>
+  %w = ktdp.construct_memory_view %y, sizes: [7, 64], strides: [64, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<7x64xf16>
+  scf.for %i = %tile to %rows step %three {
+    %s = ktdp.construct_access_tile %v[%i, %zero] {access_tile_set =
+      affine_set<(a, b) : (a == 0, b >= 0, -b + 63 >= 0)>}
+      : memref<7x64xf16> -> !ktdp.access_tile<1x64xindex>
+    %t = ktdp.construct_access_tile %w[%i, %zero] {access_tile_set =
+      affine_set<(a, b) : (a == 0, b >= 0, -b + 63 >= 0)>}
+      : memref<7x64xf16> -> !ktdp.access_tile<1x64xindex>
+    %a = ktdp.load %s : !ktdp.access_tile<1x64xindex> -> tensor<1x64xf16>
+    %even = arith.cmpi eq, %i, %three : index
+    %b = scf.if %even -> (tensor<1x64xf16>) {
+      %c = arith.addf %a, %a : tensor<1x64xf16>
+      scf.yield %c : tensor<1x64xf16>
+    } else {
+      %c = arith.negf %a : tensor<1x64xf16>
+      scf.yield %c : tensor<1x64xf16>
+    }
+    ktdp.store %b, %t : tensor<1x64xf16>, !ktdp.access_tile<1x64xindex>
+  }
+  return
+}
+"""
+
+
+def test_tiles_of_different_trip_counts_and_branches(device):
+    x = halves(7, 64)
+    (found,) = run(UNEVEN, {"x": x}, device, verify=True).outputs
+    expected = -x.astype(np.float32)
+    expected[3] = 2 * x[3]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "edits", "given", "error", "code"),
+    [
+        ("add", (("constant 512 ", "constant 520 "),), {}, DeviceFault, "SPY414"),
+        ("add", (), {"y": halves(4000)}, LaunchError, "SPY343"),
+        ("add", (), {"y": np.zeros(4096, np.float32)}, LaunchError, "SPY344"),
+        ("add", (), {"q": 3}, LaunchError, "SPY342"),
+        ("product", (), {"k": None}, LaunchError, "SPY342"),
+        ("product", (("to %k step %step", "to %k step %zero"),), {}, LaunchError, "SPY150"),
+        ("add", (("arith.muli %tile, %length", "arith.divui %tile, %zero"),
+                 ("%length = arith", "%zero = arith.constant 0 : index\n %length = arith")), {},
+         LaunchError, "SPY125"),
+    ],
+)  # fmt: skip
+def test_wrong_launches(device, name, edits, given, error, code):
+    text = (EXAMPLES / f"{name}.ktir").read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    default = {
+        "add": {"x": halves(4096), "y": halves(4096)},
+        "product": {"a": halves(64, 512), "b": halves(512, 256), "k": 512},
+    }[name]
+    values = {n: v for n, v in {**default, **given}.items() if v is not None}
+    with pytest.raises(error) as raised:
+        spyre.run(load_ktir(text), values, device=device)
+    assert raised.value.code == code
+    assert raised.value.location is not None or code == "SPY342"
+
+
+def test_a_bound_read_from_memory_is_refused(device):
+    text = UNEVEN.replace(
+        "%even = arith.cmpi eq, %i, %three : index",
+        "%number = tensor.extract %a[%zero, %zero] : tensor<1x64xf16>\n"
+        "    %bound = arith.fptosi %number : f16 to i32\n"
+        "    %zero32 = arith.constant 0 : i32\n"
+        "    %even = arith.cmpi eq, %bound, %zero32 : i32",
+    )
+    with pytest.raises(UnsupportedError) as raised:
+        run(text, {"x": halves(7, 64)}, device)
+    assert raised.value.code in ("SPY194", "SPY557")
+
+
+def test_tiles_that_do_not_fit_are_refused(device):
+    text = (EXAMPLES / "add.ktir").read_text().replace("4096", "8388608").replace("4095", "8388607")
+    text = text.replace("512", "1048576").replace("511", "1048575")
+    text = text.replace("arith.addf %a, %b", "arith.addf %a, %a")
+    values = {"x": np.zeros(8388608, np.float16), "y": np.zeros(8388608, np.float16)}
+    with pytest.raises(UnsupportedError, match="SPY558"):
+        spyre.run(load_ktir(text), values, device=device)
+
+
+@needs_collection
+def test_programs_of_the_collection():
+    """Each is right or refused by name; never wrong, never another error."""
+    sys.path.insert(0, str(COLLECTION))
+    from cases import cases
+
+    devices = {mode: Device(mode, 1) for mode in (None, "ieee")}
+    right, refused = 0, []
+    for case in cases(str(COLLECTION)).values():
+        if case.memory or case.expected_memory:
+            continue
+        given = {n: v for n, v in case.arguments.items() if n not in case.omitted}
+        try:
+            result = spyre.run(
+                load_ktir(case.path), given, function=case.function,
+                device=devices["ieee" if case.needs_ieee else None],
+            )  # fmt: skip
+        except UnsupportedError as error:
+            refused.append(error)
+            continue
+        found = {t.name: v for t, v in zip(result.output_tensors, result.outputs, strict=True)}
+        assert all(case.agrees(name, found[name])[0] for name in case.expected), case.folder
+        right += 1
+    assert right >= LEAST_RIGHT
+    assert all(error.code in NOT_SIMULATED and error.location for error in refused), refused
