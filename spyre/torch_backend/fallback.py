@@ -30,8 +30,9 @@ import torch
 from spyre import config
 from spyre.errors import UnsupportedError
 from spyre.layout import contiguous_strides
-from spyre.torch_backend.compat import is_dense, neg_view, schema_of, storage_key, takes_numbers
+from spyre.torch_backend.compat import is_dense, schema_of, storage_key, takes_numbers
 from spyre.torch_backend.device import (
+    PARTS,
     check_int64,
     cpu_generator,
     different_devices,
@@ -50,6 +51,7 @@ from spyre.torch_backend.tensors import (
     set_storage,
     start_host_storage,
     view_of,
+    with_bits_of,
     write_storage,
 )
 
@@ -318,7 +320,7 @@ class FallbackCall:
         for tensor in tensors_in(result):
             if tensor.layout is not torch.strided:
                 refuse_layout(tensor.layout)
-            name_of(tensor.dtype)
+            name_of(PARTS.get(tensor.dtype, tensor.dtype))
         results = self._up(result)
         self._write_back()
         return results
@@ -364,11 +366,7 @@ class FallbackCall:
             host = self._part(tensor, key, name)
         else:
             host = view_of(self._storage(tensor, key, name), tensor)
-        if tensor.is_conj():
-            host = host.conj()
-        if tensor.is_neg():
-            host = neg_view(host)
-        return host, is_part
+        return with_bits_of(tensor, host), is_part
 
     def _part(self, tensor: torch.Tensor, key: int, name: str) -> torch.Tensor:
         view = (key, *_extents(tensor))

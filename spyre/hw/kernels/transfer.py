@@ -251,11 +251,14 @@ def lose_exponents(count, buffer):
 
 
 @kernel
-def half_stick(to_device, host, at, device, address):
-    """A whole stick of float16 host neighbours against DL16, without buffers."""
+def half_stick(code, to_device, host, at, device, address):
+    """A whole stick of 16-bit host neighbours against DL16, without buffers."""
     halves = carray(pointer_u16(host), FAR)[at : at + 64]
     codes = carray(pointer_u16(device), FAR)[address >> 1 : (address >> 1) + 64]
-    if to_device:
+    if code == tt.HOST_BFLOAT16:
+        for i in range(64):
+            codes[i] = encode_dl16(bits_float(np.int32(np.uint32(halves[i]) << 16)))
+    elif to_device:
         for i in range(64):
             is_largest = halves[i] & np.uint16(0x7FFF) == np.uint16(0x7BFF)
             codes[i] = encode_dl16(decode_half(np.uint16(halves[i] - np.uint16(is_largest))))
@@ -307,7 +310,9 @@ def is_dl16(table):
 @kernel
 def is_half(table, row):
     """True if `half_stick` can move the whole sticks of this row."""
-    formats = table[tt.HOST_FORMAT] == tt.HOST_HALF and table[tt.DEVICE_FORMAT] == tb.DL16
+    code, to_device = table[tt.HOST_FORMAT], table[tt.TO_DEVICE] != 0
+    known = code == tt.HOST_HALF or (code == tt.HOST_BFLOAT16 and to_device)
+    formats = known and table[tt.DEVICE_FORMAT] == tb.DL16
     exact = table[tt.HALVED_SUBNORMALS] == 0 and table[tt.LOST_EXPONENTS] == 0
     return formats and exact and table[row + tt.LANE_STRIDE] == 1 and table[tt.NINF_IS_NAN] == 0
 
@@ -329,7 +334,7 @@ def transfer_tile(table, row, tail, host, at, device, address, floats, integers)
             ends = t == table[row + tt.TAIL_AT]
             count = table[row + tt.TAIL_COUNT] if ends else table[row + tt.COUNT]
             if half and count == 64:
-                half_stick(to_device, host, x, device, y)
+                half_stick(table[tt.HOST_FORMAT], to_device, host, x, device, y)
             elif to_device:
                 fill = table[row + tt.TAIL_FILL] if ends else table[row + tt.FILL]
                 run_to_device(table, stride, count, fill, host, x, device, y, floats, integers)

@@ -20,6 +20,7 @@ from .cards import (
 from .dtypes import (
     DTYPES as DTYPES,
     NAMES as NAMES,
+    PARTS as PARTS,
     check_int64 as check_int64,
     doubles_on_host as doubles_on_host,
     name_of as name_of,

@@ -23,6 +23,10 @@ NAMES: dict[torch.dtype, str] = {
 DTYPES: dict[str, torch.dtype] = {name: dtype for dtype, name in NAMES.items()}
 
 
+PARTS: dict[torch.dtype, torch.dtype] = {torch.complex64: torch.float32}
+"""dtypes whose elements are two on the card each, and the dtype of these; the CPU computes them."""
+
+
 class UnsupportedDtype(UnsupportedError):
     """SPY311 for a torch dtype; its text begins with the message, followed by the code."""
 

@@ -255,6 +255,28 @@ def nll_loss_backward(args: Arguments) -> torch.Tensor:
     return copy_into(grad_input, found)
 
 
+def _halves(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    half = x.shape[dim] // 2
+    return x.narrow(dim, 0, half), x.narrow(dim, half, half)
+
+
+def _gated(args: Arguments) -> torch.Tensor:
+    """aten::glu: the first half times σ of the second one."""
+    formula = partial(in_float32, lambda a, b: a * b.sigmoid())
+    parameters = (name_of(args.out.dtype),)
+    return fill_elementwise("glu", formula, _halves(args.self, args.dim), parameters, args.out)
+
+
+def _gated_backward(args: Arguments) -> torch.Tensor:
+    """Gradients of both halves."""
+    a, b = (half.float() for half in _halves(args.self, args.dim))
+    gate = torch.sigmoid(b)
+    share = args.grad_output.float() * gate
+    found = torch.cat([share, share * a * (1 - gate)], args.dim).to(args.self.dtype)
+    (grad_input,) = args.results or [torch.empty_like(args.self)]
+    return copy_into(grad_input, found)
+
+
 def native_dropout(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """aten::native_dropout; the mask is drawn on the host, as all random numbers are."""
     if current_recorder() is not None:
@@ -286,6 +308,9 @@ KERNELS = (
     ("gelu_backward.grad_input", _gelu_backward, _FLOATS),
     ("hardtanh", partial(_hardtanh, torch.clamp), None),
     ("hardtanh_", partial(_hardtanh, torch.clamp_), None),
+    ("glu.out", _gated, Conditions(dtypes={"self": FLOATS, "out": FLOATS})),
+    ("glu_backward", _gated_backward, _FLOATS),
+    ("glu_backward.grad_input", _gated_backward, _FLOATS),
     ("nll_loss_forward.output", nll_loss, _LOSS),
     ("nll_loss2d_forward.output", nll_loss, _LOSS),
     ("nll_loss2d_forward", nll_loss, _LOSS),

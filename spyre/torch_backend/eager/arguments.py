@@ -17,9 +17,10 @@ from spyre.torch_backend.eager.launch import flat
 from spyre.torch_backend.eager.overlap import stand_ins
 from spyre.torch_backend.fallback import tensors_in, wrap_numbers
 
-NO_KERNEL = "not implemented for"
-"""Part of torch's message for a dtype that an operation of the CPU lacks, not one it refuses."""
-
+SAYS_NOTHING = ("not implemented for", "ZeroDivisionError")
+"""Parts of torch's messages for a dtype that an operation of the CPU lacks, not one it refuses, and
+for integers divided by the zeros.
+"""
 
 MAX_FLOAT = 127.0
 """Up to here every dtype has the number, and which one it is decides nothing."""
@@ -60,5 +61,5 @@ def refuses(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         with torch.no_grad():
             op(*host_args, **host_kwargs)
     except Exception as error:  # torch has no type for these
-        return NO_KERNEL not in str(error)
+        return not any(part in str(error) for part in SAYS_NOTHING)
     return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from spyre.torch_backend.eager.dispatch import (
     COMPUTED,
     CONVERTED,
     FLOATS,
+    NUMBER,
     OPERANDS,
     Arguments,
     Conditions,
@@ -32,6 +34,7 @@ from spyre.torch_backend.eager.special import (
     logarithm,
     mish,
     power,
+    power_of_floats,
     silu,
     sine,
     softplus,
@@ -136,20 +139,19 @@ def _power(builder: Lowering, x: Value, dtype: str, exponent: float) -> Value:
         return term.apply("sqrt" if exponent > 0 else "rsqrt").value
     if dtype == "float32" and not -2 < exponent < 5:
         return power(term, int(exponent)).value
-    plain = _integer_power(term, abs(int(exponent)))
+    plain: Term = by_squaring(term, abs(int(exponent)), operator.mul)
     return (plain if exponent > 0 else plain.apply("reciprocal")).value
 
 
-def _integer_power(x: Term, exponent: int) -> Term:
-    """x to a positive power, by squaring."""
-    power: Term | None = None
+def by_squaring(x: Any, exponent: int, product: Callable[[Any, Any], Any]) -> Any:
+    """x to a positive power."""
+    power = None
     while exponent:
         if exponent & 1:
-            power = x if power is None else power * x
+            power = x if power is None else product(power, x)
         exponent >>= 1
         if exponent:
-            x = x * x
-    assert power is not None
+            x = product(x, x)
     return power
 
 
@@ -220,10 +222,17 @@ def _clamp(args: Arguments) -> torch.Tensor:
 
 def _has_power(args: Arguments) -> bool:
     """Integer exponents up to 16, and ± 1/2."""
-    if isinstance(args.exponent, torch.Tensor):
+    if isinstance(args.exponent, (torch.Tensor, complex)):
         return False
     number = float(args.exponent)
     return abs(number) == 0.5 or (number == int(number) and 1 <= abs(number) <= 16)
+
+
+def _any_power(args: Arguments) -> torch.Tensor:
+    """x ** y of tensors and numbers; numbers keep the precision of float32."""
+    operands = [operand(value, torch.float32) for value in (args.self, args.exponent)]
+    parameters = (NAMES[args.out.dtype],)
+    return fill_elementwise("any pow", power_of_floats, operands, parameters, args.out)
 
 
 def _gelu(args: Arguments) -> torch.Tensor:
@@ -288,6 +297,11 @@ _CLAMP = Conditions(dtypes={"self": OPERANDS, "min": CONVERTED, "max": CONVERTED
 # DL16 has one code for NaN and infinities
 _NAN_TO_NUM = Conditions(dtypes={"self": (torch.float32,), "out": FLOATS})
 _POWER = Conditions(dtypes={"self": FLOATS}, check=_has_power)
+_POWERS = ("Tensor_Scalar", "Scalar", "Tensor_Tensor")
+_ANY_POWER = Conditions(
+    dtypes={"inputs": (*CONVERTED, NUMBER), "out": FLOATS},
+    check=lambda args: not any(isinstance(v, complex) for v in (args.self, args.exponent)),
+)
 
 KERNELS = (
     *((f"{n}.out", partial(unary, n, f, ()), ARITHMETIC) for n, f in _UNARY.items()),
@@ -307,6 +321,7 @@ KERNELS = (
     # floors need exact remainders
     ("div.out_mode", _quotient, replace(ARITHMETIC, values={"rounding_mode": (None, "trunc")})),
     ("pow.Tensor_Scalar_out", partial(unary, "pow", _power, ("exponent",)), _POWER),
+    *((f"pow.{kind}_out", _any_power, _ANY_POWER) for kind in _POWERS),
     ("gelu.out", _gelu, replace(ARITHMETIC, values={"approximate": ("none", "tanh")})),
     ("softplus.out", partial(unary, "softplus", softplus, ("beta", "threshold")), ARITHMETIC),
     ("leaky_relu.out", partial(unary, "leaky_relu", _leaky, ("negative_slope",)), ARITHMETIC),

@@ -15,7 +15,7 @@ import torch
 from spyre.layout import contiguous_strides
 from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import COMPOSITE_KEYS, is_fake, operator
-from spyre.torch_backend.device import NAMES, card_of, doubles_on_host, is_on_card, name_of
+from spyre.torch_backend.device import NAMES, PARTS, card_of, doubles_on_host, is_on_card, name_of
 from spyre.torch_backend.eager.compile import ScalarOperand, view_on_card
 from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
@@ -118,6 +118,8 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
     """aten::_copy_from: onto the card, from it, or within it."""
     if not is_on_card(target):
         download(source, target)
+    elif source.is_conj() or target.is_conj() or source.is_neg() or target.is_neg():
+        upload(target, to_host(source) if is_on_card(source) else source)
     elif _copy_overlaps((target, source), {}):
         is_beside = source.device == target.device
         cpu_fallback(operator("copy_"), target, source if is_beside else source.cpu())
@@ -236,6 +238,9 @@ def copy_on_card(target: torch.Tensor, source: torch.Tensor) -> None:
     if target.numel() == 0:
         return
     dtypes = {source.dtype, target.dtype}
+    if dtypes <= set(PARTS):
+        source, target = torch.view_as_real(source), torch.view_as_real(target)
+        dtypes = {source.dtype}
     if len(dtypes) > 1 and not dtypes <= set(CONVERTED):
         upload(target, to_host(source))
         return

@@ -7,6 +7,7 @@ result of torch's, not a step on the way there, is refused where int64 has it an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,15 +22,25 @@ from spyre.torch_backend.eager.dispatch import (
     Arguments,
     Conditions,
     fill_elementwise,
+    fill_number,
+    new_elementwise,
     operand,
 )
-from spyre.torch_backend.eager.elementwise import CLAMPS, clamp_bounds, comparison, unary
+from spyre.torch_backend.eager.elementwise import (
+    CLAMPS,
+    by_squaring,
+    clamp_bounds,
+    comparison,
+    unary,
+)
 from spyre.torch_backend.eager.reductions import over_dims
 from spyre.torch_backend.fallback import on_cpu
 from spyre.torch_backend.program import (
     Lowering,
+    LoweringError,
     LoweringFunction,
     Value,
+    current_recorder,
     narrowed,
     off_lanes,
     range_constants,
@@ -54,8 +65,8 @@ def word_of(builder: Lowering, x: Value, dtype: str) -> Value:
     return builder.convert(builder.convert(x, "int32"), dtype)
 
 
-def sub(builder: Lowering, a: Value, b: Value) -> Value:
-    return add(builder, a, mul(builder, b, -1))
+def sub(builder: Lowering, a: Value, b: Value | int) -> Value:
+    return add(builder, a, -b if isinstance(b, int) else mul(builder, b, -1))
 
 
 def is_negative(builder: Lowering, a: Value) -> Value:
@@ -128,24 +139,59 @@ def _magnitude(builder: Lowering, x: Value, dtype: str) -> Value:
     return select(builder, is_negative(builder, x), exact_mul(builder, x, -1), x, dtype)
 
 
-def divided(builder: Lowering, x: Value, dtype: str, divisor: int, remainder: bool) -> Value:
-    """⌊x / divisor⌋, or the remainder, for a positive divisor.
+def sign(builder: Lowering, x: Value, dtype: str) -> Value:
+    """-1, 0 or 1, of floats too."""
+    number = builder.convert(x, "float32") if x.dtype == dtype in ("int32", "int64") else x
+    above = builder.pointwise("greaterthan", number, 0.0)
+    below = builder.pointwise("lesserthan", number, 0.0)
+    return builder.convert(builder.pointwise("sub", above, below), dtype)
+
+
+def _power(builder: Lowering, x: Value, dtype: str, exponent: int) -> Any:
+    return by_squaring(x, exponent, partial(exact_mul, builder))
+
+
+def divided(
+    builder: Lowering, x: Value, dtype: str, divisor: Value | int, remainder: bool
+) -> Value:
+    """⌊x / divisor⌋, or the remainder, for positive divisors.
 
     Two quotients in float32 leave a remainder that is off by at most one divisor.
     """
     quotient, left = builder.constant(0, dtype), builder.convert(x, dtype)
+    number = divisor if isinstance(divisor, int) else builder.convert(divisor, "float32")
     for _ in range(2):
-        share = builder.pointwise("realdiv", builder.convert(left, "float32"), divisor)
+        share = builder.pointwise("realdiv", builder.convert(left, "float32"), number)
         step = word_of(builder, share, dtype)
         quotient = add(builder, step, quotient)
         left = sub(builder, left, mul(builder, step, divisor))
     below = builder.convert(is_negative(builder, left), dtype)
     quotient, left = sub(builder, quotient, below), add(builder, left, mul(builder, below, divisor))
-    missing = is_negative(builder, add(builder, left, -divisor))
+    missing = is_negative(builder, sub(builder, left, divisor))
     above = builder.convert(builder.pointwise("equal", missing, 0.0), dtype)
     if remainder:
         return sub(builder, left, mul(builder, above, divisor))
     return add(builder, quotient, above)
+
+
+def _quotient(builder: Lowering, a: Value, b: Value, dtype: str, wanted: str) -> Value:
+    """a / b rounded down ("floor") or towards zero ("trunc"), or what is left of a after that
+    ("remainder", "fmod").
+    """
+    a, b = builder.convert(a, dtype), builder.convert(b, dtype)
+    sign = add(builder, mul(builder, builder.convert(is_negative(builder, b), dtype), -2), 1)
+    a_like, size = exact_mul(builder, a, sign), exact_mul(builder, b, sign)
+    quotient = divided(builder, a_like, dtype, size, False)
+    if wanted == "floor":
+        return quotient
+    rest = sub(builder, a, mul(builder, quotient, b))
+    if wanted == "remainder":
+        return rest
+    # a quotient below zero that is not exact was rounded away from zero
+    some = builder.pointwise("notequal", builder.convert(rest, "float32"), 0.0)
+    short = builder.pointwise("mul", some, is_negative(builder, quotient))
+    quotient = add(builder, quotient, builder.convert(short, dtype))
+    return quotient if wanted == "trunc" else sub(builder, a, mul(builder, quotient, b))
 
 
 def _count(builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
@@ -164,24 +210,26 @@ def _with_truth(name: str, builder: Lowering, a: Value, b: Value, dtype: str) ->
     return sub(builder, either, both if name == "or" else mul(builder, both, 2))
 
 
-def _total(builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
-    """Sums by halves: the card has no reduction of words."""
+def folded(
+    step: Callable[..., Value], builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str
+) -> Value:
+    """Sums or products by halves: the card has no reduction of words. ``step``: of two."""
     x = builder.convert(x, dtype)
     for dim in dims:
-        x = _sum_along(builder, x, dim)
+        x = _folded_along(step, builder, x, dim)
     return x
 
 
-def _sum_along(builder: Lowering, x: Value, dim: int) -> Value:
+def _folded_along(step: Callable[..., Value], builder: Lowering, x: Value, dim: int) -> Value:
     x = off_lanes(builder, x, dim)
     odd: Value | None = None
     while (extent := x.sizes[dim]) > 1:
         half = extent // 2
         if extent % 2:
             last = narrowed(x, dim, extent - 1, 1)
-            odd = last if odd is None else exact_add(builder, odd, last)
-        x = exact_add(builder, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
-    return x if odd is None else exact_add(builder, x, odd)
+            odd = last if odd is None else step(builder, odd, last)
+        x = step(builder, narrowed(x, dim, 0, half), narrowed(x, dim, half, half))
+    return x if odd is None else step(builder, x, odd)
 
 
 def _outermost(name: str, builder: Lowering, x: Value, dims: tuple[int, ...], dtype: str) -> Value:
@@ -221,19 +269,37 @@ def _clamp(args: Arguments) -> torch.Tensor:
     return fill_elementwise("int clamp", _clamped, operands, (extremes, name_of(dtype)), args.out)
 
 
-def _divided(args: Arguments) -> torch.Tensor:
-    """aten::remainder.Tensor_out and floor_divide."""
-    is_remainder = bool(args.results)
-    (out,) = args.results or [torch.empty_like(args.self)]
-    parameters = (name_of(args.self.dtype), args.other, is_remainder)
-    label = "int rest" if is_remainder else "int quotient"
-    return fill_elementwise(label, divided, [args.self], parameters, out)
+def _divided(wanted: str, args: Arguments) -> torch.Tensor:
+    """Quotients and remainders, `_quotient`; ``wanted`` "" for div's ``rounding_mode``.
+
+    torch's error of a zero among the divisors needs a look at them.
+    """
+    a, b, wanted = args.self, args.other, wanted or args.rounding_mode
+    (out,) = args.results or [new_elementwise(torch.result_type(a, b), *args.inputs)]
+    dtype = out.dtype
+    if isinstance(b, int) and 0 < b < 1 << 30 and wanted in ("floor", "remainder"):
+        numbers = (name_of(dtype), b, wanted == "remainder")
+        return fill_elementwise(f"int {wanted} by", divided, [a], numbers, out)
+    if isinstance(b, torch.Tensor):
+        if current_recorder() is not None:
+            raise LoweringError("divisors that may be zero")
+        if bool((b == 0).any()):
+            raise RuntimeError("ZeroDivisionError")
+    operands, parameters = [operand(a, dtype), operand(b, dtype)], (name_of(dtype), wanted)
+    return fill_elementwise(f"int {wanted}", _quotient, operands, parameters, out)
+
+
+def _raised(args: Arguments) -> torch.Tensor:
+    if not args.exponent:
+        return fill_number(args.out, args.self.shape, 1)
+    parameters = (name_of(args.self.dtype), int(args.exponent))
+    return fill_elementwise("int pow", _power, [args.self], parameters, args.out)
 
 
 def _sum(args: Arguments) -> torch.Tensor:
     if args.self.dtype is torch.bool:
         return over_dims("count", _count, args)
-    return over_dims("int sum", _total, args)
+    return over_dims("int sum", partial(folded, exact_add), args)
 
 
 # --- promotion: functions of floats, of which integers have values too ----------------------------
@@ -312,9 +378,14 @@ def _has_integers(args: Arguments) -> bool:
 
 
 def _has_divisor(args: Arguments) -> bool:
-    """A tensor divided by a number that its two steps of division are exact for."""
-    is_number = isinstance(args.other, int) and not isinstance(args.other, bool)
-    return isinstance(args.self, torch.Tensor) and is_number and 0 < args.other < 1 << 30
+    """Integers, the divisor not the number zero, the result not a bool."""
+    is_word = torch.result_type(args.self, args.other) in INTEGERS
+    is_zero = isinstance(args.other, int) and not args.other
+    return is_word and not is_zero and all(map(is_integer, (args.self, args.other)))
+
+
+def _has_exponent(args: Arguments) -> bool:
+    return isinstance(args.exponent, int) and args.exponent >= 0
 
 
 def _has_bits_and_bools(args: Arguments) -> bool:
@@ -349,7 +420,9 @@ _CLAMP = Conditions(
 _UNARY = Conditions(dtypes={"self": INTEGERS}, same_dtype=("self", "results"))
 _BITS = Conditions(dtypes={"out": INTEGERS}, check=_has_bits_and_bools)
 _EXTREME = replace(_UNARY, nonempty=("self",))
-_DIVISION = replace(_EXTREME, check=_has_divisor)
+_DIVISION = Conditions(
+    dtypes={"results": INTEGERS}, same_dtype=("results",), nonempty=("inputs",), check=_has_divisor
+)
 _SUM = Conditions(
     dtypes={"self": (*INTEGERS, torch.bool), "out": INTEGERS},
     nonempty=("self",),
@@ -382,8 +455,22 @@ KERNELS = (
     ("neg.out", partial(unary, "int neg", _negative, ()), _UNARY),
     ("abs.out", partial(unary, "int abs", _magnitude, ()), _UNARY),
     ("sum.IntList_out", _sum, _SUM),
-    ("remainder.Tensor_out", _divided, _DIVISION),
-    ("floor_divide", _divided, _DIVISION),
+    ("pow.Tensor_Scalar_out", _raised, replace(_UNARY, check=_has_exponent)),
+    (
+        "prod.int_out",
+        partial(over_dims, "int prod", partial(folded, exact_mul)),
+        replace(_SUM, check=lambda args: args.self.numel() <= 1 << 20),
+    ),
+    *(
+        (name, partial(_divided, wanted), _DIVISION)
+        for name, wanted in (
+            ("div.out_mode", ""),
+            ("floor_divide", "floor"),
+            ("floor_divide.out", "floor"),
+            ("remainder.Tensor_out", "remainder"),
+            ("fmod.Tensor_out", "fmod"),
+        )
+    ),
     ("bincount", _counts, _COUNTS),
     ("histc", _histogram, Conditions(dtypes={"self": INTEGERS})),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -23,8 +24,14 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.elementwise import binary, convert_all, unary
 from spyre.torch_backend.eager.factories import expanded_dims, without_expanded_dims
-from spyre.torch_backend.eager.integers import is_integer, select
-from spyre.torch_backend.program import Lowering, LoweringFunction, Value, current_recorder
+from spyre.torch_backend.eager.integers import is_integer, select, sign
+from spyre.torch_backend.program import (
+    Lowering,
+    LoweringError,
+    LoweringFunction,
+    Value,
+    current_recorder,
+)
 from spyre.torch_backend.tensors import buffer_of
 
 
@@ -45,12 +52,6 @@ def _unequal_to_itself(builder: Lowering, x: Value) -> Value:
 
 def _equal_to(number: float, builder: Lowering, x: Value, _: str) -> Value:
     return builder.truth(builder.pointwise("equal", x, number))
-
-
-def _sign(builder: Lowering, x: Value, _: str) -> Value:
-    above = builder.pointwise("greaterthan", x, 0.0)
-    below = builder.pointwise("lesserthan", x, 0.0)
-    return builder.pointwise("sub", above, below)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -78,14 +79,14 @@ def _has_no_numbers(args: Arguments) -> bool:
 _BOOLS = Conditions(dtypes={"inputs": BOOL, "out": BOOL}, check=_has_no_numbers)
 _TRUTHS = Conditions(dtypes={"inputs": CONVERTED, "out": BOOL}, check=_has_no_numbers)
 _PREDICATE = Conditions(dtypes={"self": FLOATS, "out": BOOL})
-_SIGN = Conditions(dtypes={"self": FLOATS}, same_dtype=("self", "out"))
+_SIGN = Conditions(dtypes={"self": (*FLOATS, *INTEGERS)}, same_dtype=("self", "out"))
 _UNARY: tuple[tuple[str, LoweringFunction, Conditions], ...] = (
     ("logical_not.out", negated, Conditions(dtypes={"self": CONVERTED, "out": BOOL})),
     ("bitwise_not.out", negated, Conditions(dtypes={"self": BOOL, "out": BOOL})),
     ("isposinf.out", partial(_equal_to, float("inf")), _PREDICATE),
     ("isneginf.out", partial(_equal_to, float("-inf")), _PREDICATE),
-    ("sign.out", _sign, _SIGN),
-    ("sgn.out", _sign, _SIGN),
+    ("sign.out", sign, _SIGN),
+    ("sgn.out", sign, _SIGN),
 )
 
 MAX_TRIANGLES = 32
@@ -186,6 +187,32 @@ def triangle(
     return mask
 
 
+def masked_scatter(args: Arguments) -> torch.Tensor:
+    """aten::masked_scatter: the k-th true place of the mask takes the k-th element of the source.
+
+    A mask that repeats itself along the last dims, as that of tokens does, chooses rows of these.
+    """
+    x, mask = torch.broadcast_tensors(args.self, args.mask)
+    kept = x.dim()
+    while kept and (x.shape[kept - 1] == 1 or not mask.stride(kept - 1)):
+        kept -= 1
+    width = prod(x.shape[kept:])
+    rows = mask[(..., *[0] * (x.dim() - kept))].reshape(-1, x.shape[kept - 1] if kept else 1)
+    within = rows.float().cumsum(1)
+    before = within[:, -1].cumsum(0) - within[:, -1]
+    places = (within + before.unsqueeze(1) - 1.0).clamp_min(0.0).int().reshape(-1)
+    table = args.source.reshape(-1)
+    if len(table) < width:
+        raise LoweringError("a source of less than a row")
+    table = table[: len(table) // width * width].reshape(-1, width)
+    return torch.where(mask, table.index_select(0, places).reshape(x.shape), x)
+
+
+def _masked_scatter_(args: Arguments) -> torch.Tensor:
+    x: torch.Tensor = args.self
+    return x.copy_(masked_scatter(args))
+
+
 def _triangular(lower: bool, args: Arguments) -> torch.Tensor:
     x: torch.Tensor = args.self
     if not x.numel():
@@ -215,6 +242,13 @@ _WHERE = Conditions(dtypes={"condition": BOOL}, promotes_to=CONVERTED, check=_ha
 _FILL = Conditions(
     dtypes={"self": CONVERTED, "mask": BOOL}, same_device=("self", "mask"), check=_has_fill_number
 )
+_SCATTER = Conditions(
+    dtypes={"self": CONVERTED, "mask": BOOL},
+    same_dtype=("self", "source"),
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    check=lambda args: args.self.numel() < 1 << 24,
+)
 _TRIANGLE = Conditions(dtypes={"self": CONVERTED}, same_dtype=("self", "out"))
 
 KERNELS = (
@@ -234,6 +268,8 @@ KERNELS = (
     ("where.self_out", where, _WHERE),
     ("tril.out", partial(_triangular, True), _TRIANGLE),
     ("triu.out", partial(_triangular, False), _TRIANGLE),
+    ("masked_scatter", masked_scatter, _SCATTER),
+    ("masked_scatter_", _masked_scatter_, _SCATTER),
     ("masked_fill.Scalar", masked_fill, _FILL),
     ("masked_fill.Tensor", masked_fill, _FILL),
     ("masked_fill_.Scalar", masked_fill_, _FILL),

@@ -144,6 +144,38 @@ def _addmv(args: Arguments) -> torch.Tensor:
     return fill("addmv", _added_vector, operands, _factors(args), args.out, sizes)
 
 
+def _scaled_product(builder: Lowering, left: Value, right: Value, *args: Any) -> Value:
+    """left · rightᵀ of 8-bit floats, times both scales, plus a bias if there is one."""
+    first, second, *bias, dtype = args
+    result = builder.convert(builder.packed_product(left, right), "float32")
+    for scale in (first, second):
+        result = builder.pointwise("mul", result, scale)
+    if bias:
+        result = builder.pointwise("add", result, builder.convert(bias[0], "float32"))
+    return builder.convert(result, dtype)
+
+
+def scaled_mm(args: Arguments) -> torch.Tensor:
+    """aten::_scaled_mm of e4m3 factors, on the matrix units."""
+    left, dtype = args.self, args.out_dtype
+    right = args.mat2.t().contiguous()
+    scales = (s.reshape(()) if s.numel() == 1 else s for s in (args.scale_a, args.scale_b))
+    operands = [left, right, *scales, *([] if args.bias is None else [args.bias])]
+    (out,) = args.results or [left.new_empty((len(left), len(right)), dtype=dtype)]
+    return fill("scaled_mm", _scaled_product, operands, (name_of(dtype),), out, out.shape)
+
+
+def _can_scale(args: Arguments) -> bool:
+    a, b = args.self, args.mat2
+    scales = ((args.scale_a, (len(a), 1)), (args.scale_b, (1, b.shape[1])))
+    return (
+        a.shape[1] == b.shape[0]
+        and all(s.numel() == 1 or s.shape == sizes for s, sizes in scales)
+        and (args.bias is None or args.bias.shape == b.shape[1:])
+        and all(out.shape == (len(a), b.shape[1]) for out in args.results)
+    )
+
+
 def _inner(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
     products = builder.pointwise("mul", builder.convert(left, dtype), builder.convert(right, dtype))
     return builder.reduce("sum", products, (0,)).reshaped(())
@@ -152,6 +184,43 @@ def _inner(builder: Lowering, left: Value, right: Value, dtype: str) -> Value:
 def dot(args: Arguments) -> torch.Tensor:
     out = torch.empty((), dtype=args.self.dtype, device=args.self.device)
     return fill("dot", _inner, args.inputs, (name_of(out.dtype),), out)
+
+
+def solve_triangular(args: Arguments) -> torch.Tensor:
+    """aten::linalg_solve_triangular: a product with the inverse."""
+    lower = args.self.mT if args.upper else args.self
+    inverse = _inverse_of_lower(lower, args.unitriangular)
+    inverse = inverse.mT if args.upper else inverse
+    found = inverse @ args.B if args.left else args.B @ inverse
+    if not args.results:
+        return found.mT.contiguous().mT  # by columns, as torch's
+    out: torch.Tensor = args.results[0]
+    if out.shape != found.shape:
+        out.resize_(found.mT.shape).transpose_(-2, -1)
+    return out.copy_(found)
+
+
+def _inverse_of_lower(x: torch.Tensor, has_ones: bool) -> torch.Tensor:
+    """The inverse of triangles, from blocks of one element to twice as many rows at a time, all
+    pairs of blocks at once: of blocks A, 0, C, D it is A⁻¹, 0, -D⁻¹ C A⁻¹, D⁻¹. Rows up to a power
+    of two are those of a unit matrix.
+    """
+    extent, diagonal = x.shape[-1], x.diagonal(dim1=-2, dim2=-1)
+    missing = (1 << (extent - 1).bit_length()) - extent
+    x = torch.nn.functional.pad(x, (0, missing, 0, missing))
+    diagonal = torch.ones_like(diagonal) if has_ones else 1 / diagonal
+    diagonal = torch.nn.functional.pad(diagonal, (0, missing), value=1.0)
+    blocks = diagonal.unsqueeze(-1).unsqueeze(-1)
+    while (count := blocks.shape[-3]) > 1:
+        half = blocks.shape[-1]
+        first, second = blocks[..., ::2, :, :], blocks[..., 1::2, :, :]
+        pairs = x.unflatten(-1, (count // 2, -1)).unflatten(-3, (count // 2, -1))
+        pairs = pairs.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+        below = -(second @ pairs[..., half:, :half] @ first)
+        above = torch.zeros_like(below)
+        upper, lower = torch.cat([first, above], -1), torch.cat([below, second], -1)
+        blocks = torch.cat([upper, lower], -2)
+    return blocks[..., 0, :extent, :extent]
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -200,12 +269,32 @@ _ADDMV = Conditions(
         and _broadcasts(args.self, args.mat.shape[:1])
     ),
 )
+_EIGHT_BITS = (torch.float8_e4m3fn,)
+_SCALED = Conditions(
+    dtypes={
+        **dict.fromkeys(("self", "mat2"), _EIGHT_BITS),
+        **dict.fromkeys(("scale_a", "scale_b"), (torch.float32,)),
+        "bias": FLOATS,
+        "results": FLOATS,
+    },
+    same_device=("inputs",),
+    ranks={"self": (2,), "mat2": (2,)},
+    nonempty=("inputs",),
+    values={"out_dtype": FLOATS, "scale_result": (None,)},
+    check=_can_scale,
+)
 _DOT = Conditions(
     dtypes={"self": FLOATS},
     same_dtype=("inputs",),
     ranks={"inputs": (1,)},
     nonempty=("self",),
     check=lambda args: len({t.shape for t in args.inputs}) == 1,
+)
+_SOLVED = Conditions(
+    dtypes={"inputs": (torch.float32,), "results": (torch.float32,)},
+    same_device=("inputs",),
+    nonempty=("inputs",),
+    check=lambda args: is_small_product(args.self.shape, args.B.shape[-1 if args.left else -2]),
 )
 
 
@@ -482,7 +571,9 @@ KERNELS = (
         )
         for name, left, right, rank, kernel in _PRODUCTS
     ),
+    *((f"linalg_solve_triangular{kind}", solve_triangular, _SOLVED) for kind in ("", ".out")),
     ("addmv.out", _addmv, _ADDMV),
+    *((f"_scaled_mm{kind}", scaled_mm, _SCALED) for kind in ("", ".out")),
     ("dot", dot, _DOT),
     ("vdot", dot, _DOT),
     (_FUSED, fused_attention, None),

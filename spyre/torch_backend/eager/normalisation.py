@@ -305,6 +305,15 @@ COMPOSITES = {"_batch_norm_impl_index": _batch_norm}
 """In front of what torch makes these operations of; by aten name."""
 
 
+def weight_norm(args: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """aten::_weight_norm_interface: g · v / ‖v‖ with the norms over all dims but one,
+    and these, in float32."""
+    v, g = args.v.float(), args.g
+    others = [k for k in range(v.dim()) if k != args.dim % v.dim()]
+    norm = torch.linalg.vector_norm(v, 2, others, keepdim=True)
+    return (v * (g.float() / norm)).to(args.v.dtype), norm
+
+
 def native_batch_norm_backward(args: Arguments) -> tuple[torch.Tensor | None, ...]:
     x, mean, scale = args.input, args.save_mean, args.save_invstd
     if not args.train:
@@ -346,6 +355,13 @@ KERNELS = (
         check=_has_statistics,
     ),
     row(native_group_norm),
+    row(
+        weight_norm,
+        "_weight_norm_interface",
+        dtypes={"inputs": FLOATS},
+        same_device=("inputs",),
+        nonempty=("inputs",),
+    ),
     row(native_layer_norm_backward, dtypes={"inputs": FLOATS}, nonempty=("input",)),
     row(native_layer_norm, dtypes={"input": FLOATS}),
 )

@@ -15,7 +15,6 @@ import torch
 from spyre.torch_backend.device import name_of
 from spyre.torch_backend.eager.dispatch import (
     BOOL,
-    COMPUTED,
     CONVERTED,
     FLOATS,
     INTEGERS,
@@ -224,7 +223,7 @@ def _has_room(args: Arguments) -> bool:
 PLAIN = Conditions(values={"dtype": (None,)})
 """Arguments of functional variants whose result has the dtype of floating operands."""
 
-_OF_NOTHING = Conditions(dtypes={"self": COMPUTED, "out": FLOATS}, empty=("self",))
+_OF_NOTHING = Conditions(dtypes={"self": CONVERTED, "out": (*FLOATS, *INTEGERS)}, empty=("self",))
 _VARIANCE = Conditions(dtypes={"self": FLOATS}, nonempty=("self",))
 _ALL = Conditions(dtypes={"self": OPERANDS}, nonempty=("self",))
 _TRUTH = Conditions(dtypes={"self": OPERANDS, "out": BOOL}, nonempty=("self",))

@@ -17,6 +17,7 @@ from spyre.torch_backend.eager import (
     factories,
     indexing,
     integers,
+    libraries,
     masks,
     matmul,
     normalisation,
@@ -78,7 +79,12 @@ ONE_LAUNCH = {
 """Operations whose kernels do nothing but fill ``out``, as a rule by one launch."""
 
 CHECKED_BY_CONDITIONS = {
-    *(name for module in (matmul, convolution) for name, *_ in module.KERNELS),
+    *(
+        name
+        for module in (matmul, convolution)
+        for name, *_ in module.KERNELS
+        if not name.startswith("linalg_solve")
+    ),
     *("nonzero", "isin.Tensor_Tensor_out"),
     "native_batch_norm",
 }
@@ -156,6 +162,8 @@ def _overlap_check(name: str, op: Any) -> Callable[..., bool] | None:
 def register() -> None:
     """Register them, once."""
     register_kernels(eager_kernels())
+    for namespace, kernels in libraries.OPERATORS.items():
+        register_kernels(kernels, namespace)
     composites = (matmul.COMPOSITES, normalisation.COMPOSITES, recurrent.COMPOSITES)
     register_composites({name: kernel for table in composites for name, kernel in table.items()})
     register_casts()

@@ -21,6 +21,7 @@ from spyre.torch_backend.compat import operator
 from spyre.torch_backend.eager.dispatch import (
     CONVERTED,
     FLOATS,
+    INTEGERS,
     Arguments,
     Conditions,
     bind,
@@ -41,7 +42,7 @@ from spyre.torch_backend.eager.indexing import (
     select_elements,
     select_rows,
 )
-from spyre.torch_backend.eager.integers import select
+from spyre.torch_backend.eager.integers import exact_add, folded, mul, select
 from spyre.torch_backend.eager.masks import is_number_of
 from spyre.torch_backend.eager.matmul import is_small_product, product
 from spyre.torch_backend.eager.special import along
@@ -138,6 +139,10 @@ def write_elements(
     """
     wanted = checked_positions(builder, index, rows, False).unsqueezed(dim)
     hits = builder.pointwise("equal", along(rows, dim, len(wanted.sizes)), wanted)
+    if adds and x.dtype in ("int32", "int64"):
+        terms = mul(builder, source.unsqueezed(dim), builder.convert(hits, x.dtype))
+        total = folded(exact_add, builder, terms, (dim + 1,), x.dtype)
+        return exact_add(builder, x, total.reshaped(x.sizes))
     if adds:
         terms = builder.convert(source, "float32").unsqueezed(dim)
         terms = builder.pointwise("where3", hits, terms, 0.0)
@@ -356,7 +361,8 @@ def scatter(
         return _scatter_in(region, adds, x, dim, index, source, out)
     rows, count = x.shape[dim], index.shape[dim]
     numbers = row_numbers(rows, x.device)
-    for part in _pieces(count, x.numel()):
+    # sums of words lay them out with other sticks, up to one in each
+    for part in _pieces(count, x.numel() * (64 if adds and x.dtype in INTEGERS else 1)):
         length = min(part.stop, count) - part.start
         piece = operand(source, x.dtype)
         if isinstance(piece, torch.Tensor):
@@ -410,6 +416,11 @@ def _can_write_rows(args: Arguments) -> bool:
 def _can_add_rows(args: Arguments) -> bool:
     width = args.self.numel() // _rows(args)
     return _can_write_rows(args) and _can_add(args.self, args.index.numel(), width)
+
+
+def _can_add_words(args: Arguments) -> bool:
+    count = args.index.shape[args.dim] if args.index.dim() else 1
+    return _can_write_rows(args) and args.self.numel() * count <= MOST_COMPARISONS
 
 
 def _can_fill_rows(args: Arguments) -> bool:
@@ -495,5 +506,10 @@ KERNELS = (
         "scatter_add.out",
         partial(_scatter_kernel, True),
         replace(_SCATTER, dtypes={"self": FLOATS, "index": INDICES}),
+    ),
+    (
+        "scatter_add.out",
+        partial(_scatter_kernel, True),
+        replace(_SCATTER, dtypes={"self": INTEGERS, "index": INDICES}, check=_can_add_words),
     ),
 )

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from spyre.torch_backend.compat import operator
+from spyre.torch_backend.device import cpu_generator
 from spyre.torch_backend.eager.dispatch import (
     FLOATS,
     INTEGERS,
@@ -27,9 +29,12 @@ from spyre.torch_backend.eager.dispatch import (
 )
 from spyre.torch_backend.eager.launch import run
 from spyre.torch_backend.eager.special import Term, extreme
+from spyre.torch_backend.fallback import decided_by_cpu
 from spyre.torch_backend.program import (
     Lowering,
+    LoweringError,
     Value,
+    current_recorder,
     largest,
     off_lanes,
     other_lane,
@@ -156,6 +161,19 @@ def _extreme(descending: bool, args: Arguments) -> tuple[torch.Tensor, ...]:
     return _ranked(args.self, args.dim, 0, descending, args.keepdim)
 
 
+def _extreme_word(descending: bool, args: Arguments) -> tuple[torch.Tensor, ...]:
+    """The same of integers."""
+    value, marks = _marked(args.self, args.dim, descending)
+    position = torch.argmax(marks, args.dim, keepdim=args.keepdim)
+    return value.reshape(position.shape), position
+
+
+def _marked(x: torch.Tensor, dims: Any, descending: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest or smallest integers along dims, which stay, and 1.0 where they are."""
+    value = (torch.amax if descending else torch.amin)(x, dims, keepdim=True)
+    return value, (x == value).half()
+
+
 def _into_results(function: Callable[..., Any], args: Arguments) -> Any:
     """Copy results to the tensors that are given for them."""
     return tuple(map(copy_into, args.results, function(args)))
@@ -164,11 +182,30 @@ def _into_results(function: Callable[..., Any], args: Arguments) -> Any:
 def _position(descending: bool, args: Arguments) -> torch.Tensor:
     """aten::argmax.out and argmin.out; without ``dim`` all elements are one row."""
     x, keepdim, is_row = args.self, args.keepdim, args.dim is None
+    if x.dtype in INTEGERS:
+        (_, x), descending = _marked(x, () if is_row else args.dim, descending), True
     row, along = (x.reshape(-1), 0) if is_row else (x, args.dim)
     (position,) = _ranked(row, along, 0, descending, keepdim and not is_row, both=False)
     if is_row and keepdim:
         position = position.reshape((1,) * x.dim())
     return copy_into(args.out, position)
+
+
+def multinomial(args: Arguments) -> torch.Tensor:
+    """aten::multinomial of one sample or without replacement: the largest quotients of weights and
+    exponentials, which are drawn on the host, as all random numbers are.
+    """
+    if current_recorder() is not None:
+        raise LoweringError("random numbers")
+    x = args.self
+    if not bool((x.max() < inf) & (x.min() >= 0) & (x.sum(-1) > 0).all()):
+        op, given = operator("multinomial"), (x, args.num_samples, args.replacement)
+        refused: torch.Tensor = decided_by_cpu(op, *given, generator=args.generator)
+        return refused
+    drawn = torch.empty(x.shape, dtype=x.dtype, device="cpu")
+    drawn.exponential_(generator=args.generator or cpu_generator(x.device.index))
+    found = (x.float() / drawn.float().to(x.device)).topk(args.num_samples)[1]
+    return copy_into(args.results[0], found) if args.results else found
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -207,6 +244,7 @@ _TOP = replace(
 )
 _TOP_WORDS = replace(_WORDS, check=lambda args: _has_top(args) and _can_sort(args))
 _ONE = replace(_FLOATS, check=_can_find_one)
+_ONE_WORD = replace(_WORDS, check=_can_find_one)
 _SORT = ("sort.stable", "sort.values_stable", "indices")
 _FUNCTIONS: tuple[tuple[str, str, str, Callable[..., Any], Conditions], ...] = (
     ("topk", "topk.values", "indices", partial(topk, _ranked), _TOP),
@@ -215,10 +253,25 @@ _FUNCTIONS: tuple[tuple[str, str, str, Callable[..., Any], Conditions], ...] = (
     (*_SORT, partial(sort, _ranked_words), replace(_WORDS, check=_can_sort)),
     ("max.dim", "max.dim_max", "max_values", partial(_extreme, True), _ONE),
     ("min.dim", "min.dim_min", "min_indices", partial(_extreme, False), _ONE),
+    ("max.dim", "max.dim_max", "max_values", partial(_extreme_word, True), _ONE_WORD),
+    ("min.dim", "min.dim_min", "min_indices", partial(_extreme_word, False), _ONE_WORD),
 )
 """Operator, variant with given results, its name for positions, kernel and conditions."""
 
+_DRAWN = Conditions(
+    dtypes={"self": FLOATS, "out": POSITIONS},
+    ranks={"self": (1, 2)},
+    nonempty=("self",),
+    check=lambda args: (
+        0 < args.num_samples <= args.self.shape[-1]
+        and (args.num_samples == 1 or not args.replacement)
+        and _can_rank(args.self, -1, args.num_samples)
+    ),
+)
+
 KERNELS = (
+    ("multinomial", multinomial, _DRAWN),
+    ("multinomial.out", multinomial, _DRAWN),
     *((name, function, conditions) for name, _, _, function, conditions in _FUNCTIONS),
     *(
         (
@@ -232,7 +285,7 @@ KERNELS = (
         (
             name,
             partial(_position, descending),
-            replace(_ONE, dtypes={"self": FLOATS, "out": POSITIONS}),
+            replace(_ONE, dtypes={"self": (*FLOATS, *INTEGERS), "out": POSITIONS}),
         )
         for name, descending in (("argmax.out", True), ("argmin.out", False))
     ),

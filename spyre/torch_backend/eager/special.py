@@ -165,6 +165,58 @@ def _float32_log(x: Term) -> Term:
     return (x >= 0.0).chosen(y, nan)
 
 
+_LN_2_HIGH = 0.693145751953125
+"""16 bits: products with whole numbers below 2^8 are exact."""
+_TO_HALF_BITS = 2.0**12 + 1
+
+
+def _logarithm_in_two(x: Term) -> tuple[Term, Term]:
+    """ln x of positive finite numbers as a sum of two, exact to some 2^-45: a whole number of ln 2,
+    and the logarithm of a number near 1, which an exact power of two leaves.
+    """
+    up, down = x < 2.0**-32, x > 2.0**32
+    scaled = down.chosen(x * 2.0**-64, up.chosen(x * 2.0**64, x))
+    root = scaled.apply("sqrt").apply("sqrt").apply("sqrt")
+    rough = root.convert("float16").apply("log").convert("float32") * 8.0
+    count = fused(rough, 1 / _LN_2, _ROUNDER) - _ROUNDER
+    # e^y is this power of two but for its last bits
+    widened = (inverse := (count * -_LN_2).exp()) * _TO_HALF_BITS
+    near_one = scaled * (widened - (widened - inverse))
+    above, over = near_one - 1.0, near_one + 1.0
+    ratio = above / over
+    lost = near_one - (over - 1.0)
+    rest = (fused(ratio, over, above, -1.0) - ratio * lost) / over
+    square = ratio * ratio
+    rest = fused(ratio * square, _polynomial(square, [1 / (2 * k + 3) for k in range(6)]), rest)
+    count = fused(down - up, 64.0, count)
+    twos = count * _LN_2_HIGH
+    high = fused(ratio, 2.0, twos)
+    low = fused(ratio, 2.0, twos - high) + fused(rest, 2.0, count * (_LN_2 - _LN_2_HIGH))
+    total = high + low
+    return total, low - (total - high)
+
+
+def power_of_floats(builder: Lowering, base: Value, exponent: Value, dtype: str) -> Value:
+    """x ** y in float32, with C's values for zeros, infinities and negative x."""
+    x, y = (Term(builder, builder.convert(value, "float32")) for value in (base, exponent))
+    size, whole, half = abs(x), y.equal(y.floor()), y * 0.5
+    high, low = _logarithm_in_two(size)
+    high = size.equal(0.0).chosen(-inf, size.equal(inf).chosen(inf, high))
+    product = y * high
+    scale = product.exp()
+    rest = fused(y, low, fused(y, high, -product))
+    result = fused(scale, rest, scale)
+    result = result.equal(result).chosen(result, scale)  # what infinities lose is NaN
+    result = size.equal(1.0).chosen(1.0, result)
+    is_odd = whole * (1.0 - half.equal(half.floor()))
+    is_below = (x < 0.0).maximum(x.apply("reciprocal") < 0.0)
+    result = (is_odd * is_below).chosen(-result, result)
+    has_none = (x < 0.0) * (size < inf) * (1.0 - whole)
+    result = has_none.chosen(nan, result)
+    result = y.equal(0.0).chosen(1.0, x.equal(1.0).chosen(1.0, result))
+    return result.convert(dtype).value
+
+
 def _log_one_plus(x: Term, r: Term, terms: int) -> Term:
     """ln(1 + x) = 2 artanh r = x - r (x - 2r² (1/3 + r²/5 + …)) with r = x / (2 + x)."""
     square = r * r

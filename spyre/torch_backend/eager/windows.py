@@ -29,6 +29,7 @@ from spyre.torch_backend.program import (
     OpKind,
     Value,
     narrowed,
+    selected,
 )
 
 
@@ -271,6 +272,16 @@ def _scaled(builder: Lowering, x: Value, factors: Sequence[Value], number: float
     return builder.pointwise("mul", x, factors[0] if factors else number)
 
 
+def columns_of_windows(builder: Lowering, x: Value, windows: Windows) -> Value:
+    """[batch, channels, places, *positions]: the elements that every place of the windows sees."""
+    padded = padded_input(builder, x, windows)
+    sizes = (*x.sizes[:2], prod(windows.size), *windows.positions)
+    into = builder.scratch(sizes, x.dtype, padded.lane_dim)
+    for number, place in enumerate(windows.places()):
+        copied_to(builder, windows.seen(padded, place), selected(into, 2, number))
+    return into
+
+
 # --- windows of aten's arguments -----------------------------------------------------------------
 
 
@@ -374,6 +385,19 @@ def _factors(
     return [(1.0 / counts).to(x.device)], 0.0
 
 
+def im2col(args: Arguments) -> torch.Tensor:
+    """The windows as columns [batch, channels · places, positions]."""
+    x, batched = args.self, _batched(args.self, 2)
+    lists = (args.kernel_size, args.stride, args.padding, args.dilation)
+    rows = zip(x.shape[-2:], *lists, strict=True)
+    positions = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in rows]
+    windows = Windows.of(x.shape[-2:], positions, *lists)
+    (found,) = run("im2col", columns_of_windows, [batched], (windows,))
+    found = found.reshape(len(batched), -1, prod(windows.positions))
+    found = found if x.dim() == 4 else found.squeeze(0)
+    return copy_into(args.results[0], found) if args.results else found
+
+
 def adaptive_avg_pool(rank: int, args: Arguments) -> torch.Tensor:
     """aten::_adaptive_avg_pool2d and 3d, where windows are equal."""
     pool = (torch.nn.functional.avg_pool2d, torch.nn.functional.avg_pool3d)[rank - 2]
@@ -429,4 +453,11 @@ def _kernels(rank: int) -> Iterator[Row]:
         yield (name, partial(function, rank), conditions)
 
 
-KERNELS = (*_kernels(2), *_kernels(3))
+_COLUMNS = Conditions(dtypes={"inputs": FLOATS}, same_dtype=("self", "out"), nonempty=("self",))
+
+KERNELS = (
+    *_kernels(2),
+    *_kernels(3),
+    ("im2col", im2col, _COLUMNS),
+    ("im2col.out", im2col, _COLUMNS),
+)

@@ -38,6 +38,8 @@ INDEX_FORMAT = "SENUINT32"
 """Index words; those of int32 and int64 tensors have the same bits."""
 INDEX_STICK = 32
 MATMUL_STICK = 64
+PACKED_MATMUL = "batchmatmulfp8"
+"""A matmul whose factors hold two 8-bit floats along K in every element of 16 bits."""
 AddressOf = Callable[[Value], BufferAddress]
 _TABLE, _INDEX, _OUTPUT = 0, 1, 2
 _NEUTRAL = {"max": float("-inf"), "min": float("inf"), "prod": 1.0}
@@ -101,7 +103,28 @@ def emit_over(op: IteratedOp, bases: Bases, division: CoreDivision | None = None
         inputs = [replace(table, indirection=Indirection.VALUE, max_dim_sizes=sizes)]
         index_inputs = [replace(index, indirection=Indirection.INDEX, data_format=INDEX_FORMAT)]
     unit = "pt" if op.kind is OpKind.MATMUL else "sfp"
-    return outline.operation(inputs, [output], unit, index_inputs)
+    operation = outline.operation(inputs, [output], unit, index_inputs)
+    return _unpacked(operation) if op.name == PACKED_MATMUL else operation
+
+
+def _unpacked(operation: OperationSpec) -> OperationSpec:
+    """A `PACKED_MATMUL` with K counted in 8-bit elements."""
+    ((inner, lanes),) = operation.inputs[0].stick
+    sticks = (((inner, 2 * lanes),), ((inner, 2), *operation.inputs[1].stick))
+    factors = [
+        replace(
+            factor,
+            stick=stick,
+            data_format="SEN143_FP8",
+            device_dim_sizes={
+                dim: size * (2 if dim == inner else 1)
+                for dim, size in factor.device_dim_sizes.items()
+            },
+        )
+        for factor, stick in zip(operation.inputs, sticks, strict=True)
+    ]
+    extents = {**operation.extents, inner: 2 * operation.extents[inner]}
+    return replace(operation, extents=extents, inputs=factors, data_format="SEN143_FP8")
 
 
 # --- tensors over the dims of the iteration -----------------------------------------------------

@@ -22,6 +22,7 @@ import torch
 from spyre.dtypes import STICK_BYTES
 from spyre.layout import DeviceView, Factor
 from spyre.torch_backend.program.builder import ProgramBuilder
+from spyre.torch_backend.program.emit import PACKED_MATMUL
 from spyre.torch_backend.program.op_spec import (
     DeviceOp,
     Ints,
@@ -308,13 +309,29 @@ class Lowering(DerivedOperations[Value]):
         """``right[.., K, N]`` of ``rank`` dims with N along the lanes."""
         return self.with_lane(self._held_matrix(_aligned(right, rank)), rank - 1)
 
-    def product(self, left: Value, right: Value) -> Value:
+    def packed_product(self, left: Value, right: Value) -> Value:
+        """``left[M, K] · right[N, K]ᵀ`` of 8-bit floats with sticks along K, in DL16.
+
+        Two of them count as one element of 16 bits up to the SDSC (`PACKED_MATMUL`).
+        """
+        left, right = self.padded_left(_as_pairs(left)), _as_pairs(right).transposed(0, 1)
+        right = self.padded_right(self.with_lane(right, 1))
+        pairs, columns = right.sizes
+        # the operation reads groups of 8 of the first factor's stick in alternation, so the rows of
+        # the second one get the order in which it reads the elements
+        ordered = self.scratch(right.sizes, right.dtype, right.lane_dim)
+        rows = right.reshaped((pairs // 64, 8, 2, 4, columns)).permuted((0, 2, 1, 3, 4))
+        into = ordered.reshaped(rows.sizes)
+        self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (rows,), into))
+        return self.product(left, ordered, PACKED_MATMUL)
+
+    def product(self, left: Value, right: Value, name: str = "batchmatmul") -> Value:
         """The matmul of two factors."""
         batch = broadcast_sizes([left.sizes[:-2], right.sizes[:-2]])
         rank, columns = len(left.sizes), right.sizes[-1]
         sizes = (*batch, left.sizes[-2], columns)
         into = self.builder.scratch(sizes, left.dtype, rank - 1 if columns > 1 else -1)
-        return self.builder.add(DeviceOp(OpKind.MATMUL, "batchmatmul", (left, right), into))
+        return self.builder.add(DeviceOp(OpKind.MATMUL, name, (left, right), into))
 
     def _held_matrix(self, value: Value) -> Value:
         """``value`` with memory for every element of its last two dims."""
@@ -351,6 +368,17 @@ class Lowering(DerivedOperations[Value]):
         rows = narrowed(padded_right, rank - 2, 0, inner)
         self.builder.add(DeviceOp(OpKind.POINTWISE, "identity", (right,), rows))
         return replace(padded_right, order=None)
+
+
+def _as_pairs(value: Value) -> Value:
+    """Rows of 8-bit floats, zero beyond their ends, as rows of half as many 16-bit elements."""
+    view = value.view
+    *outer, row = view.dims
+    if view.lane_dim != len(outer) or len(row) > 1 or not value.padding_is_finite:
+        raise LoweringError("8-bit factors without whole sticks along their rows")
+    pairs = replace(row[0], extent=-(-row[0].extent // 2))
+    halves = replace(view, dims=(*outer, (pairs,)), device_format=HALF)
+    return replace(value, view=halves, dtype="float16", order=None)
 
 
 def finite_for_int64(low: Any, value: Any) -> Any:

@@ -38,10 +38,11 @@ VIEWS = (
 """Operations that only change sizes and strides; ATen's CPU kernels work on any device."""
 
 
-def register_kernels(kernels: dict[str, Kernel]) -> None:
-    """Register ``kernels``, by aten name and overload, for the device."""
+def register_kernels(kernels: dict[str, Kernel], namespace: str = "aten") -> None:
+    """Register ``kernels``, by name and overload, for the device."""
     logged = _logged(kernels)
-    register_under("PrivateUse1", {name: _uninterrupted(logged[name]) for name in logged})
+    uninterrupted = {name: _uninterrupted(logged[name]) for name in logged}
+    register_under("PrivateUse1", uninterrupted, namespace)
 
 
 def _uninterrupted(kernel: Kernel) -> Kernel:
@@ -112,9 +113,9 @@ def register_composites(kernels: dict[str, Kernel]) -> None:
         register_under(key, kernels)
 
 
-def register_under(key: str, kernels: dict[str, Kernel]) -> None:
-    """Register ``kernels``, by aten name and overload, under a dispatch key."""
-    library = torch.library.Library("aten", "IMPL", key)
+def register_under(key: str, kernels: dict[str, Kernel], namespace: str = "aten") -> None:
+    """Register ``kernels``, by name and overload, under a dispatch key."""
+    library = torch.library.Library(namespace, "IMPL", key)
     _libraries.append(library)
     for name, kernel in kernels.items():
         library.impl(name, skip_in_dynamo(kernel))
@@ -142,7 +143,14 @@ def pass_autocast() -> None:
 
 
 def register_views() -> None:
-    """Register `VIEWS`. They need not defer Ctrl-C: each is one call of C++."""
+    """Register `VIEWS`. They need not defer Ctrl-C: each is one call of C++.
+
+    Copies get conjugate and negative tensors as they are: torch resolves others by a copy.
+    """
+    for key in ("Conjugate", "Negative"):
+        library = torch.library.Library("aten", "IMPL", key)
+        library.impl("_copy_from", torch.library.fallthrough_kernel)
+        _libraries.append(library)
     register_under("PrivateUse1", _logged({name: _metadata_kernel(name) for name in VIEWS}))
 
 

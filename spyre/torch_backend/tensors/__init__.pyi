@@ -28,6 +28,7 @@ from .copies import (
     to_host as to_host,
     upload as upload,
     view_of as view_of,
+    with_bits_of as with_bits_of,
     write_storage as write_storage,
 )
 from .layouts import (

@@ -40,6 +40,7 @@ from spyre.lru_cache import LruCache
 from spyre.torch_backend.compat import from_dlpack
 from spyre.torch_backend.device import (
     DTYPES,
+    PARTS,
     allocate_memory,
     card_at,
     different_devices,
@@ -282,12 +283,13 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _lock = threading.Lock()
 
 
-_INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_INTEGER, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _FLOAT8_E4M3FN, _FLOAT8_E5M2FNUZ = 10, 13
 TYPE_CODES = {
     torch.float16: _FLOAT,
     torch.bfloat16: _BFLOAT,
     torch.float32: _FLOAT,
+    torch.complex64: _COMPLEX,
     torch.bool: _BOOL,
     torch.int8: _INTEGER,
     torch.int16: _INTEGER,
@@ -383,14 +385,14 @@ def _storage_of(
     size: Ints, stride: Ints, dtype: torch.dtype, layout: SpyreTensorLayout | None
 ) -> tuple[int, StorageLayout | None]:
     """Return the host bytes of a new tensor's storage and its base, None without elements."""
-    name, elements = name_of(dtype), storage_elements(size, stride)
+    name, elements = name_of(PARTS.get(dtype, dtype)), storage_elements(size, stride)
     if not elements:
         return 0, None
     if elements * dtype.itemsize >= 1 << 63:
         raise RuntimeError(f"Storage size calculation overflowed with sizes={list(size)}")
     if layout is not None:
         return elements * dtype.itemsize, StorageLayout.of(size, stride, name, layout)
-    return elements * dtype.itemsize, default_base(size, stride, name)
+    return elements * dtype.itemsize, usual_base(size, stride, dtype)
 
 
 def allocate_based(card: FlexDevice, base: StorageLayout) -> tuple[torch.Tensor, DeviceBuffer]:
@@ -444,6 +446,13 @@ def default_base(size: Ints, stride: Ints, dtype: str) -> StorageLayout:
         shape = next(filter(None, dense), (storage_elements(size, stride),))
     layout = SpyreTensorLayout.from_host(shape, dtype)
     return StorageLayout.of(shape, contiguous_strides(shape), dtype, layout)
+
+
+def usual_base(size: Ints, stride: Ints, dtype: torch.dtype) -> StorageLayout:
+    """Return `default_base`, which of `PARTS` has one dim more. UnsupportedError SPY311."""
+    if (part := PARTS.get(dtype)) is not None:
+        size, stride, dtype = (*size, 2), (*(2 * n for n in stride), 1), part
+    return default_base(size, stride, name_of(dtype))
 
 
 def argument_base(

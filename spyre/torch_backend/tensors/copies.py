@@ -22,14 +22,14 @@ from spyre.layout import contiguous_strides
 from spyre.runtime.arguments import HostTensor
 from spyre.runtime.dma import host_like
 from spyre.runtime.flex import to_device_plan, to_host_plan
-from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, profiled
-from spyre.torch_backend.device import DTYPES, check_int64, name_of
+from spyre.torch_backend.compat import ON_CARD, TO_CARD, TO_HOST, in_range, neg_view, profiled
+from spyre.torch_backend.device import DTYPES, PARTS, check_int64, name_of
 from spyre.torch_backend.tensors.allocation import (
     DeviceBuffer,
     allocate_on,
     buffer_of,
-    default_base,
     storage_elements,
+    usual_base,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +42,13 @@ job; else they are first copied on the host, so that the caller need not wait fo
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return a CPU tensor with the elements, sizes, strides and offset of ``tensor``; waits."""
-    return view_of(host_storage(buffer_of(tensor)), tensor)
+    return with_bits_of(tensor, view_of(host_storage(buffer_of(tensor)), tensor))
+
+
+def with_bits_of(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
+    """Return ``host`` as conjugate or negative if ``tensor`` is."""
+    host = host.conj() if tensor.is_conj() else host
+    return neg_view(host) if tensor.is_neg() else host
 
 
 def fetched(source: torch.Tensor) -> torch.Tensor | None:
@@ -51,7 +57,7 @@ def fetched(source: torch.Tensor) -> torch.Tensor | None:
     """
     buffer = buffer_of(source)
     whole_base = whole_target(buffer, source)
-    if whole_base is None:
+    if whole_base is None or source.is_neg():
         return None
     size, stride = whole_base.sizes, whole_base.strides
     target = torch.empty_strided(size, stride, dtype=source.dtype, device="cpu")
@@ -73,7 +79,7 @@ def download(source: torch.Tensor, target: torch.Tensor) -> None:
     """
     buffer = buffer_of(source)
     whole_base = whole_target(buffer, source)
-    alike = target.dtype == source.dtype and target.size() == source.size()
+    alike = target.dtype == source.dtype and target.size() == source.size() and not source.is_neg()
     if whole_base is None or buffer.base is None or not (alike and target.is_contiguous()):
         target.copy_(to_host(source))
         return
@@ -146,6 +152,10 @@ def from_host(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = F
     if source.dtype != tensor.dtype:
         source = source.to(tensor.dtype)
     source = source.expand(tensor.size())
+    if tensor.dtype in PARTS:
+        if tensor.is_conj():
+            tensor, source = tensor.conj(), source.conj().resolve_conj()
+        tensor, source = torch.view_as_real(tensor), torch.view_as_real(source)
     buffer = buffer_of(tensor)
     if buffer.base is None and not (buffer.raw is not None and tensor.dtype is torch.uint8):
         lay_out_for(buffer, tensor)
@@ -194,7 +204,7 @@ def lay_out_for(buffer: DeviceBuffer, tensor: torch.Tensor) -> None:
     elements = buffer.host_bytes // tensor.dtype.itemsize
     if tensor.storage_offset() or storage_elements(size, stride) != elements:
         size, stride = (elements,), (1,)
-    buffer.allocate(default_base(size, stride, name_of(tensor.dtype)))
+    buffer.allocate(usual_base(size, stride, tensor.dtype))
     buffer.raw = None
     if content is not None:
         write_storage(buffer, _bytes_storage(content, buffer.host_bytes))

@@ -595,3 +595,120 @@ def test_kernels_are_compiled_once():
         y = x[k : k + 3] + x[k + 1 : k + 4]
     assert len(compile._programs) == count
     assert torch.equal(y.cpu(), (x[3:6] + x[4:7]).cpu())
+
+
+SPECIAL = [
+    *(0.0, -0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -1.5, 1e-40, 3e38, 2.0**24 + 2),
+    *(inf, -inf, float("nan")),
+]
+
+
+def test_powers_of_special_numbers_are_those_of_the_cpu():
+    x = torch.tensor(SPECIAL)
+    base, exponent = x.repeat_interleave(len(x)), x.repeat(len(x))
+    wanted = torch.pow(base, exponent)
+    found = torch.pow(base.to("spyre"), exponent.to("spyre")).cpu()
+    torch.testing.assert_close(found, wanted, rtol=3e-7, atol=1e-37, equal_nan=True)
+    zeros = wanted == 0
+    assert torch.equal(torch.signbit(found[zeros]), torch.signbit(wanted[zeros]))
+
+
+@pytest.mark.parametrize("spread", [1e-3, 0.5, 8.0])
+def test_powers_are_accurate_to_some_units(spread):
+    base = torch.exp(randoms(40, 500) * spread)
+    exponent = randoms(500) * (4 / spread)
+    exact = np.power(base.double().numpy(), exponent.double().numpy())
+    found = torch.pow(base.to("spyre"), exponent.to("spyre")).cpu().double().numpy()
+    is_normal = (exact > 1.2e-38) & (exact < 3e38)
+    assert (np.abs(found - exact) <= exact * 5 * 2.0**-24)[is_normal].all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_powers(dtype):
+    base, exponent = randoms(4, 70, low=0.1), randoms(70)
+    agrees(dtype, torch.pow, base, exponent, bound=2)
+    agrees(dtype, lambda x, y: x.t() ** y, base, exponent[:4], bound=2)
+    agrees(dtype, lambda y: 10.0**y, exponent, bound=4)
+    agrees(dtype, lambda x: x**1.7, base, bound=2)
+    agrees(dtype, lambda x: x.clone().pow_(-0.3), base, bound=2)
+    agrees(dtype, lambda x: x ** torch.tensor(1.5), base, bound=2)
+    agrees(torch.float32, lambda n: 10000.0 ** (n / 64), torch.arange(0, 64, 2))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gated_units(dtype):
+    x = randoms(3, 6, 66)
+    for dim in (1, 2):
+        agrees(dtype, partial(F.glu, dim=dim), x)
+
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        F.glu(x, 1).sum().backward()
+        return x.grad
+
+    agrees(dtype, gradient, x, bound=2)
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm(dim):
+    weight = randoms(8, 4, 16)
+    length = weight.amax([k for k in range(3) if k != dim], keepdim=True)
+    agrees(torch.float32, lambda v, g: torch._weight_norm_interface(v, g, dim), weight, length)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("upper", [True, False])
+@pytest.mark.parametrize("extent", [1, 5, 16])
+def test_triangular_systems(extent, upper, left):
+    a, b = randoms(2, 3, extent, extent) * 0.3 + 2 * torch.eye(extent), randoms(3, extent, 7)
+    b = b if left else b.mT
+    for given in (a, a[0, 0]):
+        solved = partial(torch.linalg.solve_triangular, upper=upper, left=left)
+        agrees(torch.float32, solved, given, b)
+        agrees(torch.float32, partial(solved, unitriangular=True), given, b, bound=4)
+
+
+def test_wrong_triangular_systems_are_the_errors_of_the_cpu():
+    for device in ("cpu", "spyre"):
+        x = torch.ones(3, 3, device=device)
+        with pytest.raises(RuntimeError, match="square"):
+            torch.linalg.solve_triangular(x[:, :2], x, upper=True)
+
+
+def test_solutions_have_the_strides_of_the_cpu():
+    a, b = torch.eye(3), torch.ones(3, 4)
+    for device in ("cpu", "spyre"):
+        given = torch.empty(0, device=device)
+        solved = torch.linalg.solve_triangular(a.to(device), b.to(device), upper=True, out=given)
+        assert solved.stride() == given.stride() == (1, 3)
+
+
+@pytest.mark.parametrize("sizes", [(33, 256, 128), (1, 130, 70), (5, 64, 48), (2, 101, 1)])
+@pytest.mark.parametrize("kind", ["tensor", "rows"])
+def test_products_of_eight_bit_floats(kind, sizes):
+    rows, inner, columns = sizes
+    a = randoms(rows, inner).to(torch.float8_e4m3fn)
+    b = randoms(columns, inner, 1)[..., 0].to(torch.float8_e4m3fn).t()
+    first, second = torch.tensor(0.5), torch.tensor([[2.0]])
+    if kind == "rows":
+        first, second = randoms(rows, 1, low=0.5), randoms(1, columns, low=0.5)
+    wanted = (a.float() * first) @ (b.float() * second) + 1
+    given = [t.to("spyre") for t in (a, b, first, second, torch.ones(columns))]
+    before = torch.spyre.fallbacks()
+    for weight in (given[1], given[1].contiguous()):
+        operands = (given[0], weight, *given[2:])
+        found = torch._scaled_mm(*operands, out_dtype=torch.float16)
+        assert found.shape == wanted.shape
+        assert (found.cpu().float() - wanted).abs().max() <= 2**-7 * wanted.abs().max()
+    assert torch.spyre.fallbacks() == before
+
+
+def test_wrong_products_of_eight_bit_floats_are_the_errors_of_the_cpu():
+    errors = []
+    for device in ("cpu", "spyre"):
+        a, b = (torch.ones(4, n, device=device).to(torch.float8_e4m3fn) for n in (64, 32))
+        one = torch.ones((), device=device)
+        with pytest.raises(RuntimeError) as raised:
+            torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.float16)
+        errors.append(str(raised.value).splitlines()[0])
+    assert errors[0] == errors[1]

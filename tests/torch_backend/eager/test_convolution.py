@@ -178,3 +178,22 @@ def test_pooling_into_tensors_of_any_size(shape):
     expected = F.max_pool2d(x, 3, return_indices=True)
     assert torch.equal(out.cpu(), expected[0])
     assert torch.equal(indices.cpu(), expected[1])
+
+
+WINDOWS = [
+    {"kernel_size": 3},
+    {"kernel_size": (2, 3), "padding": 1, "stride": 2},
+    {"kernel_size": 2, "dilation": 2, "padding": (1, 0)},
+]
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_windows_as_columns(dtype, windows):
+    x = numbers(2, 3, 9, 8, dtype=dtype)
+    before = torch.spyre.fallbacks()
+    for part in (x, x[0]):
+        wanted = F.unfold(part, **windows)
+        found = F.unfold(part.to("spyre"), **windows)
+        assert torch.equal(found.cpu(), wanted)
+    assert torch.spyre.fallbacks() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 
 import pytest
 import torch
@@ -68,6 +69,9 @@ BEYOND = {
     "sum of int32": (torch.sum, torch.full((4,), GREAT, dtype=torch.int32)),
     "sum over rows": (lambda x: x.sum(0), torch.full((4, 40), GREAT)),
     "cumsum": (lambda x: x.cumsum(-1), torch.full((3, 4), GREAT)),
+    "pow": (lambda x: x**2, torch.tensor([5, GREAT])),
+    "prod": (torch.prod, torch.tensor([GREAT, 3, 1])),
+    "divided": (lambda x: x // -1, torch.tensor([LEAST, 5])),
     "of floats": (lambda x: x.long(), torch.tensor([1.0, 3e9])),
     "of negative floats": (lambda x: x.long(), torch.tensor([[-3e9], [1.0]])),
 }
@@ -105,7 +109,46 @@ def test_division_by_a_number(divisor):
     a, _ = pairs()
     agrees(lambda a: a % divisor, a)
     agrees(lambda a: a // divisor, a)
-    agrees(lambda a: torch.div(a, divisor, rounding_mode="floor"), a, fallbacks=True)
+    for mode in ("floor", "trunc"):
+        agrees(partial(torch.div, other=divisor, rounding_mode=mode), a)
+
+
+@pytest.mark.parametrize("dtype", WORDS)
+def test_division_by_words(dtype):
+    a, b = (side.to(dtype) for side in pairs())
+    fits = (b != 0) & (a != LEAST) & (b != LEAST)  # -LEAST is no int32
+    odd = numbers(4, 65, dtype=dtype), numbers(65, dtype=dtype) * 2 + 1
+    for x, y in ((a[fits], b[fits]), odd):
+        for mode in ("floor", "trunc"):
+            agrees(partial(torch.div, rounding_mode=mode), x, y)
+        for function in (torch.floor_divide, torch.remainder, torch.fmod):
+            agrees(function, x, y)
+            agrees(function, x, -3)
+    agrees(lambda x, y: x.t() // y, odd[0], odd[1][:4])
+
+
+@pytest.mark.parametrize("divisor", [0, torch.tensor([1, 0, 2])])
+def test_division_by_zero_is_the_error_of_the_cpu(divisor):
+    for device in ("cpu", "spyre"):
+        by = divisor.to(device) if isinstance(divisor, torch.Tensor) else divisor
+        for function in (torch.floor_divide, torch.remainder, torch.fmod):
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                function(torch.arange(3, device=device), by)
+
+
+@pytest.mark.parametrize("dtype", WORDS)
+def test_signs_powers_and_products(dtype):
+    x = numbers(6, 70, dtype=dtype)
+    agrees(torch.sign, x)
+    agrees(torch.sgn, x.t())
+    agrees(torch.sign, pairs()[0].to(dtype))
+    for exponent in (0, 1, 2, 7):
+        agrees(torch.pow, x, exponent)
+    few = (x % 2 + 1)[:, :5]
+    for function in (lambda x: x.prod(0), lambda x: x.prod(1, keepdim=True), torch.prod):
+        agrees(function, few.t())
+    agrees(lambda x: x[:, :0].prod(1), x)
+    agrees(lambda x: (x > 0).prod(0), x)
 
 
 def test_numbers_and_factors():
@@ -141,8 +184,7 @@ def test_views():
 
 def test_what_is_no_word_falls_back():
     agrees(lambda a: a < (1 << 40), numbers(4, 5, dtype=torch.int64), fallbacks=True)
-    agrees(lambda a: a % -3, numbers(4, 5, dtype=torch.int64), fallbacks=True)
-    agrees(lambda a: a % a.abs().add(1), numbers(4, 5, dtype=torch.int64), fallbacks=True)
+    agrees(lambda a: a // (1 << 40), numbers(4, 5, dtype=torch.int64), fallbacks=True)
 
 
 @pytest.mark.parametrize("dims", [None, (0,), (1,), (0, 1)])

@@ -112,3 +112,21 @@ def test_a_mask_does_not_change_the_sizes_of_what_it_fills():
     with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
         x.masked_fill_(more, 2)
     agrees(lambda x, m: x.masked_fill(m, 2), numbers(4), mask(3, 4))
+
+
+@pytest.mark.parametrize("dtype", MOVED)
+def test_masked_scatter(dtype):
+    x, source = numbers(2, 5, 70, dtype=dtype), numbers(2, 5, 70, dtype=dtype, seed=1)
+    agrees(lambda x, m, s: x.masked_scatter(m, s), x, mask(2, 5, 70), source)
+    agrees(lambda x, m, s: x.masked_scatter(m.expand_as(x), s), x, mask(2, 5, 1), source)
+    agrees(lambda x, m, s: x.masked_scatter(m, s), x[0, 0, :1], mask(2, 5, 70), source)
+    agrees(lambda x, m, s: x.masked_scatter(m, s), x[0, 0, 0], mask(), source)
+    agrees(lambda x, m, s: x.clone().t().masked_scatter_(m, s), x[0], mask(70, 5), source)
+
+
+def test_masked_scatter_of_too_few_elements_is_a_fault():
+    x = torch.zeros(3, device="spyre")
+    with pytest.raises(RuntimeError, match="SPY412"):
+        x.masked_scatter(x == 0, x[:2]).cpu()
+    with pytest.raises(RuntimeError, match="same dtypes"):
+        x.masked_scatter(x == 0, x.half())

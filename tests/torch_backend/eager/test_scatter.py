@@ -126,3 +126,18 @@ for index in (5, -1):
 
 def test_an_index_out_of_range_is_a_fault():
     assert run(OUT_OF_RANGE, TORCH_SPYRE_DOWNCAST_WARN="0").split()[:2] == ["True", "True"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_sums_of_words(dtype):
+    x = torch.arange(350).reshape(5, 70).to(dtype)
+    far = torch.randint(-(1 << 23), 1 << 23, (5, 90)).to(dtype)
+    index = torch.randint(0, 70, (5, 90))
+    agrees(lambda x, i, s: x.scatter_add(1, i, s), x, index, far)
+    agrees(lambda x, i, s: x.t().scatter_add(0, i.t(), s.t()), x, index, far)
+    agrees(lambda x, i, s: x.clone().scatter_add_(0, i % 5, s), x, index[:3, :66], far)
+    agrees(lambda x, i, s: x.scatter_add(0, i, s), x[0, 0], index[0, 0] * 0, far[0, 0])
+    first = torch.zeros(2, dtype=torch.int64, device="spyre")
+    sums = first[:1].scatter_add(0, first, torch.full((2,), 1 << 30).to("spyre"))
+    with pytest.raises(RuntimeError, match="SPY901"):
+        sums.cpu()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -115,3 +117,37 @@ def test_gradient_of_max():
         return x.grad
 
     agrees(gradient, distinct((4, 9), 1, torch.float32), fallbacks=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_first_and_last_of_words(dtype):
+    far = torch.randint(-(1 << 31) + 1, (1 << 31) - 1, (5, 70)).to(dtype)
+    for x in (far, far.t(), numbers(4, 3, 65, dtype=dtype), torch.tensor(5, dtype=dtype)):
+        for function in (torch.argmax, torch.argmin):
+            agrees(function, x)
+            agrees(partial(function, dim=-1, keepdim=True), x)
+        for function in (torch.max, torch.min):
+            agrees(function, x, 0)
+            agrees(partial(function, dim=-1, keepdim=True), x)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_drawing_by_weights(samples):
+    weights = torch.rand(6, 50)
+    for given in (weights, weights[0], weights.half()):
+        torch.manual_seed(3)
+        wanted = torch.multinomial(given, samples)
+        before = torch.spyre.fallbacks()
+        torch.manual_seed(3)
+        assert torch.equal(torch.multinomial(given.to("spyre"), samples).cpu(), wanted)
+        assert torch.spyre.fallbacks() == before
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [0.0, 0.0], [1.0, float("nan")], [1.0]])
+def test_wrong_weights_are_the_errors_of_the_cpu(weights):
+    errors = []
+    for device in ("cpu", "spyre"):
+        with pytest.raises(RuntimeError) as raised:
+            torch.multinomial(torch.tensor(weights, device=device), 2)
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
