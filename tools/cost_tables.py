@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from spyre.hw.cost import candidates_of, cores_text, product_counts, ranked
 from spyre.hw.cost.estimate import Estimates, estimate_rows
 from spyre.hw.cost.machine import Spread, Value, default_machine
 from spyre.hw.cost.rows import measured_rows
+from spyre.hw.counters import ProductShape
+from tools import planner
 
 Rows = Iterator[tuple[object, ...]]
 CONSTANTS_HEAD = ("constant", "value", "unit", "kind", "rows", "error", "source")
 SPREADS_HEAD = ("class", "rows", "error bar")
 ERRORS_HEAD = ("kernels", "rows", "median", "nine of ten within", "bias")
 CHOICES_HEAD = ("problem", "rows", "cost of the choice", "pairs in order", "chosen", "")
+DIVISIONS_HEAD = (
+    *("product", "planner's division", "modelled us", "measured us", "our division"),
+    *("modelled us", "measured us", "gain"),
+)
 
 
 def constants() -> Rows:
@@ -59,3 +66,30 @@ def choices() -> Rows:
             numbers = (f"{each.cost:.1%}", f"{each.ordered} of {each.pairs}")
             close = "too close to call" if each.is_close else ""
             yield each.title, each.rows, *numbers, each.chosen, close
+
+
+def divisions() -> Rows:
+    """Products of two models as torch-spyre's planner and as this compiler divides them."""
+    for name, shape in planner.products().items():
+        theirs = planner.planner_division(shape)
+        candidates = (theirs, *candidates_of(shape, planner.CORES))
+        counts = product_counts(shape, "SEN169_FP16")
+        found = ranked(counts, candidates, default_machine())
+        # the first candidate is one of the others too, unless it uses few cores
+        best = candidates[found.order[0]]
+        gain = found.times_ns[0] / found.best_ns - 1.0
+        times = (f"{ns / 1e3:,.4g}" for ns in (found.times_ns[0], found.best_ns))
+        one, other = (_measured(shape, cores) for cores in (theirs, best))
+        yield (name, cores_text(theirs), next(times), one, cores_text(best), next(times), other,
+               f"{gain:.0%}" if gain > 0.005 else "")  # fmt: skip
+
+
+def _measured(shape: ProductShape, cores: tuple[int, ...]) -> str:
+    """The measured time of a division at LX fraction 0.2, if there is one."""
+    sizes = {"B": shape.batch, "M": shape.m, "N": shape.n, "K": shape.k}
+    for row in measured_rows():
+        is_same = row.sizes is not None and {"B": 1, **row.sizes} == sizes
+        split = tuple((row.split or {}).get(dim, 1) for dim in "bmnk")
+        if is_same and row.split and split == cores and row.lx_fraction == 0.2:
+            return f"{row.us:,.4g}"
+    return ""

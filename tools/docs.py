@@ -279,6 +279,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cost-errors": lambda: table(cost_tables.ERRORS_HEAD, cost_tables.errors()),
     "cost-spreads": lambda: table(cost_tables.SPREADS_HEAD, cost_tables.spreads()),
     "cost-choices": lambda: table(cost_tables.CHOICES_HEAD, cost_tables.choices()),
+    "cost-divisions": lambda: table(cost_tables.DIVISIONS_HEAD, cost_tables.divisions()),
     "eager-kernels": eager_kernels,
     "operations": operations,
     "coverage": coverage_table,

@@ -30,6 +30,7 @@ from spyre.runtime.cases import Case, case_directory, read_case
 
 if TYPE_CHECKING:
     from spyre.mlir.bundle import Bundle
+    from spyre.mlir.operation import Operation
     from spyre.runtime.program import LoweredBundle
 
 
@@ -165,10 +166,22 @@ def diagnose_bundle(path: str, options: DiagnoseOptions, addresses: bool = True)
         findings = ()
     if not options.explain:
         return Diagnosis(path, findings)
+    texts = ((name, _explanation(bundle.operation(name))) for name in bundle.sdscs)
+    return Diagnosis(path, findings, tuple(texts))
+
+
+def _explanation(op: Operation) -> str:
+    """What an operation is; of a product its modelled time and a better division too."""
+    from spyre.hw.cost import default_machine, division_text, product_counts
+    from spyre.hw.counters import product_of
+    from spyre.hw.ops import Category, find_op
     from spyre.mlir.explain import explain_operation
 
-    texts = ((name, explain_operation(bundle.operation(name))) for name in bundle.sdscs)
-    return Diagnosis(path, findings, tuple(texts))
+    known = find_op(op.name)
+    if known is None or known.category is not Category.MATMUL:
+        return explain_operation(op)
+    counts = product_counts(product_of(op), op.inputs[0].data_format)
+    return f"{explain_operation(op)}  {division_text(counts, default_machine())}\n"
 
 
 def _argument_findings(bundle: Bundle, options: DiagnoseOptions) -> tuple[Finding, ...]:

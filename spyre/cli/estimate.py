@@ -131,13 +131,12 @@ def _report_model(model: str, options: EstimateOptions, machine: MachineSpec) ->
 def model_object(found: ModelEstimate) -> dict[str, Any]:
     """The object of ``--json`` for a model."""
     passes = (("prefill", found.prefill), ("token", found.token))
+    names = ("model", "cards", "batch", "prompt", "dtype", "lx_fraction", "tokens_per_second")
     return {
-        **{name: getattr(found, name) for name in ("cards", "batch", "prompt", "dtype")},
-        **{"model": found.shape.name, "lx_fraction": found.lx_fraction},
+        **{name: getattr(found, name) for name in names},
         **{f"{name}_ms": each.us / 1e3 for name, each in passes},
         **{f"{name}_spread": each.spread for name, each in passes},
         **{f"{name}_parts_ms": {k: us / 1e3 for k, us in e.parts_us.items()} for name, e in passes},
-        "tokens_per_second": found.tokens_per_second,
     }
 
 
@@ -145,7 +144,7 @@ def _pass_cells(found: ModelEstimate) -> Sequence[str]:
     one, other = found.prefill, found.token
     cards = "1 card" if found.cards == 1 else f"{found.cards} cards"
     return (
-        f"{found.shape.name} {found.dtype} LX fraction {found.lx_fraction:g}, {cards}, "
+        f"{found.model} {found.dtype} LX fraction {found.lx_fraction:g}, {cards}, "
         f"batch {found.batch}, prompt {found.prompt}",
         *(f"{one.us / 1e3:,.1f}", f"{one.spread:.0%}"),
         *(f"{other.us / 1e3:,.1f}", f"{other.spread:.0%}", f"{found.tokens_per_second:,.1f}"),
@@ -155,11 +154,8 @@ def _pass_cells(found: ModelEstimate) -> Sequence[str]:
 def _part_cells(found: ModelEstimate) -> Iterator[Sequence[str]]:
     for name in found.prefill.parts_us:
         parts = ((each.parts_us[name], each.us) for each in (found.prefill, found.token))
-        yield (name, *(cell for us, all_us in parts for cell in _cells_of(us, all_us)))
-
-
-def _cells_of(us: float, all_us: float) -> Sequence[str]:
-    return f"{us / 1e3:,.2f}", f"{us / all_us:.0%}"
+        pairs = ((f"{us / 1e3:,.2f}", f"{us / all_us:.0%}") for us, all_us in parts)
+        yield (name, *(cell for pair in pairs for cell in pair))
 
 
 # --- rows ---------------------------------------------------------------------------------------

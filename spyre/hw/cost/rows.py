@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +20,7 @@ from typing import Any, NoReturn
 from spyre.codes import diagnostic_codes
 from spyre.errors import EstimateError, Finding, JsonLocation
 from spyre.files import read_regular
-from spyre.hw.cost.divisions import product_counts
+from spyre.hw.cost.divisions import candidates_of, product_counts
 from spyre.hw.counters import CostClass, Counters, OperationCounts, ProductShape
 from spyre.hw.spec import STICK_BYTES
 
@@ -181,21 +180,14 @@ def counts_of(row: KernelRow) -> Iterator[tuple[Split | None, Counts]]:
     """The operations of a kernel, for every division that it may have."""
     if row.sizes is None:
         yield None, tuple(_operation(row, *each) for each in operations_of(row))
-        return
-    for split in divisions(row, row.sizes) if row.split is None else [row.split]:
-        yield split, _product(row, row.sizes, split)
-
-
-def divisions(row: KernelRow, sizes: Mapping[str, int]) -> Sequence[Split]:
-    """Divisions of a product among all cores, by powers of two that leave whole sticks."""
-    units = {"b": sizes.get("B", 1), "m": sizes["M"], "n": sizes["N"] // 64, "k": sizes["K"] // 64}
-    found = [
-        dict(zip(units, cores, strict=True))
-        for cores in product([1 << k for k in range(6)], repeat=4)
-        if prod(cores) == row.cores
-        and not any(size % part for size, part in zip(units.values(), cores, strict=True))
-    ]
-    return found or [{"m": min(row.cores, units["m"])}]
+    elif row.split is not None:
+        yield row.split, _product(row, row.sizes, row.split)
+    else:
+        m, k, n = (row.sizes[dim] for dim in "MKN")
+        shape = ProductShape(m=m, k=k, n=n, batch=row.sizes.get("B", 1))
+        for cores in candidates_of(shape, row.cores):
+            split = dict(zip("bmnk", cores, strict=True))
+            yield split, _product(row, row.sizes, split)
 
 
 Operation = tuple[str, str]

@@ -14,6 +14,7 @@ from .execute import (
     count_cores as count_cores,
     count_execute as count_execute,
     count_operation as count_operation,
+    product_of as product_of,
 )
 from .program import (
     UNLABELLED as UNLABELLED,

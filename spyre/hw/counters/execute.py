@@ -340,7 +340,7 @@ def count_operation(runs: Sequence[LinkedPart]) -> OperationCounts:
     op = plan.op if runs[0].divided is None else runs[0].divided
     work = count_cores(runs)[:, CORE_WORK].sum(axis=1)
     kind = cost_class(op, plan.spec.family, counters.executions)
-    product = _product(op, counters) if kind is CostClass.MATMUL else None
+    product = _executed(product_of(op), counters) if kind is CostClass.MATMUL else None
     points = (counters.multiply_adds + counters.element_operations) // counters.executions
     columns = max(op.extents.get(_stick_dim(op), 1), 1) if product is None else product.n
     places = zip(plan.op.tensors, runs[0].bases[0].tolist(), strict=True)
@@ -407,19 +407,23 @@ def _stick_dim(op: Operation) -> str:
     return op.inputs[0].stick_dims[-1] if op.inputs else op.outputs[0].stick_dims[-1]
 
 
-def _product(op: Operation, counters: Counters) -> ProductShape:
-    """Shape of a matrix product, with the rows that were executed."""
+def product_of(op: Operation) -> ProductShape:
+    """Shape and division of a matrix product, one run of it."""
     operands = (*op.inputs[:2], op.outputs[0])
     first, second, out = ([dim for dim in op.dims if t.holds(dim)] for t in operands)
     shape = product_shape(product_dims(op.dims, first, second, out), op.extents, op.slices)
-    inner = shape.k * shape.n * shape.batch * counters.executions
     batches = [dim for dim in out if dim in first and dim in second]
     return replace(
         shape,
-        m=counters.multiply_adds // inner,
         in_hbm=tuple(t.component is Component.HBM for t in operands),
         interleaved=tuple(_is_interleaved(op, t, batches) for t in operands),
     )
+
+
+def _executed(shape: ProductShape, counters: Counters) -> ProductShape:
+    """The shape with the rows that were executed."""
+    inner = shape.k * shape.n * shape.batch * counters.executions
+    return replace(shape, m=counters.multiply_adds // inner)
 
 
 def _is_interleaved(op: Operation, tensor: Tensor, batches: Collection[str]) -> bool:

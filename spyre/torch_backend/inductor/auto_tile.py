@@ -30,7 +30,7 @@ import sympy
 
 from spyre.disjoint_sets import DisjointSets
 from spyre.errors import SpyreError
-from spyre.hw.cost import default_machine, kernel_ns
+from spyre.hw.cost import default_machine, kernel_ns, machine_with
 from spyre.hw.counters import LaunchCounts
 from spyre.hw.linking import Allocation, Binding, Linker
 from spyre.hw.numerics import Numerics
@@ -38,6 +38,7 @@ from spyre.hw.spec import REGION_BITS, REGION_BYTES
 from spyre.mlir.builder import POOL
 from spyre.torch_backend.inductor.base.compat import V, ir
 from spyre.torch_backend.inductor.base.notes import TILING_REPORT, logger
+from spyre.torch_backend.inductor.base.settings import settings
 from spyre.torch_backend.inductor.bundles.generation import KernelMemory, generate_bundle
 from spyre.torch_backend.inductor.bundles.kernel_op import Kernel, operations_in
 from spyre.torch_backend.inductor.kernel.builder import SpyreKernel, target_of
@@ -490,9 +491,10 @@ class _Trials:
 
 
 def outcome_of(kernel: Kernel, levels: Levels = UNTILED) -> Outcome:
-    """Return the modelled cost of one launch of ``kernel`` on the default machine."""
+    """Return the modelled cost of one launch of ``kernel`` at the LX fraction of the settings."""
     counts = launch_counts(kernel)
-    time_ns = kernel_ns(counts.operations, default_machine()).total_ns
+    machine = machine_with(default_machine(), settings().lx_fraction)
+    time_ns = kernel_ns(counts.operations, machine).total_ns
     tensors = (tensor for op in operations_in(kernel) for tensor in op.tensors)
     spills = any(tensor.memory == POOL for tensor in tensors)
     return Outcome(levels, time_ns, counts.hbm_bytes, spills, counts.lx_high_water_bytes)

@@ -1,6 +1,6 @@
 """Work division: how the cores share an operation's iteration space (hardware reference §4.1).
 
-The passes of `divide_op`, in order: span reduction, the matmul cost model, distribution of the
+The passes of `divide_op`, in order: span reduction, the cost model of matmuls, distribution of the
 remaining cores. Hints of the user replace the passes. Core numbers follow from the result (step 7,
 and SDSC reference §6.1). Which dims run along sticks, are reduced, or must stay whole follows from
 the tensors' pitches (steps 1 and 5). A span is the memory from the first to the last byte of a
@@ -10,16 +10,28 @@ core's slice of a tensor; a core can address 256 MiB of device memory per tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from math import isqrt, lcm, log2, prod
+from math import lcm, prod
 from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
 
 from spyre.errors import LaunchError, UnsupportedError
+from spyre.hw.cost import (
+    Cores,
+    RankedDivisions,
+    Splits,
+    default_machine,
+    divisors,
+    machine_with,
+    product_counts,
+    ranked,
+    splits_within,
+)
+from spyre.hw.counters import OperationCounts, product_dims, product_shape
 from spyre.hw.ops import Category, Family, find_op
 from spyre.hw.spec import CORES, STICK_BYTES
 from spyre.torch_backend.inductor.bundles.kernel_op import LX, DeviceDim, KernelOp
@@ -113,38 +125,9 @@ def _undivided_reason(dim: DivisibleDim, op: KernelOp, number: int, family: Fami
     return ""
 
 
-Splits = npt.NDArray[np.int64]
-"""A row per division, a column per dim."""
-
-
-@lru_cache(maxsize=4096)
-def divisors(number: int) -> tuple[int, ...]:
-    """Return all divisors of a positive number, ascending."""
-    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
-    large = [number // n for n in reversed(small) if n * n != number]
-    return (*small, *large)
-
-
 def core_split(units: int, cores: int) -> int:
     """Return the largest divisor of ``units`` that is at most ``cores`` (≥ 1)."""
     return max(n for n in range(1, min(units, cores) + 1) if units % n == 0)
-
-
-def splits_within(candidates: Sequence[Sequence[int]], cores: int) -> Splits:
-    """Return all combinations of one candidate per dim whose product is at most ``cores``.
-
-    Rows are in the order of nested loops, the first dim outermost. Prefixes that use too many
-    cores are dropped early, so the table stays small for any number of dims.
-    """
-    rows = np.ones((1, 0), np.int64)
-    used = np.ones(1, np.int64)
-    for options in candidates:
-        column = np.asarray(options, np.int64)
-        products = used[:, None] * column[None, :]
-        kept, chosen = np.nonzero(products <= cores)
-        rows = np.column_stack([rows[kept], column[chosen]])
-        used = products[kept, chosen]
-    return rows
 
 
 # --- pass 1: spans --------------------------------------------------------------------------------
@@ -279,122 +262,66 @@ def splits_text(splits: Mapping[str, int] | Iterable[tuple[str, int]]) -> str:
 
 # --- pass 2: matmuls ------------------------------------------------------------------------------
 #
-# The cost model is that of the June 2026 compiler (hardware reference §3.2). Its scores, in
-# microseconds, rank divisions of one matmul; they do not predict execution times. Roles of the dims
-# (batch, M, N, K): §4.1, step 4.
+# The cost model chooses (:mod:`spyre.hw.cost`). Other operations it tells apart by the number of
+# their cores only, of which pass 3 uses the most. Roles of the dims (batch, M, N, K): §4.1, step 4.
 
 
-@dataclass(frozen=True, slots=True)
-class MatmulDims:
-    """Roles of the dims in ``output[batch, M, N] = Σ_K left[batch, M, K] · right[batch, K, N]``."""
-
-    batch: tuple[DivisibleDim, ...]
-    row: DivisibleDim
-    column: DivisibleDim
-    inner: DivisibleDim
-
-    @property
-    def dims(self) -> tuple[DivisibleDim, ...]:
-        return (*self.batch, self.row, self.column, self.inner)
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """Elements of batch, M, N and K; dims along sticks are rounded up to whole sticks."""
-        row, column, inner = (dim.units * dim.unit for dim in (self.row, self.column, self.inner))
-        return prod(dim.units * dim.unit for dim in self.batch), row, column, inner
-
-
-def matmul_dims(iteration: Iteration) -> MatmulDims | str:
-    """Return the roles of the dims, or the reason why the cost model does not apply.
-
-    N is the one result dim along sticks; M is the one other result dim that only one input has; K
-    is the one reduced dim.
-    """
-    if not iteration.is_matmul:
-        return f"{iteration.name} is no matmul"
-    columns = [dim for dim in iteration.dims if dim.is_output and dim.along_sticks]
-    rows = [dim for dim in iteration.dims if dim.is_output and not dim.along_sticks]
-    inner = [dim for dim in iteration.dims if not dim.is_output]
-    inputs, symbols = iteration.op.inputs, iteration.symbols
-    single = [d for d in rows if sum(t.has(symbols.index(d.symbol)) for t in inputs) == 1]
-    if len(columns) != 1:
-        return f"{len(columns)} dims of the result lie along sticks"
-    if len(inner) != 1:
-        return f"{len(inner)} dims are reduced"
-    if not single:
-        return "no row dim belongs to one input alone"
-    if len(single) > 1:
-        return f"{len(single)} row dims belong to one input alone"
-    batch = tuple(dim for dim in rows if dim is not single[0])
-    return MatmulDims(batch, single[0], columns[0], inner[0])
-
-
-Scores = npt.NDArray[np.float64]
-
-MACS_PER_US = 1.536e6
-"""Peak of a core, multiply-adds per microsecond."""
-HBM_BYTES_PER_US = 204_800
-ELEMENT_BYTES = 2
-ROWS_PER_PASS = 8
-"""Rows of M that the multiplier array processes in one pass."""
-COHORT = 8
-"""Cores that can share a broadcast without waiting for each other."""
-
-
-def scores(dims: MatmulDims, splits: Splits) -> Scores:
-    """Return the score of each division: ``(compute + hbm + psum + short rows) · batch^1.4``.
-
-    ``splits``: a row per division, a column per dim in the order of `MatmulDims.dims`.
-    """
-    batch, rows, columns, inner = dims.sizes
-    batch_splits = splits[:, :-3].prod(axis=1)
-    row_splits, column_splits, inner_splits = splits[:, -3], splits[:, -2], splits[:, -1]
-    cores = batch_splits * row_splits * column_splits * inner_splits
-    passes = np.maximum(1.0, rows / row_splits / ROWS_PER_PASS)
-    filled = _mapped(passes, lambda p: min(1.0, (p / 8) ** 0.5))
-    compute = batch * rows * columns * inner / cores / (MACS_PER_US * filled)
-    elements = batch * rows * inner + batch * inner * columns + batch * rows * columns
-    fan = np.maximum(row_splits, column_splits)
-    hbm = elements * ELEMENT_BYTES / HBM_BYTES_PER_US * np.maximum(1.0, fan / COHORT)
-    psum = (inner_splits - 1) * (batch * rows * columns) * 1.4e-4
-    short_rows = _mapped(passes, lambda p: 50 * max(0.0, log2(8 / p)))
-    score: Scores = (compute + hbm + psum + short_rows) * _mapped(batch_splits, lambda b: b**1.4)
-    return score
-
-
-def _mapped(values: npt.NDArray[np.generic], function: Callable[[float], float]) -> Scores:
-    """Apply ``function`` to every entry, once per distinct value.
-
-    Python's own mathematics gives equal values equal scores on every machine, so ties are stable.
-    """
-    distinct, inverse = np.unique(values, return_inverse=True)
-    return np.array([function(value) for value in distinct.tolist()], np.float64)[inverse]
+def product_of(iteration: Iteration) -> tuple[OperationCounts, dict[str, list[int]]]:
+    """The counts of a matmul as it is divided, with its operands in HBM, and its dims by role."""
+    op, rank = iteration.op, range(len(iteration.dims))
+    held = [[k for k in rank if tensor.has(k)] for tensor in (*op.inputs[:2], op.output)]
+    roles = product_dims(rank, *held)
+    extents = {k: dim.units * dim.unit for k, dim in enumerate(iteration.dims)}
+    pitches = [
+        {t.pitches[k]: k for k in reversed(rank) if k != t.lane and t.pitches[k] and extents[k] > 1}
+        for t in (*op.inputs[:2], op.output)
+    ]
+    # sticks of batches alternate where one of them is the innermost dim above the stick
+    alternate = tuple(bool(p) and p[min(p)] in roles["batch"] for p in pitches)
+    shape = product_shape(roles, extents, dict(enumerate(op.splits)))
+    shape = replace(shape, interleaved=alternate)
+    return product_counts(shape, op.tensors[0].format), roles
 
 
 def divide_matmul(
-    iteration: Iteration, cores: int, default: Mapping[str, int]
-) -> tuple[dict[str, int] | None, str]:
-    """Return the division with the lowest score, per dim, and the reason in words.
+    iteration: Iteration, cores: int, default: Mapping[str, int], lx_fraction: float | None = None
+) -> tuple[dict[str, int], str]:
+    """Return the division with the least modelled time, per dim, and a line about it and about the
+    next ones.
 
-    Ties go to the first in the order of batch, M, N, K, ascending. None if the model does not apply
-    or its division uses fewer cores than ``default``, the division of pass 3.
+    Candidates let a core reach its slices, divide at most one reduced dim, and use at least half as
+    many cores as ``default``, the division of pass 3. They are in the order of nested loops.
     """
-    dims = matmul_dims(iteration)
-    if isinstance(dims, str):
-        return None, f"not applied, {dims}"
-    rows = splits_within([dim.splits(cores) for dim in dims.dims], cores)
-    score = scores(dims, rows)
-    best = int(np.argmin(score))
-    chosen = [int(count) for count in rows[best]]
-    roles = [*(f"b={d.symbol}" for d in dims.batch)]
-    roles += [f"{n}={d.symbol}" for n, d in zip("mnk", dims.dims[-3:], strict=True)]
-    text = ", ".join(f"{role}:{count}" for role, count in zip(roles, chosen, strict=True))
-    text += f" with score {score[best]:.1f}"
-    if prod(chosen) < prod(default.values()):
-        fewer = f"{prod(chosen)} cores, the default {prod(default.values())}"
-        return None, f"{text} refused, it uses {fewer}"
-    symbols = (dim.symbol for dim in dims.dims)
-    return dict(zip(symbols, chosen, strict=True)), f"{text}, of {len(rows)}"
+    counts, roles = product_of(iteration)
+    rows = splits_within([dim.splits(cores) for dim in iteration.dims], cores)
+    rows = rows[2 * rows.prod(axis=1) >= prod(default.values())]
+    rows = rows[(rows[:, roles["k"]] > 1).sum(axis=1) <= 1]
+    for number in device_tensors(iteration):
+        rows = rows[spans_bytes(iteration, number, rows) <= MAX_SPAN_BYTES]
+    if not len(rows):
+        return dict(default), "no division lets a core reach its slices"
+    kinds = (roles[kind] for kind in ("batch", "m", "n", "k"))
+    columns = np.stack([rows[:, dims].prod(axis=1) for dims in kinds], axis=1)
+    found = _ranked(counts, tuple(map(tuple, columns.tolist())), lx_fraction)
+    splits = [dict(zip(iteration.symbols, row, strict=True)) for row in rows.tolist()]
+    texts = [splits_text(splits[k]) for k in found.order[: 1 + NEXT_SHOWN]]
+    times = [f"{found.times_ns[k] / 1e3:,.4g} us" for k in found.order[: 1 + NEXT_SHOWN]]
+    lines = [f"{texts[0]} in {times[0]} (±{found.spread:.0%}), of {len(rows)}"]
+    for k, text, time in zip(found.order[1:], texts[1:], times[1:], strict=False):
+        lines.append(f"    {text} in {time}{', too close to call' if found.is_close(k) else ''}")
+    return splits[found.order[0]], "\n".join(lines)
+
+
+NEXT_SHOWN = 3
+"""Candidates in a report behind the best one."""
+
+
+@lru_cache(maxsize=1024)
+def _ranked(
+    counts: OperationCounts, candidates: tuple[Cores, ...], lx_fraction: float | None
+) -> RankedDivisions:
+    """Modelled times; layers of a model repeat their products."""
+    return ranked(counts, candidates, machine_with(default_machine(), lx_fraction))
 
 
 # --- all passes -----------------------------------------------------------------------------------
@@ -440,10 +367,12 @@ def divide_op(
     op: KernelOp,
     cores: int = CORES,
     hints: Mapping[str, int] | None = None,
+    lx_fraction: float | None = None,
 ) -> WorkDivision:
     """Divide ``op`` among at most ``cores`` cores (1 to 32).
 
     ``hints``: the user's division, which replaces all passes; other dims are not divided.
+    ``lx_fraction``: of LX that the backend uses, the default machine's if None.
 
     LaunchError SPY982 for invalid hints or cores; UnsupportedError SPY980 for slices that span more
     than 256 MiB, SPY981 for several divided reductions.
@@ -461,7 +390,7 @@ def divide_op(
         splits = checked_splits(iteration, hints, cores)
         lines = [f"hints: {splits_text(splits)}"]
     else:
-        splits, lines, before = _planned(iteration, cores)
+        splits, lines, before = _planned(iteration, cores, lx_fraction)
     check_spans(iteration, splits)
     splits = {symbol: splits[symbol] for symbol in iteration.symbols}
     return WorkDivision(splits, "\n".join(lines), before)
@@ -472,23 +401,23 @@ def with_division(op: KernelOp, division: WorkDivision) -> KernelOp:
     return replace(op, cores=tuple(division.splits[symbol] for symbol in op.symbols))
 
 
-def _planned(iteration: Iteration, cores: int) -> tuple[dict[str, int], list[str], _Before]:
-    """Run the three passes; return the splits, a line per pass, and the splits after each earlier
-    pass.
+def _planned(
+    iteration: Iteration, cores: int, lx_fraction: float | None
+) -> tuple[dict[str, int], list[str], _Before]:
+    """Run the three passes; return the splits, lines about the passes, and the splits after each
+    earlier pass.
     """
     spans = reduce_spans(iteration, cores)
     default = distribute(iteration, cores, spans)
     before: _Before = {SPAN: spans, MATMUL_COST: spans}
+    lines = [f"{SPAN}: nothing to do, a core reaches every tensor"]
     if spans:
         lines = [f"{SPAN}: {splits_text(spans)}, so that a core reaches its slices"]
-        lines.append(f"{MATMUL_COST}: not applied, spans decide")
-    else:
-        lines = [f"{SPAN}: nothing to do, a core reaches every tensor"]
-        splits, why = divide_matmul(iteration, cores, default)
-        lines.append(f"{MATMUL_COST}: {why}")
-        if splits is not None:
-            lines.append(f"{DISTRIBUTION}: nothing left to divide")
-            return splits, lines, {**before, MATMUL_COST: splits}
+    if iteration.is_matmul:
+        splits, why = divide_matmul(iteration, cores, default, lx_fraction)
+        lines += [f"{MATMUL_COST}: {why}", f"{DISTRIBUTION}: nothing left to divide"]
+        return splits, lines, {**before, MATMUL_COST: splits}
+    lines.append(f"{MATMUL_COST}: not applied, {iteration.name} is no matmul")
     lines.append(f"{DISTRIBUTION}: {_distribution_line(iteration, default)}")
     return default, lines, before
 

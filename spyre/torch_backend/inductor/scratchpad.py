@@ -5,7 +5,9 @@ operations have to divide it over the cores alike, since a core reads only its o
 (`core_view`). The result of a pointwise operation takes over the memory of an operand that it uses
 for the last time, if both have the same size and device layout. Buffers that are made in the kernel
 and not placed in LX share the pool, which is one launch argument in a separate segment. Both are
-packed by `spyre.torch_backend.program.pack`. All functions are pure; nothing imports torch.
+packed by `spyre.torch_backend.program.pack`. Where LX is too small for all, plans that leave one
+buffer out are compared by the modelled time of the kernel. All functions are pure; nothing imports
+torch.
 
 Operations are numbered in program order as steps, those in loops once. Loops are ranges of steps
 (the reference unrolls them), because a buffer that enters or leaves a loop, or carries a value from
@@ -14,12 +16,14 @@ one iteration to the next, is alive during the whole loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
 from spyre.errors import DeviceOutOfMemory
+from spyre.hw.cost import CLOSE, MachineSpec, default_machine, kernel_ns, machine_with
 from spyre.hw.spec import REGION_BYTES, STICK_BYTES
 from spyre.torch_backend.inductor.bundles.kernel_op import (
     LX,
@@ -29,6 +33,7 @@ from spyre.torch_backend.inductor.bundles.kernel_op import (
     KernelOp,
     KernelTensor,
 )
+from spyre.torch_backend.inductor.op_counts import counts_of
 from spyre.torch_backend.program import Ints, LiveBuffer, OpKind, pack
 
 if TYPE_CHECKING:
@@ -318,19 +323,24 @@ def _match(op: KernelOp, parent: str, child: str) -> bool:
     return len(seen) == 1
 
 
+Offsets = Mapping[str, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class ScratchpadPlan:
     """Placement of a kernel's buffers in LX.
 
     ``buffers``: those that may be placed in LX, in the order of first use, with their sizes in one
     core. ``offsets``: bytes, equal on all cores; None for a buffer that does not fit. ``refused``:
-    the reason for each other buffer. ``capacity_bytes``: of one core's LX.
+    the reason for each other buffer. ``capacity_bytes``: of one core's LX. ``compared``: what is
+    known of other plans, "" if all buffers fit.
     """
 
     buffers: tuple[LiveBuffer[str], ...]
     offsets: Mapping[str, int | None]
     refused: Mapping[str, str]
     capacity_bytes: int
+    compared: str = ""
 
     @property
     def placed(self) -> dict[str, int]:
@@ -338,11 +348,14 @@ class ScratchpadPlan:
         return {name: offset for name, offset in self.offsets.items() if offset is not None}
 
 
-def plan_scratchpad(kernel: Kernel, capacity_bytes: int) -> ScratchpadPlan:
+def plan_scratchpad(
+    kernel: Kernel, capacity_bytes: int, lx_fraction: float | None = None
+) -> ScratchpadPlan:
     """Place the intermediate results of a kernel in LX; its work is divided already.
 
     ``kernel``: operations in program order; those of several kernels may follow one another, since
-    LX keeps its contents between launches. ``capacity_bytes``: of one core's LX.
+    LX keeps its contents between launches. ``capacity_bytes``: of one core's LX; ``lx_fraction``:
+    what the backend uses of it, for the modelled times.
     """
     accesses, loops = accesses_of(kernel)
     why = refusals(accesses)
@@ -353,7 +366,72 @@ def plan_scratchpad(kernel: Kernel, capacity_bytes: int) -> ScratchpadPlan:
         for name, uses in eligible.items()
     )
     refused = {name: text for name, text in why.items() if text is not None}
-    return ScratchpadPlan(buffers, pack(buffers, capacity_bytes), refused, capacity_bytes)
+    offsets: Offsets = pack(buffers, capacity_bytes)
+    compared = ""
+    if None in offsets.values():
+        plan_ns = plan_timer(kernel, machine_with(default_machine(), lx_fraction))
+        offsets, compared = _best_offsets(buffers, offsets, capacity_bytes, plan_ns)
+    return ScratchpadPlan(buffers, offsets, refused, capacity_bytes, compared)
+
+
+MOST_PLANS = 64
+"""Plans compared for one kernel."""
+
+
+def _best_offsets(
+    buffers: Sequence[LiveBuffer[str]],
+    first: Offsets,
+    capacity_bytes: int,
+    plan_ns: Callable[[Offsets], float],
+) -> tuple[Offsets, str]:
+    """The plan with the least modelled time that leaving out buffers one by one, for others, leads
+    to, from the one in the order of first use; and a line about it.
+    """
+    best, best_ns, out, tried = first, plan_ns(first), frozenset[str](), 1
+    first_ns, is_better = best_ns, True
+    while is_better:
+        is_better, left_out = False, out
+        for buffer in buffers:
+            if tried == MOST_PLANS or best[buffer.name] is None:
+                continue
+            tried += 1
+            less = left_out | {buffer.name}
+            kept = [b for b in buffers if b.name not in less]
+            offsets = dict.fromkeys(less, None) | pack(kept, capacity_bytes)
+            makes_room = any(at is not None and best[n] is None for n, at in offsets.items())
+            if makes_room and (time_ns := plan_ns(offsets)) < best_ns:
+                best, best_ns, out, is_better = offsets, time_ns, less, True
+    text = f"{tried} plans compared: operations take {best_ns / 1e3:,.4g} us"
+    if out:
+        close = ", too close to call" if first_ns < (1.0 + CLOSE) * best_ns else ""
+        text += f", and {first_ns / 1e3:,.4g} in the order of first use{close}"
+    return {b.name: best[b.name] for b in buffers}, text
+
+
+def plan_timer(kernel: Kernel, machine: MachineSpec) -> Callable[[Offsets], float]:
+    """The modelled time of a kernel's operations by the plan, nanoseconds. A loop of unknown count
+    counts once.
+    """
+
+    def steps(body: Kernel, runs: int) -> Iterator[tuple[KernelOp, int]]:
+        for op in body:
+            if isinstance(op, KernelLoop):
+                yield from steps(op.body, runs * op.count if isinstance(op.count, int) else runs)
+            else:
+                yield op, runs
+
+    @cache
+    def step_ns(number: int, in_lx: frozenset[str]) -> float:
+        op, runs = operations[number]
+        return kernel_ns([counts_of(op, in_lx, runs)], machine).total_ns
+
+    def plan_ns(offsets: Offsets) -> float:
+        placed = {name for name, offset in offsets.items() if offset is not None}
+        return sum(step_ns(k, names & placed) for k, names in enumerate(buffers))
+
+    operations = list(steps(kernel, 1))
+    buffers = [frozenset(tensor.buffer for tensor in op.tensors) for op, _ in operations]
+    return plan_ns
 
 
 def _bytes_per_core(access: BufferAccess) -> int:
@@ -430,6 +508,8 @@ def report_text(plan: ScratchpadPlan, width: int = 120) -> str:
         console.print(f"LX plan: {len(plan.placed)} of {total} buffers in LX")
         console.print(f"peak {peak:,} of {plan.capacity_bytes:,} bytes per core")
         console.print(f"{spilled:,} bytes did not fit")
+        if plan.compared:
+            console.print(plan.compared)
         if total:
             console.print(_table(plan))
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).rstrip() + "\n"

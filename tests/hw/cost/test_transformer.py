@@ -34,7 +34,7 @@ def multiply_adds(model: str, rows: int) -> float:
     kernels = kernels_of(decoder_shape(model), 1, rows, rows)
     sizes = [
         (times, [int(word[1:]) for word in shapes.split()])
-        for part, times, _, shapes, _ in kernels
+        for part, times, _, shapes in kernels
         if part == "linears" and times > 1
     ]
     return sum(times * m * n * k for times, (m, n, k) in sizes)

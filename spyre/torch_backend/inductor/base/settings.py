@@ -59,6 +59,11 @@ class Settings:
     bundle_symbolic_args: bool
     symbolic_sizes: bool | None
 
+    @property
+    def lx_fraction(self) -> float:
+        """The part of LX that the backend keeps."""
+        return round(1.0 - self.lx_capacity_bytes / LX_BYTES, 6)
+
 
 def settings() -> Settings:
     """The current settings; LaunchError SPY968 for an invalid value.

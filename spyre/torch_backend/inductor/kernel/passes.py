@@ -10,6 +10,7 @@ ir.Operations before scheduling; here layouts and memory are known.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from spyre.torch_backend.inductor.base.notes import (
     LX_FILE,
     Notes,
     PassPrinter,
+    logger,
     wants_notes,
 )
 from spyre.torch_backend.inductor.base.settings import Settings, settings
@@ -325,7 +327,7 @@ def _division(op: KernelOp, chosen: Settings) -> WorkDivision:
     only reduced dim that may be divided is K of a matmul, whose partial sums are added up.
     """
     hints = {symbol: n for symbol, n in zip(op.symbols, op.cores, strict=False) if n > 1}
-    division = divide_op(op, chosen.sencores, hints)
+    division = divide_op(op, chosen.sencores, hints, chosen.lx_fraction)
     if op.kind is OpKind.MATMUL:
         return division
     written = {symbol for k, symbol in enumerate(op.symbols) if op.output.has(k)}
@@ -385,7 +387,9 @@ def planned_kernel(
     """The kernel of ``operations``. ``whole``: regions that hold results of full size even in
     loops. ``printer``: shows the passes; None for none.
     """
-    chosen, notes, is_noted = settings(), dict[str, str](), wants_notes()
+    chosen, notes = settings(), dict[str, str]()
+    is_logged = printer is not None and logger.isEnabledFor(logging.INFO)
+    is_noted = is_logged or wants_notes()
     shown = PassPrinter(None) if printer is None else printer.of_kernel(_text)
     constants = operations.constants
     for change in OPERATION_PASSES:
@@ -408,7 +412,7 @@ def planned_kernel(
     def place_in_lx(kernel: Kernel) -> Kernel:
         if not chosen.lx_planning:
             return kernel
-        plan = plan_scratchpad(kernel, chosen.lx_capacity_bytes)
+        plan = plan_scratchpad(kernel, chosen.lx_capacity_bytes, chosen.lx_fraction)
         if is_noted:
             notes[LX_FILE] = report_text(plan)
         return with_offsets(kernel, LX, plan.placed)
@@ -419,6 +423,8 @@ def planned_kernel(
     kernel: Kernel = looped(undivided, operations.paths)
     for name in DIVISION_PASSES:
         kernel = shown.run(name, partial(divide, name), kernel)
+    if is_logged:
+        logger.info("work division:\n%s", notes[DIVISIONS_FILE])
     kernel = shown.run("scratchpad_planning", place_in_lx, kernel)
     kernel = shown.run("hbm_pool_planning", place_in_pool, kernel)
     read = tuple((constants[k].number, constants[k].dtype) for k in read_constants(operations))

@@ -29,6 +29,7 @@ from tests.torch_backend.inductor.auto_tile.trials import (
     compiled_once,
     in_trials,
     inputs,
+    mlp,
     searched,
     softmax,
 )
@@ -47,7 +48,8 @@ def test_the_same_bits(name):
     expected, untiled, _ = compiled_once(name, False)
     assert torch.equal(found.cpu(), expected.cpu())
     assert not loops(untiled)
-    assert bool(loops(kernels))
+    # tiles of rows read the weights again, which is faster with no division of this mlp
+    assert bool(loops(kernels)) == (name in KEPT_IN_LX)
 
 
 @pytest.mark.parametrize("name", KEPT_IN_LX)
@@ -174,10 +176,17 @@ def test_counts_of_other_functions(name, tmp_path):
 
 def test_counts_of_what_is_read_again():
     """Each iteration reads the weights again."""
-    _, (kernel,), _ = compiled_once("mlp", True)
+    x, w, v = inputs(*FUNCTIONS["mlp"][1])
+    declare_tensor_dim("rows", 1024)
+    name_tensor_dims(x, ["rows", None])
+
+    def tiled(x, w, v):
+        with spyre_hint(slices={"rows": 4}):
+            return mlp(x, w, v)
+
+    _, (kernel,) = compiled(tiled, x, w, v)
     operations = launch_counts(kernel.kernel).operations
     again = [c for c in operations if c.product and c.runs > 1]
     assert again
     assert all(0 < c.hbm_reread_bytes < c.counters.rdmem_bytes for c in again)
     assert not any(c.hbm_reread_bytes for c in operations if c.runs == 1)
-    assert not any(c.hbm_reread_bytes for c in operations if not c.product)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 
-from spyre.torch_backend.inductor.division import Iteration, MatmulDims
-
-PEAK, BANDWIDTH = 98.304e12 / 2 / 32 / 1e6, 204.8e3
+from spyre.hw.cost import default_machine, kernel_ns, product_counts
+from spyre.hw.counters import ProductShape
+from spyre.torch_backend.inductor.division import Iteration
 
 
 def divisors(number: int) -> list[int]:
@@ -18,25 +18,23 @@ def choices(candidates, cores):
     return [row for row in itertools.product(*candidates) if math.prod(row) <= cores]
 
 
-def score(dims: MatmulDims, b: int, m: int, n: int, k: int) -> float:
-    B, M, N, K = dims.sizes
-    passes = max(1.0, M / m / 8)
-    compute = B * M * N * K / (b * m * n * k) / (PEAK * min(1.0, (passes / 8) ** 0.5))
-    hbm = 2 * (B * M * K + B * K * N + B * M * N) / BANDWIDTH * max(1.0, max(m, n) / 8)
-    psum = (k - 1) * B * M * N * 1.4e-4
-    tie = 50 * math.log2(8 / passes) if passes < 8 else 0.0
-    return (compute + hbm + psum + tie) * b**1.4
+def best_matmul(dims, sizes, default: int, cores: int) -> tuple[int, ...]:
+    """The division of ``dims`` (batch, row, column, inner) with the least modelled time, and of
+    those within 1 % the fastest of those with most cores.
 
-
-def best_matmul(dims: MatmulDims, cores: int) -> tuple[float, tuple[int, ...]]:
-    """The least score, and the first division in the order of nested loops that has it."""
-    candidates = [divisors(dim.units) for dim in dims.dims]
-    best = (math.inf, ())
-    for row in choices(candidates, cores):
-        found = score(dims, math.prod(row[:-3]), *row[-3:])
-        if found < best[0]:
-            best = (found, row)
-    return best
+    ``sizes``: of the product; ``default``: cores of the default division.
+    """
+    found = []
+    for row in choices([divisors(dim.units) for dim in dims], cores):
+        if 2 * math.prod(row) < default:
+            continue
+        *batch, m, n, k = row
+        names = dict(batch_cores=math.prod(batch), m_cores=m, n_cores=n, k_cores=k)
+        counts = product_counts(ProductShape(**sizes, **names), "SEN169_FP16")
+        found.append((kernel_ns([counts], default_machine()).total_ns, row))
+    least = min(found)[0]
+    close = [(-math.prod(row), time, row) for time, row in found if time <= 1.01 * least]
+    return min(close)[2]
 
 
 def span_bytes(iteration: Iteration, number: int, splits) -> int:

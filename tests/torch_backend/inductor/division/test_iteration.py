@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spyre.errors import UnsupportedError
-from spyre.torch_backend.inductor.division import divide_op, matmul_dims, read_iteration
+from spyre.torch_backend.inductor.division import divide_op, product_of, read_iteration
 from spyre.torch_backend.program.op_spec import OpKind
 from tests.torch_backend.inductor.division.specs import (
     C,
@@ -121,7 +121,8 @@ def test_tables_count_with_all_their_rows():
 
 def test_tensors_in_scratchpads_have_no_span():
     spec = matmul(8192, 32768, 4096)
-    assert splits_of(divide_op(with_tensors(spec, memory="lx"))) == (4, 8, 1)
+    assert divide_op(spec).splits[C[2]] == 2
+    assert divide_op(with_tensors(spec, memory="lx")).splits[C[2]] == 1
 
 
 def test_a_tile_spans_what_its_buffer_does():
@@ -135,26 +136,25 @@ def test_a_tile_spans_what_its_buffer_does():
 
 
 def test_roles_of_the_dims_of_a_product():
-    dims = matmul_dims(read_iteration(bmm(4, 128, 256, 512)))
-    assert [d.symbol for d in dims.dims] == list(C[:4])
-    assert dims.sizes == (4, 128, 512, 256)
+    counts, roles = product_of(read_iteration(bmm(4, 128, 256, 500)))
+    assert roles == {"batch": [0], "m": [1], "n": [2], "k": [3]}
+    shape = counts.product
+    assert (shape.batch, shape.m, shape.n, shape.k) == (4, 128, 512, 256)
+    assert shape.interleaved == (True, True, True)  # the batch is next to the stick
 
 
-def test_a_shared_weight_has_two_row_dims():
-    """Left is [B, M, K], right [K, N]."""
-    iteration = read_iteration(bmm(4, 128, 256, 512, shared=True))
-    assert matmul_dims(iteration) == "2 row dims belong to one input alone"
+def test_batches_on_the_outside_do_not_alternate():
+    batched = bmm(4, 128, 256, 512)
+    pitches = (128 * 128 * 4, 128, 0, 128 * 128)
+    left = replace(batched.tensors[0], pitches=pitches)
+    counts, _ = product_of(read_iteration(replace(batched, tensors=(left, *batched.tensors[1:]))))
+    assert counts.product.interleaved == (False, True, True)
 
 
-def test_what_the_cost_model_has_no_answer_for():
-    assert matmul_dims(read_iteration(pointwise(4, 64))) == "add is no matmul"
-    outer = matmul(8, 64, 128)
-    no_sticks = replace(outer, tensors=(outer.tensors[0],) * 3)
-    assert "along sticks" in matmul_dims(read_iteration(no_sticks))
-    both = tensor(3, (8, 128), (0, 1))
-    twice = replace(outer, tensors=(both, both, outer.output))
-    assert "no row dim" in matmul_dims(read_iteration(twice))
+def test_one_of_several_reduced_dims_is_divided():
     split_k = [tensor(4, (4, 8, 64), (3, 0, 2)), tensor(4, (64, 128), (2, 1))]
     product = [*split_k, tensor(4, (8, 128), (0, 1))]
     two = operation("batchmatmul", OpKind.MATMUL, (8, 128, 64, 4), product)
-    assert matmul_dims(read_iteration(two)) == "2 dims are reduced"
+    assert product_of(read_iteration(two))[1]["k"] == [2, 3]
+    splits = divide_op(two).splits
+    assert sum(splits[symbol] > 1 for symbol in C[2:4]) <= 1

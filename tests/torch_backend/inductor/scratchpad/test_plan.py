@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import given, strategies as st
 
 from spyre import config
 from spyre.errors import LaunchError
+from spyre.hw.cost import default_machine
 from spyre.torch_backend.inductor.base.settings import lx_capacity_bytes
 from spyre.torch_backend.inductor.bundles.kernel_op import KernelLoop, KernelOp
-from spyre.torch_backend.inductor.scratchpad import plan_scratchpad, with_offsets
+from spyre.torch_backend.inductor.scratchpad import plan_scratchpad, plan_timer, with_offsets
+from spyre.torch_backend.program.builder import pack
+from tests.examples import examples
 from tests.torch_backend.inductor.scratchpad.kernels import (
     COLUMNS,
     FULL,
@@ -176,3 +180,58 @@ def test_the_simulated_memory_sees_overwritten_values():
 def test_divided_results_are_placed():
     plan = plan_scratchpad(named(*softmax(splits=(32, 1))), CAPACITY)
     assert set(plan.placed) == {"max", "sub", "exp", "sum"}
+
+
+# --- where not all buffers fit --------------------------------------------------------------------
+
+
+def two_buffers(reads: int):
+    """``long`` is made first, and read once at the end; ``short`` is read ``reads`` times."""
+    binary = [FULL, FULL, FULL]
+    made = [pointwise("exp", (512, 1024), [FULL, FULL]) for _ in range(2)]
+    made += [pointwise("add", (512, 1024), binary) for _ in range(reads + 1)]
+    names = [("x", "long"), ("x", "short")]
+    names += [("short", "x", f"y{k}") for k in range(reads)] + [("long", "x", "z")]
+    arguments = ["x", "z", *(f"y{k}" for k in range(reads))]
+    return named(made, names, arguments)
+
+
+def test_the_plan_of_least_modelled_time_is_taken():
+    """LX has room for one; the first in the order of use saves less."""
+    plan = plan_scratchpad(two_buffers(3), 1 << 20)
+    assert plan.placed == {"short": 0}
+    assert plan.offsets["long"] is None
+    best, first = re.fullmatch(
+        r"4 plans compared: operations take ([\d.]+) us, and ([\d.]+) in the order of first use",
+        plan.compared,
+    ).groups()
+    assert float(best) < float(first)
+
+
+def test_equal_plans_keep_the_order_of_first_use():
+    plan = plan_scratchpad(two_buffers(1), 1 << 20)
+    assert plan.placed == {"long": 0}
+    assert plan.compared.startswith("2 plans compared: ")
+    assert "first use" not in plan.compared
+
+
+def test_nothing_is_compared_where_all_fit():
+    plan = plan_scratchpad(two_buffers(3), 2 << 20)
+    assert set(plan.placed) == {"long", "short"}
+    assert plan.compared == ""
+
+
+@examples(30)
+@given(kernels(), st.integers(1, 40))
+def test_plans_are_no_slower_than_in_the_order_of_first_use(made, sticks):
+    specs, names = made
+    kernel = named(specs, names, ["x"])
+    plan = plan_scratchpad(kernel, 64 * 128 * sticks // 10)
+    plan_ns = plan_timer(kernel, default_machine())
+    first = pack(plan.buffers, plan.capacity_bytes)
+    assert plan_ns(plan.offsets) <= plan_ns(first)
+    assert list(plan.offsets) == [b.name for b in plan.buffers]
+    assert all(
+        offset is None or offset + b.size_bytes <= plan.capacity_bytes
+        for b, offset in zip(plan.buffers, plan.offsets.values(), strict=True)
+    )
