@@ -31,6 +31,7 @@ from torch._inductor.fx_passes import joint_graph
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler, WrapperHandler
 from torch._inductor.output_code import OutputCode
+from torch._inductor.pattern_matcher import stable_topological_sort
 from torch._inductor.scheduler import (
     BaseScheduling,
     FusedSchedulerNode,

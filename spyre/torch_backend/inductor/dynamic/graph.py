@@ -23,6 +23,7 @@ from spyre.torch_backend.inductor.base.compat import (
     OutputCode,
     free_unbacked_symbols,
     inductor_config,
+    stable_topological_sort,
 )
 from spyre.torch_backend.inductor.base.notes import is_observed, note, observing
 from spyre.torch_backend.inductor.dynamic.rows import (
@@ -115,6 +116,8 @@ def module_at(
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, Any] = {}
     numbers: list[float | None] = []
+    # torch's constant folding puts a number ahead of the nodes that compute its sizes
+    stable_topological_sort(module.graph)
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if is_size(value) and not free_unbacked_symbols(value):

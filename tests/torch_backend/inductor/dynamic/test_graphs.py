@@ -342,3 +342,15 @@ def test_a_part_of_an_input_whose_size_changes():
     for size in SIZES[:1] + SIZES[2:]:
         x = card(size)
         assert torch.equal(compiled(x).cpu(), x.cpu()[:13] * 2)
+
+
+def test_numbers_whose_sizes_are_computed():
+    def function(a):
+        ones = torch.full_like(a, 1)[2::2]
+        return torch.nn.functional.softplus(ones), torch.layer_norm(ones, ones.shape)
+
+    made = torch.compile(function, dynamic=True)
+    for size in (8, 21):
+        found, wanted = made(card(size).float()), function(torch.zeros(size))
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-3)
