@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 from spyre.errors import LaunchError, UnsupportedError
@@ -442,12 +442,13 @@ POOL_STREAMS = 32
 
 
 class StreamPool:
-    """Streams of one card. Usable from any thread."""
+    """Streams of one card. Usable from any thread, without a lock that an interrupt could leave
+    locked.
+    """
 
     def __init__(self, device: Card) -> None:
         self._device = device
-        self._lock = threading.Lock()
-        self._next = {False: 0, True: 0}
+        self._turns = {False: count(), True: count()}
         self._local = threading.local()
         self.default = FlexStream(device, 0)
         self._streams: dict[int, FlexStream] = {0: self.default}
@@ -455,13 +456,11 @@ class StreamPool:
     def take(self, priority: int = 0) -> FlexStream:
         """The next stream of the low pool (``priority`` 0) or of the high pool (any other)."""
         high = whole_number("the priority", priority, -LARGEST) != 0
-        with self._lock:
-            turn = self._next[high]
-            self._next[high] = (turn + 1) % POOL_STREAMS
-            stream_id = 1 + turn + (POOL_STREAMS if high else 0)
-            if stream_id not in self._streams:
-                self._streams[stream_id] = FlexStream(self._device, stream_id, high)
-            return self._streams[stream_id]
+        turn = next(self._turns[high]) % POOL_STREAMS
+        stream_id = 1 + turn + (POOL_STREAMS if high else 0)
+        if (stream := self._streams.get(stream_id)) is not None:
+            return stream
+        return self._streams.setdefault(stream_id, FlexStream(self._device, stream_id, high))
 
     def of_id(self, stream_id: int) -> FlexStream:
         """A stream that `take` has returned. LaunchError SPY872 for any other id."""
@@ -478,8 +477,7 @@ class StreamPool:
     # Streams are never deleted, because torch refers to them by id.
     def handed_out(self) -> list[FlexStream]:
         """Every stream returned so far, by id."""
-        with self._lock:
-            return [self._streams[k] for k in sorted(self._streams)]
+        return [self._streams[k] for k in sorted([*self._streams])]
 
     @property
     def current(self) -> FlexStream:

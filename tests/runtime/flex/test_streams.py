@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from spyre.runtime.flex.prepare import Instruction, Program
 from spyre.runtime.flex.scheduling import Engine
 from spyre.runtime.flex.steps import Job
 from spyre.runtime.flex.stream import Event
+from tests.interrupts import interrupted_at, interruptible
 from tests.runtime.flex import kernels
 from tests.runtime.flex.faults import failing
 from tests.runtime.flex.stress import check_seed
@@ -257,6 +259,13 @@ def test_stream_pools(card):
     assert (card.streams.of_id(3).priority, card.streams.of_id(40).priority) == (0, -1)
     with pytest.raises(LaunchError, match="no flex handle for stream id 65"):
         card.streams.of_id(65)
+
+
+def test_an_interrupted_take_leaves_the_pool_usable(card):
+    for line in range(1, 12):
+        with suppress(KeyboardInterrupt), interruptible(), interrupted_at(line):
+            card.streams.take()
+        assert card.streams.take() in card.streams.handed_out()
 
 
 def test_current_stream_is_a_matter_of_the_thread(card):
