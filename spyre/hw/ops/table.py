@@ -94,7 +94,7 @@ _ROWS = (
         result_formats=POSITIONS,
     ),
     _shuffle("shuffle", "copy", "copy of bits between the scratchpads of cores"),
-    _matmul("batchmatmul", "matmul", "Σ_k A·B"),
+    _matmul("batchmatmul", "matmul", "Σ_k A·B", result_formats=FLOATS),
     _packed_matmul("batchmatmulfp8", "fp8", "Σ_k A·B of 8-bit floats"),
     _packed_matmul("batchmatmulint8", "int8", "Σ_k A·B of integers, exact"),
     _packed_matmul("batchmatmulint4", "int4", "Σ_k A·B of integers, exact"),

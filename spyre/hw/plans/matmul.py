@@ -20,6 +20,7 @@ from spyre.hw.plans.context import (
     fold_cores,
     walk_axes,
 )
+from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Axis, Int64Array, canonical_axes, drop_unit_axes, join_axes, pad_axes
 
 STICK = 64
@@ -58,8 +59,11 @@ def plan_matmul(context: PlanContext) -> Iterator[Int64Array]:
 
 
 def _check_formats(context: PlanContext) -> None:
+    """Operands are 16-bit floats; the result may be float32, in sticks that are neighbours."""
     for access in context.accesses:
-        if context.format_code(access.tensor) == tb.FP32:
+        wide = context.format_code(access.tensor) == tb.FP32
+        adjacent = access.pitch_bytes.get(access.stick_dim) == STICK_BYTES
+        if wide and (access is not context.output or not adjacent or context.numerics.chunked):
             raise context.refuse(
                 "SPY522",
                 f"arithmetic on {access.tensor.data_format} is not simulated yet",

@@ -15,12 +15,15 @@ import numpy as np
 from spyre.errors import LaunchError, UnsupportedError
 from spyre.hw.tiles.trace import MOST_INSTANCES, Pending, Tracer
 from spyre.hw.tiles.values import DataTile, Level, Number, Value
-from spyre.mlir.tiles import TileOp
+from spyre.mlir.tiles import Region, TileOp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spyre.layout import Int64Array
+
+
+ELEMENTWISE = ("arith.", "math.", "linalg.add", "linalg.sub", "linalg.mul", "linalg.m")
 
 
 def trips_of(tracer: Tracer, op: TileOp, level: Level) -> tuple[Int64Array, Int64Array, Int64Array]:
@@ -89,7 +92,7 @@ def trace_for(tracer: Tracer, op: TileOp, level: Level) -> None:
                 break
         state.restore(tracer)
         carried = layouts
-    _copy_back(tracer, op, yielded, places, inner)
+    tracer.copy_back(op, yielded, places, inner)
     for name, tile in zip(op.results, places, strict=True):
         tracer.bind(op, name, tile)
 
@@ -106,9 +109,10 @@ def _trips(
     scope.update({n: (tile, number) for (n, _), tile in zip(arguments, places, strict=True)})
     depth, outer = len(tracer.scopes), tracer.targets
     tracer.scopes.append(scope)
-    tracer.targets = {**outer, **_direct(op, places)}
+    names = [name for name, _ in arguments]
+    tracer.targets = {**outer, **direct_targets(region, names, _yields(op), places)}
     try:
-        tracer._body(region.body, inner)
+        tracer.run_body(region.body, inner)
         pairs = zip(_yields(op), places, strict=True)
         yielded = [tracer.tile(name, t.shape, t.element) for name, t in pairs]
         return places, yielded, inner
@@ -199,50 +203,25 @@ def _placed(
     return places
 
 
-def _direct(op: TileOp, places: Sequence[DataTile]) -> dict[str, DataTile]:
-    """Carried values whose operation may write their place: it reads the old value, elementwise,
-    and nothing reads it afterwards.
+def direct_targets(
+    region: Region, arguments: Sequence[str], yields: Sequence[str], places: Sequence[DataTile]
+) -> dict[str, DataTile]:
+    """Yielded values whose operation may write the place of the old value: it is elementwise, and
+    nothing reads the old value afterwards.
     """
-    body = op.regions[0].body
     found = {}
-    for (argument, _), name, place in zip(
-        op.regions[0].arguments[1:], _yields(op), places, strict=True
-    ):
-        maker = next((k for k, o in enumerate(body) if name in o.results), None)
-        if maker is None or not body[maker].name.startswith(("arith.", "math.", "linalg.add")):
+    for argument, name, place in zip(arguments, yields, places, strict=True):
+        maker = next((k for k, o in enumerate(region.body) if name in o.results), None)
+        if maker is None or not region.body[maker].name.startswith(ELEMENTWISE):
             continue
-        later = body[maker + 1 :]
-        if any(argument in [*o.uses(), *_used_inside(o)] for o in later):
-            continue
-        found[name] = place
+        later = region.body[maker + 1 :]
+        if not any(argument in [*o.uses(), *_used_inside(o)] for o in later):
+            found[name] = place
     return found
 
 
 def _used_inside(op: TileOp) -> list[str]:
     return [name for inner in _inside(op) for name in inner.uses()]
-
-
-def _copy_back(
-    tracer: Tracer,
-    op: TileOp,
-    yielded: Sequence[DataTile],
-    places: Sequence[DataTile],
-    inner: Level,
-) -> None:
-    """Copies of the yielded values to their places, through another place where they are carried
-    values themselves.
-    """
-    moved = []
-    offsets = {int(p.offsets.flat[0]) for p in places}
-    for tile, place in zip(yielded, places, strict=True):
-        same = tile.is_local and int(tile.offsets.flat[0]) == int(place.offsets.flat[0])
-        if same and tile.pitches == place.pitches:
-            continue
-        if tile.is_local and int(tile.offsets.flat[0]) in offsets:
-            tile = tracer.pointwise(op, "identity", [tile], tile.shape, inner, None, tracer.now)
-        moved.append((tile, place))
-    for tile, place in moved:
-        tracer.pointwise(op, "identity", [tile], place.shape, inner, place, tracer.now)
 
 
 def trace_if(tracer: Tracer, op: TileOp, level: Level) -> None:
@@ -257,7 +236,7 @@ def trace_if(tracer: Tracer, op: TileOp, level: Level) -> None:
             condition.astype(np.bool_) if not k else ~condition.astype(np.bool_)
         )
         tracer.scopes.append({})
-        tracer._body(region.body, branch)
+        tracer.run_body(region.body, branch)
         names = region.body[-1].fields.get("values", ()) if types else ()
         values = [tracer.value(name) for name in names]
         tracer.scopes.pop()

@@ -195,9 +195,9 @@ def product(
         left = tracer.restick(op, left, rank - 1, level) if left.stick is not None else left
     if right.stick != rank - 1:
         right = tracer.restick(op, right, rank - 1, level) if right.stick is not None else right
-    formats = {left.element, right.element, type_.element}
-    if formats != {"f16"}:
-        tracer.refuse(op, f"a product over {', '.join(sorted(formats))}", "f16")
+    if {left.element, right.element} != {"f16"} or type_.element not in ("f16", "f32"):
+        found = f"{left.element}, {right.element} into {type_.element}"
+        tracer.refuse(op, "a product of other operands than f16", "f16 into f16 or f32", found)
     if (
         left.stick != rank - 1
         or right.stick != rank - 1

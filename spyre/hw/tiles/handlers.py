@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spyre.hw.tiles import control, data, memory
+from spyre.hw.tiles import control, data, deliveries, memory
 from spyre.hw.tiles.generic import trace_generic
 from spyre.hw.tiles.program import TracedKernel
 from spyre.hw.tiles.trace import Array, PointerArgument, Tracer
@@ -59,6 +59,11 @@ HANDLERS: dict[str, Callable[[Tracer, TileOp, Level], None]] = {
     "linalg.generic": trace_generic,
     "scf.for": control.trace_for,
     "scf.if": control.trace_if,
+    "ktdp.inter_tile_produce": deliveries.trace_produce,
+    "ktdp.inter_tile_reduce": deliveries.trace_deliver,
+    "ktdp.inter_tile_consume": deliveries.trace_deliver,
+    "ktdp.yield_partial": _nothing,
+    "ktdp.yield_reduced": _nothing,
     "return": _nothing,
     "func.return": _nothing,
     "scf.yield": _nothing,
@@ -71,7 +76,7 @@ HANDLERS: dict[str, Callable[[Tracer, TileOp, Level], None]] = {
     **{
         name: _unsupported
         for name, row in operation_rows().items()
-        if row.rule in ("distributed", "indirect_tile", "produce", "deliver", "insert", "elements",
+        if row.rule in ("distributed", "indirect_tile", "insert", "elements",
                         "slice", "insert_slice", "index")
     },
 }  # fmt: skip

@@ -165,8 +165,8 @@ def trace_access_tile(tracer: Tracer, op: TileOp, level: Level) -> None:
     tracer.bind(op, op.results[0], access)
 
 
-def _check_inside(tracer: Tracer, op: TileOp, access: Access, level: Level) -> None:
-    """A tile stays in its static view: DeviceFault SPY414 with tile, dim and coordinate."""
+def _first_outside(access: Access, level: Level) -> tuple[int, int, int, int] | None:
+    """Dim, compute tile, coordinate and size of the view where an access tile leaves it."""
     sizes = access.view.sizes
     for dim, (corner, extent, size) in enumerate(
         zip(access.corner, access.extents, sizes, strict=True)
@@ -177,19 +177,27 @@ def _check_inside(tracer: Tracer, op: TileOp, access: Access, level: Level) -> N
         if outside.any():
             row, tile = (int(k) for k in np.argwhere(outside)[0])
             wrong = low[row, tile] if low[row, tile] < 0 else last[row, tile]
-            raise DeviceFault(
-                "SPY414", f"a tile of data leaves its view on compute tile {tile}",
-                tracer.place(op),
-                expected=f"coordinates from 0, below {int(most[row, tile])}, along dim {dim}",
-                found=f"{int(wrong)}",
-            )  # fmt: skip
+            return dim, tile, int(wrong), int(most[row, tile])
+    return None
+
+
+def _check_inside(tracer: Tracer, op: TileOp, access: Access, level: Level) -> None:
+    """A tile stays in its static view: DeviceFault SPY414 with tile, dim and coordinate."""
+    if (found := _first_outside(access, level)) is None:
+        return
+    dim, tile, wrong, most = found
+    raise DeviceFault(
+        "SPY414", f"a tile of data leaves its view on compute tile {tile}", tracer.place(op),
+        expected=f"coordinates from 0, below {most}, along dim {dim}", found=f"{wrong}",
+    )  # fmt: skip
 
 
 def memory_tile(tracer: Tracer, op: TileOp, access: Access, level: Level) -> DataTile:
     """The memory of an access tile as an operand: whole sticks along the dim of stride 1."""
     view = access.view
-    if view.is_clipped:
-        tracer.refuse(op, "a tile of a view of unknown sizes")
+    if view.is_clipped and _first_outside(access, level) is not None:
+        tracer.refuse(op, "a tile that leaves a view of unknown sizes", "a tile inside of the view")
+    _check_argument(tracer, op, view, level)
     if view.element not in FORMATS:
         tracer.refuse(op, f"a tile of {view.element}", f"one of {', '.join(FORMATS)}")
     bytes_ = ELEMENT_BYTES[view.element]

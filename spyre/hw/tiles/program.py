@@ -54,11 +54,13 @@ def address_parameter(argument: int) -> str:
 class TracedProgram:
     """A function traced for one set of launch values; a `LinkableProgram` of its statements.
 
-    ``n_arguments``: how many addresses it takes.
+    ``n_arguments``: how many addresses it takes. ``reserved_bytes``: of further device memory,
+    whose owner is the number after those of the arguments.
     """
 
     statements: tuple[TileStatement, ...]
     n_arguments: int
+    reserved_bytes: int = 0
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -68,8 +70,8 @@ class TracedProgram:
 
     @property
     def allocations(self) -> tuple[DeviceAllocation, ...]:
-        """No memory besides that of the arguments."""
-        return ()
+        """The memory of deliveries, if there are any."""
+        return (DeviceAllocation(0, self.reserved_bytes),) if self.reserved_bytes else ()
 
     @property
     def control_values(self) -> tuple[IndexValue, ...]:
@@ -98,6 +100,8 @@ class TracedProgram:
         )
 
     def _start_of(self, argument: int) -> IndexValue:
+        if argument == self.n_arguments:
+            return IndexValue(0, ((InputAtom("allocation", 0, "allocation0"), 1),))
         return IndexValue(0, ((InputAtom("parameter", argument, address_parameter(argument)), 1),))
 
     @cached_property
@@ -121,7 +125,8 @@ class TracedProgram:
         self, parameter_values: Mapping[str, int], allocation_addresses: Sequence[int] = ()
     ) -> Schedule:
         """All instances in order, with the addresses of this launch."""
-        starts = np.array([parameter_values[p.name] for p in self.parameters], np.int64)
+        given = [parameter_values[p.name] for p in self.parameters]
+        starts = np.array([*given, *allocation_addresses], np.int64)
         symbols = tuple(s.offsets + starts[list(s.owners)] for s in self.statements)
         return Schedule(*self._order, symbols, tuple(s.indices for s in self.statements))
 

@@ -17,7 +17,14 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from spyre.errors import LaunchError, SourceLocation, SpyreError, UnsupportedError
+from spyre.errors import (
+    Finding,
+    LaunchError,
+    Severity,
+    SourceLocation,
+    SpyreError,
+    UnsupportedError,
+)
 from spyre.hw.spec import STICK_BYTES
 from spyre.hw.tiles.lowering import SPARE, Intent, Operand, state
 from spyre.hw.tiles.numbers import (
@@ -102,6 +109,8 @@ class Tracer:
     scratchpad: Scratchpad = field(default_factory=Scratchpad)
     targets: dict[str, DataTile] = field(default_factory=dict)
     sequence: int = 0
+    reserved_bytes: int = 0
+    spilled: int = 0
 
     def trace(self, file: Path) -> TracedKernel:
         """The function's statements."""
@@ -122,9 +131,16 @@ class Tracer:
                     self.numbers[name], parameter.type.element or parameter.type.kind, level
                 )
             self.scopes[0][name] = value, -1
-        self._body(self.function.body, level)
-        program = TracedProgram(tuple(self.statements), len(self.pointers) + 1)
-        return TracedKernel(file, program, tuple(self.constants))
+        self.run_body(self.function.body, level)
+        program = TracedProgram(tuple(self.statements), len(self.pointers) + 1, self.reserved_bytes)
+        return TracedKernel(file, program, tuple(self.constants), self._notes())
+
+    def _notes(self) -> tuple[Finding, ...]:
+        if not self.spilled:
+            return ()
+        message = f"tiles of {self.spilled} bytes are in device memory: the scratchpad is full"
+        place = self.program.module.locate(self.function.position)
+        return (Finding("SPY197", Severity.WARNING, message, place, hint="use smaller tiles"),)
 
     # --- places, errors, names ------------------------------------------------------------------
 
@@ -208,7 +224,8 @@ class Tracer:
 
     # --- the walk -------------------------------------------------------------------------------
 
-    def _body(self, body: Sequence[TileOp], level: Level) -> None:
+    def run_body(self, body: Sequence[TileOp], level: Level) -> None:
+        """Trace the operations of a block."""
         for op in body:
             self._operation(op, level)
 
@@ -278,23 +295,17 @@ class Tracer:
         """New storage for a tile."""
         pitches, size = slot_pitches(shape, element, stick)
         offset = self.scratchpad.place(size, self.now, until)
-        if offset is None:
-            raise UnsupportedError(
-                "SPY558", "the tiles in use do not fit the scratchpad", None,
-                expected=f"{self.scratchpad.limit} bytes in all", found=f"{size} bytes more",
-            )  # fmt: skip
         root = level
         while root.parent is not None:
             root = root.parent
-        return DataTile(
-            shape,
-            element,
-            SCRATCHPAD,
-            np.full((1, 1), offset, np.int64),
-            root,
-            tuple(pitches),
-            stick,
-        )
+        if offset is None:
+            count = root.active.shape[1]
+            offsets = self.reserve(size * count) + size * np.arange(count)[None]
+            self.spilled += size
+        else:
+            offsets = np.full((1, 1), offset, np.int64)
+        owner = SCRATCHPAD if offset is not None else self.reserved_owner
+        return DataTile(shape, element, owner, offsets, root, tuple(pitches), stick)
 
     def emit(
         self,
@@ -324,6 +335,32 @@ class Tracer:
                 "SPY175", "too many iterations", place,
                 expected=f"at most {MOST_INSTANCES} executes in one launch",
             )  # fmt: skip
+
+    def copy_back(
+        self, op: TileOp, made: Sequence[DataTile], places: Sequence[DataTile], level: Level
+    ) -> None:
+        """Copy values to the places of those they replace, through another place where they are
+        one of those themselves.
+        """
+        moved = []
+        for tile, place in zip(made, places, strict=True):
+            if tile.begins_as(place) and tile.pitches == place.pitches:
+                continue
+            if any(tile.begins_as(other) for other in places):
+                tile = self.pointwise(op, "identity", [tile], tile.shape, level, None, self.now)
+            moved.append((tile, place))
+        for tile, place in moved:
+            self.pointwise(op, "identity", [tile], place.shape, level, place, self.now)
+
+    @property
+    def reserved_owner(self) -> int:
+        """Number of the memory that the program reserves, among its arguments and the constants."""
+        return len(self.pointers) + 1
+
+    def reserve(self, size_bytes: int) -> int:
+        """Offset of further device memory of the launch."""
+        offset, self.reserved_bytes = self.reserved_bytes, self.reserved_bytes + size_bytes
+        return offset
 
     def along_lanes(
         self, op: TileOp, tiles: Sequence[DataTile], level: Level
@@ -369,8 +406,9 @@ class Tracer:
         """An elementwise operation, a conversion or a copy over ``shape``."""
         tiles, stick = self.along_lanes(op, inputs, level)
         element = element or tiles[-1].element
-        if stick is None and shape and not any(t.varies for t in tiles):
-            stick = len(shape) - 1
+        constant = not any(t.varies for t in tiles)
+        if stick is None and shape and constant:
+            stick = len(shape) - 1 if target is None else target.stick
         if target is not None and (
             (target.stick != stick and (stick is not None or target.stick is None))
             or any(_overlaps(tile, target) for tile in tiles)
@@ -498,8 +536,7 @@ class Tracer:
 
 def _overlaps(tile: DataTile, target: DataTile) -> bool:
     """True if a tile shares its place in the scratchpads with ``target``, in another order."""
-    same = tile.is_local and target.is_local and tile.offsets.flat[0] == target.offsets.flat[0]
-    return bool(same) and tile.pitches != target.pitches
+    return tile.begins_as(target) and tile.pitches != target.pitches
 
 
 def _is_known(name: str) -> bool:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from spyre.hw.spec import STICK_BYTES
 from spyre.layout import Int64Array
+from spyre.mlir.tiles import Members
 
 BoolArray = npt.NDArray[np.bool_]
 ELEMENT_BYTES = {"f16": 2, "!spyreop.df16": 2, "bf16": 2, "f32": 4, "i32": 4, "si32": 4, "index": 4}
@@ -120,6 +121,11 @@ class DataTile:
         """False for one number in all elements."""
         return any(self.pitches)
 
+    def begins_as(self, other: DataTile) -> bool:
+        """True if it begins where ``other`` does; of tiles with places of the trace's choice."""
+        same = self.offsets.flat[0] == other.offsets.flat[0]
+        return self.owner == other.owner and bool(same)
+
     def reshaped(self, shape: tuple[int, ...]) -> DataTile | None:
         """The same elements in another shape of as many; None if they would have to move."""
         groups = _matching(self.shape, shape)
@@ -134,6 +140,10 @@ class DataTile:
                 stick = other[along]
             pitches += new
         return replace(self, shape=shape, pitches=tuple(pitches), stick=stick)
+
+    def of_tiles(self, tiles: Int64Array) -> DataTile:
+        """As tile t sees the memory of tile ``tiles[t]``."""
+        return replace(self, offsets=self.offsets[:, tiles])
 
     def permuted(self, order: tuple[int, ...]) -> DataTile:
         """Dim k of the result is dim ``order[k]`` of this."""
@@ -276,4 +286,16 @@ class Access:
         return prod(self.extents)
 
 
-Value = Number | DataTile | View | Access
+@dataclass(frozen=True, eq=False)
+class Future:
+    """What tiles have produced. ``produced``: which tiles have, [row, tile] by the rows of
+    ``level``.
+    """
+
+    parts: tuple[DataTile, ...]
+    producers: Members
+    level: Level
+    produced: BoolArray
+
+
+Value = Number | DataTile | View | Access | Future

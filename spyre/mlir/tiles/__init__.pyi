@@ -1,6 +1,12 @@
 from .checker import (
     check_tiles as check_tiles,
 )
+from .deliveries import (
+    Members as Members,
+    groups_of as groups_of,
+    members as members,
+    sources as sources,
+)
 from .parser import (
     parse_tiles as parse_tiles,
 )
@@ -14,6 +20,7 @@ from .program import (
 )
 from .syntax import (
     Expression as Expression,
+    Region as Region,
     TileFunction as TileFunction,
     TileModule as TileModule,
     TileOp as TileOp,

@@ -13,9 +13,9 @@ from spyre.hw.device.device import Device
 from spyre.mlir.tiles.program import load_ktir
 from tests.mlir.tiles.corpus import COLLECTION, EXAMPLES, needs_collection
 
-NOT_SIMULATED = ("SPY557", "SPY558")
+NOT_SIMULATED = ("SPY557",)
 """Codes of programs that are refused by name until their form is simulated."""
-LEAST_RIGHT = 32
+LEAST_RIGHT = 46
 """Programs of the collection that run; more is better."""
 
 
@@ -55,6 +55,19 @@ def test_product(device):
     a, b = halves(64, 512), halves(512, 256, seed=1)
     (found,) = run("product", {"a": a, "b": b, "k": 512}, device, verify=True).outputs
     np.testing.assert_allclose(found, a.astype(np.float64) @ b, rtol=0.02, atol=0.2)
+
+
+@pytest.mark.parametrize("mode", ["dl16", "ieee"])
+def test_a_product_into_float32(mode):
+    text = (EXAMPLES / "product.ktir").read_text()
+    for old, new in (
+        ("tensor<32x64xf16>", "tensor<32x64xf32>"),
+        ("memref<64x256xf16>", "memref<64x256xf32>"),
+    ):
+        text = text.replace(old, new)
+    a, b = halves(64, 512), halves(512, 256, seed=1)
+    result = run(text, {"a": a, "b": b, "k": 512}, Device(mode, 1), verify=True)
+    np.testing.assert_allclose(result.outputs[0], a.astype(np.float64) @ b, rtol=1e-5, atol=1e-4)
 
 
 def test_fewer_trips_of_a_loop(device):
@@ -174,13 +187,67 @@ def test_a_bound_read_from_memory_is_refused(device):
     assert raised.value.code in ("SPY194", "SPY557")
 
 
-def test_tiles_that_do_not_fit_are_refused(device):
+def test_tiles_that_do_not_fit_are_in_device_memory(device):
     text = (EXAMPLES / "add.ktir").read_text().replace("4096", "8388608").replace("4095", "8388607")
     text = text.replace("512", "1048576").replace("511", "1048575")
     text = text.replace("arith.addf %a, %b", "arith.addf %a, %a")
-    values = {"x": np.zeros(8388608, np.float16), "y": np.zeros(8388608, np.float16)}
-    with pytest.raises(UnsupportedError, match="SPY558"):
-        spyre.run(load_ktir(text), values, device=device)
+    x = np.tile(halves(4096), 2048)
+    result = spyre.run(load_ktir(text), {"x": x, "y": x}, device=device)
+    np.testing.assert_allclose(result.outputs[0][:4096], 2 * x[:4096].astype(np.float32))
+    assert [finding.code for finding in result.findings] == ["SPY197"]
+
+
+DELIVERY = """func.func @sums(%x: index, %y: index) attributes {grid = [4]} {
+  %zero = arith.constant 0 : index
+  %two = arith.constant 2 : index
+  %none = arith.constant dense<0.0> : tensor<1x64xf16>
+  %tile = ktdp.get_compute_tile_id : index
+  %v = ktdp.construct_memory_view %x, sizes: [4, 64], strides: [64, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<4x64xf16>
+  %w = ktdp.construct_memory_view %y, sizes: [4, 64], strides: [64, 1] {
+    memory_space = #ktdp.memory_space<global>} : memref<4x64xf16>
+  %s = ktdp.construct_access_tile %v[%tile, %zero] {access_tile_set =
+    affine_set<(a, b) : (a == 0, b >= 0, -b + 63 >= 0)>}
+    : memref<4x64xf16> -> !ktdp.access_tile<1x64xindex>
+  %t = ktdp.construct_access_tile %w[%tile, %zero] {access_tile_set =
+    affine_set<(a, b) : (a == 0, b >= 0, -b + 63 >= 0)>}
+    : memref<4x64xf16> -> !ktdp.access_tile<1x64xindex>
+  %a = ktdp.load %s : !ktdp.access_tile<1x64xindex> -> tensor<1x64xf16>
+  %f = ktdp.inter_tile_produce producer_tiles_per_group =
+    affine_set<(i)[g] : (i - 2 * g >= 0, -i + 2 * g + 1 >= 0)>
+    -> !ktdp.tile_future<(tensor<1x64xf16>), groups = affine_set<(g) : (g >= 0, -g + 1 >= 0)>> {
+    ^bb0(%g: index):
+      ktdp.yield_partial %a : tensor<1x64xf16>
+  }
+  %b = ktdp.inter_tile_reduce(%f) consumer_tiles_per_group =
+    affine_set<(i)[g] : (i - 2 * g >= 0, -i + 2 * g + 1 >= 0)>,
+    identity(%none : tensor<1x64xf16>) : !ktdp.tile_future<(tensor<1x64xf16>),
+    groups = affine_set<(g) : (g >= 0, -g + 1 >= 0)>> -> tensor<1x64xf16> {
+    ^bb0(%l: tensor<1x64xf16>, %r: tensor<1x64xf16>):
+      %c = arith.addf %l, %r : tensor<1x64xf16>
+      ktdp.yield_reduced %c : tensor<1x64xf16>
+  }
+  ktdp.store %b, %t : tensor<1x64xf16>, !ktdp.access_tile<1x64xindex>
+  return
+}
+"""
+
+
+def test_a_sum_over_the_tiles_of_a_group(device):
+    x = halves(4, 64)
+    (found,) = run(DELIVERY, {"x": x}, device, verify=True).outputs
+    pairs = x.astype(np.float32).reshape(2, 2, 64).sum(axis=1)
+    np.testing.assert_allclose(found, np.repeat(pairs, 2, axis=0), rtol=2**-9)
+
+
+def test_a_delivery_that_some_tiles_of_a_group_do_not_reach(device):
+    text = DELIVERY.replace(
+        "%f = ktdp", "%first = arith.cmpi eq, %tile, %zero : index\n  scf.if %first {\n %f = ktdp"
+    )
+    text = text.replace("  return\n", "  }\n  return\n")
+    with pytest.raises(DeviceFault, match="SPY415") as raised:
+        run(text, {"x": halves(4, 64)}, device)
+    assert "[1]" in raised.value.finding.found
 
 
 @needs_collection

@@ -25,7 +25,7 @@ from spyre.hw.kernels.microkernel import SHORT, TALL, WIDTH, short_microkernel, 
 
 A, B, C = tb.OPERAND, tb.OPERAND + tb.OPERAND_WORDS, tb.OPERAND + 2 * tb.OPERAND_WORDS
 BASE, TENSOR, FORMAT = tb.BASE, tb.TENSOR, tb.FORMAT
-HALF_FORMAT, DL16_FORMAT = tb.HALF, tb.DL16
+HALF_FORMAT, DL16_FORMAT, FP32_FORMAT = tb.HALF, tb.DL16, tb.FP32
 BATCH, ROWS = tb.MATMUL_BATCH, tb.MATMUL_ROWS
 COLUMNS, REDUCED = tb.MATMUL_COLUMNS, tb.MATMUL_REDUCED
 ROW_COUNT, COLUMN_COUNT, REDUCED_COUNT = tb.ROW_COUNT, tb.COLUMN_COUNT, tb.REDUCED_COUNT
@@ -125,12 +125,19 @@ def multiply_chunk(a_pointer, rows, b_pointer, sticks, k_count, c_pointer, c_sti
 
 
 @kernel
-def store_rows(half, code, base, offsets, source, start, rows):
-    """Encode ``rows`` rows of one C stick; ``source`` holds them from float ``start`` on."""
+def store_rows(half, word, code, base, offsets, source, start, rows):
+    """Encode ``rows`` rows of one C stick, of float32 of two neighbours; ``source`` holds them from
+    float ``start`` on.
+    """
     for m in range(rows):
         at = (base + offsets[m]) >> 1
-        out = half[at : at + 64]
         values = source[start + m * 64 : start + m * 64 + 64]
+        if code == FP32_FORMAT:
+            wide = word[at >> 1 : (at >> 1) + 64]
+            for i in range(64):
+                wide[i] = values[i]
+            continue
+        out = half[at : at + 64]
         if code == HALF_FORMAT:
             for i in range(64):
                 out[i] = encode_half(values[i])
@@ -218,7 +225,7 @@ def multiply_rows(table, half, places, sticks, rows, offsets, factors, sums):
 
 
 @kernel
-def matmul(table, bases, half, first, last):
+def matmul(table, bases, half, word, first, last):
     """Run units ``first`` .. ``last`` of a matmul table."""
     row_block, row_count = table[ROW_BLOCK], table[ROW_COUNT]
     columns, depth = table[COLUMN_COUNT], table[REDUCED_COUNT]
@@ -242,7 +249,7 @@ def matmul(table, bases, half, first, last):
             )  # fmt: skip
             for n in range(sticks):
                 store_rows(
-                    half, c_code, c_base + c_columns[column_at + n],
+                    half, word, c_code, c_base + c_columns[column_at + n],
                     c_rows[row_at : row_at + rows], c_buffer, n * rows * 64, rows,
                 )  # fmt: skip
             continue
@@ -280,7 +287,7 @@ def matmul(table, bases, half, first, last):
                     ahead[n] = 0
         for n in range(sticks):
             store_rows(
-                half, c_code, c_base + c_columns[column_at + n],
+                half, word, c_code, c_base + c_columns[column_at + n],
                 c_rows[row_at : row_at + rows], c_buffer, n * c_stick, rows,
             )  # fmt: skip
 
@@ -332,7 +339,7 @@ def multiply_column(table, half, a_base, a_rows, a_depth, b_base, b_depth, core,
 
 
 @kernel
-def chunk_matmul(table, bases, half, first, last):
+def chunk_matmul(table, bases, half, word, first, last):
     """Run units ``first`` .. ``last`` of a table in the number mode dl16-chunk.
 
     A stick of K is a chunk: its products are added up in order of k from zero, rounded after every
@@ -353,8 +360,8 @@ def chunk_matmul(table, bases, half, first, last):
                 b_base + b_columns[n], b_depth, core, total, buffers,
             )  # fmt: skip
             store_rows(
-                half, table[C + FORMAT], c_base + c_columns[n], c_rows[row_at : row_at + rows],
-                total, 0, rows,
+                half, word, table[C + FORMAT], c_base + c_columns[n],
+                c_rows[row_at : row_at + rows], total, 0, rows,
             )  # fmt: skip
 
 
