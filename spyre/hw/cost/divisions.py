@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spyre.dtypes import FORMATS
 from spyre.hw.cost.machine import MachineSpec
-from spyre.hw.cost.models import STICK_ELEMENTS, kernel_ns
+from spyre.hw.cost.models import STICK_ELEMENTS, measured_class, product_ns
 from spyre.hw.counters import CostClass, Counters, OperationCounts, ProductShape
 
 CLOSE = 0.05  # candidates whose modelled times are closer are too close to call
@@ -53,12 +53,11 @@ def ranked(
     counts: OperationCounts, candidates: Sequence[Cores], machine: MachineSpec
 ) -> RankedDivisions:
     """Modelled times of a product, ``counts``, in other divisions than its own."""
-    found = [kernel_ns([divided(counts, cores)], machine) for cores in candidates]
-    times = tuple(each.total_ns for each in found)
+    times = tuple(product_ns(divided(counts, cores), machine) for cores in candidates)
     alike = (1.0 + ALIKE) * min(times)
     keys = [(max(ns, alike), -prod(c), ns) for ns, c in zip(times, candidates, strict=True)]
     order = sorted(range(len(times)), key=keys.__getitem__)
-    return RankedDivisions(times, tuple(order), found[0].spread or 0.0)
+    return RankedDivisions(times, tuple(order), getattr(machine.spread, measured_class([counts])))
 
 
 def divided(counts: OperationCounts, cores: Cores) -> OperationCounts:
