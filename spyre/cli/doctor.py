@@ -9,11 +9,13 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Literal
 
@@ -23,7 +25,16 @@ from spyre.cli.options import CommandParser
 from spyre.errors import SpyreError
 
 EXIT_NOT_RUN = 2
+NAME_WIDTH = 17
 LIBRARIES = ("numpy", "numba", "llvmlite", "lark", "msgspec")
+SERVING = {
+    "vllm": ("0.27.1", "built from its sources with VLLM_TARGET_DEVICE=empty"),
+    "spyre-inference": ("", "from its repository, with pip install --no-deps"),
+    "torch-spyre": ("", "python -m spyre.frontend install CHECKOUT"),
+    "hf-adapters-spyre": ("", "from its repository, with pip install --no-deps"),
+    "transformers": ("5.14.1", "pip install transformers==5.14.1"),
+}
+"""By package: the version that was run, and how to have it."""
 FEATURES = ("avx2", "avx512f", "avx512bw", "f16c")
 
 
@@ -41,11 +52,17 @@ class HealthCheck:
 
 
 def doctor(arguments: Sequence[str], program: str) -> int:
-    """Look at versions, processor, cache, PyTorch; run one small program. 2 if a check fails."""
+    """Look at versions, processor, cache, PyTorch; run one small program. 2 if a check fails.
+
+    With ``--serving`` also at what vLLM needs.
+    """
 
     def parse() -> argparse.Namespace:
         parser = CommandParser(prog=program, description="Say whether this installation works.")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument(
+            "--serving", action="store_true", help="also: vLLM with torch-spyre (docs/serving.md)"
+        )
         return parser.parse_args(arguments)
 
     return guarded(program, parse, _examine)
@@ -53,7 +70,7 @@ def doctor(arguments: Sequence[str], program: str) -> int:
 
 def _examine(parsed: argparse.Namespace) -> int:
     checks = []
-    for check in examine():
+    for check in examine(parsed.serving):
         checks.append(check)
         if not parsed.json:
             _print(check)
@@ -64,19 +81,21 @@ def _examine(parsed: argparse.Namespace) -> int:
 
 
 def _print(check: HealthCheck) -> None:
-    print(f"{check.outcome:<7} {check.name:<10} {check.text}", flush=True)
+    print(f"{check.outcome:<7} {check.name:<{NAME_WIDTH}} {check.text}", flush=True)
     if check.hint:
-        print(f"{'':<18} {check.hint}")
+        print(f"{'':<8}{'':<{NAME_WIDTH}} {check.hint}")
 
 
-def examine() -> Iterator[HealthCheck]:
-    """All checks, each made when it is asked for."""
+def examine(serving: bool = False) -> Iterator[HealthCheck]:
+    """All checks, each made when it is asked for. ``serving``: of what vLLM needs too."""
     makers: dict[str, Callable[[], HealthCheck]] = {
         "versions": _versions,
         "processor": _processor,
         "cache": _cache,
         "run": _run,
         "torch": _torch,
+        **({name: partial(_package, name) for name in SERVING} if serving else {}),
+        **({"programs": _programs} if serving else {}),
     }
     for name, make in makers.items():
         try:
@@ -170,3 +189,28 @@ def _torch() -> HealthCheck:
     whose = "torch-spyre's" if "torch_spyre" in sys.modules else "this package's"
     cards = torch.accelerator.device_count()
     return HealthCheck("torch", "ok", f"{found}, device 'spyre' is {whose}, cards: {cards}")
+
+
+def _package(name: str) -> HealthCheck:
+    """One of `SERVING`."""
+    wanted, how = SERVING[name]
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return HealthCheck(name, "failed", "not installed", f"{how}: docs/serving.md")
+    if wanted and found.partition("+")[0] != wanted:
+        return HealthCheck(name, "note", found, f"run with {wanted} only: {how}")
+    return HealthCheck(name, "ok", found)
+
+
+def _programs() -> HealthCheck:
+    """What the processes of a server find: the frontend, and the compiler's name."""
+    from spyre import config
+
+    if (chosen := config.FRONTEND.read()) != "torch-spyre":
+        hint = f"export {config.FRONTEND.name}=torch-spyre"
+        return HealthCheck("programs", "failed", f"{config.FRONTEND.name}={chosen}", hint)
+    if shutil.which("vllm") is None:
+        folder = os.path.dirname(sys.executable)
+        return HealthCheck("programs", "note", "no vllm on PATH", f"it is in {folder}")
+    return HealthCheck("programs", "ok", f"{config.FRONTEND.name}=torch-spyre, vllm on PATH")

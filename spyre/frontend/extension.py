@@ -6,7 +6,9 @@ registers most kernels; this module replaces the parts that are C++.
 
 from __future__ import annotations
 
+import atexit
 import dis
+import gc
 import sys
 from types import ModuleType
 from typing import Any, NoReturn
@@ -125,6 +127,8 @@ def _register() -> None:
     register_casts(without=_NOT_CAST)
     patches.install_named()
     compile_in_this_process()
+    # Python looks for cycles at its end, which takes a second among what torch.compile has made.
+    atexit.register(gc.freeze)
     for schema, kernel in collectives.OPERATORS.items():
         _library.impl(_library.define(schema), kernel, "PrivateUse1")
 

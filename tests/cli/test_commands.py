@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -145,6 +146,30 @@ def test_the_doctor_names_what_fails_and_looks_further(capsys, monkeypatch):
         ["failed", "torch"],
     ]
     assert "the PyTorch device needs torch 2.13.0" in text
+
+
+def test_the_doctor_says_what_a_server_lacks(capsys, monkeypatch):
+    versions = {"vllm": "0.27.1+empty", "torch-spyre": "0.0.1", "transformers": "5.24.0"}
+
+    def found(name):
+        if name in doctor.SERVING and name not in versions:
+            raise PackageNotFoundError(name)
+        return versions.get(name) or version(name)
+
+    monkeypatch.setattr(doctor, "version", found)
+    monkeypatch.setenv("SPYRE_FRONTEND", "spyre")
+    code, text = printed(capsys, command.main, "doctor", "--serving", "--json")
+    outcomes = {check["name"]: check["outcome"] for check in json.loads(text)["checks"]}
+    assert code == 2
+    assert {name: outcomes[name] for name in (*doctor.SERVING, "programs")} == {
+        "vllm": "ok",
+        "spyre-inference": "failed",
+        "torch-spyre": "ok",
+        "hf-adapters-spyre": "failed",
+        "transformers": "note",
+        "programs": "failed",
+    }
+    assert "export SPYRE_FRONTEND=torch-spyre" in text
 
 
 # --- findings for other tools -------------------------------------------------------------------

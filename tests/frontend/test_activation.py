@@ -104,6 +104,20 @@ def test_a_fill_is_in_the_number_mode_of_the_card(package, mode):
     assert printed == f"True 12.0\nTrue {smallest}\n"
 
 
+def test_the_device_without_an_index_is_the_current_card(package):
+    code = """
+        import torch_spyre._C
+        torch_spyre._C.set_device(1)
+        there = torch.ones(2, 64, dtype=torch.float16).to("spyre")
+        model = torch.nn.Linear(2, 2, dtype=torch.float16).to("spyre")
+        made = torch.tensor([1.0, 2.0], dtype=torch.float16, device="spyre")
+        tensors = (there, model.weight, made, torch.empty(2, device="spyre"), there.to("cpu"))
+        print(*[tensor.device for tensor in tensors])
+    """
+    printed = run_anew(code, AUTOLOAD, PYTHONPATH=package, **TORCH_SPYRE, AIU_WORLD_SIZE="2")
+    assert printed == "spyre:1 spyre:1 spyre:1 spyre:1 cpu\n"
+
+
 def test_what_cannot_be_had():
     lines = """
         for frontend in ("torch_spyre", "torch-spyre"):

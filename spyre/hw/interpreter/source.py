@@ -11,6 +11,7 @@ that LLVM selects.
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -32,6 +33,10 @@ _ELEMENTWISE = "is_elementwise"
 
 Namespace = dict[str, Any]
 
+_reading = threading.RLock()
+"""CPython 3.11 counts the depth of a syntax tree for all threads at once, and raises a SystemError
+if they take turns while they parse."""
+
 
 @cache
 def kernels_of(module: str) -> Namespace:
@@ -42,8 +47,9 @@ def kernels_of(module: str) -> Namespace:
         _SELECT: select_elements,
         "__name__": module,
     }
-    for statement in ast.parse(path.read_text(), str(path)).body:
-        _take(statement, found, str(path))
+    with _reading:
+        for statement in ast.parse(path.read_text(), str(path)).body:
+            _take(statement, found, str(path))
     found.update(machine.IN_PLACE_OF.get(module, {}))
     return found
 

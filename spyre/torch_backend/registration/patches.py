@@ -51,7 +51,9 @@ def _lacks_index(value: Any) -> bool:
     return _is_spyre(value) and torch.device(value).index is None
 
 
-FOR_OTHER_PACKAGES = ("accelerator", "stream", "event", "generator", "profiled_memory")
+FOR_OTHER_PACKAGES = (
+    *("accelerator", "stream", "event", "generator", "profiled_memory", "to", "factories"),
+)
 
 
 def install_named(names: Collection[str] = FOR_OTHER_PACKAGES) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import gc
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 from types import FunctionType
 
@@ -16,6 +20,8 @@ from spyre.hw.plan_table import DISPATCH_WORDS, KERNELS
 
 NOT_CALLED = {"ir", "intrinsic", "cgutils", "I16", "I32", "I64"}
 """Of what writes LLVM's text, for which there is something else."""
+
+FAMILIES = ("families.elementwise", "families.reduction", "families.movement")
 
 LOOPS = {
     "elements": ("for i in range(n): z[i] = x[i] + y[i]", True),
@@ -75,3 +81,20 @@ def test_what_moves_and_links_programs() -> None:
     )
     assert np.array_equal(*rows)
     assert np.array_equal(rows[1][2:], dispatch)
+
+
+def test_threads_read_modules_at_once():
+    """What the garbage collector calls lets other threads run in the middle of a syntax tree."""
+    gc.callbacks.append(give_way := lambda *_: time.sleep(0))
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+    modules = [f"spyre.hw.kernels.{name}" for name in ("blocks", *FAMILIES)]
+    kernels_of.cache_clear()
+    try:
+        gc.set_threshold(50)
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(len(modules)) as threads:
+            assert all(threads.map(kernels_of, modules))
+    finally:
+        gc.callbacks.remove(give_way)
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
