@@ -20,6 +20,7 @@ from tests.sanitizer.programs import NBYTES, ROW
 CHECKS = {
     "tile_without_gap": ("memory", "SPY702"),
     "unwritten_pool": ("init", "SPY710"),
+    "overlapping_pool": ("memory", "SPY733"),
     "unwritten_lx": ("init", "SPY710"),
     "two_writers": ("race", "SPY711"),
     "shifted_in_place": ("race", "SPY712"),

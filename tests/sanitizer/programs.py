@@ -117,6 +117,21 @@ def unwritten_pool(directory: Path) -> Path:
     return write(builder, directory, [READ, WRITTEN])
 
 
+def overlapping_pool(directory: Path) -> Path:
+    """A copy that is read last shares half its memory with a tensor made and read meanwhile, as
+    where two names of one buffer get one address after both were given places of their own.
+    """
+    builder = BundleBuilder()
+    x, y, z, w = (HostOperand(buffer.at()) for buffer in arguments(builder, 4))
+    pool = builder.temporary(3 * NBYTES // 2)
+    copy, other = HostOperand(pool.at()), HostOperand(pool.at(NBYTES // 2))
+    builder.add(pointwise("abs", SHAPE, [x], copy, SPLIT))
+    builder.add(pointwise("neg", SHAPE, [y], other, SPLIT))
+    builder.add(pointwise("abs", SHAPE, [other], z, SPLIT))
+    builder.add(pointwise("neg", SHAPE, [copy], w, SPLIT))
+    return write(builder, directory, [READ, READ, WRITTEN, WRITTEN])
+
+
 def unwritten_lx(directory: Path) -> Path:
     """16 sticks per core are written to LX, the 16 behind them are read."""
     builder = BundleBuilder()
@@ -274,6 +289,7 @@ WRONG = {
     for program in (
         tile_without_gap,
         unwritten_pool,
+        overlapping_pool,
         unwritten_lx,
         two_writers,
         shifted_in_place,

@@ -6,7 +6,7 @@ An operand must stay in the allocation that its address is computed from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,8 @@ def _finding(
 
 BoolArray = npt.NDArray[np.bool_]
 POOL_NAME = "pool"
+POOLS = (POOL_NAME, "device_mem_allocate")
+"""Beginnings of the names of a program's memory for intermediate tensors."""
 _CHUNK = 1 << 22
 """Stick addresses compared at once."""
 
@@ -186,8 +188,8 @@ def _check_layout(
 
 
 @dataclass(frozen=True, slots=True)
-class _LxUse:
-    """An LX operand of an execute: its byte range in the scratchpad of the first core.
+class _Use:
+    """An operand of an execute: its byte range, in LX in the scratchpad of the first core.
 
     If the operand's cells are in many scratchpads: the range that covers all of them.
     """
@@ -198,7 +200,7 @@ class _LxUse:
     low: int
     high: int
 
-    def meets(self, other: _LxUse) -> bool:
+    def meets(self, other: _Use) -> bool:
         return self.low < other.high and other.low < self.high
 
 
@@ -207,7 +209,7 @@ def check_stale(
 ) -> Iterator[SanitizerFinding]:
     """Reads after a loop of LX that only the loop wrote, without accumulating (SPY732)."""
     paths = linked.program.loop_paths
-    uses = [use for variant in variants for use in _lx_uses(variant)]
+    uses = [use for variant in variants for use in _uses(variant)]
     by_static = {variant.execute.index: variant for variant in variants}
     for read in (use for use in uses if not use.is_output):
         before = [u for u in uses if u.is_output and u.static < read.static and u.meets(read)]
@@ -229,7 +231,7 @@ def check_stale(
 
 
 def _stale_finding(
-    variant: Variant, label: ExecuteLabels, read: _LxUse, writer: Variant
+    variant: Variant, label: ExecuteLabels, read: _Use, writer: Variant
 ) -> SanitizerFinding:
     tensor = variant.op.tensors[read.operand]
     number = label.first_execute + writer.execute.index
@@ -247,19 +249,76 @@ def _stale_finding(
     )
 
 
-def _lx_uses(variant: Variant) -> Iterator[_LxUse]:
+def _uses(variant: Variant, pools: tuple[str, ...] = ()) -> Iterator[_Use]:
+    """Operands in LX, or in memory whose name begins as one of ``pools``; there without scattered
+    outputs.
+    """
     first_output = len(variant.op.tensors) - len(variant.op.outputs)
     for operand, tensor in enumerate(variant.op.tensors):
-        count = 1 if variant.divided is None else len(variant.op.cores)
+        count = 1 if variant.divided is None and not pools else len(variant.op.cores)
         boxes = [
             (k, box) for k, box in enumerate(variant.boxes[operand][:count]) if box is not None
         ]
-        if tensor.component is not Component.LX or not boxes:
+        owner, is_output = variant.owners[operand][0], operand >= first_output
+        is_in_pool = owner is not None and owner.name.startswith(pools)
+        is_scattered = is_output and is_indirect(tensor)
+        is_here = is_in_pool and not is_scattered if pools else tensor.component is Component.LX
+        if not is_here or not boxes:
             continue
-        starts = ((variant.starts[0, operand] - LX_BASE) % LX_BYTES).tolist()
+        starts = variant.starts[0, operand]
+        starts = (starts if pools else (starts - LX_BASE) % LX_BYTES).tolist()
         low = min(starts[k] + box.first_bytes for k, box in boxes)
         high = max(starts[k] + box.end_bytes for k, box in boxes)
-        yield _LxUse(variant.execute.index, operand, operand >= first_output, low, high)
+        yield _Use(variant.execute.index, operand, is_output, low, high)
+
+
+def check_overlaps(
+    linked: LinkedProgram, variants: Sequence[Variant], label: ExecuteLabels
+) -> Iterator[SanitizerFinding]:
+    """Tensors in the pool, each written whole and read later, that share memory while both are
+    alive (SPY733); in loops, where addresses move, none are looked for.
+    """
+    paths, by_static = linked.program.loop_paths, {v.execute.index: v for v in variants}
+    lives: list[list[_Use]] = []
+    known: dict[tuple[int, int], list[_Use]] = {}
+    outside = (v for v in variants if not paths[v.execute.index])
+    for use in (use for variant in outside for use in _uses(variant, POOLS)):
+        life = known.get((use.low, use.high))
+        if not use.is_output and life is not None:
+            life.append(use)
+        elif use.is_output and (life is None or life[-1].static != use.static):
+            known[use.low, use.high] = life = [use]
+            lives.append(life)
+    for k, (written, *reads) in enumerate(lives):
+        for other, *others in lives[k + 1 :]:
+            if not reads or other.static >= reads[-1].static:
+                break
+            if others and other.meets(written):
+                yield _overlap_finding(by_static, label, written, reads[-1], other)
+                break
+
+
+def _overlap_finding(
+    by_static: Mapping[int, Variant], label: ExecuteLabels, written: _Use, read: _Use, other: _Use
+) -> SanitizerFinding:
+    variant = by_static[read.static]
+    tensor = variant.op.tensors[read.operand].name
+    first, second = (
+        f"execute {label.first_execute + use.static} ({by_static[use.static].op.name})"
+        for use in (written, other)
+    )
+    return _finding(
+        variant,
+        label,
+        Check.MEMORY,
+        "SPY733",
+        Severity.WARNING,
+        f"{variant.op.name} reads {tensor} in the pool, a part of which another tensor has taken",
+        read.operand,
+        address=written.low,
+        expected=f"the tensor that {first} wrote",
+        found=f"{second} wrote to {other.low:#x} to {other.high:#x} since",
+    )
 
 
 def static_findings(
@@ -276,6 +335,8 @@ def static_findings(
             yield from check_span(variant, label)
         if Check.LX in checks:
             yield from check_lx_boundary(variant, label)
+    if Check.MEMORY in checks:
+        yield from check_overlaps(linked, variants, label)
     if Check.LX in checks:
         yield from check_stale(linked, variants, label)
 
