@@ -49,28 +49,17 @@ def paged_attn_compute(
     is_read = position < lengths
     chosen = torch.where(is_read[:, ::size], table[:, :blocks], 0)
     last = lengths - tokens + torch.arange(tokens, dtype=torch.int32, device=query.device)
-    sees = (position >= starts).unsqueeze(1) & (position <= last.unsqueeze(2))
+    sees = ((position >= starts).unsqueeze(1) & (position <= last.unsqueeze(2))).unsqueeze(1)
 
     def rows(cache: torch.Tensor) -> torch.Tensor:
-        read = cache.index_select(0, chosen.reshape(-1)).reshape(
-            -1, len(position), *cache.shape[2:]
-        )
-        return torch.where(is_read[..., None, None], read, 0.0).transpose(1, 2)
+        return torch.where(is_read[..., None, None], cache[chosen].flatten(1, 2), 0.0)
 
-    attended = F.scaled_dot_product_attention(
-        query.transpose(1, 2),
-        rows(keys),
-        rows(values),
-        sees.unsqueeze(1),
-        scale=scale,
-        enable_gqa=True,
-    )
+    q, k, v = (x.transpose(1, 2) for x in (query, rows(keys), rows(values)))
+    attended = F.scaled_dot_product_attention(q, k, v, sees, scale=scale, enable_gqa=True)
     return attended.transpose(1, 2).contiguous()
 
 
-def moe_mm(
-    x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor, *args: Any
-) -> torch.Tensor:
+def moe_mm(x: torch.Tensor, weights: torch.Tensor, experts: torch.Tensor, *args: Any) -> Any:
     """[tokens, choices, outputs]: rows of ``x``, each ``topk`` times, times their expert's weights.
 
     Positions of an expert are repeated up to a power of two, so that few programs serve all counts.
