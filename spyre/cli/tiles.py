@@ -9,7 +9,6 @@ from pathlib import Path
 
 from spyre.cli.options import ComparisonOptions, Options
 from spyre.errors import LaunchError
-from spyre.mlir.tiles import load_ktir
 from spyre.runtime.arguments import HostTensor, load_tensors, parse_tensor_spec, random_tensor
 from spyre.runtime.compare import EXACT, Tolerance, default_tolerance, require_equal_shapes
 from spyre.runtime.run import Run, Session
@@ -25,6 +24,8 @@ def is_tile_program(path: str) -> bool:
 
 def describe_tile_run(options: Options, session: Session) -> Run:
     """The run of a text with the arguments of the command line. Errors as of `spyre.run`."""
+    from spyre.mlir.tiles import load_ktir
+
     program = load_ktir(options.path)
     given: dict[str, HostTensor | float] = {}
     for k, (name, file) in enumerate(map(_named, (*options.inputs, *options.shapes))):

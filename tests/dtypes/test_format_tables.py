@@ -28,7 +28,7 @@ from spyre.hw.numerics import Numerics
 from spyre.hw.ops.elementwise import FLOATS
 from spyre.hw.ops.table import OPS
 from spyre.runtime.compare.outputs import EXACT, default_tolerance
-from spyre.torch_backend.device.dtypes import DTYPES
+from spyre.torch_backend.device.dtypes import DTYPES, PARTS
 from spyre.torch_backend.eager import dispatch
 from spyre.torch_backend.tensors.allocation import TYPE_CODES
 
@@ -131,7 +131,7 @@ def test_torch_dtypes():
     ours = {row.name for row in HOST_DTYPES.values() if not row.name.startswith("q")}
     assert set(DTYPES) == ours
     assert all(isinstance(dtype, torch.dtype) for dtype in DTYPES.values())
-    assert set(TYPE_CODES) == set(DTYPES.values())
+    assert set(TYPE_CODES) == set(DTYPES.values()) | set(PARTS)
     assert (torch.float16, torch.bfloat16, torch.float32) == dispatch.FLOATS
     assert {row.host_dtype for row in FORMATS.values()} - {""} <= set(DTYPES)
 

@@ -16,7 +16,7 @@ from qa.conformance_compiled.real_functions import read_function
 from tests.conftest import SHARED
 
 BUNDLES = SHARED / "bundles"
-NAME = "mm_1x128x256"
+NAME = "bmm_4x64x128x64"
 FIRST, ONE_CORE = Setting("symbolic", 32), Setting("symbolic", 1)
 
 pytestmark = pytest.mark.skipif(not BUNDLES.exists(), reason="the real bundles are not here")

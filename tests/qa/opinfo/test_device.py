@@ -34,7 +34,7 @@ OPERATORS = {
     "empty_like": o.UNSUPPORTED,
     "zero_": o.PASSED,
     "double": o.UNSUPPORTED,
-    "cfloat": o.UNSUPPORTED,
+    "cfloat": o.PASSED,
 }
 
 
