@@ -99,7 +99,7 @@ def test_kept_kernels_run_and_say_how_they_came_about(tmp_path, monkeypatch, cap
     (place,) = (p for p in tmp_path.iterdir() if "sdsc" in p.name)
     assert "batchmatmul: cores 24; c0: 128 in 8, c1: 192 in 3" in (place / "divisions.txt").read_text()
     assert "work_distribution" in (place / "divisions.txt").read_text()
-    assert "LX plan: 5 of 8 buffers in LX" in (place / "lx.txt").read_text()
+    assert "LX plan: 4 of 8 buffers in LX" in (place / "lx.txt").read_text()
     layouts = (place / "layouts.txt").read_text().splitlines()
     assert layouts[0].startswith("arg_0 input: float16[128, 256], strides [256, 1] -> SEN169_FP16")
     assert "OpSpec(" in (place / "operations.txt").read_text()
