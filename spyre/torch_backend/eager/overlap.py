@@ -50,8 +50,8 @@ def overlap_check(op: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]
             written = args[position] if position < len(args) else kwargs.get(name)
             if (
                 isinstance(written, torch.Tensor)
+                and not current_recorder()  # first: strides of a traced tensor may be symbols
                 and _may_overlap(written, args, kwargs, works_in_place)
-                and not current_recorder()
             ):
                 return _refuse_overlap(op, written, args, kwargs)
         return False

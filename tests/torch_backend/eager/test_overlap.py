@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spyre.torch_backend.eager.overlap import overlap_check
+from spyre.torch_backend.program.operations import recorded_by
+
 
 def ones(*sizes, device):
     return torch.ones(sizes, device=device)
@@ -125,3 +128,19 @@ def test_compiled_functions_write_to_other_parts():
 
     results = [f(torch.ones(4, 64, device="spyre")) for f in (halves, torch.compile(halves))]
     assert torch.equal(results[0].cpu(), results[1].cpu())
+
+
+class Traced(torch.Tensor):
+    """A tensor whose strides cannot be looked at, as those of symbols while a graph is traced."""
+
+    def is_contiguous(self, *_, **__):
+        raise RuntimeError("not tracked")
+
+
+def test_traced_tensors_are_not_looked_at():
+    written = torch.zeros(3).as_subclass(Traced)
+    check = overlap_check(torch.ops.aten.add_.Tensor)
+    with recorded_by(lambda *_: None):
+        assert check((written, written), {}) is False
+    with pytest.raises(RuntimeError, match="not tracked"):
+        check((written, written), {})
