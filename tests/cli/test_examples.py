@@ -12,7 +12,7 @@ import spyre
 from spyre.hw.device.device import Device
 
 NAMES = ("add_loop", "matmul", "matmul_tile", "softmax")
-PROGRAMS = ("ktir", "workflows", "torch", "torch_spyre", "sweep")
+PROGRAMS = ("ktir", "serving", "workflows", "torch", "torch_spyre", "sweep")
 
 
 def files(root: Path) -> dict[str, bytes]:

@@ -276,7 +276,8 @@ def check_overlaps(
     linked: LinkedProgram, variants: Sequence[Variant], label: ExecuteLabels
 ) -> Iterator[SanitizerFinding]:
     """Tensors in the pool, each written whole and read later, that share memory while both are
-    alive (SPY733); in loops, where addresses move, none are looked for.
+    alive (SPY733); in loops, where addresses move, none are looked for. A write to the start of a
+    tensor, or over all of it, makes another tensor there.
     """
     paths, by_static = linked.program.loop_paths, {v.execute.index: v for v in variants}
     lives: list[list[_Use]] = []
@@ -287,6 +288,9 @@ def check_overlaps(
         if not use.is_output and life is not None:
             life.append(use)
         elif use.is_output and (life is None or life[-1].static != use.static):
+            for low, high in [*known]:
+                if low == use.low or (use.low <= low and high <= use.high):
+                    del known[low, high]
             known[use.low, use.high] = life = [use]
             lives.append(life)
     for k, (written, *reads) in enumerate(lives):

@@ -94,7 +94,8 @@ class TileTraces:
     """Functions traced before, by program, function, numbers and sizes of the pointers."""
 
     def __init__(self) -> None:
-        self._kept: LruCache[object, TracedKernel] = LruCache(MOST_TRACED)
+        # With its module, so that no other module takes the identity in the key.
+        self._kept: LruCache[object, tuple[object, TracedKernel]] = LruCache(MOST_TRACED)
 
     def trace(
         self,
@@ -108,8 +109,9 @@ class TileTraces:
         sizes = tuple((name, p.dtype_name, p.elements) for name, p in pointers.items())
         key = (id(program.module), function, sizes, tuple(numbers.items()), str(numerics))
         return self._kept.get_or_make(
-            key, lambda: _trace(program, function, pointers, numbers, numerics)
-        )
+            key,
+            lambda: (program.module, _trace(program, function, pointers, numbers, numerics)),
+        )[1]
 
 
 def _trace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import numpy as np
@@ -275,3 +276,19 @@ def test_programs_of_the_collection():
         right += 1
     assert right >= LEAST_RIGHT
     assert all(error.code in NOT_SIMULATED and error.location for error in refused), refused
+
+
+def test_a_text_read_later_is_traced_anew(device):
+    """A kept trace keeps its text's tree, so that no other tree has the identity in its key."""
+    text = (EXAMPLES / "add.ktir").read_text()
+    given = {"x": halves(4096), "y": halves(4096)}
+    for _ in range(4):
+        program = load_ktir(text)
+        spyre.run(program, given, device=device)
+        module = program.module
+        del program
+        gc.collect()
+        assert sys.getrefcount(module) > 2, "of the name above and of the call"
+        wrong = load_ktir(text.replace("constant 512 ", "constant 520 "))
+        with pytest.raises(DeviceFault, match="SPY414"):
+            spyre.run(wrong, given, device=device)
