@@ -115,7 +115,7 @@ _KINDS = (
 
 
 def kept() -> tuple[tuple[str, int, int], ...]:
-    """What the cache directory holds: kinds, entries, bytes."""
+    """Return the kinds of files in the cache directory, with their number and bytes."""
     directory = config.cache_directory()
     rows = []
     for kind, pattern in _KINDS:

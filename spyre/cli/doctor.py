@@ -204,7 +204,7 @@ def _package(name: str) -> HealthCheck:
 
 
 def _programs() -> HealthCheck:
-    """What the processes of a server find: the frontend, and the compiler's name."""
+    """Check that a server's processes find the frontend and the compiler's command."""
     from spyre import config
 
     if (chosen := config.FRONTEND.read()) != "torch-spyre":

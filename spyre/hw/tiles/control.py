@@ -160,7 +160,7 @@ class _State:
         return cls(len(tracer.statements), tracer.sequence, dict(tracer.scratchpad.taken))
 
     def restore(self, tracer: Tracer) -> None:
-        """Forget what was traced since."""
+        """Remove the statements that were traced since then."""
         del tracer.statements[self.statements :]
         tracer.sequence, tracer.scratchpad.taken = self.sequence, dict(self.taken)
 

@@ -140,7 +140,7 @@ class TracedProgram:
 
 @dataclass(frozen=True, eq=False)
 class TracedKernel:
-    """What is launched: a traced function with the numbers that it reads from memory.
+    """A program to launch: a traced function with the numbers that it reads from memory.
 
     ``constants``: content of the last argument, a stick of equal numbers each: (element, value).
     ``findings``: notes of the trace.

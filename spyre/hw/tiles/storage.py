@@ -56,7 +56,7 @@ def _walk(body: tuple[TileOp, ...]) -> list[TileOp]:
 
 @dataclass
 class Scratchpad:
-    """What lies in the scratchpads. ``taken``: offset → (end, number of its last use)."""
+    """Allocator of the scratchpads. ``taken``: offset → (end, number of its last use)."""
 
     limit: int = LX_BYTES
     taken: dict[int, tuple[int, int]] = field(default_factory=dict)

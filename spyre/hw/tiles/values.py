@@ -1,4 +1,4 @@
-"""What the values of a KTIR function are while it is traced: arrays over iterations and tiles.
+"""Values of a KTIR function while it is traced: arrays over iterations and tiles.
 
 A `Level` is the iterations of the loops around an operation, all at once: its rows. A number is an
 array [row, tile] (extents of 1 where it does not vary). A `DataTile` is a place in memory, with the
@@ -32,7 +32,7 @@ FORMATS = {
 PAIR = 64
 """Elements that last dims in scratchpads are padded to: a stick of f16, two of f32."""
 ROW_BYTES = 2 * STICK_BYTES
-"""Distance of neighbours that lie in sticks alone, for any element type."""
+"""Pitch in bytes of elements that are stored one per stick: the same for every element type."""
 
 
 @dataclass(frozen=True, eq=False)

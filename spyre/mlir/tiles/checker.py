@@ -38,7 +38,7 @@ _MOST = 20
 
 
 def check_tiles(module: TileModule) -> tuple[Finding, ...]:
-    """What is wrong with a text, in textual order; at most twenty findings of a code."""
+    """Return the findings on a text, in textual order, at most twenty of each code."""
     faults = [
         fault for function in module.functions for fault in _Function(module, function).check()
     ]

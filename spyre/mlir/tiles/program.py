@@ -1,4 +1,4 @@
-"""A KTIR text as a program: its functions, what they take, its findings, its text again."""
+"""A KTIR text as a program: functions, their arguments, findings, the printed text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class KtirProgram:
         return {function.name: function for function in self.module.functions}
 
     def check(self) -> tuple[Finding, ...]:
-        """What is wrong with the text, as far as it can be known before a launch."""
+        """Return the findings on the text that do not depend on a launch."""
         return check_tiles(self.module)
 
     def function(self, name: str | None = None) -> TileFunction:
@@ -65,7 +65,7 @@ class KtirProgram:
         return functions[name]
 
     def arguments(self, name: str | None = None) -> tuple[KtirArgument, ...]:
-        """What a function takes, in its order. BundleError SPY193 for tiles as arguments."""
+        """Return a function's arguments in order. BundleError SPY193 for tiles as arguments."""
         function = self.function(name)
         for parameter in function.parameters:
             if parameter.type.kind not in _RUNNABLE or function.results:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SHARED
+
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "ktir"
-COLLECTION = Path("/work/shared/ktir")
+COLLECTION = SHARED / "ktir"
 """Programs with values, wrong programs, texts: not part of the repository."""
 needs_collection = pytest.mark.skipif(
     not COLLECTION.is_dir(), reason=f"the collection of KTIR programs is not in {COLLECTION}"
