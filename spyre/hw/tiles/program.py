@@ -1,7 +1,7 @@
 """A traced KTIR function as a program that can be linked: statements, and their instances in order.
 
-Each statement is an operation with the start addresses of its operands per tile; what the linker
-needs besides follows from them. Statements whose instances run on different sets of tiles are
+Each statement is an operation with the start addresses of its operands per tile; the
+linker's other inputs follow from them. Statements whose instances run on different sets of tiles are
 several executes.
 """
 
