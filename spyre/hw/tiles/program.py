@@ -1,8 +1,8 @@
 """A traced KTIR function as a program that can be linked: statements, and their instances in order.
 
-Each statement is an operation with the start addresses of its operands per tile; the
-linker's other inputs follow from them. Statements whose instances run on different sets of tiles are
-several executes.
+Each statement is an operation with the start addresses of its operands per tile; the linker's other
+inputs follow from them. Statements whose instances run on different sets of tiles are several
+executes.
 """
 
 from __future__ import annotations
