@@ -2,15 +2,17 @@
 
 Before work is divided, unread results are removed, K of every matmul is padded to whole sticks
 (zeros in the lanes beyond K of the left factor, rows of zeros in the right one; operations
-reference §4, hardware reference §4), and equal constants become one; each of these passes returns
-new `KernelOperations`. Then the operations become `KernelOp`s, whose work is divided and whose
-memory in LX and in the pool is planned. The coarse-tiling document runs these passes on
-ir.Operations before scheduling; here layouts and memory are known.
+reference §4, hardware reference §4), equal constants become one, and operations that repeat an
+earlier one are removed; each of these passes returns new `KernelOperations`. Then the operations
+become `KernelOp`s, whose work is divided and whose memory in LX and in the pool is planned. The
+coarse-tiling document runs these passes on ir.Operations before scheduling; here layouts and memory
+are known.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -302,16 +304,58 @@ def dedup_and_promote_constants(kernel: KernelOperations) -> KernelOperations:
         constant = kernel.constants.get(memory.argument)
         if constant is not None:
             same[region] = first.setdefault(constant.key, region)
-    specs = []
-    for spec in kernel.specs:
-        inputs = tuple(replace(v, region=same.get(v.region, v.region)) for v in spec.inputs)
-        specs.append(spec if inputs == spec.inputs else replace(spec, inputs=inputs))
-    return replace(kernel, specs=tuple(specs))
+    return replace(kernel, specs=tuple(_reading(spec, same) for spec in kernel.specs))
+
+
+def _reading(spec: DeviceOp, renamed: Mapping[int, int]) -> DeviceOp:
+    """The operation with inputs in other regions."""
+    inputs = tuple(replace(v, region=renamed.get(v.region, v.region)) for v in spec.inputs)
+    return spec if inputs == spec.inputs else replace(spec, inputs=inputs)
+
+
+def share_equal_results(kernel: KernelOperations) -> KernelOperations:
+    """Remove operations that repeat an earlier one; their readers read the earlier result.
+
+    All operations of loops stay, and those whose result is an argument, is read in a loop, or is
+    written more than once.
+    """
+    regions, pairs = kernel.regions, [*zip(kernel.specs, kernel.paths, strict=True)]
+    writes = Counter(spec.output.region for spec in kernel.specs)
+    looped = {region for spec, path in pairs if path for region in spec.regions()}
+    # arguments may share memory: a write to one changes all
+    memory = [-1 if region.argument >= 0 else k for k, region in enumerate(regions)]
+    first: dict[tuple[object, ...], int] = {}
+    same: dict[int, int] = {}
+    kept, versions = [], Counter[int]()
+    for spec, path in pairs:
+        region = spec.output.region
+        read = _reading(spec, same)
+        if not path and writes[region] == 1 and memory[region] >= 0 and region not in looped:
+            read_versions = tuple(versions[memory[k]] for k in read.regions())
+            key = (_computation(read), regions[region], read_versions)
+            same[region] = first.setdefault(key, region)
+        versions[memory[region]] += 1
+        if same.get(region, region) == region:
+            kept.append((read, path))
+    specs, paths = zip(*kept, strict=True) if kept else ((), ())
+    return replace(kernel, specs=specs, paths=paths)
+
+
+def _computation(spec: DeviceOp) -> tuple[object, ...]:
+    """A key that is equal for operations that differ only in the region of their result."""
+    output, constants = replace(spec.output, region=-1), tuple(sorted(spec.constants.items()))
+    function = (spec.kind, spec.name, spec.dims, constants)
+    return (*function, spec.mask_from, spec.lane_multiple, spec.part, spec.inputs, output)
 
 
 # --- all passes of one kernel ---------------------------------------------------------------------
 
-OPERATION_PASSES = (remove_unread, insert_bmm_padding, dedup_and_promote_constants)
+OPERATION_PASSES = (
+    remove_unread,
+    insert_bmm_padding,
+    dedup_and_promote_constants,
+    share_equal_results,
+)
 """Passes before the operations of a bundle become `KernelOp`s."""
 
 

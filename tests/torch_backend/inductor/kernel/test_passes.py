@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,8 +14,10 @@ from spyre.torch_backend.inductor.kernel.passes import (
     LoopPath,
     dedup_and_promote_constants,
     insert_bmm_padding,
+    share_equal_results,
 )
 from spyre.torch_backend.program.op_spec import OpKind
+from spyre.torch_backend.program.operations import scalar_view
 from tests.torch_backend.inductor.compiled_code import compiled
 
 
@@ -36,6 +40,7 @@ PASSES = [
     *("remove_dead_code", "propagate_layouts", "restickify"),
     *("propagate_named_dims", "assign_dim_hints", "coarse_tile"),
     *("remove_unread", "insert_bmm_padding", "dedup_and_promote_constants"),
+    "share_equal_results",
     *("span_reduction", "cost_model_matmul_division", "work_distribution"),
     *("scratchpad_planning", "hbm_pool_planning"),
 ]
@@ -133,3 +138,61 @@ def test_equal_numbers_are_one():
     assert read[4] == read[5]
     assert len(set(read)) == 4, "zeros of both signs are two numbers"
     assert dedup_and_promote_constants(found) == found
+
+
+def shared_names(make):
+    """Names of the operations that stay, and the input regions of the last one."""
+    found = share_equal_results(kernel(make))
+    return [spec.name for spec in found.specs], [v.region for v in found.specs[-1].inputs]
+
+
+def test_an_operation_that_repeats_an_earlier_one_is_removed():
+    def make(low):
+        x = low.builder.scratch((64,), "float16", 0)
+        one, two = low.pointwise("exp", x), low.pointwise("exp", x)
+        low.pointwise("add", low.pointwise("neg", one), low.pointwise("neg", two))
+
+    names, read = shared_names(make)
+    assert names == ["exp", "neg", "add"]
+    assert read[0] == read[1]
+
+
+def test_an_operation_stays_when_its_operand_was_written_in_between():
+    def make(low):
+        x, y = (low.builder.scratch((64,), "float16", 0) for _ in range(2))
+        one = low.pointwise("exp", x)
+        low.builder.output_into(low.pointwise("neg", y), x)
+        low.pointwise("add", one, low.pointwise("exp", x))
+
+    assert shared_names(make)[0] == ["exp", "neg", "exp", "add"]
+
+
+def test_operations_whose_arguments_may_share_memory_stay():
+    def make(low):
+        x, y = (low.builder.argument(scalar_view("float16"), "float16", True) for _ in range(2))
+        one = low.pointwise("exp", x)
+        low.builder.output_into(low.pointwise("neg", one), y)
+        low.pointwise("add", one, low.pointwise("exp", x))
+
+    assert shared_names(make)[0] == ["exp", "neg", "exp", "add"]
+
+
+def test_operations_in_loops_and_those_that_loops_read_stay():
+    def make(low):
+        x = low.builder.scratch((64,), "float16", 0)
+        one, two = low.pointwise("exp", x), low.pointwise("exp", x)
+        low.pointwise("add", one, two)
+
+    found, loop = kernel(make), LoopPath((0,), (2,), (0,), (None,))
+    for paths in ((NO_LOOPS, NO_LOOPS, loop), (loop, loop, NO_LOOPS)):
+        assert len(share_equal_results(replace(found, paths=paths)).specs) == 3
+
+
+def test_sine_and_cosine_of_one_tensor_share_its_reduction():
+    torch.manual_seed(0)
+    x = torch.randn(4, 64).to("spyre")
+    found, both = compiled(lambda x: x.sin() - x.cos(), x)
+    assert torch.equal(found, x.sin() - x.cos())
+    single = [compiled(call, x)[1] for call in (torch.sin, torch.cos)]
+    executes = [sum(len(kernel.bundle.built) for kernel in kernels) for kernels in (both, *single)]
+    assert executes[0] < 0.7 * sum(executes[1:])
