@@ -1,8 +1,9 @@
 """Interrupt work on a card thousands of times, and check the card after each interrupt.
 
 Half of the interrupts come at a random line of Python of this package or torch, half after a random
-time, so also within C++. Each kind of work has a process of its own. Exit codes: 0 if no process
-aborted or hung and every card was right afterwards, else 1.
+time, so also within C++. Each kind of work has a separate process. Exit codes: 0 if no process
+aborted or hung and every card was right afterwards, else 1. ``--device cpu`` shows which failures
+are torch's: an interrupt between two lines of its own context managers leaves state behind.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.utils.checkpoint
@@ -29,20 +31,20 @@ AFTER_SECONDS = 0.0005
 """Time in which an interrupt that was sent arrives."""
 
 
-def _network() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+def _network(device: str) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     layers = (torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16))
-    network = torch.nn.Sequential(*layers, torch.nn.Linear(16, 4)).to("spyre")
-    x = torch.randn(6, 8, device="cpu").to("spyre")
-    return network, x, torch.tensor([0, 1, 2, 3, 0, 1], dtype=torch.int32).long().to("spyre")
+    network = torch.nn.Sequential(*layers, torch.nn.Linear(16, 4)).to(device)
+    x = torch.randn(6, 8, device="cpu").to(device)
+    return network, x, torch.tensor([0, 1, 2, 3, 0, 1], dtype=torch.int32).long().to(device)
 
 
 def _multiply_gradient(parameter: torch.Tensor) -> None:
     parameter.grad.mul_(1)
 
 
-def _backward(*, hooks: bool = False, checkpoint: bool = False) -> Work:
-    network, x, targets = _network()
+def _backward(device: str, *, hooks: bool = False, checkpoint: bool = False) -> Work:
+    network, x, targets = _network(device)
     if hooks:
         for parameter in network.parameters():
             parameter.register_hook(lambda grad: grad * 1)
@@ -61,16 +63,16 @@ def _backward(*, hooks: bool = False, checkpoint: bool = False) -> Work:
     return work
 
 
-def _forward() -> Work:
-    network, x, _ = _network()
+def _forward(device: str) -> Work:
+    network, x, _ = _network(device)
     return lambda: [network(x).detach().cpu()]
 
 
-def _operations() -> Work:
+def _operations(device: str) -> Work:
     host = torch.arange(12.0, device="cpu").reshape(3, 4)
 
     def work() -> list[torch.Tensor]:
-        x = host.to("spyre", copy=True)
+        x = host.to(device, copy=True)
         x[1:].mul_(3)
         rows = (x + 2)[:2].sum(1)
         del x
@@ -79,24 +81,24 @@ def _operations() -> Work:
     return work
 
 
-def _streams() -> Work:
-    x = torch.ones(64, 64, device="spyre")
+def _streams(device: str) -> Work:
+    x, streams = torch.ones(64, 64, device=device), torch.get_device_module(device)
 
     def work() -> list[torch.Tensor]:
-        stream = torch.spyre.Stream()
-        stream.wait_stream(torch.spyre.current_stream())
+        stream = streams.Stream()
+        stream.wait_stream(streams.current_stream())
         with stream:
             y = x + 1
-        torch.spyre.current_stream().wait_stream(stream)
+        streams.current_stream().wait_stream(stream)
         return [(y * 2).cpu()]
 
     return work
 
 
-KINDS: dict[str, Callable[[], Work]] = {
+KINDS: dict[str, Callable[[str], Work]] = {
     "backward": _backward,
-    "hooks": lambda: _backward(hooks=True),
-    "checkpoint": lambda: _backward(checkpoint=True),
+    "hooks": partial(_backward, hooks=True),
+    "checkpoint": partial(_backward, checkpoint=True),
     "forward": _forward,
     "operations": _operations,
     "streams": _streams,
@@ -140,9 +142,9 @@ def _at_time(work: Work, draw: random.Random, seconds: float) -> bool:
     return False
 
 
-def interrupt_often(kind: str, seed: int, count: int) -> None:
+def interrupt_often(kind: str, device: str, seed: int, count: int) -> None:
     """Interrupt one kind of work ``count`` times, and print how many interrupts it raised."""
-    draw, work = random.Random(f"{kind} {seed}"), KINDS[kind]()
+    draw, work = random.Random(f"{kind} {seed}"), KINDS[kind](device)
     expected = [work() for _ in range(3)][-1]
     with interrupted_at(0, "torch.") as whole:
         work()
@@ -167,14 +169,14 @@ def interrupt_often(kind: str, seed: int, count: int) -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     if options.child:
-        interrupt_often(options.child, options.seed, options.interrupts)
+        interrupt_often(options.child, options.device, options.seed, options.interrupts)
     kinds = options.kinds or [*KINDS]
     failed = 0
     for kind in kinds:
         count = str(-(-options.interrupts // len(kinds)))
-        own = ["--child", kind, "--interrupts", count, "--seed", str(options.seed)]
+        own = ["--interrupts", count, "--seed", str(options.seed), "--device", options.device]
         environment = {**os.environ, "SPYRE_FALLBACK": "silent", "TORCH_SPYRE_DOWNCAST_WARN": "0"}
-        command = [sys.executable, "-m", "qa.interrupts", *own]
+        command = [sys.executable, "-m", "qa.interrupts", "--child", kind, *own]
         try:
             code = subprocess.run(
                 command, env=environment, timeout=HANG_SECONDS, check=False
@@ -194,6 +196,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--interrupts", type=int, default=3000, help="of all kinds together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", choices=[*KINDS], help="default: all")
+    parser.add_argument("--device", default="spyre", help="cpu: which failures are torch's")
     parser.add_argument("--child", choices=[*KINDS], help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

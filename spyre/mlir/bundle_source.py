@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +19,11 @@ from spyre.errors import BundleError
 from spyre.files import read_regular
 
 MODULE_FILE = "bundle.mlir"
-SDSC_PATTERN = "sdsc_*.json"
+
+
+def is_sdsc_file(name: str) -> bool:
+    """True for sdsc_*.json. (`fnmatch` compiles a regular expression in every process.)"""
+    return name.startswith("sdsc_") and name.endswith(".json")
 
 
 def require_inside(path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:
@@ -68,7 +71,7 @@ class DirectorySource:
 
     def sdsc_names(self) -> list[str]:
         """Names of all SDSC files, sorted."""
-        return sorted(p.name for p in self.directory.glob(SDSC_PATTERN))
+        return sorted(filter(is_sdsc_file, (p.name for p in self.directory.glob("*"))))
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class BundleFiles:
 
     def sdsc_names(self) -> list[str]:
         """Names of all SDSC files, sorted."""
-        return sorted(name for name in self.files if fnmatch(name, SDSC_PATTERN))
+        return sorted(filter(is_sdsc_file, self.files))
 
 
 BundleSource = DirectorySource | BundleFiles

@@ -14,12 +14,11 @@ import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 from spyre.errors import BundleError, Finding, Severity, UnsupportedError, ValidationError
-from spyre.mlir.bundle_source import MODULE_FILE, SDSC_PATTERN, BundleFiles, read_inside
+from spyre.mlir.bundle_source import MODULE_FILE, BundleFiles, is_sdsc_file, read_inside
 from spyre.mlir.operation import Operation
 from spyre.mlir.program import LinkableProgram, LoopProgram
 from spyre.runtime.program.launch_spec import (
@@ -107,7 +106,7 @@ def read_bundle_files(
     try:
         module = read_inside(os.path.join(directory, module_name), directory)
         quoted = set(_QUOTED.findall(module))
-        sdscs = {n for n in os.listdir(directory or ".") if fnmatch(n, SDSC_PATTERN)}
+        sdscs = set(filter(is_sdsc_file, os.listdir(directory or ".")))
         known = set(executed)
         names = _files_among(directory, sdscs.union(known, map(os.fsdecode, quoted)))
         files = {name: read_inside(os.path.join(directory, name), directory) for name in names}
