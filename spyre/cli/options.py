@@ -33,7 +33,7 @@ examples:
 # --- options ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Options:
     """Options of all commands that read a bundle or case; fields are named like the flags.
 
@@ -53,8 +53,14 @@ class Options:
     quiet: bool = False
     verbose: bool = False
 
+    # One for all commands: dataclasses compile an __init__ per class, 3 ms of every start.
+    def __init__(self, path: str = "", **values: Any) -> None:
+        if unknown := values.keys() - self.__dataclass_fields__.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        self.__dict__.update(values, path=path)
 
-@dataclass(frozen=True, eq=False, repr=False)
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class DiagnoseOptions(Options):
     """Options of ``check`` and ``explain``.
 
@@ -72,7 +78,7 @@ class DiagnoseOptions(Options):
     baseline: str | None = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class DeviceOptions(Options):
     """Options of commands that make a device."""
 
@@ -82,7 +88,7 @@ class DeviceOptions(Options):
     core_order: str | None = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class WarmOptions(DeviceOptions):
     """Options of ``warm``. ``sanitize``: names of checks, "" for all."""
 
@@ -90,7 +96,7 @@ class WarmOptions(DeviceOptions):
     warm: bool = True
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ComparisonOptions(DeviceOptions):
     """Options of commands that compare outputs with expected ones."""
 
@@ -100,14 +106,14 @@ class ComparisonOptions(DeviceOptions):
     exact: bool = False
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class NumericsOptions(ComparisonOptions):
     """Options of the comparison of two number modes, ``numerics`` and ``against``."""
 
     against: str = ""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class CompareOptions(DeviceOptions):
     """Options of the comparison of two profiles."""
 
@@ -117,7 +123,7 @@ class CompareOptions(DeviceOptions):
     overlap: str = "overlapped"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class ExecuteOptions(ComparisonOptions):
     """Options of ``run`` and ``profile``.
 
@@ -150,7 +156,7 @@ class ExecuteOptions(ComparisonOptions):
         return self.profile or any(file is not None for file in files)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class EstimateOptions(Options):
     """Options of ``estimate``. ``fit``: measured rows, ``output``: the machine file to write;
     ``model`` and the options behind it: as of `estimate_model`, None if not given.
