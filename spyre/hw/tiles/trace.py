@@ -232,7 +232,7 @@ class Site:
     @property
     def n_tiles(self) -> int:
         """Tiles of the grid."""
-        return self.level.active.shape[1]
+        return int(self.level.active.shape[1])
 
     def refuse(self, what: str, expected: str = "another form", found: str = "") -> NoReturn:
         """UnsupportedError SPY557: the operation is right, but not simulated in this form."""
